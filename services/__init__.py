@@ -1,0 +1,1 @@
+"""The services of the mesh: enumerator, readers, writers, control."""
