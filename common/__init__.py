@@ -1,1 +1,1 @@
-"""What every service of Cutline shares: positions, schemas, errors, messages, and the seams to MySQL, Redis and the store."""
+"""What every service shares: positions, schemas, errors, messages, and the seams to MySQL, Redis and the store."""

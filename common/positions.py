@@ -1,0 +1,454 @@
+"""Where in a source's history something stands: GTID sets, file positions, and the watermarks made of them (pure).
+
+What is promised here:
+
+- **A position means "after the last item taken"**, everywhere.
+- **File and offset compare only within one server history** (`server`: MySQL's `@@server_uuid`, MariaDB's as
+  `mysql.server_identity` makes it). Across servers only GTID sets compare; where neither tells, `SourceLost` is raised
+  instead of a guess.
+- **File numbers are numbers**: `binlog.000999` < `binlog.001000` < `binlog.1000000`.
+
+`Low` and `High` are the low and high watermark of DBLog (Andreakis and Papapanagiotou 2020) as log positions (Flink CDC's
+form, after FLIP-27) instead of rows written into the source: a `Low` must never claim an event that a SELECT after it can
+miss, a `High` must never lie before an event that a SELECT before it can have seen.
+A low that is too early and a high that is too late are always safe.
+
+Change together with: `common/mysql.py` (what takes watermarks), `services/reader/watermark.py`,
+`services/reader/binlog.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, total_ordering
+from typing import Any, ClassVar
+
+from common.errors import SourceLost
+
+_UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_INTERVAL = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_MARIA = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+)")
+
+_Sid = tuple[str, str]  # (uuid, tag), tag '' for none, so that the untagged ones sort first, as MySQL prints them
+_Intervals = tuple[tuple[int, int], ...]  # closed, ascending, never touching
+
+
+def _merged(intervals: Iterable[tuple[int, int]]) -> _Intervals:
+    out: list[tuple[int, int]] = []
+    for start, end in sorted(intervals):
+        if out and start <= out[-1][1] + 1:
+            if end > out[-1][1]:
+                out[-1] = (out[-1][0], end)
+        else:
+            out.append((start, end))
+    return tuple(out)
+
+
+def _common(left: _Intervals, right: _Intervals) -> _Intervals:
+    out: list[tuple[int, int]] = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        start, end = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
+        if start <= end:
+            out.append((start, end))
+        if left[i][1] < right[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(out)
+
+
+def _has(intervals: _Intervals, number: int) -> bool:
+    if not intervals:
+        return False
+    start, end = intervals[-1]
+    if number >= start:
+        return number <= end
+    at = bisect_right(intervals, number, key=lambda interval: interval[0]) - 1
+    return at >= 0 and number <= intervals[at][1]
+
+
+def _uuid(text: str) -> str:
+    uuid = text.strip().lower()
+    if not _UUID.fullmatch(uuid):
+        raise ValueError(f"{text!r} is not a server UUID; a GTID looks like 3e11fa47-71ca-11e1-9e33-c80aa9429562:23")
+    if "-" not in uuid:
+        uuid = f"{uuid[:8]}-{uuid[8:12]}-{uuid[12:16]}-{uuid[16:20]}-{uuid[20:]}"
+    return uuid
+
+
+def _gtid(gtid: str) -> tuple[_Sid, int]:
+    head, _, number = gtid.rpartition(":")
+    uuid, _, tag = head.partition(":")
+    if not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"{gtid!r} is not one GTID (uuid:number or uuid:tag:number)")
+    return (uuid.lower(), tag.lower()), int(number)
+
+
+class GtidSet:
+    """A set of MySQL's GTIDs, with gaps and tags. Immutable and hashable.
+
+    `str()` is canonical: equal sets print the same text, which `parse` reads back and MySQL accepts.
+    """
+
+    __slots__ = ("_sids",)
+    EMPTY: ClassVar[GtidSet]
+
+    def __init__(self, sids: Mapping[_Sid, _Intervals]) -> None:
+        """For use by this file only; others call `parse`."""
+        self._sids = sids
+
+    @classmethod
+    def parse(cls, text: str) -> GtidSet:
+        """Read MySQL's form, `uuid:1-3:5,uuid:tag:1-3`; white space is free, '' is the empty set. ValueError if it is none."""
+        found: dict[_Sid, list[tuple[int, int]]] = {}
+        for part in text.split(","):
+            if not part.strip():
+                continue
+            head, *rest = part.split(":")
+            uuid, tag = _uuid(head), ""
+            if not rest:
+                raise ValueError(f"{part.strip()!r} names a server but no transaction; write uuid:1-{{last}}")
+            for item in rest:
+                word = item.strip().lower()
+                if interval := _INTERVAL.fullmatch(word):
+                    start = int(interval[1])
+                    end = int(interval[2] or start)
+                    if not 1 <= start <= end:
+                        raise ValueError(f"{word!r} in {part.strip()!r} is not an interval of transaction numbers")
+                    found.setdefault((uuid, tag), []).append((start, end))
+                elif _TAG.fullmatch(word):
+                    tag = word
+                else:
+                    raise ValueError(f"{word!r} in {part.strip()!r} is neither an interval nor a tag")
+        return cls({sid: _merged(intervals) for sid, intervals in found.items()})
+
+    def add(self, gtid: str) -> GtidSet:
+        """The set with one more GTID. Cheap for the next number of a server, whatever the number of gaps before it."""
+        sid, number = _gtid(gtid)
+        old = self._sids.get(sid, ())
+        if _has(old, number):
+            return self
+        if old and old[-1][1] + 1 == number:
+            new = (*old[:-1], (old[-1][0], number))
+        elif not old or old[-1][1] < number:
+            new = (*old, (number, number))
+        else:
+            new = _merged((*old, (number, number)))
+        return GtidSet({**self._sids, sid: new})
+
+    def contains(self, gtid: str) -> bool:
+        """Whether the one GTID (`uuid:number` or `uuid:tag:number`) is in the set."""
+        sid, number = _gtid(gtid)
+        return _has(self._sids.get(sid, ()), number)
+
+    def __or__(self, other: GtidSet) -> GtidSet:
+        sids = dict(self._sids)
+        for sid, intervals in other._sids.items():
+            sids[sid] = _merged((*sids.get(sid, ()), *intervals))
+        return GtidSet(sids)
+
+    def __and__(self, other: GtidSet) -> GtidSet:
+        both = {sid: _common(mine, other._sids.get(sid, ())) for sid, mine in self._sids.items()}
+        return GtidSet({sid: intervals for sid, intervals in both.items() if intervals})
+
+    def __le__(self, other: GtidSet) -> bool:
+        return all(_common(mine, other._sids.get(sid, ())) == mine for sid, mine in self._sids.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GtidSet) and dict(self._sids) == dict(other._sids)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._sids.items()))
+
+    def __bool__(self) -> bool:
+        return bool(self._sids)
+
+    def __str__(self) -> str:
+        servers: dict[str, str] = {}
+        for (uuid, tag), intervals in sorted(self._sids.items()):
+            numbers = ":".join(str(a) if a == b else f"{a}-{b}" for a, b in intervals)
+            servers[uuid] = servers.get(uuid, uuid) + (f":{tag}:{numbers}" if tag else f":{numbers}")
+        return ",".join(servers.values())
+
+    def __repr__(self) -> str:
+        return f"GtidSet.parse({str(self)!r})"
+
+
+GtidSet.EMPTY = GtidSet({})
+
+
+class MariaGtid:
+    """A MariaDB GTID position: for each domain the last GTID, as (server, sequence number). Immutable and hashable.
+
+    Within a domain the sequence number alone orders (gtid_strict_mode); the server says who wrote it.
+    """
+
+    __slots__ = ("_domains",)
+
+    def __init__(self, domains: Mapping[int, tuple[int, int]]) -> None:
+        """For use by this file only; others call `parse`."""
+        self._domains = domains
+
+    @classmethod
+    def parse(cls, text: str) -> MariaGtid:
+        """Read `0-1-100,1-2-5`; '' is the start. Of two GTIDs of a domain the later counts, as in a GTID list event."""
+        domains: dict[int, tuple[int, int]] = {}
+        for part in text.split(","):
+            if not part.strip():
+                continue
+            found = _MARIA.fullmatch(part.strip())
+            if not found:
+                raise ValueError(f"{part.strip()!r} is not a MariaDB GTID (domain-server-sequence, as 0-1-100)")
+            domains[int(found[1])] = (int(found[2]), int(found[3]))
+        return cls(domains)
+
+    def add(self, gtid: str) -> MariaGtid:
+        """The position after that one GTID."""
+        return MariaGtid({**self._domains, **MariaGtid.parse(gtid)._domains})
+
+    def contains(self, gtid: str) -> bool:
+        """Whether the one GTID is at or before this position."""
+        return MariaGtid.parse(gtid) <= self
+
+    def __le__(self, other: MariaGtid) -> bool:
+        return all(d in other._domains and seq <= other._domains[d][1] for d, (_, seq) in self._domains.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MariaGtid) and dict(self._domains) == dict(other._domains)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._domains.items()))
+
+    def __bool__(self) -> bool:
+        return bool(self._domains)
+
+    def __str__(self) -> str:
+        return ",".join(f"{d}-{server}-{seq}" for d, (server, seq) in sorted(self._domains.items()))
+
+    def __repr__(self) -> str:
+        return f"MariaGtid.parse({str(self)!r})"
+
+
+@lru_cache(maxsize=1024)
+def parse_gtids(text: str) -> GtidSet | MariaGtid | None:
+    """The GTID set in that text, of the flavour that it is written in; None for ''. ValueError if it is neither."""
+    if not text.strip():
+        return None
+    return GtidSet.parse(text) if ":" in text else MariaGtid.parse(text)
+
+
+@lru_cache(maxsize=1024)
+def _numbered(file: str) -> tuple[str, int]:
+    base, _, number = file.rpartition(".")
+    if not base or not number.isdecimal():
+        raise ValueError(f"{file!r} is not the name of a binlog file (base name, a dot, a number)")
+    return base, int(number)
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class FilePosition:
+    """A byte offset in a binlog file of one server history. Ordered; ValueError if the files' base names differ."""
+
+    file: str
+    offset: int
+
+    def __lt__(self, other: FilePosition) -> bool:
+        if self.file == other.file:
+            return self.offset < other.offset
+        (base, number), (other_base, other_number) = _numbered(self.file), _numbered(other.file)
+        if base != other_base:
+            raise ValueError(f"{self.file} and {other.file} don't compare: the base name of the binlog changed")
+        return (number, self.offset) < (other_number, other.offset)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """After the last item taken from the binlog.
+
+    `file` and `offset` are the start of the current transaction, or, at a transaction's end, the offset after it; `gtids`
+    is the executed set then (canonical text of `GtidSet` or `MariaGtid`, '' if the source has none); `rows` counts the row
+    changes already taken inside the transaction that starts there, 0 at an end.
+    """
+
+    server: str
+    file: str
+    offset: int
+    gtids: str = ""
+    rows: int = 0
+
+    @property
+    def file_position(self) -> FilePosition:
+        """File and offset, without the rows."""
+        return FilePosition(self.file, self.offset)
+
+    @property
+    def executed(self) -> GtidSet | MariaGtid | None:
+        """`gtids` parsed; None if the source has none."""
+        return parse_gtids(self.gtids)
+
+    @property
+    def inside(self) -> bool:
+        """Whether this is inside a transaction."""
+        return self.rows > 0
+
+    def same_place(self, other: Position) -> bool:
+        """Whether two cursors may meet here: both between transactions, at equal GTID sets (or equal file and offset)."""
+        if self.inside or other.inside:
+            return False
+        if self.gtids and other.gtids:
+            return self.gtids == other.gtids or self.executed == other.executed
+        return self.server == other.server and self.file_position == other.file_position
+
+    def not_before(self, other: Position) -> bool:
+        """Whether all that `other` has taken is taken here too.
+
+        Within one server by file, offset and rows; across servers by GTID sets. SourceLost if the histories don't compare.
+        """
+        if self.server == other.server:
+            if self.file_position == other.file_position:
+                return self.rows >= other.rows
+            return self.file_position > other.file_position
+        mine, theirs = self.executed, other.executed
+        if mine is None or theirs is None:
+            raise SourceLost(
+                f"The source changed from server {other.server} to {self.server}, and without GTIDs their positions don't"
+                " compare; start the tables again from a new snapshot"
+            )
+        if mine == theirs:
+            return self.rows >= other.rows
+        if _within(theirs, mine):
+            return True
+        if _within(mine, theirs):
+            return False
+        raise SourceLost(
+            f"The histories of servers {other.server} and {self.server} have parted: neither of {theirs} and {mine} contains"
+            " the other; point the pipeline at the right server, or start the tables again"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict, for JSON."""
+        return {"server": self.server, "file": self.file, "offset": self.offset, "gtids": self.gtids, "rows": self.rows}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Position:
+        """Read what `to_json` made."""
+        return cls(
+            server=body["server"], file=body["file"], offset=body["offset"], gtids=body["gtids"], rows=body["rows"]
+        )
+
+    def __str__(self) -> str:
+        inside = f"+{self.rows}" if self.rows else ""
+        return f"{self.file}:{self.offset}{inside}" + (f" ({self.gtids})" if self.gtids else "")
+
+
+def _within(inner: GtidSet | MariaGtid, outer: GtidSet | MariaGtid) -> bool:
+    if isinstance(inner, GtidSet) and isinstance(outer, GtidSet):
+        return inner <= outer
+    if isinstance(inner, MariaGtid) and isinstance(outer, MariaGtid):
+        return inner <= outer
+    return False
+
+
+def _one_history(mine: str, theirs: str) -> None:
+    if mine != theirs:
+        raise SourceLost(
+            f"A watermark of server {mine} can't be compared with server {theirs}: the source changed;"
+            " the table starts its next generation"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Low:
+    """The low watermark: every event that it covers was visible to a SELECT that began after it was taken.
+
+    With MySQL's GTIDs `gtids` alone decides, and `file` and `offset` are a place from which on all is found that is not
+    covered (never the flushed position itself). Without them file and offset decide, within the one server history.
+    """
+
+    server: str
+    file: str
+    offset: int
+    gtids: str = ""
+
+    def covers(self, *, server: str, end: FilePosition, gtid: str | None) -> bool:
+        """Whether the event with that GTID, whose transaction ends at `end`, was surely visible (so is to be skipped).
+
+        An event without GTID, or a low without, is judged by file and offset; SourceLost if that is another server's.
+        """
+        executed = parse_gtids(self.gtids)
+        if gtid is not None:
+            if isinstance(executed, GtidSet):
+                return executed.contains(gtid)
+            if isinstance(executed, MariaGtid) and server != self.server:
+                return executed.contains(gtid)
+        _one_history(self.server, server)
+        return end <= FilePosition(self.file, self.offset)
+
+    def fold(self, other: Low) -> Low:
+        """What covers just what both cover (the intersection). SourceLost if they are of different servers."""
+        _one_history(self.server, other.server)
+        mine, theirs = FilePosition(self.file, self.offset), FilePosition(other.file, other.offset)
+        first = self if mine <= theirs else other
+        gtids = first.gtids
+        left, right = parse_gtids(self.gtids), parse_gtids(other.gtids)
+        if isinstance(left, GtidSet) or isinstance(right, GtidSet):
+            gtids = str(left & right) if isinstance(left, GtidSet) and isinstance(right, GtidSet) else ""
+        return Low(server=self.server, file=first.file, offset=first.offset, gtids=gtids)
+
+    def start(self) -> Position:
+        """Where a cursor must begin to miss nothing that this watermark does not cover."""
+        return Position(server=self.server, file=self.file, offset=self.offset, gtids=self.gtids)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict, for JSON."""
+        return {"server": self.server, "file": self.file, "offset": self.offset, "gtids": self.gtids}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Low:
+        """Read what `to_json` made."""
+        return cls(server=body["server"], file=body["file"], offset=body["offset"], gtids=body["gtids"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class High:
+    """The high watermark: all that a SELECT, finished before it was taken, can have seen ends at or before it."""
+
+    server: str
+    file: str
+    offset: int
+
+    @property
+    def file_position(self) -> FilePosition:
+        """File and offset."""
+        return FilePosition(self.file, self.offset)
+
+    def reached_by(self, position: Position) -> bool:
+        """Whether all events up to this watermark are taken at `position`; SourceLost if that is another server's.
+
+        Inside a transaction `position` names its start, so a transaction across this watermark does not count as taken.
+        """
+        _one_history(self.server, position.server)
+        return position.file_position >= self.file_position
+
+    def fold(self, other: High) -> High:
+        """The later of the two. SourceLost if they are of different servers."""
+        _one_history(self.server, other.server)
+        return self if self.file_position >= other.file_position else other
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict, for JSON."""
+        return {"server": self.server, "file": self.file, "offset": self.offset}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> High:
+        """Read what `to_json` made."""
+        return cls(server=body["server"], file=body["file"], offset=body["offset"])
