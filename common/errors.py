@@ -7,8 +7,8 @@
 | `SourceLost` | quarantines the table (or halts the pipeline if no table is named): a person decides |
 | `Unavailable` | retries with backoff, then restores from the newest checkpoint |
 
-A library's error becomes one of these at the seam (`raise ... from error`). A message is one sentence: what happened, to
-what, what to do.
+A library's error becomes one of these at the seam (`raise ... from error`). A message is one sentence: what happened,
+to what, what to do.
 """
 
 from __future__ import annotations

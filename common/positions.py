@@ -8,9 +8,9 @@ What is promised here:
   instead of a guess.
 - **File numbers are numbers**: `binlog.000999` < `binlog.001000` < `binlog.1000000`.
 
-`Low` and `High` are the low and high watermark of DBLog (Andreakis and Papapanagiotou 2020) as log positions (Flink CDC's
-form, after FLIP-27) instead of rows written into the source: a `Low` must never claim an event that a SELECT after it can
-miss, a `High` must never lie before an event that a SELECT before it can have seen.
+`Low` and `High` are the low and high watermark of DBLog (Andreakis and Papapanagiotou 2020) as log positions (Flink
+CDC's form, after FLIP-27) instead of rows written into the source: a `Low` must never claim an event that a SELECT
+after it can miss, a `High` must never lie before an event that a SELECT before it can have seen.
 A low that is too early and a high that is too late are always safe.
 
 Change together with: `common/mysql.py` (what takes watermarks), `services/reader/watermark.py`,
@@ -104,7 +104,7 @@ class GtidSet:
 
     @classmethod
     def parse(cls, text: str) -> GtidSet:
-        """Read MySQL's form, `uuid:1-3:5,uuid:tag:1-3`; white space is free, '' is the empty set. ValueError if it is none."""
+        """Read MySQL's form, `uuid:1-3:5,uuid:tag:1-3`; white space is free, '' is empty. ValueError if it is none."""
         found: dict[_Sid, list[tuple[int, int]]] = {}
         for part in text.split(","):
             if not part.strip():
@@ -274,9 +274,9 @@ class FilePosition:
 class Position:
     """After the last item taken from the binlog.
 
-    `file` and `offset` are the start of the current transaction, or, at a transaction's end, the offset after it; `gtids`
-    is the executed set then (canonical text of `GtidSet` or `MariaGtid`, '' if the source has none); `rows` counts the row
-    changes already taken inside the transaction that starts there, 0 at an end.
+    `file` and `offset` are the start of the current transaction, or, at a transaction's end, the offset after it;
+    `gtids` is the executed set then (canonical text of `GtidSet` or `MariaGtid`, '' if the source has none); `rows`
+    counts the row changes already taken inside the transaction that starts there, 0 at an end.
     """
 
     server: str
@@ -301,7 +301,7 @@ class Position:
         return self.rows > 0
 
     def same_place(self, other: Position) -> bool:
-        """Whether two cursors may meet here: both between transactions, at equal GTID sets (or equal file and offset)."""
+        """Whether two cursors may meet here: both between transactions, at equal GTID sets (or file and offset)."""
         if self.inside or other.inside:
             return False
         if self.gtids and other.gtids:
@@ -311,7 +311,7 @@ class Position:
     def not_before(self, other: Position) -> bool:
         """Whether all that `other` has taken is taken here too.
 
-        Within one server by file, offset and rows; across servers by GTID sets. SourceLost if the histories don't compare.
+        Within one server by file, offset and rows; across servers by GTID sets. SourceLost if they don't compare.
         """
         if self.server == other.server:
             if self.file_position == other.file_position:
@@ -320,8 +320,8 @@ class Position:
         mine, theirs = self.executed, other.executed
         if mine is None or theirs is None:
             raise SourceLost(
-                f"The source changed from server {other.server} to {self.server}, and without GTIDs their positions don't"
-                " compare; start the tables again from a new snapshot"
+                f"The source changed from server {other.server} to {self.server} and their positions have"
+                " no GTIDs to compare by; start the tables again from a new snapshot"
             )
         if mine == theirs:
             return self.rows >= other.rows
@@ -330,8 +330,8 @@ class Position:
         if _within(mine, theirs):
             return False
         raise SourceLost(
-            f"The histories of servers {other.server} and {self.server} have parted: neither of {theirs} and {mine} contains"
-            " the other; point the pipeline at the right server, or start the tables again"
+            f"The histories of servers {other.server} and {self.server} have parted: neither of {theirs} and {mine}"
+            " contains the other; point the pipeline at the right server, or start the tables again"
         )
 
     def to_json(self) -> dict[str, Any]:
