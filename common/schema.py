@@ -1,0 +1,403 @@
+"""The table of types: MySQL's column types to Arrow (so to Parquet and Iceberg), and what a table looks like (pure).
+
+One table for both decoders (SELECT and binlog), so that a row has the same bytes on both ways:
+
+| MySQL | Arrow | value |
+|---|---|---|
+| TINYINT, SMALLINT, MEDIUMINT, INT, YEAR | int32 | |
+| INT UNSIGNED, BIGINT | int64 | |
+| BIGINT UNSIGNED | decimal128(20, 0) | |
+| DECIMAL(p <= 38, s) | decimal128(p, s) | |
+| DECIMAL(p > 38, s) | string | MySQL's text, exact, s digits after the point |
+| FLOAT, DOUBLE | float32, float64 | |
+| BIT(1); BIT(n) | bool; binary | big-endian, (n + 7) // 8 bytes |
+| CHAR, VARCHAR, TEXT, ENUM, SET | string | UTF-8; SET's members joined by a comma in the order of its definition |
+| BINARY, VARBINARY, BLOB | binary | BINARY padded with zero bytes to its length |
+| JSON | string | MySQL's own text form |
+| DATE | date32 | zero and partial dates are null |
+| DATETIME | timestamp[us] | zero and partial dates are null |
+| TIMESTAMP | timestamp[us, UTC] | zero is null |
+| TIME | int64 | microseconds, signed |
+| GEOMETRY and kin | binary | SRID (4 bytes, little-endian) and WKB |
+| VECTOR | list(float32) | |
+
+Every Arrow field is nullable, NOT NULL columns too: zero dates and the rows of a TRUNCATE are null.
+
+Field ids are Iceberg's: 1..n over the columns, then one for the element of each VECTOR (Iceberg's own order for a new
+table), and the next free one for each column that comes later. They never change and are never used again.
+
+Change together with: services/reader/rows.py (the decoders), spark_writer/tables.py (DDL), services/reader/ddl.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from common.errors import SourceLost
+
+FIELD_ID = b"PARQUET:field_id"
+
+META_FIELDS: tuple[pa.Field, ...] = (
+    pa.field("_op", pa.string()),
+    pa.field("_seq", pa.int64()),
+    pa.field("_file", pa.string()),
+    pa.field("_pos", pa.int64()),
+    pa.field("_row", pa.int32()),
+    pa.field("_gtid", pa.string()),
+    pa.field("_ts", pa.timestamp("us", "UTC")),
+    pa.field("_table", pa.string()),
+)
+"""What a staged change carries beside the table's columns: `_op` is `+I`, `+U`, `-D` or `t` (TRUNCATE, all columns null);
+`_seq` is the only order; `_file`, `_pos` where its event starts; `_row` its number inside the transaction; `_ts` the
+commit time at the source. They have no field id."""
+
+_INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
+_TEXTS = ("tinytext", "text", "mediumtext", "longtext")
+_BLOBS = ("tinyblob", "blob", "mediumblob", "longblob")
+_GEOMETRIES = frozenset(
+    (
+        "geometry",
+        "point",
+        "linestring",
+        "polygon",
+        "multipoint",
+        "multilinestring",
+        "multipolygon",
+        "geometrycollection",
+        "geomcollection",
+    )
+)
+_TYPE = re.compile(r"\s*([A-Za-z0-9]+)\s*(?:\((.*)\))?([^()]*)", re.DOTALL)
+_MEMBER = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
+_ESCAPE = re.compile(r"''|\\(.)", re.DOTALL)
+_ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlType:
+    """A column's type taken apart: `base` in lower case (`integer` is `int`), numbers in brackets, ENUM's members."""
+
+    base: str
+    numbers: tuple[int, ...] = ()
+    members: tuple[str, ...] = ()
+    unsigned: bool = False
+
+
+@lru_cache(maxsize=4096)
+def parse_type(mysql_type: str) -> MysqlType:
+    """Take COLUMN_TYPE apart, as information_schema prints it. ValueError if it can't be read."""
+    found = _TYPE.fullmatch(mysql_type)
+    if not found:
+        raise ValueError(f"{mysql_type!r} is not a column type")
+    base, inner, tail = found[1].lower(), found[2], found[3].lower()
+    base = {"integer": "int", "dec": "decimal", "numeric": "decimal", "fixed": "decimal", "real": "double"}.get(
+        base, base
+    )
+    members: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
+    if base in ("enum", "set"):
+        members = tuple(
+            _ESCAPE.sub(lambda m: "'" if m[1] is None else _ESCAPED.get(m[1], m[1]), text)
+            for text in _MEMBER.findall(inner or "")
+        )
+    elif inner:
+        numbers = tuple(int(number) for number in inner.split(","))
+    return MysqlType(
+        base=base, numbers=numbers, members=members, unsigned="unsigned" in tail.split() or "zerofill" in tail.split()
+    )
+
+
+@lru_cache(maxsize=4096)
+def arrow_type(mysql_type: str) -> pa.DataType:
+    """The Arrow type of a column, by the table in this file's head. SourceLost if the type can't be handled."""
+    try:
+        kind = parse_type(mysql_type)
+    except ValueError as error:
+        raise SourceLost(f"The column type {mysql_type} can't be handled; leave the table out of the list") from error
+    base = kind.base
+    if base in _INTEGERS:
+        if base == "bigint" and kind.unsigned:
+            return pa.decimal128(20, 0)
+        return pa.int64() if base == "bigint" or (base == "int" and kind.unsigned) else pa.int32()
+    if base == "decimal":
+        precision, scale = (*kind.numbers, 0)[:2] if kind.numbers else (10, 0)
+        return pa.decimal128(precision, scale) if precision <= 38 else pa.string()
+    if base == "bit":
+        return pa.bool_() if kind.numbers in ((), (1,)) else pa.binary()
+    if base in ("char", "varchar", "enum", "set", "json", *_TEXTS):
+        return pa.string()
+    if base in ("binary", "varbinary", *_BLOBS) or base in _GEOMETRIES:
+        return pa.binary()
+    simple = {
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "date": pa.date32(),
+        "datetime": pa.timestamp("us"),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "time": pa.int64(),
+        "year": pa.int32(),
+        "vector": pa.list_(pa.float32()),
+    }
+    if base not in simple:
+        raise SourceLost(
+            f"The column type {mysql_type} can't be handled; change the column's type or leave the table out of the list"
+        )
+    return simple[base]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column.
+
+    `mysql_type` is COLUMN_TYPE as information_schema prints it (`int unsigned`, `enum('a','B')`, `datetime(6)`);
+    `charset` is MySQL's name, None for what is not text; `initial_default` is the constant default, as text, of a column
+    that was added by DDL: rows that were there before show it. `element_id` is the field id of a VECTOR's elements.
+    """
+
+    name: str
+    field_id: int
+    mysql_type: str
+    nullable: bool
+    charset: str | None = None
+    generated: bool = False
+    initial_default: str | None = None
+    element_id: int | None = None
+
+    @property
+    def arrow(self) -> pa.Field:
+        """The Arrow field, with its field id in the metadata."""
+        kind = arrow_type(self.mysql_type)
+        if self.element_id is not None:
+            kind = pa.list_(pa.field("element", pa.float32(), metadata={FIELD_ID: str(self.element_id)}))
+        return pa.field(self.name, kind, metadata={FIELD_ID: str(self.field_id)})
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict, for JSON; what has its default is left out."""
+        body: dict[str, Any] = {
+            "name": self.name,
+            "field_id": self.field_id,
+            "mysql_type": self.mysql_type,
+            "nullable": self.nullable,
+        }
+        if self.charset is not None:
+            body["charset"] = self.charset
+        if self.generated:
+            body["generated"] = True
+        if self.initial_default is not None:
+            body["initial_default"] = self.initial_default
+        if self.element_id is not None:
+            body["element_id"] = self.element_id
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Column:
+        """Read what `to_json` made."""
+        return cls(
+            name=body["name"],
+            field_id=body["field_id"],
+            mysql_type=body["mysql_type"],
+            nullable=body["nullable"],
+            charset=body.get("charset"),
+            generated=body.get("generated", False),
+            initial_default=body.get("initial_default"),
+            element_id=body.get("element_id"),
+        )
+
+
+def split_table_id(table_id: str) -> tuple[str, str]:
+    """Database and table of "db.table" (a database whose own name has a dot is refused before it gets here)."""
+    database, _, table = table_id.partition(".")
+    return database, table
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSchema:
+    """What a table looks like: its columns in the order of the table, the identity key, and the names it had before.
+
+    `key` is the identity (PRIMARY, else a NOT NULL unique key), in the order of the index, empty if the table has none;
+    `retired` are names of columns that were dropped or renamed, which may not come back in this generation.
+    """
+
+    table_id: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    last_field_id: int
+    retired: tuple[str, ...] = ()
+
+    @cached_property
+    def hash(self) -> str:
+        """16 hex digits that name this schema; equal schemas have equal hashes."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema of the table's columns, each field with its field id. SourceLost names a type that has none."""
+        fields = []
+        for column in self.columns:
+            try:
+                fields.append(column.arrow)
+            except SourceLost as error:
+                raise SourceLost(f"Column {column.name} of {self.table_id}: {error.cause}", self.table_id) from error
+        return pa.schema(fields)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name.lower(): column for column in self.columns}
+
+    def column(self, name: str) -> Column:
+        """The column of that name (in any case, as MySQL has it). KeyError if there is none."""
+        return self._by_name[name.lower()]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a column of that name, in any case."""
+        return name.lower() in self._by_name
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        """The columns of the identity key, in its order."""
+        return tuple(self.column(name) for name in self.key)
+
+    @property
+    def split_key_type(self) -> tuple[str, ...]:
+        """The types of the identity key's columns."""
+        return tuple(column.mysql_type for column in self.key_columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict, for JSON."""
+        return {
+            "table_id": self.table_id,
+            "columns": [column.to_json() for column in self.columns],
+            "key": list(self.key),
+            "last_field_id": self.last_field_id,
+            "retired": list(self.retired),
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> TableSchema:
+        """Read what `to_json` made."""
+        return cls(
+            table_id=body["table_id"],
+            columns=tuple(Column.from_json(column) for column in body["columns"]),
+            key=tuple(body["key"]),
+            last_field_id=body["last_field_id"],
+            retired=tuple(body["retired"]),
+        )
+
+    # DDL in place. Each gives the schema after it, or ValueError with the reason why it needs the next generation.
+
+    def add_column(
+        self,
+        name: str,
+        mysql_type: str,
+        *,
+        nullable: bool,
+        charset: str | None = None,
+        initial_default: str | None = None,
+        first: bool = False,
+        after: str | None = None,
+    ) -> TableSchema:
+        """ADD COLUMN, at the end unless `first` or `after` says otherwise; a NOT NULL one needs a constant default."""
+        self._free(name)
+        arrow_type(mysql_type)
+        if not nullable and initial_default is None:
+            raise ValueError(
+                f"the new column {name} is NOT NULL without a constant default, so old rows get a value by type"
+            )
+        field_id = self.last_field_id + 1
+        element_id = field_id + 1 if parse_type(mysql_type).base == "vector" else None
+        column = Column(
+            name=name,
+            field_id=field_id,
+            mysql_type=mysql_type,
+            nullable=nullable,
+            charset=charset,
+            initial_default=initial_default,
+            element_id=element_id,
+        )
+        at = 0 if first else len(self.columns) if after is None else self._index(after) + 1
+        columns = (*self.columns[:at], column, *self.columns[at:])
+        return replace(self, columns=columns, last_field_id=element_id or field_id)
+
+    def drop_column(self, name: str) -> TableSchema:
+        """DROP COLUMN; one of the identity key is refused."""
+        at = self._index(name)
+        old = self.columns[at].name
+        if old in self.key:
+            raise ValueError(f"the column {old} belongs to the identity key")
+        return replace(self, columns=(*self.columns[:at], *self.columns[at + 1 :]), retired=(*self.retired, old))
+
+    def rename_column(self, name: str, new_name: str) -> TableSchema:
+        """RENAME COLUMN; the field id stays, so old rows keep their values."""
+        at = self._index(name)
+        old = self.columns[at].name
+        if old == new_name:
+            return self
+        self._free(new_name)
+        columns = (*self.columns[:at], replace(self.columns[at], name=new_name), *self.columns[at + 1 :])
+        key = tuple(new_name if part == old else part for part in self.key)
+        return replace(self, columns=columns, key=key, retired=(*self.retired, old))
+
+    def widen_column(
+        self, name: str, mysql_type: str, *, nullable: bool | None = None, charset: str | None = None
+    ) -> TableSchema:
+        """MODIFY to a type that holds every old value unchanged; nullability and character set stay where None.
+
+        Allowed: a larger integer of the same sign (or an unsigned one in a larger signed one), a longer CHAR, VARCHAR,
+        TEXT, VARBINARY or BLOB of the same kind, DECIMAL of the same scale and more digits, new members at the end of
+        ENUM or SET; where Iceberg can follow (not from 8-byte integers to decimals, nor over 38 digits).
+        """
+        at = self._index(name)
+        column = self.columns[at]
+        if not _widens(column.mysql_type, mysql_type):
+            raise ValueError(
+                f"{column.mysql_type} to {mysql_type} of column {column.name} can change or refuse old values"
+            )
+        if nullable is False and column.nullable:
+            raise ValueError(f"column {column.name} becomes NOT NULL, which can change old rows")
+        if charset is not None and column.charset is not None and charset.lower() != column.charset.lower():
+            raise ValueError(f"the character set of column {column.name} changes from {column.charset} to {charset}")
+        wider = replace(column, mysql_type=mysql_type, nullable=column.nullable if nullable is None else nullable)
+        return replace(self, columns=(*self.columns[:at], wider, *self.columns[at + 1 :]))
+
+    def _index(self, name: str) -> int:
+        for at, column in enumerate(self.columns):
+            if column.name.lower() == name.lower():
+                return at
+        raise ValueError(f"{self.table_id} has no column {name}")
+
+    def _free(self, name: str) -> None:
+        lower = name.lower()
+        if lower in self._by_name:
+            raise ValueError(f"{self.table_id} has a column {name} already")
+        if lower in (retired.lower() for retired in self.retired):
+            raise ValueError(f"{self.table_id} had another column {name} before, whose values old rows still carry")
+
+
+def _widens(old_type: str, new_type: str) -> bool:
+    old, new = parse_type(old_type), parse_type(new_type)
+    if old.base in _INTEGERS and new.base in _INTEGERS:
+        larger = _INTEGERS[new.base] > _INTEGERS[old.base]
+        if not (old == replace(new, numbers=old.numbers) or (larger and (old.unsigned or not new.unsigned))):
+            return False
+        change = (arrow_type(old_type), arrow_type(new_type))
+        return change[0] == change[1] or change == (pa.int32(), pa.int64())
+    if old.base == new.base == "decimal":
+        (p, s), (new_p, new_s) = ((*kind.numbers, 0)[:2] if kind.numbers else (10, 0) for kind in (old, new))
+        return s == new_s and p <= new_p and (p <= 38) == (new_p <= 38) and (old.unsigned or not new.unsigned)
+    if old.base == new.base and old.base in ("char", "varchar", "varbinary"):
+        return (old.numbers or (1,)) <= (new.numbers or (1,))
+    for family in (_TEXTS, _BLOBS):
+        if old.base in family and new.base in family:
+            return family.index(old.base) <= family.index(new.base)
+    if old.base == new.base and old.base in ("enum", "set"):
+        return old.members == new.members[: len(old.members)]
+    return old == new

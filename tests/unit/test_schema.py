@@ -1,0 +1,237 @@
+"""The table of types, schemas as JSON and Arrow, and which DDL can be followed in place."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import SourceLost
+from common.schema import META_FIELDS, Column, TableSchema, arrow_type, parse_type, split_table_id
+
+TYPES = {
+    "tinyint(1)": pa.int32(),
+    "tinyint unsigned": pa.int32(),
+    "smallint(6)": pa.int32(),
+    "mediumint unsigned": pa.int32(),
+    "int": pa.int32(),
+    "int(11)": pa.int32(),
+    "int unsigned": pa.int64(),
+    "int(10) unsigned zerofill": pa.int64(),
+    "bigint": pa.int64(),
+    "bigint(20) unsigned": pa.decimal128(20, 0),
+    "decimal(10,2)": pa.decimal128(10, 2),
+    "decimal(38,30) unsigned": pa.decimal128(38, 30),
+    "decimal(39,2)": pa.string(),
+    "decimal(65,30)": pa.string(),
+    "float": pa.float32(),
+    "float(7,4)": pa.float32(),
+    "double unsigned": pa.float64(),
+    "bit(1)": pa.bool_(),
+    "bit(5)": pa.binary(),
+    "char(3)": pa.string(),
+    "varchar(20)": pa.string(),
+    "longtext": pa.string(),
+    "enum('a','b')": pa.string(),
+    "set('a','b')": pa.string(),
+    "json": pa.string(),
+    "binary(4)": pa.binary(),
+    "varbinary(4)": pa.binary(),
+    "tinyblob": pa.binary(),
+    "date": pa.date32(),
+    "datetime": pa.timestamp("us"),
+    "datetime(6)": pa.timestamp("us"),
+    "timestamp(3)": pa.timestamp("us", "UTC"),
+    "time(6)": pa.int64(),
+    "year": pa.int32(),
+    "year(4)": pa.int32(),
+    "geometry": pa.binary(),
+    "geomcollection": pa.binary(),
+    "vector(3)": pa.list_(pa.float32()),
+}
+
+
+@pytest.mark.parametrize("mysql_type", TYPES)
+def test_every_type_of_the_table_has_its_arrow_type(mysql_type: str) -> None:
+    assert arrow_type(mysql_type) == TYPES[mysql_type]
+
+
+@pytest.mark.parametrize("mysql_type", ["inet6", "uuid", "", "nonsense(", "sql_variant"])
+def test_a_type_outside_the_table_is_a_lost_source_and_not_a_guess(mysql_type: str) -> None:
+    with pytest.raises(SourceLost, match="can't be handled"):
+        arrow_type(mysql_type)
+
+
+def test_members_of_an_enum_keep_their_case_commas_and_quotes() -> None:
+    kind = parse_type(r"enum('a','B,c','d''e','f\\g','h\ni',')','')")
+    assert kind.members == ("a", "B,c", "d'e", "f\\g", "h\ni", ")", "")
+    assert parse_type("INT(10) UNSIGNED") == parse_type("integer(10) unsigned")
+
+
+def column(name: str, field_id: int, mysql_type: str = "int", *, nullable: bool = True) -> Column:
+    return Column(name=name, field_id=field_id, mysql_type=mysql_type, nullable=nullable)
+
+
+TABLE = TableSchema(
+    table_id="shop.orders",
+    columns=(
+        column("id", 1, nullable=False),
+        column("v", 2, "varchar(10)"),
+        column("d", 3, "decimal(10,2)"),
+        column("e", 4, "enum('a','b')", nullable=False),
+    ),
+    key=("id",),
+    last_field_id=4,
+)
+
+
+def test_a_schema_survives_json_with_its_hash() -> None:
+    again = TableSchema.from_json(json.loads(json.dumps(TABLE.to_json())))
+    assert again == TABLE
+    assert again.hash == TABLE.hash
+    assert len(TABLE.hash) == 16
+    assert int(TABLE.hash, 16) >= 0
+    assert TABLE.rename_column("v", "w").hash != TABLE.hash
+
+
+@given(
+    st.builds(
+        Column,
+        name=st.text(min_size=1),
+        field_id=st.integers(1, 1000),
+        mysql_type=st.sampled_from(sorted(TYPES)),
+        nullable=st.booleans(),
+        charset=st.none() | st.sampled_from(["utf8mb4", "latin1"]),
+        generated=st.booleans(),
+        initial_default=st.none() | st.text(),
+        element_id=st.none() | st.integers(1, 1000),
+    )
+)
+def test_a_column_survives_json(one: Column) -> None:
+    assert Column.from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+def test_the_arrow_schema_carries_field_ids_and_allows_nulls() -> None:
+    assert [field.metadata[b"PARQUET:field_id"] for field in TABLE.arrow] == [b"1", b"2", b"3", b"4"]
+    assert all(field.nullable for field in TABLE.arrow)
+    assert TABLE.column("ID").field_id == 1
+    assert TABLE.split_key_type == ("int",)
+    assert split_table_id("shop.a.b") == ("shop", "a.b")
+    assert all(field.metadata is None for field in META_FIELDS)
+
+
+def test_the_elements_of_a_vector_have_a_field_id_of_their_own() -> None:
+    table = TABLE.add_column("vec", "vector(3)", nullable=True)
+    assert table.column("vec").field_id == 5
+    assert table.arrow.field("vec").type.value_field.metadata == {b"PARQUET:field_id": b"6"}
+    assert table.add_column("z", "int", nullable=True).column("z").field_id == 7
+
+
+def test_a_type_that_has_no_arrow_type_is_named_with_its_table_and_column() -> None:
+    table = TableSchema(table_id="a.b", columns=(column("k", 1, "inet6"),), key=("k",), last_field_id=1)
+    with pytest.raises(SourceLost, match=r"Column k of a\.b") as caught:
+        assert table.arrow
+    assert caught.value.table == "a.b"
+
+
+def test_added_columns_take_new_field_ids_and_their_place_in_the_row() -> None:
+    after = TABLE.add_column("n", "int", nullable=True, after="id")
+    assert [c.name for c in after.columns] == ["id", "n", "v", "d", "e"]
+    assert after.column("n").field_id == 5
+    first = after.add_column("f", "int", nullable=False, initial_default="7", first=True)
+    assert [c.name for c in first.columns][:2] == ["f", "id"]
+    assert first.column("f").field_id == 6
+    with pytest.raises(ValueError, match="NOT NULL without a constant default"):
+        TABLE.add_column("n", "int", nullable=False)
+    with pytest.raises(ValueError, match="already"):
+        TABLE.add_column("V", "int", nullable=True)
+
+
+def test_a_name_that_the_table_had_before_never_comes_back() -> None:
+    dropped = TABLE.drop_column("v")
+    assert dropped.retired == ("v",)
+    with pytest.raises(ValueError, match="had another column"):
+        dropped.add_column("V", "int", nullable=True)
+    renamed = TABLE.rename_column("v", "w")
+    assert renamed.column("w").field_id == 2
+    with pytest.raises(ValueError, match="had another column"):
+        renamed.add_column("v", "int", nullable=True)
+    with pytest.raises(ValueError, match="had another column"):
+        renamed.rename_column("w", "v")
+
+
+def test_the_identity_key_follows_a_rename_and_forbids_a_drop() -> None:
+    assert TABLE.rename_column("ID", "oid").key == ("oid",)
+    with pytest.raises(ValueError, match="identity key"):
+        TABLE.drop_column("id")
+    with pytest.raises(ValueError, match="no column"):
+        TABLE.drop_column("x")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("int", "bigint"),
+        ("int(11)", "int"),
+        ("tinyint", "int"),
+        ("smallint unsigned", "int"),
+        ("int unsigned", "bigint"),
+        ("varchar(10)", "varchar(300)"),
+        ("char(2)", "char(3)"),
+        ("text", "longtext"),
+        ("tinyblob", "blob"),
+        ("varbinary(2)", "varbinary(3)"),
+        ("decimal(10,2)", "decimal(12,2)"),
+        ("decimal(40,2)", "decimal(50,2)"),
+        ("enum('a','b')", "enum('a','b','c')"),
+        ("datetime(6)", "datetime(6)"),
+    ],
+)
+def test_a_wider_type_is_followed_in_place(old: str, new: str) -> None:
+    table = TableSchema(table_id="a.b", columns=(column("c", 1, old),), key=(), last_field_id=1)
+    wider = table.widen_column("c", new)
+    assert wider.column("c") == column("c", 1, new)
+    assert wider.last_field_id == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("bigint", "int"),
+        ("int", "int unsigned"),
+        ("int unsigned", "int"),
+        ("int", "bigint unsigned"),
+        ("int unsigned", "bigint unsigned"),
+        ("varchar(10)", "varchar(9)"),
+        ("varchar(10)", "char(10)"),
+        ("binary(2)", "binary(3)"),
+        ("datetime(6)", "datetime"),
+        ("decimal(10,2)", "decimal(12,3)"),
+        ("decimal(38,2)", "decimal(39,2)"),
+        ("enum('a','b')", "enum('b','a')"),
+        ("enum('a','b')", "enum('a')"),
+        ("float", "double"),
+        ("int", "varchar(10)"),
+    ],
+)
+def test_any_other_change_of_type_needs_the_next_generation(old: str, new: str) -> None:
+    table = TableSchema(table_id="a.b", columns=(column("c", 1, old),), key=(), last_field_id=1)
+    with pytest.raises(ValueError, match="can change or refuse"):
+        table.widen_column("c", new)
+
+
+def test_widening_may_not_smuggle_in_not_null_or_another_charset() -> None:
+    assert TABLE.widen_column("e", "enum('a','b','c')", nullable=True).column("e").nullable
+    with pytest.raises(ValueError, match="NOT NULL"):
+        TABLE.widen_column("v", "varchar(20)", nullable=False)
+    text = TableSchema(
+        table_id="a.b",
+        columns=(Column(name="c", field_id=1, mysql_type="varchar(5)", nullable=True, charset="latin1"),),
+        key=(),
+        last_field_id=1,
+    )
+    with pytest.raises(ValueError, match="character set"):
+        text.widen_column("c", "varchar(9)", charset="utf8mb4")
