@@ -55,7 +55,7 @@ META_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_ts", pa.timestamp("us", "UTC")),
     pa.field("_table", pa.string()),
 )
-"""What a staged change carries beside the table's columns: `_op` is `+I`, `+U`, `-D` or `t` (TRUNCATE, all columns null);
+"""What a staged change carries beside its columns: `_op` is `+I`, `+U`, `-D` or `t` (TRUNCATE, all columns null);
 `_seq` is the only order; `_file`, `_pos` where its event starts; `_row` its number inside the transaction; `_ts` the
 commit time at the source. They have no field id."""
 
@@ -148,7 +148,7 @@ def arrow_type(mysql_type: str) -> pa.DataType:
     }
     if base not in simple:
         raise SourceLost(
-            f"The column type {mysql_type} can't be handled; change the column's type or leave the table out of the list"
+            f"The column type {mysql_type} can't be handled; change its type or leave the table out of the list"
         )
     return simple[base]
 
@@ -158,7 +158,7 @@ class Column:
     """One column.
 
     `mysql_type` is COLUMN_TYPE as information_schema prints it (`int unsigned`, `enum('a','B')`, `datetime(6)`);
-    `charset` is MySQL's name, None for what is not text; `initial_default` is the constant default, as text, of a column
+    `charset` is None for what is not text; `initial_default` is the constant default, as text, of a column
     that was added by DDL: rows that were there before show it. `element_id` is the field id of a VECTOR's elements.
     """
 
@@ -240,7 +240,7 @@ class TableSchema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema of the table's columns, each field with its field id. SourceLost names a type that has none."""
+        """The Arrow schema of the table's columns, with field ids. SourceLost names a type that has none."""
         fields = []
         for column in self.columns:
             try:
