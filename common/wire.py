@@ -1,0 +1,146 @@
+"""The one seam to redis-py: a client whose retries are off, and a connection that says exactly what was answered.
+
+redis-py 8 repeats a command up to ten times after a lost answer. A channel that numbers its messages must be the only
+one to decide whether to ask again, so `connect` turns that off and `Wire` goes below the client's command layer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from common.errors import ConfigError, Unavailable
+
+DEFAULT_TIMEOUT_SECONDS = 5.0
+_READ_BYTES = 1 << 20
+
+Command = tuple[str | bytes | int | memoryview, ...]
+
+
+def connect(url: str, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Redis:
+    """Make a client for `url` that never repeats a command; no connection is opened yet.
+
+    Every part of Cutline that talks to Redis takes a client made here. Raises ConfigError for an address that can't
+    be read.
+    """
+    try:
+        return Redis.from_url(
+            url,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+            socket_timeout=timeout_seconds,
+            socket_connect_timeout=timeout_seconds,
+            socket_read_size=_READ_BYTES,
+            health_check_interval=0,
+            protocol=2,
+        )
+    except ValueError as error:
+        raise ConfigError(
+            f"the Redis address {url!r} can't be read ({error}); write CUTLINE_REDIS_URL as redis://host:port/0"
+        ) from error
+
+
+@asynccontextmanager
+async def answered(what: str) -> AsyncIterator[None]:
+    """Turn what redis-py raises inside into an error of Cutline's tree; `what` says in a few words what was asked.
+
+    Raises ConfigError when Redis refuses the password or the command, Unavailable for everything else.
+    """
+    try:
+        yield
+    except (AuthenticationError, AuthorizationError) as error:
+        raise ConfigError(
+            f"Redis refused to {what} ({error}); put the right user and password into CUTLINE_REDIS_URL"
+        ) from error
+    except (RedisError, OSError, TimeoutError) as error:
+        raise Unavailable(
+            f"Redis did not answer when asked to {what}: {_words(error)}"
+        ) from error
+
+
+class Wire:
+    """One connection that carries commands in order and hands back one answer a command.
+
+    Not for two tasks at a time. After any failure the connection is closed, so that a late answer can't be taken for
+    another command's; the next `exchange` opens a new one.
+    """
+
+    def __init__(
+        self, redis: Redis, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    ) -> None:
+        """Take a client made by `connect`; the connection is opened by the first `exchange`."""
+        self._pool: Any = redis.connection_pool
+        self._timeout_seconds = timeout_seconds
+        self._connection: Any = None
+
+    async def exchange(
+        self, commands: Sequence[Command], *, wait_seconds: float = 0.0
+    ) -> list[Any]:
+        """Send all commands at once (no MULTI) and return their answers in order, bytes undecoded.
+
+        An error that Redis answers to one command stands in its place as a `ResponseError`; it is not raised.
+        `wait_seconds` is how long Redis itself may block. Raises Unavailable when it is not known what Redis did (the
+        caller asks again and must cope with a command that was carried out), ConfigError when the password is
+        refused.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_seconds + wait_seconds):
+                connection = self._connection
+                if connection is None:
+                    connection = self._connection = await self._pool.get_connection()
+                await connection.send_packed_command(
+                    connection.pack_commands(commands), check_health=False
+                )
+                answers: list[Any] = []
+                for _ in commands:
+                    try:
+                        answers.append(
+                            await connection.read_response(
+                                disable_decoding=True, timeout=math.inf
+                            )
+                        )
+                    except ResponseError as error:
+                        answers.append(error)
+                return answers
+        except (AuthenticationError, AuthorizationError) as error:
+            await self.close()
+            raise ConfigError(
+                f"Redis refused the connection ({error}); put the right user and password into CUTLINE_REDIS_URL"
+            ) from error
+        except (RedisError, OSError, TimeoutError) as error:
+            await self.close()
+            raise Unavailable(f"Redis did not answer: {_words(error)}") from error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close the connection; the next `exchange` opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                await connection.disconnect(nowait=True)
+            except (RedisError, OSError, TimeoutError):
+                pass
+            finally:
+                await self._pool.release(connection)
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, TimeoutError) and not isinstance(error, RedisConnectionError):
+        return str(error) or "time-out"
+    return str(error) or type(error).__name__
