@@ -1,0 +1,1 @@
+"""The enumerator: splits tables, hands splits out, takes checkpoints, leads a pipeline."""

@@ -1,0 +1,335 @@
+"""Leading a pipeline: who may, in which epoch, and when checkpoints start. Wraps the enumerator's Chandy-Lamport process.
+
+    idle -(lease)-> reading -(journal)-> gathering -(members)-> proposing -(entry written)-> opening -(streams)-> leading
+      ^                ^------------------------------------------------(member or channel lost, slot refused)-------'
+      '--- lease lost, from anywhere
+
+The lease in Redis is liveness, the journal is safety. Every epoch and every checkpoint is one numbered slot of the journal,
+written by put-if-absent, so two leaders can't both go on: who is refused a slot, by an entry that is not its own, is deposed
+and mute, reads the journal again, and tries the next slot while it holds the lease. An epoch's number is its slot, and so is a
+checkpoint's; the checkpoint in flight dies with its epoch, whose entry takes the slot.
+
+It relies on: lost answers of the store come back as `EntryRefused` with our own nonce (the entry is there) or are asked again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from common.chandy_lamport import Process
+from common.errors import ProtocolError
+from common.machine import Effect, Event, MessageReceived, Ticked
+from services.enumerator.machine import Began, Enumerator, Plan, WriteCheckpoint
+
+GATHER_SECONDS = 10.0
+SETTLE_SECONDS = 3.0
+KEPT_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A service that is there: `failed` is why it gave up its part of the present epoch, if it did."""
+
+    incarnation: str
+    role: str
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed(Event):
+    """What Redis says now: whether we hold the pipeline's lease, and which services are there."""
+
+    held: bool
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalRead(Event):
+    """The journal's last slot (0: empty), and its newest checkpoint on the chain, if there is one."""
+
+    tail: int
+    base: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryWritten(Event):
+    """Our entry is the journal's entry of this slot."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRefused(Event):
+    """The slot holds an entry with this nonce."""
+
+    slot: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochOpened(Event):
+    """The epoch's streams are made; `part` is the enumerator's part of its base, if it has one."""
+
+    epoch: int
+    part: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochFailed(Event):
+    """Something of the epoch is lost: a channel, a part, an answer that never came."""
+
+    epoch: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointAsked(Event):
+    """A person wants a kept checkpoint; its entry carries `request`."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadJournal(Effect):
+    """Answered by `JournalRead`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteEntry(Effect):
+    """Put the entry into this slot if the slot is free: answered by EntryWritten or EntryRefused."""
+
+    slot: int
+    entry: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenEpoch(Effect):
+    """Make the epoch's streams, announce it, read the enumerator's part of `base`: answered by EpochOpened."""
+
+    epoch: int
+    base: int | None
+    readers: tuple[str, ...]
+    writers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseEpoch(Effect):
+    """Stop carrying out anything of this epoch."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What of the pipeline's definition the leader goes by. `readers` and `writers`: how many to wait for."""
+
+    chunk_rows: int
+    exact: bool
+    snapshot_only: bool
+    interval_seconds: float
+    readers: int = 1
+    writers: int = 1
+
+
+class Leader:
+    """The machine of one enumerator service for one pipeline, from its start to its end."""
+
+    def __init__(self, *, incarnation: str, orders: Orders) -> None:
+        self.incarnation = incarnation
+        self.orders = orders
+        self.state = "idle"
+        self.cause = "the pipeline's first start"
+        self.tail = 0
+        self.base: int | None = None
+        self.epoch = 0
+        self.readers: tuple[str, ...] = ()  # incarnations, in plan order
+        self.writers: tuple[str, ...] = ()
+        self.process: Process | None = None
+        self.enumerator: Enumerator | None = None
+        self.members: tuple[Member, ...] = ()
+        self.requests: list[str] = []
+        self.last_checkpoint_at = 0.0
+        self.last_kept_at: float | None = None
+        self._in_flight: tuple[int, str | None] | None = None  # slot, request
+        self._writing: dict[int, str] = {}  # slot -> nonce
+        self._since = 0.0  # of gathering, or of members that the plan lacks
+        self._rescale = False
+        self._nonces = 0
+
+    # --- the door ---
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one fact. Facts of an epoch that is over are ignored: they were on their way when it ended."""
+        match event:
+            case Observed(held=held, members=members):
+                self.members = members
+                return self._observed(held, now)
+            case JournalRead(tail=tail, base=base):
+                if self.state != "reading":
+                    return []
+                self.tail, self.base, self.state, self._since = tail, base, "gathering", now
+                return self._gather(now)
+            case EntryWritten(slot=slot):
+                self._writing.pop(slot, None)
+                return self._written(slot, now)
+            case EntryRefused(slot=slot, nonce=nonce):
+                ours = self._writing.pop(slot, None)
+                if nonce == ours:
+                    return self._written(slot, now)
+                if self.state in ("leading", "proposing") and slot == self.tail + 1:
+                    return self._again(f"slot {slot} of the journal holds another leader's entry")
+                return []
+            case EpochOpened(epoch=epoch, part=part):
+                return self._opened(epoch, part, now)
+            case EpochFailed(epoch=epoch, cause=cause):
+                if self.state in ("opening", "leading") and epoch == self.epoch:
+                    return self._again(cause)
+                return []
+            case SavepointAsked(request=request):
+                self.requests.append(request)
+                return self._checkpoint(now)
+        if self.state != "leading" or self.process is None or self.enumerator is None:
+            return []
+        if isinstance(event, MessageReceived) and event.channel in self.enumerator.plan.writers:
+            effects = self.enumerator.handle(event, now)  # carries "part saved" only, so it is no channel of the cut
+        else:
+            effects = self.process.handle(event, now)
+        if isinstance(event, Ticked):
+            effects += self._checkpoint(now)
+        return [self._entry(e, now) if isinstance(e, WriteCheckpoint) else e for e in effects]
+
+    def _observed(self, held: bool, now: float) -> list[Effect]:
+        if not held:
+            over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in ("opening", "leading") else []
+            self.state, self.process, self.enumerator = "idle", None, None
+            self.cause = "the lease was lost"
+            return over
+        if self.state == "idle":
+            self.state = "reading"
+            return [ReadJournal()]
+        if self.state == "gathering":
+            return self._gather(now)
+        if self.state in ("opening", "leading"):
+            return self._watch(now)
+        return []
+
+    def _watch(self, now: float) -> list[Effect]:
+        there = {member.incarnation: member for member in self.members}
+        for incarnation in (*self.readers, *self.writers):
+            member = there.get(incarnation)
+            if member is None:
+                return self._again(f"service {incarnation} is gone")
+            if member.failed is not None:
+                return self._again(f"{member.role} {incarnation} gave up: {member.failed}")
+        if self._wanted_and_new():
+            if now - self._since > SETTLE_SECONDS:
+                self._rescale = True  # after a checkpoint, so that nothing is done twice
+        else:
+            self._since = now
+        return []
+
+    def _wanted_and_new(self) -> bool:
+        """Whether services have come that the plan lacks."""
+        return any(m.incarnation not in (*self.readers, *self.writers) for m in self.members)
+
+    # --- epochs ---
+
+    def _again(self, cause: str) -> list[Effect]:
+        over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in ("opening", "leading") else []
+        self.state, self.cause, self.process, self.enumerator = "reading", cause, None, None
+        self._in_flight, self._rescale = None, False
+        return [*over, ReadJournal()]
+
+    def _gather(self, now: float) -> list[Effect]:
+        readers = tuple(sorted(m.incarnation for m in self.members if m.role == "reader"))
+        writers = tuple(sorted(m.incarnation for m in self.members if m.role == "writer"))
+        full = len(readers) >= self.orders.readers and len(writers) >= self.orders.writers
+        if not readers or not writers or (not full and now - self._since < GATHER_SECONDS):
+            return []
+        self.readers, self.writers, self.state = readers, writers, "proposing"
+        return [self._propose(now)]
+
+    def _propose(self, now: float) -> WriteEntry:
+        slot = self.tail + 1
+        entry = {
+            "kind": "epoch",
+            "slot": slot,
+            "nonce": self._nonce(slot),
+            "leader": self.incarnation,
+            "base": self.base,
+            "members": {"enumerator": self.incarnation, "readers": list(self.readers), "writers": list(self.writers)},
+            "cause": self.cause,
+            "written_at": now,
+        }
+        return WriteEntry(slot=slot, entry=entry)
+
+    def _nonce(self, slot: int) -> str:
+        self._nonces += 1
+        nonce = f"{self.incarnation}:{self._nonces}"
+        self._writing[slot] = nonce
+        return nonce
+
+    def _written(self, slot: int, now: float) -> list[Effect]:
+        if slot != self.tail + 1:
+            return []
+        if self.state == "proposing":
+            self.tail, self.epoch, self.state, self._since = slot, slot, "opening", now
+            return [OpenEpoch(epoch=slot, base=self.base, readers=self.readers, writers=self.writers)]
+        if self.state == "leading" and self._in_flight is not None and self._in_flight[0] == slot:
+            self.tail, self.base, self._in_flight = slot, slot, None
+            self.last_checkpoint_at = now
+            if self._rescale:
+                return self._again("services have come that the plan lacks")
+            return self._checkpoint(now)
+        return []
+
+    def _opened(self, epoch: int, part: dict[str, Any] | None, now: float) -> list[Effect]:
+        if self.state != "opening" or epoch != self.epoch:
+            return []
+        readers = tuple(f"reader-{i}" for i in range(len(self.readers)))
+        writers = tuple(f"writer-{i}" for i in range(len(self.writers)))
+        plan = Plan(
+            readers=readers,
+            writers=writers,
+            chunk_rows=self.orders.chunk_rows,
+            exact=self.orders.exact,
+            snapshot_only=self.orders.snapshot_only,
+        )
+        self.enumerator = Enumerator(plan) if part is None else Enumerator.restored(plan, part)
+        self.process = Process(self.enumerator, inbound=readers, outbound=readers, after=epoch)
+        self.state, self.last_checkpoint_at = "leading", now
+        return self.process.handle(Began(), now)
+
+    # --- checkpoints ---
+
+    def _checkpoint(self, now: float) -> list[Effect]:
+        """Start the next checkpoint if none is in flight and it is time, or somebody waits for one."""
+        if self.state != "leading" or self._in_flight is not None or self.process is None or self.enumerator is None:
+            return []
+        due = now - self.last_checkpoint_at >= self.orders.interval_seconds
+        if not (due or self.requests or self._rescale):
+            return []
+        request = self.requests.pop(0) if self.requests else None
+        self.last_kept_at = now if self.last_kept_at is None else self.last_kept_at
+        kept = request is not None or now - self.last_kept_at >= KEPT_SECONDS
+        if kept:
+            self.last_kept_at = now
+        slot = self.tail + 1
+        self._in_flight = (slot, request)
+        self.enumerator.begin(slot, kept, now)
+        return self.process.start(slot, kept, now)
+
+    def _entry(self, order: WriteCheckpoint, now: float) -> WriteEntry:
+        if self._in_flight is None or self._in_flight[0] != order.slot:
+            raise ProtocolError(f"checkpoint {order.slot} is complete but was never started")
+        request = self._in_flight[1]
+        if order.entry["inside"] and order.entry["kept"]:
+            order.entry["kept"] = False  # an inside one is never published: keep the next instead
+            if request is not None:
+                self.requests.insert(0, request)
+            request = None
+        entry = order.entry | {
+            "epoch": self.epoch, "nonce": self._nonce(order.slot), "request": request, "written_at": now,
+        }  # fmt: skip
+        return WriteEntry(slot=order.slot, entry=entry)

@@ -1,0 +1,141 @@
+"""Splitting a table into chunks, lazily: the next chunk is made when a reader is about to need it.
+
+Two ways, after Flink CDC's MySQL chunk splitter and DBLog:
+
+- *even*: one integer key column whose values fill their range well. Bounds are arithmetic: min, min + step, ...
+- *walk*: anything else. Each bound is asked of MySQL (`FindBound`), which alone compares keys.
+
+The first and the last chunk are open-ended, so the chunks cover every key there is or will be. In the even way the open
+chunk above the maximum is handed out first, while it is small: rows inserted during the snapshot come by the binlog.
+
+States: start -> (asked range) -> even | walk -> done. Pure: the machine around it carries `Ask`s out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from common.messages import Key, SnapshotSplit
+from common.schema import TableSchema
+
+CHUNK_BYTES = 32 << 20
+MAX_SPREAD = 4.0  # key range over estimated rows, above which arithmetic would make mostly empty chunks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRange:
+    """What the source says of a table's key before splitting: the ends of an integer key, or None where it is none."""
+
+    low: int | None
+    high: int | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Splitter:
+    """Makes the chunks of one generation of a table. All fields are its state, and JSON-able but for `schema`.
+
+    `row_bytes` and `estimate` are the source's guesses; a chunk is about `chunk_rows` rows and at most `CHUNK_BYTES`.
+    """
+
+    table_id: str
+    generation: int
+    schema: TableSchema
+    chunk_rows: int
+    estimate: int
+    row_bytes: int
+    integer_key: bool
+    mode: str = "start"
+    made: int = 0
+    next_start: Key | None = None
+    last: int | None = None
+    spread: float = 1.0
+    asked: bool = False
+
+    @property
+    def step(self) -> int:
+        """Rows a chunk."""
+        return max(1, min(self.chunk_rows, CHUNK_BYTES // max(1, self.row_bytes)))
+
+    @property
+    def done(self) -> bool:
+        """Whether every chunk was made."""
+        return self.mode == "done"
+
+    def wants(self) -> str | None:
+        """What must be asked of the source before `take` can give more: "range", "bound", or nothing."""
+        if self.asked or self.mode in ("done", "even"):
+            return None
+        if self.mode == "start":
+            return "range" if self.integer_key else "bound"
+        return "bound"
+
+    def ranged(self, found: KeyRange) -> None:
+        """The answer to "range"."""
+        self.asked = False
+        if found.low is None or found.high is None:
+            self.mode = "walk"
+            return
+        self.spread = max(1.0, (found.high - found.low + 1) / max(1, self.estimate))
+        if self.spread > MAX_SPREAD:
+            self.mode = "walk"
+            return
+        self.mode, self.last = "even", found.high
+        self.next_start = (str(found.low),)
+
+    def bounded(self, end: Key | None) -> list[SnapshotSplit]:
+        """The answer to "bound": the key that ends the next chunk, or None if the table ends within it."""
+        self.asked = False
+        split = self._make(self.next_start, end)
+        self.mode, self.next_start = ("done", None) if end is None else ("walk", end)
+        return [split]
+
+    def take(self, count: int) -> list[SnapshotSplit]:
+        """Up to `count` chunks that need no question."""
+        splits: list[SnapshotSplit] = []
+        while self.mode == "even" and len(splits) < count:
+            assert self.last is not None
+            assert self.next_start is not None
+            if self.made == 0:
+                splits.append(self._make((str(self.last + 1),), None))
+                continue
+            start = int(self.next_start[0])
+            end = min(start + int(self.step * self.spread), self.last + 1)
+            splits.append(self._make(None if self.made == 1 else self.next_start, (str(end),)))
+            self.next_start = (str(end),)
+            if end > self.last:
+                self.mode, self.next_start = "done", None
+        return splits
+
+    def _make(self, start: Key | None, end: Key | None) -> SnapshotSplit:
+        self.made += 1
+        return SnapshotSplit(
+            split_id=f"{self.table_id}:{self.generation}:{self.made}",
+            table_id=self.table_id,
+            generation=self.generation,
+            attempt=1,
+            split_key_type=tuple(self.schema.column(name).mysql_type for name in self.schema.key),
+            split_start=start,
+            split_end=end,
+            schema=self.schema,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The state without the schema, which the table's state holds."""
+        return {
+            "chunkRows": self.chunk_rows, "estimate": self.estimate, "rowBytes": self.row_bytes,
+            "integerKey": self.integer_key, "mode": self.mode, "made": self.made,
+            "nextStart": None if self.next_start is None else list(self.next_start), "last": self.last,
+            "spread": self.spread,
+        }  # fmt: skip
+
+    @classmethod
+    def restored(cls, table_id: str, generation: int, schema: TableSchema, state: dict[str, Any]) -> Splitter:
+        """The splitter of `to_json`; a question that was open is asked again."""
+        return cls(
+            table_id=table_id, generation=generation, schema=schema, chunk_rows=state["chunkRows"],
+            estimate=state["estimate"], row_bytes=state["rowBytes"], integer_key=state["integerKey"],
+            mode=state["mode"], made=state["made"],
+            next_start=None if state["nextStart"] is None else tuple(state["nextStart"]), last=state["last"],
+            spread=state["spread"],
+        )  # fmt: skip

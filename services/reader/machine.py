@@ -1,0 +1,625 @@
+"""The reader: reads chunks, and, if it holds the incremental split, follows the binlog.
+
+Chunks. A reader holds at most `HELD_SPLITS`; one is read at a time, batch by batch, each batch asked for when the one before
+is on its channel (so credits bound memory). `ChunkEnd` and the report go out in one step, with no marker between: a chunk
+commits by its last message.
+
+    queued -> reading -> (reported | failed)          queued -> released
+
+The incremental split. One stream with two cursors in its state: *main*, and at most one *catch-up* cursor that all tables
+of a round share. A cursor is asked for changes with `ReadChanges`, and answers with exactly one `ChangesRead`.
+
+    table:  waiting -> catch-up -> main -> live (main has passed its highest high)        any -> gone
+
+- Who may join. Between an ask and its answer the position that counts is not known: a table let in meanwhile would lose what
+  the answer skipped. So `pending` tables are judged when no ask of main is open: a table whose low main has not passed joins
+  main; any other waits for the next round. A round's tables are fixed when it starts.
+- Meeting. Catch-up reads up to where main stands. When it arrives and main has gone on, main is held until catch-up arrives
+  again; both stand between two transactions at the same place, and the tables move over in one step.
+- Order. `_seq` is this machine's own count over both cursors and the only order of changes.
+- Markers are taken between two transactions (`ready`), except inside one of over `INSIDE_ROWS` rows, where the checkpoint
+  is marked `inside`: it is applied and never published.
+
+Watermarks after DBLog (Andreakis and Papapanagiotou 2020) and FLIP-27; which event a table's watermarks let through is
+decided by the cursor (services/reader/binlog.py) from the `Route`s that are given with each ask.
+What must change together: `snapshot`/`restore`, and `_stream_entry` with the journal entry's form (common/store.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.errors import ProtocolError, SourceLost
+from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from common.messages import (
+    AssignSplits,
+    ChunkDropped,
+    ChunkEnd,
+    CompletedSplit,
+    ExcludeTable,
+    High,
+    IncludeTable,
+    Low,
+    Message,
+    PartSaved,
+    Position,
+    Records,
+    SnapshotSplit,
+    SplitFailed,
+    SplitReleased,
+    SplitReport,
+    SplitsWanted,
+    StopStream,
+    TableReport,
+    TakeBackSplit,
+    from_plain,
+    to_plain,
+)
+from common.schema import TableSchema
+
+ENUMERATOR = "enumerator"
+HELD_SPLITS = 2
+INSIDE_ROWS = 200_000
+MAIN, CATCH_UP = "main", "catch-up"
+
+
+# --- facts -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began(Event):
+    """The epoch has begun; comes once, first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRowsRead(Event):
+    """The next batch of the chunk being read."""
+
+    split_id: str
+    attempt: int
+    rows: int
+    body: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRead(Event):
+    """All rows of the chunk came; its watermarks."""
+
+    split_id: str
+    attempt: int
+    rows: int
+    checksum: str
+    low: Low
+    high: High
+    schema: TableSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkFailed(Event):
+    """The chunk can't be read: see `SplitFailed`."""
+
+    split_id: str
+    attempt: int
+    cause: str
+    restart: bool = False
+    retry: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeBatch:
+    """Changes of one table in a `ChangesRead`; `_seq` inside `body` counts from the start of that read."""
+
+    table_id: str
+    generation: int
+    schema: str
+    rows: int
+    body: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChanged:
+    """From change `seq` of that read on, the table has schema `new`."""
+
+    table_id: str
+    generation: int
+    seq: int
+    new: TableSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFaulted:
+    """The stream can't go on with this table: next generation (`restart`) or quarantine."""
+
+    table_id: str
+    generation: int
+    cause: str
+    restart: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesRead(Event):
+    """The answer to `ReadChanges`: everything for its routes from `after` to `position`."""
+
+    cursor: str
+    position: Position
+    rows: int
+    batches: tuple[ChangeBatch, ...] = ()
+    schemas: tuple[SchemaChanged, ...] = ()
+    faults: tuple[TableFaulted, ...] = ()
+    source_time: float | None = None
+
+
+# --- effects ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadChunk(Effect):
+    """Open the chunk and give its first batch: answered by ChunkRowsRead, ChunkRead or ChunkFailed."""
+
+    split: SnapshotSplit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinueChunk(Effect):
+    """The next batch of the open chunk: answered like `ReadChunk`."""
+
+    split_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteTo:
+    """What a cursor must know of one table to tell its changes: see `binlog.Route`."""
+
+    table_id: str
+    generation: int
+    schema: TableSchema
+    low: Low
+    high: High
+    splits: tuple[CompletedSplit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadChanges(Effect):
+    """Read on from `after`; stop at `until` if given. Answered by one `ChangesRead`."""
+
+    cursor: str
+    after: Position
+    routes: Mapping[str, RouteTo]
+    until: Position | None = None
+    at_boundary: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseCursor(Effect):
+    """The cursor is not needed any more: end its connection."""
+
+    cursor: str
+
+
+# --- state -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamTable:
+    """One table of the incremental split."""
+
+    table_id: str
+    generation: int
+    schema: TableSchema
+    low: Low
+    high: High
+    splits: tuple[CompletedSplit, ...] = ()
+    cursor: str | None = None  # None: waits for main to be judged, or for the next round
+    live: bool = False
+    since: dict[str, int] = field(default_factory=dict)  # schema hash -> first `_seq` it holds for
+    schemas: dict[str, TableSchema] = field(default_factory=dict)
+
+    def route(self) -> RouteTo:
+        """What a cursor must know of this table now."""
+        return RouteTo(
+            table_id=self.table_id,
+            generation=self.generation,
+            schema=self.schema,
+            low=self.low,
+            high=self.high,
+            splits=self.splits,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Cursor:
+    """One place in the binlog. `asked`: an answer is on its way, so `position` is about to change."""
+
+    position: Position
+    source_time: float | None = None
+    rows_inside: int = 0
+    asked: bool = False
+
+
+def start_of(low: Low) -> Position:
+    """The position from which everything that `low` does not cover is still to come."""
+    return Position(server=low.server, file=low.file, offset=low.offset, gtids=low.gtids, rows=0)
+
+
+class Reader:
+    """The machine. `name` is its channel name (reader-0, ...), `writers` the names of the writers in plan order."""
+
+    def __init__(self, *, name: str, writers: tuple[str, ...], stream: bool) -> None:
+        self.name = name
+        self.writers = writers
+        self.stream = stream  # whether the plan gives this reader the incremental split
+        self.queue: list[SnapshotSplit] = []
+        self.reading: SnapshotSplit | None = None
+        self.tables: dict[str, StreamTable] = {}
+        self.cursors: dict[str, Cursor] = {}
+        self.hold_main = False
+        self.stopped = False
+        self.seq = 0
+        self._closing: dict[int, dict[str, Any]] = {}  # checkpoint -> what its PartSaved says of the stream
+
+    # --- the door ---
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one fact."""
+        match event:
+            case Began():
+                want: list[Effect] = [Send(receiver=ENUMERATOR, message=SplitsWanted(free=HELD_SPLITS))]
+                return want + self._go_on()
+            case MessageReceived(message=message):
+                return self._message(message)
+            case ChunkRowsRead() | ChunkRead() | ChunkFailed():
+                return self._chunk(event)
+            case ChangesRead():
+                return self._changes(event)
+            case PartStored(checkpoint=checkpoint, ref=ref):
+                if checkpoint not in self._closing:
+                    raise ProtocolError(f"part {checkpoint} of {self.name} was stored but never ordered")
+                stream = self._closing.pop(checkpoint)
+                message = PartSaved(checkpoint=checkpoint, part=ref, stream=stream or None)
+                return [Send(receiver=ENUMERATOR, message=message)]
+            case Ticked():
+                return []
+        raise ProtocolError(f"{self.name} has no rule for {type(event).__name__}")
+
+    def _message(self, message: Message) -> list[Effect]:
+        match message:
+            case AssignSplits(splits=splits):
+                self.queue += splits
+                return self._next_chunk()
+            case TakeBackSplit(split_id=split_id, attempt=attempt):
+                if not any(s.split_id == split_id and s.attempt == attempt for s in self.queue):
+                    return []  # started or done meanwhile: its report or failure tells
+                self.queue = [s for s in self.queue if s.split_id != split_id]
+                released = SplitReleased(split_id=split_id, attempt=attempt)
+                return [
+                    Send(receiver=ENUMERATOR, message=released),
+                    Send(receiver=ENUMERATOR, message=SplitsWanted(free=1)),
+                ]
+            case IncludeTable():
+                return self._include(message)
+            case ExcludeTable(table_id=table_id, generation=generation):
+                table = self.tables.get(table_id)
+                if table is not None and table.generation == generation:
+                    del self.tables[table_id]
+                return self._go_on()
+            case StopStream():
+                self.stopped = True
+                return []
+        raise ProtocolError(f"{self.name} has no rule for message {type(message).__name__}")
+
+    # --- chunks ---
+
+    def _next_chunk(self) -> list[Effect]:
+        if self.reading is not None or not self.queue:
+            return []
+        self.reading = self.queue.pop(0)
+        return [ReadChunk(split=self.reading)]
+
+    def _chunk(self, event: ChunkRowsRead | ChunkRead | ChunkFailed) -> list[Effect]:
+        split = self.reading
+        if split is None or (event.split_id, event.attempt) != (split.split_id, split.attempt):
+            raise ProtocolError(f"{self.name} got rows of split {event.split_id} but is not reading it")
+        writer = self._writer_of(split.split_id)
+        if isinstance(event, ChunkRowsRead):
+            records = Records(
+                table_id=split.table_id,
+                generation=split.generation,
+                schema=split.schema.hash,
+                rows=event.rows,
+                split_id=split.split_id,
+                attempt=split.attempt,
+                body=event.body,
+            )
+            return [
+                Send(receiver=writer, message=records),
+                ContinueChunk(split_id=split.split_id, attempt=split.attempt),
+            ]
+        ends: list[Effect]
+        if isinstance(event, ChunkRead):
+            end = ChunkEnd(
+                split_id=split.split_id,
+                table_id=split.table_id,
+                generation=split.generation,
+                attempt=split.attempt,
+                rows=event.rows,
+                schema=event.schema.hash,
+            )
+            report = SplitReport(
+                split_id=split.split_id,
+                table_id=split.table_id,
+                generation=split.generation,
+                attempt=split.attempt,
+                rows=event.rows,
+                checksum=event.checksum,
+                low=event.low,
+                high=event.high,
+                schema=event.schema,
+            )
+            ends = [Send(receiver=writer, message=end), Send(receiver=ENUMERATOR, message=report)]
+        else:
+            failed = SplitFailed(
+                split_id=split.split_id,
+                table_id=split.table_id,
+                generation=split.generation,
+                attempt=split.attempt,
+                cause=event.cause,
+                restart=event.restart,
+                retry=event.retry,
+            )
+            dropped = ChunkDropped(split_id=split.split_id, attempt=split.attempt)
+            ends = [Send(receiver=writer, message=dropped), Send(receiver=ENUMERATOR, message=failed)]
+        self.reading = None
+        return [*ends, Send(receiver=ENUMERATOR, message=SplitsWanted(free=1)), *self._next_chunk()]
+
+    def _writer_of(self, key: str) -> str:
+        return self.writers[sum(key.encode()) % len(self.writers)]
+
+    # --- the incremental split ---
+
+    def _include(self, message: IncludeTable) -> list[Effect]:
+        if not self.stream:
+            raise ProtocolError(f"{self.name} was given {message.table_id} but holds no incremental split")
+        held = self.tables.get(message.table_id)
+        if held is not None and held.generation >= message.generation:
+            raise ProtocolError(
+                f"{self.name} was given generation {message.generation} of {message.table_id} and holds {held.generation}"
+            )
+        self.tables[message.table_id] = StreamTable(
+            table_id=message.table_id,
+            generation=message.generation,
+            schema=message.schema,
+            low=message.low,
+            high=message.high,
+            splits=message.splits,
+            since={message.schema.hash: 0},
+            schemas={message.schema.hash: message.schema},
+        )
+        return self._go_on()
+
+    def _changes(self, event: ChangesRead) -> list[Effect]:
+        cursor = self.cursors.get(event.cursor)
+        if cursor is None or not cursor.asked:
+            raise ProtocolError(f"{self.name} got changes of cursor {event.cursor} that it did not ask for")
+        cursor.asked = False
+        cursor.position = event.position
+        cursor.source_time = event.source_time if event.source_time is not None else cursor.source_time
+        cursor.rows_inside = cursor.rows_inside + event.rows if event.position.inside else 0
+        effects: list[Effect] = []
+
+        def of_this_cursor(item: ChangeBatch | SchemaChanged | TableFaulted) -> StreamTable | None:
+            table = self.tables.get(item.table_id)
+            # An excluded table, or a newer generation that waits, is none of this read's business.
+            return table if table and table.generation == item.generation and table.cursor == event.cursor else None
+
+        for change in event.schemas:
+            if table := of_this_cursor(change):
+                table.schema = change.new
+                table.since[change.new.hash] = self.seq + change.seq
+                table.schemas[change.new.hash] = change.new
+        for batch in event.batches:
+            if of_this_cursor(batch):
+                records = Records(
+                    table_id=batch.table_id,
+                    generation=batch.generation,
+                    schema=batch.schema,
+                    rows=batch.rows,
+                    seq_base=self.seq,
+                    body=batch.body,
+                )
+                effects.append(Send(receiver=self._writer_of(batch.table_id), message=records))
+        self.seq += event.rows
+        for fault in event.faults:
+            if of_this_cursor(fault):
+                del self.tables[fault.table_id]
+                effects.append(self._report(fault.table_id, fault.generation, "restart" if fault.restart else "fault", fault.cause))
+        return effects + self._go_on()
+
+    def _go_on(self) -> list[Effect]:
+        """Let cursors meet, tables join, rounds start, and ask what may be asked. Called after whatever may allow one."""
+        effects = self._meet() + self._judge()
+        main = self.cursors.get(MAIN)
+        if main is not None:
+            for table in self._tables_of(MAIN):
+                effects += self._arrive(table, main.position)
+        return effects + self._ask()
+
+    def _arrive(self, table: StreamTable, position: Position) -> list[Effect]:
+        """A table is live when main is past its highest high; a high of another server history can't be reached."""
+        if table.live:
+            return []
+        try:
+            if not table.high.reached_by(position):
+                return []
+        except SourceLost as error:
+            del self.tables[table.table_id]
+            return [self._report(table.table_id, table.generation, "restart", error.cause)]
+        table.live = True
+        table.splits = ()  # every chunk's high is behind main for good
+        return [self._report(table.table_id, table.generation, "live")]
+
+    def _meet(self) -> list[Effect]:
+        main, catch_up = self.cursors.get(MAIN), self.cursors.get(CATCH_UP)
+        if main is None or catch_up is None or catch_up.asked:
+            return []
+        if not self._tables_of(CATCH_UP):
+            met = True  # all its tables are gone
+        elif main.asked or main.position.inside or catch_up.position.inside:
+            return []
+        else:
+            met = catch_up.position.same_place(main.position)
+        if not met:
+            return []
+        for table in self._tables_of(CATCH_UP):
+            table.cursor = MAIN
+        del self.cursors[CATCH_UP]
+        self.hold_main = False
+        return [CloseCursor(cursor=CATCH_UP)]
+
+    def _judge(self) -> list[Effect]:
+        """Give every waiting table its cursor, if that can be told now."""
+        waiting = self._tables_of(None)
+        if not waiting:
+            return []
+        main = self.cursors.get(MAIN)
+        if main is None:
+            first = waiting[0]
+            main = self.cursors[MAIN] = Cursor(position=start_of(first.low))
+        if main.asked or main.position.inside:
+            return []
+        late: list[StreamTable] = []
+        for table in waiting:
+            # Main has not passed the low if the low is at or after main's place: nothing that the table needs is behind.
+            if start_of(table.low).not_before(main.position):
+                table.cursor = MAIN
+            else:
+                late.append(table)
+        if late and CATCH_UP not in self.cursors:
+            low = late[0].low
+            for table in late[1:]:
+                low = low.fold(table.low)
+            self.cursors[CATCH_UP] = Cursor(position=start_of(low))
+            for table in late:
+                table.cursor = CATCH_UP
+        return []
+
+    def _ask(self) -> list[Effect]:
+        if self.stopped:
+            return []
+        effects: list[Effect] = []
+        main, catch_up = self.cursors.get(MAIN), self.cursors.get(CATCH_UP)
+        waits = bool(self._tables_of(None))
+        if catch_up is not None and main is not None and not catch_up.asked:
+            here = dataclasses.replace(main.position, rows=0)  # main's place between two transactions
+            behind = not (catch_up.position.rows == 0 and catch_up.position.same_place(here))
+            if behind:
+                catch_up.asked = True
+                effects.append(self._read(CATCH_UP, catch_up, until=here))
+            self.hold_main = self.hold_main or not behind or self._close(catch_up.position, here)
+        if main is not None and not main.asked:
+            held = self.hold_main and catch_up is not None and not main.position.inside
+            if not held:
+                main.asked = True
+                effects.append(self._read(MAIN, main, until=None, at_boundary=waits or self.hold_main))
+        return effects
+
+    @staticmethod
+    def _close(catch_up: Position, main: Position) -> bool:
+        """Near enough to main that holding main for one more read of catch-up costs little (within 4 MiB of one file)."""
+        return catch_up.server == main.server and catch_up.file == main.file and main.offset - catch_up.offset < 4 << 20
+
+    def _read(self, name: str, cursor: Cursor, *, until: Position | None, at_boundary: bool = False) -> ReadChanges:
+        routes = {table.table_id: table.route() for table in self._tables_of(name)}
+        return ReadChanges(cursor=name, after=cursor.position, routes=routes, until=until, at_boundary=at_boundary)
+
+    def _tables_of(self, cursor: str | None) -> list[StreamTable]:
+        return [table for table in self.tables.values() if table.cursor == cursor]
+
+    def _report(self, table_id: str, generation: int, state: str, cause: str | None = None) -> Send:
+        report = TableReport(table_id=table_id, generation=generation, state=state, cause=cause)
+        return Send(receiver=ENUMERATOR, message=report)
+
+    # --- snapshots ---
+
+    def ready(self) -> bool:
+        """Between two transactions, or inside one so large that waiting for its end would hold the checkpoint up."""
+        return all(not c.position.inside or c.rows_inside >= INSIDE_ROWS for c in self.cursors.values())
+
+    def snapshot(self) -> dict[str, Any]:
+        """The incremental split's state. Chunks in progress are not in it: a restore reads them again."""
+        if not self.stream:
+            return {}
+        return {
+            "seq": self.seq,
+            "holdMain": self.hold_main,
+            "stopped": self.stopped,
+            "cursors": {
+                name: {"position": c.position.to_json(), "sourceTime": c.source_time, "rowsInside": c.rows_inside}
+                for name, c in self.cursors.items()
+            },
+            "tables": [
+                {
+                    "tableId": t.table_id,
+                    "generation": t.generation,
+                    "schema": t.schema.hash,
+                    "schemas": {key: schema.to_json() for key, schema in t.schemas.items()},
+                    "since": dict(t.since),
+                    "low": t.low.to_json(),
+                    "high": t.high.to_json(),
+                    "splits": to_plain(t.splits),
+                    "cursor": t.cursor,
+                    "live": t.live,
+                }
+                for t in self.tables.values()
+            ],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up the incremental split where `state` (from `snapshot`) left it. Before `Began`."""
+        if not state:
+            return
+        self.seq, self.hold_main, self.stopped = state["seq"], state["holdMain"], state["stopped"]
+        for name, c in state["cursors"].items():
+            position = Position.from_json(c["position"])
+            self.cursors[name] = Cursor(position=position, source_time=c["sourceTime"], rows_inside=c["rowsInside"])
+        for t in state["tables"]:
+            schemas = {key: TableSchema.from_json(schema) for key, schema in t["schemas"].items()}
+            self.tables[t["tableId"]] = StreamTable(
+                table_id=t["tableId"],
+                generation=t["generation"],
+                schema=schemas[t["schema"]],
+                schemas=schemas,
+                since=dict(t["since"]),
+                low=Low.from_json(t["low"]),
+                high=High.from_json(t["high"]),
+                splits=from_plain(tuple[CompletedSplit, ...], t["splits"]),
+                cursor=t["cursor"],
+                live=t["live"],
+            )
+
+    def cut(self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
+        """A reader has one inbound channel, so its cut is complete with its state."""
+        self._closing[checkpoint] = self._stream_entry() if self.stream else {}
+        return [SavePart(checkpoint=checkpoint, state=state)]
+
+    def _stream_entry(self) -> dict[str, Any]:
+        main = self.cursors.get(MAIN)
+        return {
+            "position": main.position.to_json() if main else None,
+            "sourceTime": main.source_time if main else None,
+            "inside": any(c.position.inside for c in self.cursors.values()),
+            "seq": self.seq,
+            "tables": {
+                t.table_id: {
+                    "generation": t.generation,
+                    "live": t.live,
+                    "schema": t.schema.hash,
+                    "since": dict(t.since),
+                    "schemas": {key: schema.to_json() for key, schema in t.schemas.items()},
+                }
+                for t in self.tables.values()
+            },
+        }

@@ -1,0 +1,159 @@
+"""The writer: puts records into files and says, at each cut, which files belong to it.
+
+It never blocks and never holds a marker: what comes before a channel's marker N belongs to N, what comes after it to a later
+checkpoint (`MessageReceived.after` tells; Chandy and Lamport's channel state goes straight into the file of its checkpoint).
+
+- Changes of one (table, generation, schema) between two markers are one file.
+- A chunk's rows may flow across markers into the file of its (split, attempt); the file belongs to the checkpoint whose marker
+  follows its `ChunkEnd`. A file without one is dropped with the epoch.
+
+It keeps no state over an epoch: whatever is not named by a journal entry is read and sent again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.errors import ProtocolError
+from common.machine import Effect, Event, MessageReceived, Send, Ticked
+from common.messages import ChunkDropped, ChunkEnd, Message, PartSaved, Records
+
+ENUMERATOR = "enumerator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesFile:
+    """Names the file of the changes of one table that came after marker `after`."""
+
+    table_id: str
+    generation: int
+    schema: str
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkFile:
+    """Names the file of one attempt at a chunk."""
+
+    table_id: str
+    generation: int
+    schema: str
+    split_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append(Effect):
+    """Append rows to the file, which the first append opens; `_seq` of changes counts from `seq_base`."""
+
+    file: ChangesFile | ChunkFile
+    seq_base: int
+    rows: int
+    body: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop(Effect):
+    """Delete the file of an attempt that failed, if there is one."""
+
+    split_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCut(Effect):
+    """Close these files and put them into the store; answered by `CutStaged`. A chunk without rows has no file."""
+
+    checkpoint: int
+    changes: tuple[ChangesFile, ...]
+    chunks: tuple[ChunkFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutStaged(Event):
+    """The files of `StageCut` are in the store; `staged` is their journal form."""
+
+    checkpoint: int
+    staged: tuple[dict[str, Any], ...]
+
+
+class Writer:
+    """The machine; wrapped in a `Process` with one inbound channel a reader and `recording=False`."""
+
+    def __init__(self) -> None:
+        self.changes: dict[ChangesFile, int] = {}  # open -> rows
+        self.chunks: dict[tuple[str, int], tuple[ChunkFile, int]] = {}  # open -> file, rows
+        self.ended: list[tuple[int, ChunkFile]] = []  # after, file
+        self.staging: set[int] = set()
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one fact."""
+        match event:
+            case MessageReceived(message=message, after=after):
+                return self._message(message, after)
+            case CutStaged(checkpoint=checkpoint, staged=staged):
+                if checkpoint not in self.staging:
+                    raise ProtocolError(f"files of checkpoint {checkpoint} were staged but never ordered")
+                self.staging.remove(checkpoint)
+                return [Send(receiver=ENUMERATOR, message=PartSaved(checkpoint=checkpoint, staged=staged))]
+            case Ticked():
+                return []
+        raise ProtocolError(f"a writer has no rule for {type(event).__name__}")
+
+    def _message(self, message: Message, after: int) -> list[Effect]:
+        match message:
+            case Records(split_id=None):
+                changes = ChangesFile(
+                    table_id=message.table_id, generation=message.generation, schema=message.schema, after=after
+                )
+                self.changes[changes] = self.changes.get(changes, 0) + message.rows
+                return [Append(file=changes, seq_base=message.seq_base, rows=message.rows, body=message.body)]
+            case Records(split_id=str(split_id)):
+                key = (split_id, message.attempt)
+                chunk, rows = self.chunks.get(key, (self._chunk_file(message, split_id), 0))
+                self.chunks[key] = (chunk, rows + message.rows)
+                return [Append(file=chunk, seq_base=0, rows=message.rows, body=message.body)]
+            case ChunkEnd(split_id=split_id, attempt=attempt):
+                chunk, rows = self.chunks.get((split_id, attempt), (self._chunk_file(message, split_id), 0))
+                if rows != message.rows:
+                    raise ProtocolError(
+                        f"chunk {split_id} of {message.table_id} ended with {message.rows} rows but {rows} came;"
+                        " a channel lost or doubled a batch"
+                    )
+                self.chunks.pop((split_id, attempt), None)
+                if rows:
+                    self.ended.append((after, chunk))
+                return []
+            case ChunkDropped(split_id=split_id, attempt=attempt):
+                self.chunks.pop((split_id, attempt), None)
+                return [Drop(split_id=split_id, attempt=attempt)]
+        raise ProtocolError(f"a writer has no rule for message {type(message).__name__}")
+
+    @staticmethod
+    def _chunk_file(message: Records | ChunkEnd, split_id: str) -> ChunkFile:
+        return ChunkFile(
+            table_id=message.table_id,
+            generation=message.generation,
+            schema=message.schema,
+            split_id=split_id,
+            attempt=message.attempt,
+        )
+
+    def ready(self) -> bool:
+        """A writer takes every marker at once."""
+        return True
+
+    def snapshot(self) -> dict[str, Any]:
+        """Nothing: its state at a cut is the files that the cut names."""
+        return {}
+
+    def cut(self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
+        """Every channel's marker has come: whatever came before them is the checkpoint's."""
+        changes = tuple(file for file in self.changes if file.after < checkpoint)
+        chunks = tuple(file for after, file in self.ended if after < checkpoint)
+        for file in changes:
+            del self.changes[file]
+        self.ended = [(after, file) for after, file in self.ended if after >= checkpoint]
+        self.staging.add(checkpoint)
+        return [StageCut(checkpoint=checkpoint, changes=changes, chunks=chunks)]
