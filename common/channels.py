@@ -76,11 +76,7 @@ def stream_name(pipeline: str, epoch: int, sender: str, receiver: str) -> str:
 
 
 async def create(
-    redis: Redis,
-    names: Iterable[str],
-    first: Mapping[str, Any],
-    *,
-    patience_seconds: float = PATIENCE_SECONDS,
+    redis: Redis, names: Iterable[str], first: Mapping[str, Any], *, patience_seconds: float = PATIENCE_SECONDS
 ) -> None:
     """Make an epoch's streams, each with message 1; only the leader that holds the epoch's journal entry calls this.
 
@@ -92,12 +88,8 @@ async def create(
     wire = Wire(redis)
     try:
         for name in names:
-            entry = _Entry(
-                number=1, header=header, body=b"", fragment=None, counted=False
-            )
-            await _add(
-                wire, name, [entry], patience_seconds=patience_seconds, make=True
-            )
+            entry = _Entry(number=1, header=header, body=b"", fragment=None, counted=False)
+            await _add(wire, name, [entry], patience_seconds=patience_seconds, make=True)
     finally:
         await wire.close()
 
@@ -107,9 +99,7 @@ async def drop(redis: Redis, pipeline: str, *, before: int) -> int:
 
     Whoever still sends in such an epoch is mute from then on. Raises Unavailable.
     """
-    pattern = (
-        "".join(f"[{c}]" if c in "*?[]\\" else c for c in f"cutline:{pipeline}:") + "*"
-    )
+    pattern = "".join(f"[{c}]" if c in "*?[]\\" else c for c in f"cutline:{pipeline}:") + "*"
     dropped = 0
     async with answered(f"remove old streams of pipeline {pipeline}"):
         async for key in redis.scan_iter(match=pattern, count=1000, _type="STREAM"):
@@ -141,17 +131,7 @@ class _Entry:
     def command(self, stream: bytes, make: bool) -> Command:
         head = (b"XADD", stream) if make else (b"XADD", stream, b"NOMKSTREAM")
         tail = () if self.fragment is None else (b"f", self.fragment)
-        return (
-            *head,
-            b"%d-0" % self.number,
-            b"h",
-            self.header,
-            b"b",
-            self.body,
-            b"c",
-            self.crc,
-            *tail,
-        )
+        return (*head, b"%d-0" % self.number, b"h", self.header, b"b", self.body, b"c", self.crc, *tail)
 
 
 class _Patience:
@@ -167,35 +147,20 @@ class _Patience:
         now = time.monotonic()
         if self._since is None:
             self._since = now
-            _log.warning(
-                "%s: %s; trying again for %.0f s", self._what, cause, self._seconds
-            )
+            _log.warning("%s: %s; trying again for %.0f s", self._what, cause, self._seconds)
         if now - self._since + self._pause > self._seconds:
-            raise Unavailable(
-                f"{self._what}: {cause} (for {now - self._since:.0f} s)"
-            ) from cause
+            raise Unavailable(f"{self._what}: {cause} (for {now - self._since:.0f} s)") from cause
         await asyncio.sleep(self._pause)
         self._pause = min(self._pause * 2, _BACKOFF_SECONDS[1])
 
     def answered(self) -> None:
         if self._since is not None:
-            _log.warning(
-                "%s: Redis answers again after %.1f s",
-                self._what,
-                time.monotonic() - self._since,
-            )
+            _log.warning("%s: Redis answers again after %.1f s", self._what, time.monotonic() - self._since)
             self._since = None
             self._pause = _BACKOFF_SECONDS[0]
 
 
-async def _add(
-    wire: Wire,
-    name: str,
-    entries: Sequence[_Entry],
-    *,
-    patience_seconds: float,
-    make: bool = False,
-) -> int:
+async def _add(wire: Wire, name: str, entries: Sequence[_Entry], *, patience_seconds: float, make: bool = False) -> int:
     """Put the entries into the stream, in order, and return the stream's length after the last one.
 
     Repeats with the same IDs while Redis doesn't answer, up to the patience.
@@ -221,9 +186,7 @@ async def _add(
             return int(answers[-1])
 
 
-def _judge(
-    name: str, entries: Sequence[_Entry], answers: Sequence[Any], *, repeated: bool
-) -> list[_Entry]:
+def _judge(name: str, entries: Sequence[_Entry], answers: Sequence[Any], *, repeated: bool) -> list[_Entry]:
     """Say what Redis's answers to our XADDs mean; return the entries of a repetition that were there already.
 
     The rules stand here only. nil: the stream is gone. "Equal or smaller": there already, if we repeat, else a second
@@ -237,32 +200,21 @@ def _judge(
                 cause = f"the stream is gone at message {entry.number} (Redis was emptied, or the epoch is over)"
                 raise ChannelLost(name, cause)
             if refused is not None:
-                raise ChannelLost(
-                    name,
-                    f"Redis refused message {refused[0]} ({refused[1]}) and took {entry.number}",
-                )
+                raise ChannelLost(name, f"Redis refused message {refused[0]} ({refused[1]}) and took {entry.number}")
         elif "equal or smaller" in str(answer):
             if not repeated:
                 raise ProtocolError(
                     f"channel {name} already has a message {entry.number} that is not ours; stop the second sender"
                 )
             there.append(entry)
-        elif isinstance(answer, (OutOfMemoryError, ReadOnlyError)) or str(
-            answer
-        ).startswith("MISCONF"):
+        elif isinstance(answer, (OutOfMemoryError, ReadOnlyError)) or str(answer).startswith("MISCONF"):
             refused = refused or (entry.number, answer)
         else:
-            raise ProtocolError(
-                f"channel {name} can't take message {entry.number}: Redis says {answer}"
-            ) from answer
+            raise ProtocolError(f"channel {name} can't take message {entry.number}: Redis says {answer}") from answer
     if refused is not None:
-        raise Unavailable(
-            f"Redis refused message {refused[0]} ({refused[1]}); give it room or make it writable"
-        )
+        raise Unavailable(f"Redis refused message {refused[0]} ({refused[1]}); give it room or make it writable")
     if isinstance(answers[-1], ResponseError):
-        raise ProtocolError(
-            f"channel {name} is no stream: Redis says {answers[-1]}"
-        ) from answers[-1]
+        raise ProtocolError(f"channel {name} is no stream: Redis says {answers[-1]}") from answers[-1]
     return there
 
 
@@ -271,19 +223,11 @@ async def _verify(wire: Wire, name: str, entry: _Entry) -> None:
     number = b"%d-0" % entry.number
     found = (await wire.exchange([(b"XRANGE", name.encode(), number, number)]))[0]
     if isinstance(found, ResponseError):
-        raise ProtocolError(
-            f"channel {name} can't be read: Redis says {found}"
-        ) from found
+        raise ProtocolError(f"channel {name} can't be read: Redis says {found}") from found
     if found:
         fields = found[0][1]
-        if (
-            fields[::2][:3] != [b"h", b"b", b"c"]
-            or fields[1] != entry.header
-            or fields[5] != entry.crc
-        ):
-            raise ProtocolError(
-                f"channel {name} has a message {entry.number} that is not ours; stop the second sender"
-            )
+        if fields[::2][:3] != [b"h", b"b", b"c"] or fields[1] != entry.header or fields[5] != entry.crc:
+            raise ProtocolError(f"channel {name} has a message {entry.number} that is not ours; stop the second sender")
 
 
 class Sender:
@@ -296,12 +240,7 @@ class Sender:
     """
 
     def __init__(
-        self,
-        redis: Redis,
-        name: str,
-        *,
-        credit_bytes: int,
-        patience_seconds: float = PATIENCE_SECONDS,
+        self, redis: Redis, name: str, *, credit_bytes: int, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
         """Take a client of `wire.connect`; `credit_bytes` bounds the counted bytes that are sent and not taken."""
         self.name = name
@@ -330,22 +269,16 @@ class Sender:
         """Counted bytes in Redis that the receiver had not taken when last looked."""
         return self._untaken_bytes
 
-    def post(
-        self, header: Mapping[str, Any], body: Body = b"", *, counted: bool
-    ) -> None:
+    def post(self, header: Mapping[str, Any], body: Body = b"", *, counted: bool) -> None:
         """Queue one message behind all earlier ones; several posts without an await between are one step.
 
         `header["type"]` names the message. `counted` bytes wait for credit. Raises what the channel has failed of
         (ChannelLost, Unavailable, ProtocolError), ProtocolError for a message over 256 MiB or with a header over 8
         MiB.
         """
-        self._queue(
-            json.dumps(header, separators=(",", ":")).encode(), body, counted=counted
-        )
+        self._queue(json.dumps(header, separators=(",", ":")).encode(), body, counted=counted)
 
-    async def send(
-        self, header: Mapping[str, Any], body: Body = b"", *, counted: bool
-    ) -> None:
+    async def send(self, header: Mapping[str, Any], body: Body = b"", *, counted: bool) -> None:
         """`post`, then `room`: waits while the receiver is behind by more than the credit, or Redis is away."""
         self.post(header, body, counted=counted)
         await self.room()
@@ -356,9 +289,7 @@ class Sender:
         Raises what the channel has failed of.
         """
         limit = min(_OUTBOX_BYTES, self._credit_bytes)
-        while self._outbox and (
-            self._outbox_bytes > limit or len(self._outbox) > _OUTBOX_ENTRIES
-        ):
+        while self._outbox and (self._outbox_bytes > limit or len(self._outbox) > _OUTBOX_ENTRIES):
             await self._step()
         self._check()
 
@@ -389,9 +320,7 @@ class Sender:
     def _queue(self, header: bytes, body: Body, *, counted: bool) -> None:
         self._check()
         if not isinstance(body, bytes):
-            body = (
-                bytes(body) if len(body) < _COPY_BYTES else memoryview(body).cast("B")
-            )
+            body = bytes(body) if len(body) < _COPY_BYTES else memoryview(body).cast("B")
         size = len(header) + len(body)
         if size > MAX_MESSAGE_BYTES or len(header) > FRAGMENT_BYTES:
             raise ProtocolError(
@@ -403,23 +332,15 @@ class Sender:
             self._outbox.append(_Entry(self._number, header, body, None, counted))
         else:
             view = memoryview(body)
-            cuts = [
-                0,
-                *range(FRAGMENT_BYTES - len(header), len(view), FRAGMENT_BYTES),
-                len(view),
-            ]
+            cuts = [0, *range(FRAGMENT_BYTES - len(header), len(view), FRAGMENT_BYTES), len(view)]
             parts = [view[start:end] for start, end in pairwise(cuts)]
             for i, part in enumerate(parts):
                 self._number += 1
                 fragment = b"%d/%d" % (i + 1, len(parts))
-                self._outbox.append(
-                    _Entry(self._number, b"" if i else header, part, fragment, counted)
-                )
+                self._outbox.append(_Entry(self._number, b"" if i else header, part, fragment, counted))
         self._outbox_bytes += size
         if self._pump_task is None or self._pump_task.done():
-            self._pump_task = asyncio.get_running_loop().create_task(
-                self._pump(), name=f"pump {self.name}"
-            )
+            self._pump_task = asyncio.get_running_loop().create_task(self._pump(), name=f"pump {self.name}")
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -433,12 +354,7 @@ class Sender:
         try:
             while self._outbox:
                 flight, size = await self._next_flight()
-                length = await _add(
-                    self._wire,
-                    self.name,
-                    flight,
-                    patience_seconds=self._patience_seconds,
-                )
+                length = await _add(self._wire, self.name, flight, patience_seconds=self._patience_seconds)
                 self._added = flight[-1].number
                 for entry in flight:
                     self._outbox.popleft()
@@ -448,7 +364,7 @@ class Sender:
                 self._outbox_bytes -= size
                 self._note_taken(length)
                 self._wake()
-        except Exception as error:
+        except Exception as error:  # the next call of any method raises it
             self._failure = error
             self._wake()
 
@@ -463,9 +379,7 @@ class Sender:
             flight: list[_Entry] = []
             size = untaken = 0
             for entry in self._outbox:
-                if flight and (
-                    size + entry.size > FRAGMENT_BYTES or len(flight) == _FLIGHT_ENTRIES
-                ):
+                if flight and (size + entry.size > FRAGMENT_BYTES or len(flight) == _FLIGHT_ENTRIES):
                     break
                 if entry.counted:
                     behind = self._untaken_bytes + untaken
@@ -481,9 +395,7 @@ class Sender:
             self._note_taken(await self._length())
 
     async def _length(self) -> int:
-        patience = _Patience(
-            self._patience_seconds, f"waiting for credit on channel {self.name}"
-        )
+        patience = _Patience(self._patience_seconds, f"waiting for credit on channel {self.name}")
         while True:
             try:
                 length = (await self._wire.exchange([(b"XLEN", self.name.encode())]))[0]
@@ -491,9 +403,7 @@ class Sender:
                 await patience.failed(error)
                 continue
             if isinstance(length, ResponseError):
-                raise ProtocolError(
-                    f"channel {self.name} is not a stream: Redis says {length}"
-                ) from length
+                raise ProtocolError(f"channel {self.name} is not a stream: Redis says {length}") from length
             return int(length)
 
     def _note_taken(self, length: int) -> None:
@@ -550,9 +460,7 @@ class Receiver:
         self._receiving = False
         self._largest = 4096
 
-    async def receive(
-        self, *, wait_seconds: float = 1.0
-    ) -> list[tuple[str, dict[str, Any], bytes]]:
+    async def receive(self, *, wait_seconds: float = 1.0) -> list[tuple[str, dict[str, Any], bytes]]:
         """Return the next messages as (channel, header, body): in order within a channel, each once, none left out.
 
         Waits at most about `wait_seconds` for the first one and may return nothing. Nothing is lost when it is
@@ -565,9 +473,7 @@ class Receiver:
             return []
         deadline = time.monotonic() + wait_seconds
         while True:
-            messages = await self._read(
-                max(0.001, min(_BLOCK_SECONDS, deadline - time.monotonic()))
-            )
+            messages = await self._read(max(0.001, min(_BLOCK_SECONDS, deadline - time.monotonic())))
             if messages or time.monotonic() >= deadline:
                 return messages
 
@@ -612,15 +518,8 @@ class Receiver:
             inlet.trimmed = max(inlet.trimmed, first - 1)
             inlet.untrimmed_bytes = 0
 
-    async def _read(
-        self, block_seconds: float
-    ) -> list[tuple[str, dict[str, Any], bytes]]:
-        entries = max(
-            1,
-            min(
-                _PREFETCH_ENTRIES, _PREFETCH_BYTES // len(self._inlets) // self._largest
-            ),
-        )
+    async def _read(self, block_seconds: float) -> list[tuple[str, dict[str, Any], bytes]]:
+        entries = max(1, min(_PREFETCH_ENTRIES, _PREFETCH_BYTES // len(self._inlets) // self._largest))
         trims = self._trims()
         read: Command = (
             b"XREAD", b"COUNT", entries, b"BLOCK", int(block_seconds * 1000) or 1, b"STREAMS",
@@ -628,9 +527,7 @@ class Receiver:
         )  # fmt: skip
         self._receiving = True
         try:
-            answers = await self._wire.exchange(
-                [*trims, read], wait_seconds=block_seconds
-            )
+            answers = await self._wire.exchange([*trims, read], wait_seconds=block_seconds)
         except Unavailable as error:
             await self._patience.failed(error)
             return []
@@ -640,15 +537,11 @@ class Receiver:
         self._trimmed(trims)
         answer = answers[-1]
         if isinstance(answer, ResponseError):
-            raise ProtocolError(
-                f"the channels can't be read: Redis says {answer}"
-            ) from answer
+            raise ProtocolError(f"the channels can't be read: Redis says {answer}") from answer
         now = time.monotonic()
         messages: list[tuple[str, dict[str, Any], bytes]] = []
         largest = 0
-        for stream, found in (
-            answer.items() if isinstance(answer, dict) else answer or ()
-        ):
+        for stream, found in answer.items() if isinstance(answer, dict) else answer or ():
             inlet = self._inlets[stream]
             inlet.heard = now
             for entry_id, fields in found:
@@ -662,16 +555,10 @@ class Receiver:
         return messages
 
     async def _check_silence(self, now: float) -> None:
-        silent = [
-            (s, i)
-            for s, i in self._inlets.items()
-            if now - i.heard > self._silence_seconds
-        ]
+        silent = [(s, i) for s, i in self._inlets.items() if now - i.heard > self._silence_seconds]
         if silent:
             try:
-                answers = await self._wire.exchange(
-                    [(b"EXISTS", stream) for stream, _ in silent]
-                )
+                answers = await self._wire.exchange([(b"EXISTS", stream) for stream, _ in silent])
             except Unavailable as error:
                 await self._patience.failed(error)
                 return
@@ -697,8 +584,7 @@ def _take_entry(
     number = inlet.last + 1
     if entry_id != b"%d-0" % number:
         raise ChannelLost(
-            inlet.name,
-            f"after message {inlet.last} came {entry_id.decode()} (Redis lost what was between)",
+            inlet.name, f"after message {inlet.last} came {entry_id.decode()} (Redis lost what was between)"
         )
     if crc != b"%d" % crc32(body, crc32(header)):
         raise ProtocolError(
@@ -714,11 +600,7 @@ def _take_entry(
     else:
         i, _, n = fields[7].partition(b"/")
         at = len(inlet.parts) + 1
-        if (
-            i != b"%d" % at
-            or not n.isdigit()
-            or (at > 1 and int(n) != inlet.parts_expected)
-        ):
+        if i != b"%d" % at or not n.isdigit() or (at > 1 and int(n) != inlet.parts_expected):
             raise ProtocolError(
                 f"message {number} of channel {inlet.name} is fragment {fields[7]!r} where {at} was due"
             )

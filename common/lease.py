@@ -1,7 +1,7 @@
 """The lease of a pipeline's leader: liveness only.
 
-It says who should lead, so that two candidates don't disturb each other for long. It does not say who may: Redis may be emptied, a
-process may sleep through its time. What a leader writes is safe by the journal's put-if-absent alone.
+It says who should lead, so that two candidates don't disturb each other for long. It does not say who may: Redis may
+be emptied, a process may sleep through its time. What a leader writes is safe by the journal's put-if-absent alone.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def lease_name(pipeline: str) -> str:
 class Lease:
     """One owner's claim on one name, for `ttl_seconds` from the last `acquire` or `renew` that returned True.
 
-    Renew three times in a ttl. All methods raise Unavailable if Redis doesn't answer; the holder then goes on (the journal
-    protects it) and asks again, and a candidate doesn't start.
+    Renew three times in a ttl. All methods raise Unavailable if Redis doesn't answer; the holder then goes on (the
+    journal protects it) and asks again, and a candidate doesn't start.
     """
 
     def __init__(self, redis: Redis, name: str, owner: str, ttl_seconds: float) -> None:
@@ -65,8 +65,4 @@ class Lease:
         return found.decode() if isinstance(found, bytes) else found
 
     async def _run(self, script: str, *arguments: int) -> bool:
-        return bool(
-            await cast(
-                Any, self._redis.eval(script, 1, self.name, self.owner, *arguments)
-            )
-        )
+        return bool(await cast(Any, self._redis.eval(script, 1, self.name, self.owner, *arguments)))

@@ -1,8 +1,9 @@
-"""What the services tell each other in Redis beside the channels: who is there, which epoch runs, how it goes, what is wanted.
+"""What services tell each other in Redis beside the channels: who is there, which epoch runs, how it goes, what is
+asked.
 
-Nothing here is relied on for safety, and all of it comes back by itself after Redis was emptied, except requests, which whoever
-asked must ask again. Keys: `cutline:service:{incarnation}` (JSON, 5 s) with the index `cutline:services`, and `cutline:epochs`,
-`cutline:status:{pipeline}`, `cutline:requests:{pipeline}`.
+Nothing here is relied on for safety, and all of it comes back by itself after Redis was emptied, except requests,
+which whoever asked must ask again. Keys: `cutline:service:{incarnation}` (JSON, 5 s) with the index
+`cutline:services`, and `cutline:epochs`, `cutline:status:{pipeline}`, `cutline:requests:{pipeline}`.
 """
 
 from __future__ import annotations
@@ -48,24 +49,14 @@ class Registry:
         """Say that `service` is alive; call it each second, it counts for 5."""
         body = asdict(service)
         del body["incarnation"]
-        async with (
-            answered("announce a service"),
-            self._redis.pipeline(transaction=False) as pipe,
-        ):
-            pipe.set(
-                f"cutline:service:{service.incarnation}",
-                json.dumps(body),
-                ex=PRESENCE_SECONDS,
-            )
+        async with answered("announce a service"), self._redis.pipeline(transaction=False) as pipe:
+            pipe.set(f"cutline:service:{service.incarnation}", json.dumps(body), ex=PRESENCE_SECONDS)
             pipe.sadd(_INDEX, service.incarnation)
             await pipe.execute()
 
     async def withdraw_presence(self, incarnation: str) -> None:
         """Say that a service is leaving, so that nobody waits out its 5 seconds."""
-        async with (
-            answered("withdraw a service"),
-            self._redis.pipeline(transaction=False) as pipe,
-        ):
+        async with answered("withdraw a service"), self._redis.pipeline(transaction=False) as pipe:
             pipe.delete(f"cutline:service:{incarnation}")
             pipe.srem(_INDEX, incarnation)
             await pipe.execute()
@@ -73,33 +64,22 @@ class Registry:
     async def services(self) -> list[Service]:
         """Return who is alive, by role and then by incarnation."""
         async with answered("list the services"):
-            incarnations = sorted(
-                _text(name) for name in await self._redis.smembers(_INDEX)
-            )
+            incarnations = sorted(_text(name) for name in await self._redis.smembers(_INDEX))
             if not incarnations:
                 return []
-            bodies = await self._redis.mget(
-                [f"cutline:service:{name}" for name in incarnations]
-            )
-            if gone := [
-                name
-                for name, body in zip(incarnations, bodies, strict=True)
-                if body is None
-            ]:
+            bodies = await self._redis.mget([f"cutline:service:{name}" for name in incarnations])
+            if gone := [name for name, body in zip(incarnations, bodies, strict=True) if body is None]:
                 await self._redis.srem(_INDEX, *gone)
         found = []
         for incarnation, body in zip(incarnations, bodies, strict=True):
             if body is not None:
                 known = _parsed(body, f"cutline:service:{incarnation}")
-                known["failed"] = {
-                    name: (epoch, cause)
-                    for name, (epoch, cause) in known["failed"].items()
-                }
+                known["failed"] = {name: (epoch, cause) for name, (epoch, cause) in known["failed"].items()}
                 found.append(Service(incarnation=incarnation, **known))
         return sorted(found, key=lambda service: (service.role, service.incarnation))
 
     async def announce_epoch(self, pipeline: str, epoch: int) -> None:
-        """Say which epoch of a pipeline runs; services read its entry in the journal and join. Repeat it each second."""
+        """Say which epoch of a pipeline runs; services read its journal entry and join. Repeat it each second."""
         async with answered(f"announce an epoch of pipeline {pipeline}"):
             await self._redis.hset(_EPOCHS, pipeline, epoch)
 
@@ -109,19 +89,15 @@ class Registry:
             await self._redis.hdel(_EPOCHS, pipeline)
 
     async def epochs(self) -> dict[str, int]:
-        """Return the announced epoch of each pipeline; empty after Redis was emptied, until the leaders announce again."""
+        """Return the announced epoch of each pipeline; empty after Redis was emptied, until leaders announce again."""
         async with answered("list the epochs"):
             found = await self._redis.hgetall(_EPOCHS)
         return {_text(name): int(epoch) for name, epoch in found.items()}
 
-    async def put_status(
-        self, pipeline: str, part: str, status: Mapping[str, Any]
-    ) -> None:
+    async def put_status(self, pipeline: str, part: str, status: Mapping[str, Any]) -> None:
         """Replace what one part of a pipeline (a member, or a topic such as "source") shows of itself."""
         async with answered(f"write the status of pipeline {pipeline}"):
-            await self._redis.hset(
-                f"cutline:status:{pipeline}", part, json.dumps(status)
-            )
+            await self._redis.hset(f"cutline:status:{pipeline}", part, json.dumps(status))
 
     async def status(self, pipeline: str) -> dict[str, dict[str, Any]]:
         """Return what each part of a pipeline last showed of itself; each should carry its own time."""
@@ -136,7 +112,7 @@ class Registry:
             await self._redis.rpush(f"cutline:requests:{pipeline}", json.dumps(request))
 
     async def take_requests(self, pipeline: str) -> list[dict[str, Any]]:
-        """Take all waiting requests, oldest first. At most once: a leader that dies here loses them, and a person asks again."""
+        """Take all waiting requests, oldest first; a leader that dies with them loses them, and a person asks again."""
         key = f"cutline:requests:{pipeline}"
         async with (
             answered(f"take the requests to pipeline {pipeline}"),
@@ -149,10 +125,7 @@ class Registry:
 
     async def forget(self, pipeline: str) -> None:
         """Remove all notes about a pipeline that was deleted."""
-        async with (
-            answered(f"forget pipeline {pipeline}"),
-            self._redis.pipeline(transaction=False) as pipe,
-        ):
+        async with answered(f"forget pipeline {pipeline}"), self._redis.pipeline(transaction=False) as pipe:
             pipe.hdel(_EPOCHS, pipeline)
             pipe.delete(f"cutline:status:{pipeline}", f"cutline:requests:{pipeline}")
             await pipe.execute()
@@ -166,6 +139,4 @@ def _parsed(body: bytes | str, key: str) -> dict[str, Any]:
     try:
         return cast(dict[str, Any], json.loads(body))
     except ValueError as error:
-        raise ProtocolError(
-            f"{key} in Redis is not JSON of ours; remove that key and see who writes there"
-        ) from error
+        raise ProtocolError(f"{key} in Redis is not JSON of ours; remove that key and see who writes there") from error

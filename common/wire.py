@@ -15,12 +15,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from common.errors import ConfigError, Unavailable
@@ -67,9 +62,7 @@ async def answered(what: str) -> AsyncIterator[None]:
             f"Redis refused to {what} ({error}); put the right user and password into CUTLINE_REDIS_URL"
         ) from error
     except (RedisError, OSError, TimeoutError) as error:
-        raise Unavailable(
-            f"Redis did not answer when asked to {what}: {_words(error)}"
-        ) from error
+        raise Unavailable(f"Redis did not answer when asked to {what}: {_words(error)}") from error
 
 
 class Wire:
@@ -79,17 +72,13 @@ class Wire:
     another command's; the next `exchange` opens a new one.
     """
 
-    def __init__(
-        self, redis: Redis, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    ) -> None:
+    def __init__(self, redis: Redis, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         """Take a client made by `connect`; the connection is opened by the first `exchange`."""
         self._pool: Any = redis.connection_pool
         self._timeout_seconds = timeout_seconds
         self._connection: Any = None
 
-    async def exchange(
-        self, commands: Sequence[Command], *, wait_seconds: float = 0.0
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Command], *, wait_seconds: float = 0.0) -> list[Any]:
         """Send all commands at once (no MULTI) and return their answers in order, bytes undecoded.
 
         An error that Redis answers to one command stands in its place as a `ResponseError`; it is not raised.
@@ -102,17 +91,11 @@ class Wire:
                 connection = self._connection
                 if connection is None:
                     connection = self._connection = await self._pool.get_connection()
-                await connection.send_packed_command(
-                    connection.pack_commands(commands), check_health=False
-                )
+                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
                 answers: list[Any] = []
                 for _ in commands:
                     try:
-                        answers.append(
-                            await connection.read_response(
-                                disable_decoding=True, timeout=math.inf
-                            )
-                        )
+                        answers.append(await connection.read_response(disable_decoding=True, timeout=math.inf))
                     except ResponseError as error:
                         answers.append(error)
                 return answers
