@@ -1,11 +1,12 @@
 """Every setting of Cutline in one place: the pipeline file and the environment, with types, defaults and meanings.
 
-The pipeline file is checked strictly: an unknown key, a wrong type or a key given twice is refused with its line and column,
-and all faults are told in one `ConfigError`. `settings()` lists what there is; the README's table is tested against it.
+The pipeline file is checked strictly: an unknown key, a wrong type or a key given twice is refused with its line and
+column, and all faults are told in one `ConfigError`. `settings()` lists what there is; the README's table is tested
+against it.
 
-A pipeline's *definition* is what the store keeps (`PipelineStore.define`): the file's content with defaults filled in and paths made
-absolute, without `workers` (how many processes run is not part of what a pipeline is). It names where the password is
-found, never the password.
+A pipeline's *definition* is what the store keeps (`PipelineStore.define`): the file's content with defaults filled in
+and paths made absolute, without `workers` (how many processes run is not part of what a pipeline is). It names where
+the password is found, never the password.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ class SourceConfig(_Strict):
     """Where the MySQL or MariaDB server is, and as whom it is read."""
 
     host: str = Field(min_length=1, description="host name or address of the MySQL or MariaDB server")
-    port: int = Field(3306, ge=1, le=65535, description="TCP port of the server")
+    port: int = Field(default=3306, ge=1, le=65535, description="TCP port of the server")
     user: str = Field(min_length=1, description="user with SELECT, REPLICATION SLAVE, REPLICATION CLIENT")
-    password_env: str | None = Field(None, description="environment variable that holds the password")
+    password_env: str | None = Field(default=None, description="environment variable that holds the password")
     password_file: str | None = Field(
-        None, description="file whose first line is the password (relative to the pipeline file)"
+        default=None, description="file whose first line is the password (relative to the pipeline file)"
     )
     server_id: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=2**32 - 2,
         description="replica id of the main binlog connection, the next number is the catch-up connection's; "
@@ -94,20 +95,22 @@ class SourceConfig(_Strict):
 class SnapshotConfig(_Strict):
     """How tables are read the first time."""
 
-    chunk_rows: int = Field(50_000, ge=1, description="rows that one SELECT of a snapshot aims at")
+    chunk_rows: int = Field(default=50_000, ge=1, description="rows that one SELECT of a snapshot aims at")
     chunks: Literal["replay", "exact"] = Field(
-        "replay", description="replay: later changes are replayed over chunks; exact: each chunk is as of its own high watermark"
+        default="replay",
+        description="replay: later changes are replayed over chunks; exact: each chunk is as of its own high watermark",
     )
     max_rows_per_second: int | None = Field(
-        None, ge=1, description="limit on the rows that all readers together SELECT, none if null"
+        default=None, ge=1, description="limit on the rows that all readers together SELECT, none if null"
     )
 
 
 class CheckpointConfig(_Strict):
     """When checkpoints are taken."""
 
-    interval_seconds: float = Field(10.0, ge=0.1, le=3600.0, description="seconds from the start of one checkpoint to the next")
-    keep_seconds: float = Field(3600.0, ge=1.0, description="seconds between checkpoints that are kept as a tag of every table")
+    interval_seconds: float = Field(
+        default=10.0, ge=0.1, le=3600.0, description="seconds from the start of one checkpoint to the next"
+    )
 
 
 Scalar = Annotated[str, BeforeValidator(lambda value: _scalar(value))]
@@ -123,29 +126,33 @@ def _scalar(value: object) -> object:
 class SinkConfig(_Strict):
     """Where the lake is."""
 
-    type: Literal["iceberg"] = Field("iceberg", description="kind of lake")
-    warehouse: str = Field(min_length=1, description="folder or URL of the lake (a folder is relative to the pipeline file)")
+    type: Literal["iceberg"] = Field(default="iceberg", description="kind of lake")
+    warehouse: str = Field(
+        min_length=1, description="folder or URL of the lake (a folder is relative to the pipeline file)"
+    )
     catalog: dict[str, Scalar] = Field(
         default_factory=dict,
         description="Iceberg catalogue properties, passed through; empty: SQLite in <warehouse>/catalog.db, named lake",
     )
-    spark: dict[str, Scalar] = Field(default_factory=dict, description="Spark properties, passed through (spark.master, ...)")
+    spark: dict[str, Scalar] = Field(
+        default_factory=dict, description="Spark properties, passed through (spark.master, ...)"
+    )
 
 
 class WorkersConfig(_Strict):
     """How many processes `cutline run` starts. Not part of the pipeline's definition; may differ at each run."""
 
-    readers: int = Field(2, ge=1, le=64, description="reader processes that `cutline run` starts")
-    writers: int = Field(2, ge=1, le=64, description="writer processes that `cutline run` starts")
+    readers: int = Field(default=2, ge=1, le=64, description="reader processes that `cutline run` starts")
+    writers: int = Field(default=2, ge=1, le=64, description="writer processes that `cutline run` starts")
 
 
 class Point(_Strict):
     """A place in the binlog that a person named: file and position, or a GTID set, or a time (with its zone)."""
 
-    file: str | None = Field(None, description="binlog file name")
-    position: int | None = Field(None, ge=4, description="offset in the file")
-    gtid: str | None = Field(None, min_length=1, description="GTID set already taken")
-    timestamp: datetime | None = Field(None, description="commit time at the source")
+    file: str | None = Field(default=None, description="binlog file name")
+    position: int | None = Field(default=None, ge=4, description="offset in the file")
+    gtid: str | None = Field(default=None, min_length=1, description="GTID set already taken")
+    timestamp: datetime | None = Field(default=None, description="commit time at the source")
 
     @field_validator("timestamp", mode="before")
     @classmethod
@@ -169,7 +176,9 @@ class Point(_Strict):
 
 def _start(value: object) -> object:
     if isinstance(value, str) and value not in START_WORDS:
-        raise _fault(f"must be {', '.join(START_WORDS)}, {{file:, position:}}, {{gtid:}} or {{timestamp:}}, not {value!r}")
+        raise _fault(
+            f"must be {', '.join(START_WORDS)}, {{file:, position:}}, {{gtid:}} or {{timestamp:}}, not {value!r}"
+        )
     if not isinstance(value, str | dict | Point):
         raise _fault(f"must be one of {', '.join(START_WORDS)} or a place in the binlog, not {value!r}")
     return Point.model_validate(value) if isinstance(value, dict) else value
@@ -182,10 +191,15 @@ class PipelineConfig(_Strict):
     source: SourceConfig = Field(description="the server to copy from")
     tables: tuple[str, ...] = Field(description="globs on db.table; a leading ! excludes")
     snapshot: SnapshotConfig = Field(default_factory=lambda: SnapshotConfig())
-    start: Annotated[
-        Literal["initial", "snapshot-only", "latest", "earliest"] | Point, BeforeValidator(_start)
-    ] = Field("initial", description="where to begin: initial, snapshot-only, latest, earliest, or a place in the binlog")
-    stop: Point | None = Field(None, description="place in the binlog at which the pipeline ends, never if null")
+    start: Annotated[Literal["initial", "snapshot-only", "latest", "earliest"] | Point, BeforeValidator(_start)] = (
+        Field(
+            default="initial",
+            description="where to begin: initial, snapshot-only, latest, earliest, or a place in the binlog",
+        )
+    )
+    stop: Point | None = Field(
+        default=None, description="place in the binlog at which the pipeline ends, never if null"
+    )
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
     sink: SinkConfig = Field(description="the lake to copy to")
     workers: WorkersConfig = Field(default_factory=lambda: WorkersConfig())
@@ -194,7 +208,9 @@ class PipelineConfig(_Strict):
     @classmethod
     def _plain_name(cls, value: str) -> str:
         if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", value):
-            raise _fault(f"must be lower case letters, digits, - and _, starting with a letter, at most 63, not {value!r}")
+            raise _fault(
+                f"must be lower case letters, digits, - and _, starting with a letter, at most 63, not {value!r}"
+            )
         return value
 
     @field_validator("tables", mode="before")
@@ -238,11 +254,12 @@ class PipelineConfig(_Strict):
 def select_tables(patterns: Iterable[str], tables: Iterable[str]) -> tuple[str, ...]:
     """Return those of `tables` ("db.table") that a glob includes and no `!` glob excludes, sorted.
 
-    An exclusion wins wherever it stands in the list. `*` does not reach over the dot; case matters, as `_` and `%` have no
-    meaning. The server's own schemas (mysql, sys, ...) are never captured. May be empty: only the caller knows whether
-    that is an error.
+    An exclusion wins wherever it stands in the list. `*` does not reach over the dot; case matters, as `_` and `%`
+    have no meaning. The server's own schemas (mysql, sys, ...) are never captured. May be empty: only the caller
+    knows whether that is an error.
     """
-    includes, excludes = [], []
+    includes: list[list[str]] = []
+    excludes: list[list[str]] = []
     for pattern in patterns:
         (excludes if pattern.startswith("!") else includes).append(pattern.removeprefix("!").split(".", 1))
 
@@ -252,7 +269,11 @@ def select_tables(patterns: Iterable[str], tables: Iterable[str]) -> tuple[str, 
     chosen = set()
     for name in tables:
         schema, _, table = name.partition(".")
-        if schema.lower() not in SYSTEM_SCHEMAS and named(includes, schema, table) and not named(excludes, schema, table):
+        if (
+            schema.lower() not in SYSTEM_SCHEMAS
+            and named(includes, schema, table)
+            and not named(excludes, schema, table)
+        ):
             chosen.add(name)
     return tuple(sorted(chosen))
 
@@ -275,7 +296,7 @@ def load(path: str | Path) -> PipelineConfig:
 
 
 def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None) -> PipelineConfig:
-    """Check the text of a pipeline file; `where` names it in faults, `folder` is what its relative paths are relative to."""
+    """Check the text of a pipeline file; `where` names it in faults, its relative paths are taken from `folder`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         content = yaml.safe_load(text)
@@ -286,7 +307,9 @@ def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{where}: this is not YAML ({error}); mend the syntax") from error
     if root is None or not isinstance(content, dict):
-        raise ConfigError(f"{where}: this is not a pipeline; it must be a mapping with the keys name, source, tables and sink")
+        raise ConfigError(
+            f"{where}: this is not a pipeline; it must be a mapping with the keys name, source, tables and sink"
+        )
     faults = list(_twice(root))
     try:
         config = PipelineConfig.model_validate(content)
@@ -320,7 +343,11 @@ def _twice(node: yaml.Node) -> Iterator[tuple[int, int, str]]:
         seen: set[str] = set()
         for key, value in node.value:
             if key.value in seen:
-                yield key.start_mark.line + 1, key.start_mark.column + 1, f"the key {key.value!r} stands here twice; keep one"
+                yield (
+                    key.start_mark.line + 1,
+                    key.start_mark.column + 1,
+                    f"the key {key.value!r} stands here twice; keep one",
+                )
             seen.add(key.value)
             yield from _twice(value)
     elif isinstance(node, yaml.SequenceNode):
@@ -420,17 +447,30 @@ class Environment:
     """The settings of a process, from its environment; `cutline run` sets them for the services that it starts."""
 
     redis_url: str | None = _env(
-        "CUTLINE_REDIS_URL", None, "the Redis that carries the mesh; unset: `cutline run` starts its own, a service alone refuses"
+        "CUTLINE_REDIS_URL",
+        None,
+        "the Redis that carries the mesh; unset: `cutline run` starts its own, a service alone refuses",
     )
     store_url: str | None = _env(
         "CUTLINE_STORE_URL", None, "the store (file:// or s3://); unset: `cutline run` uses file://<workdir>/store"
     )
-    api_token: str | None = _env("CUTLINE_API_TOKEN", None, "bearer token that /v1 and /metrics ask for; unset: none is asked for")
+    api_token: str | None = _env(
+        "CUTLINE_API_TOKEN", None, "bearer token that /v1 and /metrics ask for; unset: none is asked for"
+    )
     api_host: str = _env("CUTLINE_API_HOST", "127.0.0.1", "address that the control service listens on")
     api_port: int = _env("CUTLINE_API_PORT", 8642, "port of the control service; 0 takes a free one")
     redis_memory_bytes: int = _env(
-        "CUTLINE_REDIS_MEMORY_BYTES", 512 << 20, "limit of the Redis that `cutline run` starts (it refuses, never evicts)"
+        "CUTLINE_REDIS_MEMORY_BYTES",
+        512 << 20,
+        "limit of the Redis that `cutline run` starts (it refuses, never evicts)",
     )
+    readers: int = _env(
+        "CUTLINE_READERS", 1, "readers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`"
+    )
+    writers: int = _env(
+        "CUTLINE_WRITERS", 1, "writers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`"
+    )
+    spark_jars: str = _env("CUTLINE_SPARK_JARS", "~/.cache/cutline/jars", "folder of the jars that Spark starts with")
     log_level: str = _env("CUTLINE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR")
 
     @classmethod
@@ -452,7 +492,9 @@ class Environment:
             else:
                 values[one.name] = text
         if str(values.get("log_level", "INFO")) not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-            faults.append(f"CUTLINE_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {values['log_level']!r}; correct it")
+            faults.append(
+                f"CUTLINE_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {values['log_level']!r}; correct it"
+            )
         if faults:
             raise ConfigError(*faults)
         return cls(**values)
@@ -460,13 +502,17 @@ class Environment:
     def need_redis_url(self) -> str:
         """Return the Redis URL of a service that runs alone; ConfigError if it is not set."""
         if self.redis_url is None:
-            raise ConfigError("CUTLINE_REDIS_URL is not set; give it the URL of the mesh's Redis, as in redis://host:6379/0")
+            raise ConfigError(
+                "CUTLINE_REDIS_URL is not set; give it the URL of the mesh's Redis, as in redis://host:6379/0"
+            )
         return self.redis_url
 
     def need_store_url(self) -> str:
         """Return the store's URL of a service that runs alone; ConfigError if it is not set."""
         if self.store_url is None:
-            raise ConfigError("CUTLINE_STORE_URL is not set; give it the URL of the store, as in file:///var/lib/cutline/store")
+            raise ConfigError(
+                "CUTLINE_STORE_URL is not set; give it the URL of the store, as in file:///var/lib/cutline/store"
+            )
         return self.store_url
 
 
@@ -485,7 +531,7 @@ class Setting:
 
 
 def settings() -> tuple[Setting, ...]:
-    """List every setting there is: the environment's, then the pipeline file's with dotted names, in the file's order."""
+    """List every setting there is: the environment's, then the pipeline file's with dotted names."""
     environment = (
         Setting(
             where="environment",
@@ -506,7 +552,9 @@ def _yaml_settings(model: type[BaseModel], prefix: str) -> Iterator[Setting]:
             yield from _yaml_settings(inner, f"{prefix}{name}.")
             continue
         default = info.get_default(call_default_factory=True) if not info.is_required() else None
-        shown = "required" if info.is_required() else "null" if default is None else "{}" if default == {} else str(default)
+        shown = (
+            "required" if info.is_required() else "null" if default is None else "{}" if default == {} else str(default)
+        )
         yield Setting(
             where="pipeline.yaml",
             name=f"{prefix}{name}",

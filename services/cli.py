@@ -1,0 +1,129 @@
+"""The command line. Exit codes: 0 done, 1 failed (the cause on stderr), 2 wrong usage or configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec
+
+import click
+
+from common import config as configuration
+from common.config import Environment
+from common.errors import ConfigError, CutlineError
+from common.store import Store
+from services import lake, standalone
+from services.check import check
+from services.view import Rates, TerminalView, lines, picture
+
+P = ParamSpec("P")
+PIPELINE_FILE = click.Path(path_type=Path)
+
+
+def _told(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn Cutline's errors into exit codes: each fault of a ConfigError on a line and 2, any other cause and 1."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except ConfigError as error:
+            for fault in error.faults:
+                click.echo(f"cutline: {fault}", err=True)
+            sys.exit(2)
+        except CutlineError as error:
+            click.echo(f"cutline: {error}", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            click.echo("cutline: interrupted", err=True)
+            sys.exit(1)
+
+    return wrapped
+
+
+@click.group()
+@click.version_option(package_name="cutline")
+def main() -> None:
+    """Copy MySQL or MariaDB into an Iceberg lake, and keep it copied."""
+
+
+@main.command()
+@click.argument("pipeline", type=PIPELINE_FILE)
+@click.option(
+    "--until",
+    type=click.Choice(["snapshot", "caught-up"]),
+    help="End by itself: when every table's snapshot is published, or when the lake has reached the source.",
+)
+@click.option(
+    "--workdir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for logs, Redis and the store; .cutline/NAME beside PIPELINE by default.",
+)
+@click.option("--readers", type=click.IntRange(1, 64), help="Reader processes; workers.readers of PIPELINE by default.")
+@click.option("--writers", type=click.IntRange(1, 64), help="Writer processes; workers.writers of PIPELINE by default.")
+@_told
+def run(
+    pipeline: Path, until: standalone.Until | None, workdir: Path | None, readers: int | None, writers: int | None
+) -> None:
+    """Run PIPELINE (a YAML file) on this machine until Ctrl-C; the same command resumes."""
+    config = configuration.load(pipeline)
+    workers = config.workers.model_copy(
+        update={"readers": readers or config.workers.readers, "writers": writers or config.workers.writers}
+    )
+    config = config.model_copy(update={"workers": workers})
+    folder = (workdir or standalone.default_workdir(pipeline, config)).resolve()
+    with TerminalView(config.name) as view:
+        one = standalone.Run(config, Environment.read(), workdir=folder, until=until, view=view)
+        asyncio.run(one.go())
+
+
+@main.command()
+@click.argument("pipeline", type=PIPELINE_FILE)
+@_told
+def define(pipeline: Path) -> None:
+    """Check PIPELINE and its source, and define it in the store CUTLINE_STORE_URL for services that run elsewhere."""
+    config, environment = configuration.load(pipeline), Environment.read()
+    store_url = environment.need_store_url()
+    check(config, environment, store_url=store_url, workdir=None)
+    Store(store_url).pipeline(config.name).define(config.definition())
+    click.echo(f"pipeline {config.name} is defined in the store")
+
+
+@main.command()
+@click.argument("table", metavar="TABLE")
+@click.option(
+    "--pipeline", type=PIPELINE_FILE, default=Path("pipeline.yaml"), show_default=True, help="The pipeline file."
+)
+@_told
+def where(table: str, pipeline: Path) -> None:
+    """Print the current Iceberg metadata file of TABLE (schema.table), for DuckDB's iceberg_scan and others."""
+    click.echo(lake.where(configuration.load(pipeline), table))
+
+
+@main.command()
+@click.argument("pipeline", type=PIPELINE_FILE)
+@click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")
+@_told
+def status(pipeline: Path, workdir: Path | None) -> None:
+    """Print once what `run` shows, of a pipeline that runs on this machine or at CUTLINE_REDIS_URL."""
+    config = configuration.load(pipeline)
+    url = standalone.redis_url_of(
+        (workdir or standalone.default_workdir(pipeline, config)).resolve(), Environment.read()
+    )
+    told = asyncio.run(standalone.status_of(url, config.name))
+    for line in lines(picture(config.name, told, rates=Rates(), now=time.time())):
+        click.echo(line)
+
+
+@main.command()
+def settings() -> None:
+    """Print every setting, of the environment and of the pipeline file, as the table that the README holds."""
+    click.echo(configuration.settings_table(), nl=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What can be told of the lake without Spark: where a table's metadata is, and which pipeline owns it.
+
+The default catalogue is Iceberg's JDBC catalogue in `<warehouse>/catalog.db` (SQLite); it is opened read-only here.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from common.config import PipelineConfig
+from common.errors import ConfigError
+
+OWNER_PROPERTY = "cutline.pipeline"
+CATALOG_FILE = "catalog.db"
+_LOCATIONS = "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables ORDER BY 1, 2"
+
+
+def metadata_files(config: PipelineConfig) -> dict[str, str]:
+    """Return the current metadata file of every table of the default catalogue, by "schema.table"; {} if it is not there.
+
+    ConfigError if the pipeline uses a catalogue of its own, or if catalog.db is not an Iceberg catalogue.
+    """
+    if config.sink.catalog:
+        raise ConfigError("sink.catalog names a catalogue of your own; ask that catalogue where the table is")
+    if "://" in config.sink.warehouse:
+        raise ConfigError(
+            f"the warehouse {config.sink.warehouse} is no folder of this machine; ask its catalogue where the table is"
+        )
+    path = Path(config.sink.warehouse) / CATALOG_FILE
+    if not path.is_file():
+        return {}
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5.0)) as connection:
+            rows = connection.execute(_LOCATIONS).fetchall()
+    except sqlite3.Error as error:
+        if "no such table" in str(error) and path.stat().st_size == 0:
+            return {}
+        raise ConfigError(
+            f"{path} can't be read as an Iceberg catalogue ({error}); choose another warehouse"
+        ) from error
+    return {
+        f"{namespace}.{name}": location.removeprefix("file://").removeprefix("file:")
+        for namespace, name, location in rows
+    }
+
+
+def where(config: PipelineConfig, table: str) -> str:
+    """Return the current metadata file of `table` ("schema.table"), for DuckDB and other readers of one table."""
+    files = metadata_files(config)
+    if table not in files:
+        known = ", ".join(sorted(files)) or "none yet"
+        raise ConfigError(f"the table {table} is not in the lake {config.sink.warehouse}; its tables are: {known}")
+    return files[table]
+
+
+def owners(config: PipelineConfig) -> Iterator[tuple[str, str]]:
+    """Yield ("schema.table", pipeline that owns it) for each table of the lake that has an owner.
+
+    A metadata file that can't be read tells nothing and is passed over: Spark will say what is wrong with it.
+    """
+    for table, location in metadata_files(config).items():
+        try:
+            metadata = json.loads(Path(location).read_text(encoding="utf-8"))
+            owner = metadata["properties"][OWNER_PROPERTY]
+        except (OSError, ValueError, KeyError):
+            continue
+        yield table, str(owner)
