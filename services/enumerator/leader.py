@@ -2,7 +2,7 @@
 
     idle -(lease)-> reading -(journal)-> gathering -(members)-> proposing -(entry written)-> opening -(streams)-> leading
       ^                ^------------------------------------------------(member or channel lost, slot refused)-------'
-      '--- lease lost, from anywhere
+      '--- lease lost, from anywhere                halted: epochs in a row ended by what trying again can't mend
 
 The lease in Redis is liveness, the journal is safety. Every epoch and every checkpoint is one numbered slot of the journal,
 written by put-if-absent, so two leaders can't both go on: who is refused a slot, by an entry that is not its own, is deposed
@@ -25,15 +25,19 @@ from services.enumerator.machine import Began, Enumerator, Plan, WriteCheckpoint
 GATHER_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
 KEPT_SECONDS = 3600.0
+MAX_HALTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A service that is there: `failed` is why it gave up its part of the present epoch, if it did."""
+    """A service that is there: `failed` is why it gave up its part of epoch `failed_epoch`, if it did; `halts` if trying
+    again can't help (corrupt, foreign, lost at the source)."""
 
     incarnation: str
     role: str
+    failed_epoch: int = 0
     failed: str | None = None
+    halts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,7 @@ class EpochFailed(Event):
 
     epoch: int
     cause: str
+    halts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +161,7 @@ class Leader:
         self._since = 0.0  # of gathering, or of members that the plan lacks
         self._rescale = False
         self._nonces = 0
+        self.halts = 0  # epochs in a row that ended by what trying again can't mend
 
     # --- the door ---
 
@@ -182,9 +188,9 @@ class Leader:
                 return []
             case EpochOpened(epoch=epoch, part=part):
                 return self._opened(epoch, part, now)
-            case EpochFailed(epoch=epoch, cause=cause):
+            case EpochFailed(epoch=epoch, cause=cause, halts=halts):
                 if self.state in ("opening", "leading") and epoch == self.epoch:
-                    return self._again(cause)
+                    return self._again(cause, halts=halts)
                 return []
             case SavepointAsked(request=request):
                 self.requests.append(request)
@@ -220,8 +226,8 @@ class Leader:
             member = there.get(incarnation)
             if member is None:
                 return self._again(f"service {incarnation} is gone")
-            if member.failed is not None:
-                return self._again(f"{member.role} {incarnation} gave up: {member.failed}")
+            if member.failed is not None and member.failed_epoch == self.epoch:
+                return self._again(f"{member.role} {incarnation} gave up: {member.failed}", halts=member.halts)
         if self._wanted_and_new():
             if now - self._since > SETTLE_SECONDS:
                 self._rescale = True  # after a checkpoint, so that nothing is done twice
@@ -235,10 +241,14 @@ class Leader:
 
     # --- epochs ---
 
-    def _again(self, cause: str) -> list[Effect]:
+    def _again(self, cause: str, *, halts: bool = False) -> list[Effect]:
         over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in ("opening", "leading") else []
+        self.halts = self.halts + 1 if halts else 0
         self.state, self.cause, self.process, self.enumerator = "reading", cause, None, None
         self._in_flight, self._rescale = None, False
+        if self.halts >= MAX_HALTS:
+            self.state = "halted"  # until a person starts the service again
+            return over
         return [*over, ReadJournal()]
 
     def _gather(self, now: float) -> list[Effect]:
@@ -277,7 +287,7 @@ class Leader:
             self.tail, self.epoch, self.state, self._since = slot, slot, "opening", now
             return [OpenEpoch(epoch=slot, base=self.base, readers=self.readers, writers=self.writers)]
         if self.state == "leading" and self._in_flight is not None and self._in_flight[0] == slot:
-            self.tail, self.base, self._in_flight = slot, slot, None
+            self.tail, self.base, self._in_flight, self.halts = slot, slot, None, 0
             self.last_checkpoint_at = now
             if self._rescale:
                 return self._again("services have come that the plan lacks")

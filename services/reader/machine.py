@@ -240,11 +240,6 @@ class Cursor:
     asked: bool = False
 
 
-def start_of(low: Low) -> Position:
-    """The position from which everything that `low` does not cover is still to come."""
-    return Position(server=low.server, file=low.file, offset=low.offset, gtids=low.gtids, rows=0)
-
-
 class Reader:
     """The machine. `name` is its channel name (reader-0, ...), `writers` the names of the writers in plan order."""
 
@@ -487,21 +482,20 @@ class Reader:
         main = self.cursors.get(MAIN)
         if main is None:
             first = waiting[0]
-            main = self.cursors[MAIN] = Cursor(position=start_of(first.low))
+            main = self.cursors[MAIN] = Cursor(position=first.low.start())
         if main.asked or main.position.inside:
             return []
         late: list[StreamTable] = []
         for table in waiting:
-            # Main has not passed the low if the low is at or after main's place: nothing that the table needs is behind.
-            if start_of(table.low).not_before(main.position):
-                table.cursor = MAIN
-            else:
+            if table.low.passed_by(main.position):
                 late.append(table)
+            else:
+                table.cursor = MAIN
         if late and CATCH_UP not in self.cursors:
             low = late[0].low
             for table in late[1:]:
                 low = low.fold(table.low)
-            self.cursors[CATCH_UP] = Cursor(position=start_of(low))
+            self.cursors[CATCH_UP] = Cursor(position=low.start())
             for table in late:
                 table.cursor = CATCH_UP
         return []

@@ -1,0 +1,255 @@
+"""Driving a machine: facts in, effects out in order, channels on both sides. All waiting of a service happens here.
+
+The order of durability, once for the whole of Cutline; nothing of a later line may happen before all of the earlier ones:
+
+1. the data of checkpoint N is durable (writers: staged files fsynced under their final names);
+2. each member's part of N is saved (parts, fsynced);
+3. the journal's entry N is written by put-if-absent: from here on N exists, and a restore begins at N;
+4. the Spark writer applies N on its own branch of each table;
+5. publication N is written by put-if-absent: from here on N is shown, whatever happens;
+6. tags, `main` and `_cutline.publications` are made from publication N, as often as it takes.
+
+A message is *taken* (trimmed from its stream, its credit returned) when all effects of its fact are carried out.
+If anything of an epoch fails, everything of that epoch stops, and its cause is told by the service's presence; the leader
+starts the next epoch. Blocking calls run in threads behind `Loop.spawn` or an awaited `to_thread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from redis.asyncio import Redis
+
+from common.channels import Receiver, Sender, stream_name
+from common.errors import CutlineError, ProtocolError, SourceLost, Unavailable
+from common.machine import Effect, Event, MessageReceived, Send, Ticked
+from common.messages import Records, decode, encode
+from common.registry import Registry, Service
+from common.store import PipelineStore, Store
+
+CREDIT_BYTES = 32 << 20
+TICK_SECONDS = 0.2
+log = logging.getLogger("cutline.driver")
+
+
+class Clock:
+    """Wall-clock seconds that never go back, which is what machines are given as `now`."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def __call__(self) -> float:
+        """The time now, or the greatest that was given if the system's clock was set back."""
+        self._last = max(self._last, time.time())
+        return self._last
+
+
+class Loop:
+    """One machine's run: takes facts one by one and awaits `perform` for each effect, in order.
+
+    `perform` must return when the effect's place in the order is secure: a `Send` when it is queued on its channel, an append
+    when the file has it. What takes long and needs no order goes to `spawn`, whose result, if it is an Event, is told.
+    """
+
+    def __init__(
+        self, handle: Callable[[Event, float], list[Effect]], perform: Callable[[Effect], Awaitable[None]]
+    ) -> None:
+        self._handle = handle
+        self._perform = perform
+        self._inbox: asyncio.Queue[tuple[Event, Callable[[], Awaitable[None]] | None]] = asyncio.Queue()
+        self._group: asyncio.TaskGroup | None = None
+        self._clock = Clock()
+
+    def tell(self, event: Event, taken: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Queue a fact; `taken` is awaited when its effects are carried out."""
+        self._inbox.put_nowait((event, taken))
+
+    def spawn(self, work: Coroutine[Any, Any, Event | None]) -> asyncio.Task[None]:
+        """Do slow work beside the loop. If it raises, the whole run ends with that error."""
+        if self._group is None:
+            work.close()
+            raise ProtocolError("an effect was to be carried out after its epoch ended")
+        return self._group.create_task(self._told(work))
+
+    async def _told(self, work: Coroutine[Any, Any, Event | None]) -> None:
+        event = await work
+        if event is not None:
+            self.tell(event)
+
+    async def run(self, *beside: Coroutine[Any, Any, None]) -> None:
+        """Run until cancelled, with `beside` in the same group; the first error of any of it ends all and is raised."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for work in beside:
+                    group.create_task(work)
+                group.create_task(self._tick())
+                while True:
+                    event, taken = await self._inbox.get()
+                    for effect in self._handle(event, self._clock()):
+                        await self._perform(effect)
+                    if taken is not None:
+                        await taken()
+        except BaseExceptionGroup as group_error:
+            raise _first(group_error) from group_error
+        finally:
+            self._group = None
+
+    async def _tick(self) -> None:
+        while True:
+            self.tell(Ticked())
+            await asyncio.sleep(TICK_SECONDS)
+
+
+def _first(error: BaseExceptionGroup[BaseException]) -> BaseException:
+    inner = error.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+class Links:
+    """All channels of one member in one epoch."""
+
+    def __init__(
+        self, redis: Redis, pipeline: str, epoch: int, name: str, *, inbound: Iterable[str], outbound: Iterable[str]
+    ) -> None:
+        self._inbound = {stream_name(pipeline, epoch, peer, name): peer for peer in inbound}
+        self._receiver = Receiver(redis, self._inbound)
+        self._senders = {
+            peer: Sender(redis, stream_name(pipeline, epoch, name, peer), credit_bytes=CREDIT_BYTES) for peer in outbound
+        }
+        self._used: set[str] = set()
+
+    async def send(self, order: Send) -> None:
+        """Queue the message behind all earlier ones to that receiver; waits while its channel has no room."""
+        body: Any = b""
+        if isinstance(order.message, Records):
+            body = order.message.body
+        self._used.add(order.receiver)
+        await self._senders[order.receiver].send(encode(order.message), body, counted=isinstance(order.message, Records))
+
+    async def pump(self, loop: Loop) -> None:
+        """Hand every message that comes to the loop; returns its credit when it was taken."""
+        room = asyncio.Semaphore(64)
+        while True:
+            for stream, header, body in await self._receiver.receive():
+                await room.acquire()
+
+                async def taken(stream: str = stream) -> None:
+                    room.release()
+                    await self._receiver.taken(stream, 1)
+
+                message = decode(header, body or None)
+                loop.tell(MessageReceived(channel=self._inbound[stream], message=message), taken)
+
+    async def idle(self) -> None:
+        """Send an empty message each second where nothing else was sent, so that a lost tail shows."""
+        while True:
+            await asyncio.sleep(1.0)
+            used, self._used = self._used, set()
+            for peer, sender in self._senders.items():
+                if peer not in used:
+                    await sender.idle()
+
+    async def close(self) -> None:
+        """End all connections; what is still queued is not sent any more."""
+        with suppress(CutlineError):
+            await self._receiver.close()
+        for sender in self._senders.values():
+            with suppress(CutlineError):
+                await sender.close()
+
+
+Join = Callable[[PipelineStore, dict[str, Any], int], Coroutine[Any, Any, None]]
+
+
+class Host:
+    """One service process of the mesh: says that it is there, and takes part in every pipeline whose plan names it.
+
+    `join(store, entry, index)` runs its member (number `index` of its role) in the epoch of that journal entry, until it is
+    cancelled or fails. A failure is told by the presence and touches no other pipeline.
+    """
+
+    def __init__(self, role: str, redis: Redis, store: Store) -> None:
+        self.role = role
+        self.redis = redis
+        self.store = store
+        self.registry = Registry(redis)
+        self.incarnation = f"{role}-{secrets.token_hex(6)}"
+        self.failed: dict[str, tuple[int, str]] = {}
+        self._started_at = time.time()
+
+    async def present(self) -> None:
+        """Say each second that this service is there."""
+        while True:
+            service = Service(
+                incarnation=self.incarnation,
+                role=self.role,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                started_at=self._started_at,
+                failed=dict(self.failed),
+            )
+            with suppress(Unavailable):  # our absence is what tells
+                await self.registry.announce_presence(service)
+            await asyncio.sleep(1.0)
+
+    async def serve(self, join: Join) -> None:
+        """Follow the announced epochs for ever."""
+        running: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.present())
+            while True:
+                with suppress(Unavailable):
+                    epochs = await self.registry.epochs()
+                    for pipeline, epoch in epochs.items():
+                        known = running.get(pipeline)
+                        if known is not None and known[0] >= epoch:
+                            continue
+                        if known is not None:
+                            known[1].cancel()
+                            await asyncio.wait([known[1]])
+                        task = group.create_task(self._member(join, pipeline, epoch))
+                        running[pipeline] = (epoch, task)
+                await asyncio.sleep(TICK_SECONDS)
+
+    async def _member(self, join: Join, pipeline: str, epoch: int) -> None:
+        try:
+            store = self.store.pipeline(pipeline)
+            entry = await asyncio.to_thread(store.entry, epoch)
+            if entry is None or entry["kind"] != "epoch":
+                raise ProtocolError(f"epoch {epoch} of {pipeline} is announced but slot {epoch} holds no epoch entry")
+            members = entry["members"][f"{self.role}s"]
+            if self.incarnation not in members:
+                return
+            log.info("%s joins epoch %d of %s as %s", self.incarnation, epoch, pipeline, self.role)
+            await join(store, entry, members.index(self.incarnation))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if not isinstance(error, CutlineError):
+                log.exception("%s failed in epoch %d of %s", self.incarnation, epoch, pipeline)
+            else:
+                log.warning("%s leaves epoch %d of %s: %s", self.incarnation, epoch, pipeline, error)
+            self.failed[pipeline] = (epoch, told(error))
+
+
+def told(error: Exception) -> str:
+    """The cause as presence carries it: behind "halt: " if trying again can't mend it."""
+    halts = isinstance(error, (ProtocolError, SourceLost)) or not isinstance(error, CutlineError)
+    return f"{'halt: ' if halts else ''}{error or type(error).__name__}"
+
+
+async def save_part(store: PipelineStore, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Put a part into the store, and return its journal form."""
+    data = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
+    ref = await asyncio.to_thread(store.put_part, name, data)
+    return ref.to_json()
