@@ -1,0 +1,1 @@
+"""The control service: what runs and how it goes, told over HTTP."""

@@ -1,0 +1,81 @@
+"""`python -m services.control`: the control API on CUTLINE_API_HOST and CUTLINE_API_PORT."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import sys
+import time
+from contextlib import suppress
+
+import uvicorn
+
+from common import wire
+from common.config import Environment
+from common.errors import ConfigError, Unavailable
+from common.registry import Registry, Service
+from common.store import Store
+from services.control.app import build
+
+
+async def serve(environment: Environment) -> None:
+    """Serve until SIGTERM or SIGINT, announced in Redis as the service "control" while Redis answers."""
+    redis = wire.connect(environment.need_redis_url())
+    registry, store = Registry(redis), Store(environment.need_store_url())
+    app = build(registry, store, token=environment.api_token)
+    listener = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=environment.api_host,
+            port=environment.api_port,
+            log_level=environment.log_level.lower(),
+            access_log=False,
+        )
+    )
+    me = Service(
+        incarnation=secrets.token_hex(8),
+        role="control",
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started_at=time.time(),
+    )
+    presence = asyncio.create_task(_announce(registry, me))
+    try:
+        await listener.serve()
+    finally:
+        presence.cancel()
+        with suppress(asyncio.CancelledError):
+            await presence
+        with suppress(Unavailable):
+            await registry.withdraw_presence(me.incarnation)
+        await redis.aclose()
+
+
+async def _announce(registry: Registry, me: Service) -> None:
+    while True:
+        with suppress(Unavailable):  # /readyz tells it; what we serve comes back with Redis
+            await registry.announce_presence(me)
+        await asyncio.sleep(1.0)
+
+
+def main() -> None:
+    """Run the service; exit code 2 for settings that can't work."""
+    try:
+        environment = Environment.read()
+        logging.basicConfig(level=environment.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        asyncio.run(serve(environment))
+    except ConfigError as error:
+        sys.exit(_told(error))
+
+
+def _told(error: ConfigError) -> int:
+    for fault in error.faults:
+        print(fault, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

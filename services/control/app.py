@@ -1,0 +1,310 @@
+"""The control API of this issue, read-only: what runs, how it goes, and the numbers for Prometheus.
+
+It asks the registry (Redis) and the store at each request and keeps nothing; it says 503 with the cause when one of them
+does not answer, and /healthz stays 200 all the same: a restart would not mend that. Responses are the documented models.
+A bearer token, if set, guards everything but /healthz and /readyz; OpenAPI is at /docs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel
+
+from common import metrics
+from common.errors import ConfigError, CutlineError, Unavailable
+from common.registry import Registry
+from common.store import PipelineStore, Store
+
+
+class Health(BaseModel):
+    """`ready` with the cause if not."""
+
+    ready: bool
+    cause: str | None = None
+
+
+class ServiceView(BaseModel):
+    """One service process. `failed`: pipeline -> (epoch that it gave up, cause)."""
+
+    role: str
+    incarnation: str
+    host: str
+    pid: int
+    started_at: float
+    failed: dict[str, tuple[int, str]]
+
+
+class PipelineView(BaseModel):
+    """One pipeline: its definition (no password in it), and how it goes; numbers are null until there is one."""
+
+    name: str
+    definition: dict[str, Any]
+    epoch: int | None
+    leader: str | None
+    tables: dict[str, int]
+    checkpoint: int | None
+    checkpoint_completed_at: float | None
+    publication: int | None
+    published_at: float | None
+    source_time: float | None
+    waiting_for: str | None
+
+
+class TableView(BaseModel):
+    """One captured table, as the enumerator tells."""
+
+    table: str
+    phase: str
+    generation: int
+    rows_done: int | None
+    rows_estimate: int | None
+    splits_done: int | None
+    splits_total: int | None
+    cause: str | None
+
+
+class SplitsView(BaseModel):
+    """How far the chunks of a table are."""
+
+    table: str
+    generation: int
+    done: int | None
+    total: int | None
+
+
+class CheckpointView(BaseModel):
+    """One checkpoint of the journal; `published` says whether the lake shows it or a later one."""
+
+    number: int
+    epoch: int
+    kept: bool
+    inside: bool
+    position: dict[str, Any] | None
+    source_time: float | None
+    started_at: float | None
+    written_at: float
+    staged_files: int
+    staged_rows: int
+    staged_bytes: int
+    published: bool
+
+
+class EventView(BaseModel):
+    """Something worth telling: a new epoch with its cause, a kept checkpoint, a table that changed its phase."""
+
+    slot: int
+    at: float
+    kind: str
+    text: str
+
+
+def build(registry: Registry, store: Store, *, token: str | None = None) -> FastAPI:
+    """Return the application over an open registry and a store; it closes neither."""
+    bearer = HTTPBearer(auto_error=False, description="CUTLINE_API_TOKEN, if the service has one")
+
+    def allowed(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
+        if token is None:
+            return
+        if given is None or not secrets.compare_digest(given.credentials.encode(), token.encode()):
+            raise HTTPException(
+                401, "send the header Authorization: Bearer CUTLINE_API_TOKEN", {"WWW-Authenticate": "Bearer"}
+            )
+
+    app = FastAPI(title="Cutline", summary="What runs, and how it goes")
+    app.add_exception_handler(CutlineError, _failed)
+    app.include_router(_health(registry, store))
+    app.include_router(_metrics(registry, store), dependencies=[Depends(allowed)])
+    app.include_router(_v1(registry, store), dependencies=[Depends(allowed)])
+    return app
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    status = 503 if isinstance(error, Unavailable) else 500
+    return JSONResponse({"detail": str(error)}, status_code=status)
+
+
+def _health(registry: Registry, store: Store) -> APIRouter:
+    router = APIRouter(tags=["health"])
+
+    @router.get("/healthz")
+    async def healthz() -> Health:
+        """Say that this process serves."""
+        return Health(ready=True)
+
+    @router.get("/readyz", responses={503: {"model": Health}})
+    async def readyz(response: Response) -> Health:
+        """Say whether Redis and the store answer."""
+        try:
+            await registry.services()
+            await asyncio.to_thread(store.pipelines)
+        except CutlineError as error:
+            response.status_code = 503
+            return Health(ready=False, cause=str(error))
+        return Health(ready=True)
+
+    return router
+
+
+def _metrics(registry: Registry, store: Store) -> APIRouter:
+    router = APIRouter(tags=["metrics"])
+
+    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def scrape() -> Response:
+        """Return every number for Prometheus."""
+        names = await asyncio.to_thread(store.pipelines)
+        statuses = {name: await registry.status(name) for name in names}
+        body = metrics.render(statuses, await registry.services(), time.time())
+        return Response(body, headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    return router
+
+
+def _v1(registry: Registry, store: Store) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["v1"])
+
+    async def known(pipeline: str) -> PipelineStore:
+        try:
+            found = store.pipeline(pipeline)
+        except ConfigError as error:
+            raise HTTPException(404, str(error)) from error
+        if await asyncio.to_thread(found.definition) is None:
+            raise HTTPException(404, f"there is no pipeline {pipeline!r} in the store; GET /v1/pipelines lists them")
+        return found
+
+    Known = Annotated[PipelineStore, Depends(known)]
+
+    @router.get("/services")
+    async def services() -> list[ServiceView]:
+        """List the service processes that were alive within the last five seconds."""
+        return [ServiceView.model_validate(one, from_attributes=True) for one in await registry.services()]
+
+    @router.get("/pipelines")
+    async def pipelines() -> list[PipelineView]:
+        """List the pipelines of the store."""
+        names = await asyncio.to_thread(store.pipelines)
+        return [await _pipeline(registry, store.pipeline(name)) for name in names]
+
+    @router.get("/pipelines/{pipeline}")
+    async def one_pipeline(found: Known) -> PipelineView:
+        """Tell one pipeline."""
+        return await _pipeline(registry, found)
+
+    @router.get("/pipelines/{pipeline}/tables")
+    async def tables(found: Known) -> list[TableView]:
+        """List the captured tables with their phases."""
+        told = await _tables(registry, found.name)
+        return [TableView(table=name, **{**_BLANK, **_only(one, TableView)}) for name, one in sorted(told.items())]
+
+    @router.get("/pipelines/{pipeline}/splits")
+    async def splits(found: Known) -> list[SplitsView]:
+        """Tell how many chunks of each table are done."""
+        return [
+            SplitsView(
+                table=name,
+                generation=one.get("generation", 1),
+                done=one.get("splits_done"),
+                total=one.get("splits_total"),
+            )
+            for name, one in sorted((await _tables(registry, found.name)).items())
+        ]
+
+    @router.get("/pipelines/{pipeline}/checkpoints")
+    async def checkpoints(found: Known, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[CheckpointView]:
+        """List the newest checkpoints, newest first."""
+        return await asyncio.to_thread(_checkpoints, found, limit)
+
+    @router.get("/pipelines/{pipeline}/events")
+    async def events(found: Known, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[EventView]:
+        """List what happened of late, newest first: epochs with their causes, kept checkpoints, tables' phases."""
+        return await asyncio.to_thread(_events, found, limit)
+
+    return router
+
+
+_BLANK: dict[str, Any] = dict.fromkeys(("rows_done", "rows_estimate", "splits_done", "splits_total", "cause"))
+
+
+def _only(told: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    return {key: told[key] for key in model.model_fields if key in told}
+
+
+async def _tables(registry: Registry, pipeline: str) -> dict[str, dict[str, Any]]:
+    status = await registry.status(pipeline)
+    return status.get("enumerator", {}).get("tables") or {}
+
+
+async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
+    definition = await asyncio.to_thread(found.definition)
+    status = await registry.status(found.name)
+    leader, spark = status.get("enumerator", {}), status.get("spark", {})
+    phases = [one["phase"] for one in (leader.get("tables") or {}).values()]
+    checkpoint = leader.get("checkpoint") or {}
+    return PipelineView(
+        name=found.name,
+        definition=definition or {},
+        epoch=leader.get("epoch"),
+        leader=leader.get("leader"),
+        tables={phase: phases.count(phase) for phase in sorted(set(phases))},
+        checkpoint=checkpoint.get("number"),
+        checkpoint_completed_at=checkpoint.get("completed_at"),
+        publication=spark.get("publication"),
+        published_at=spark.get("published_at"),
+        source_time=spark.get("source_time"),
+        waiting_for=leader.get("waiting_for"),
+    )
+
+
+def _newest(found: PipelineStore, limit: int) -> list[dict[str, Any]]:
+    """The journal's last `limit` entries, oldest first."""
+    return found.journal_tail(after=max(0, found.last_slot() - limit))
+
+
+def _checkpoints(found: PipelineStore, limit: int) -> list[CheckpointView]:
+    published = max(found.publication_numbers(), default=0)
+    return [
+        CheckpointView(
+            number=entry["slot"],
+            epoch=entry["epoch"],
+            kept=entry["kept"],
+            inside=entry["inside"],
+            position=entry.get("position"),
+            source_time=entry.get("source_time"),
+            started_at=entry.get("started_at"),
+            written_at=entry["written_at"],
+            staged_files=len(entry["staged"]),
+            staged_rows=sum(file["rows"] for file in entry["staged"]),
+            staged_bytes=sum(file["size"] for file in entry["staged"]),
+            published=entry["slot"] <= published,
+        )
+        for entry in reversed(_newest(found, limit))
+        if entry["kind"] == "checkpoint"
+    ]
+
+
+def _events(found: PipelineStore, limit: int) -> list[EventView]:
+    events: list[EventView] = []
+    phases: dict[str, tuple[int, str]] = {}
+    for entry in _newest(found, 10 * limit):
+        slot, at = entry["slot"], entry["written_at"]
+        if entry["kind"] == "epoch":
+            members = entry["members"]
+            text = f"epoch {slot} with {len(members['readers'])} readers and {len(members['writers'])} writers: {entry['cause']}"
+            events.append(EventView(slot=slot, at=at, kind="epoch", text=text))
+            continue
+        if entry["kept"]:
+            events.append(EventView(slot=slot, at=at, kind="kept", text=f"checkpoint {slot} is kept"))
+        for table, one in sorted(entry["tables"].items()):
+            now = (one["generation"], one["phase"])
+            if phases.get(table) != now:
+                cause = f": {one['cause']}" if one.get("cause") else ""
+                text = f"{table} is {one['phase']} in generation {one['generation']}{cause}"
+                events.append(EventView(slot=slot, at=at, kind="table", text=text))
+            phases[table] = now
+    return events[::-1][:limit]
