@@ -1,8 +1,8 @@
 """The control API of this issue, read-only: what runs, how it goes, and the numbers for Prometheus.
 
-It asks the registry (Redis) and the store at each request and keeps nothing; it says 503 with the cause when one of them
-does not answer, and /healthz stays 200 all the same: a restart would not mend that. Responses are the documented models.
-A bearer token, if set, guards everything but /healthz and /readyz; OpenAPI is at /docs.
+It asks the registry (Redis) and the store at each request and keeps nothing; it says 503 with the cause when one of
+them does not answer, and /healthz stays 200 all the same: a restart would not mend that. A bearer token, if set, guards
+everything but /healthz, /readyz and the description at /docs.
 """
 
 from __future__ import annotations
@@ -295,7 +295,8 @@ def _events(found: PipelineStore, limit: int) -> list[EventView]:
         slot, at = entry["slot"], entry["written_at"]
         if entry["kind"] == "epoch":
             members = entry["members"]
-            text = f"epoch {slot} with {len(members['readers'])} readers and {len(members['writers'])} writers: {entry['cause']}"
+            mesh = f"{len(members['readers'])} readers and {len(members['writers'])} writers"
+            text = f"epoch {slot} with {mesh}: {entry['cause']}"
             events.append(EventView(slot=slot, at=at, kind="epoch", text=text))
             continue
         if entry["kept"]:

@@ -1,0 +1,204 @@
+"""The pipeline file and the environment: what is accepted, what is refused and how it is said."""
+
+import textwrap
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from common import config
+from common.config import Environment, PipelineConfig, Point, load, parse, select_tables, settings
+from common.errors import ConfigError
+
+GOOD = """\
+name: shop
+source: {host: 127.0.0.1, port: 3306, user: cdc, password_env: SHOP_PASSWORD}
+tables: ["shop.*", "crm.customer", "!shop.tmp_*"]
+snapshot: {chunk_rows: 50000, chunks: replay, max_rows_per_second: null}
+start: initial
+stop: null
+checkpoint: {interval_seconds: 10}
+sink: {type: iceberg, warehouse: ./lake}
+"""
+SMALL = "name: shop\nsource: {host: h, user: u}\ntables: [a.b]\nsink: {warehouse: w}\n"
+
+
+def faults(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as told:
+        parse(text, where="p.yaml")
+    return list(told.value.faults)
+
+
+def test_the_design_s_own_pipeline_file_is_read_as_written(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.yaml").write_text(GOOD)
+    read = load(tmp_path / "pipeline.yaml")
+    assert (read.name, read.source.host, read.source.port, read.source.user) == ("shop", "127.0.0.1", 3306, "cdc")
+    assert read.tables == ("shop.*", "crm.customer", "!shop.tmp_*")
+    assert (read.snapshot.chunk_rows, read.snapshot.chunks, read.snapshot.max_rows_per_second) == (50000, "replay", None)
+    assert (read.start, read.stop, read.checkpoint.interval_seconds) == ("initial", None, 10.0)
+    assert read.sink.warehouse == str(tmp_path / "lake")
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "words"),
+    [
+        (("chunk_rows", "chunk_row"), "p.yaml:4:12", "unknown key 'snapshot.chunk_row'; did you mean 'chunk_rows'?"),
+        (("start:", "strat:"), "p.yaml:5:1", "unknown key 'strat'; did you mean 'start'?"),
+        (("warehouse: ./lake", "zzz: 1, warehouse: ./lake"), "p.yaml:8:23", "the keys here are type, warehouse"),
+        (("50000", '"50000"'), "p.yaml:4:12", "snapshot.chunk_rows must be a whole number, not '50000'"),
+        (("50000", "0"), "p.yaml:4:12", "snapshot.chunk_rows must be greater than or equal to 1, not 0"),
+        (("3306", "yes"), "p.yaml:2:27", "source.port must be a whole number, not True"),
+        (("127.0.0.1", "127"), "p.yaml:2:10", "source.host must be text, not 127"),
+        (("replay", "both"), "p.yaml:4:31", "snapshot.chunks must be 'replay' or 'exact', not 'both'"),
+        (("initial", "now"), "p.yaml:5:1", "start must be initial, snapshot-only, latest, earliest"),
+        (("initial", "{file: a}"), "p.yaml:5:1", "start must be {file:, position:}, {gtid:} or {timestamp:}"),
+        (("initial", "{timestamp: 2026-01-01 00:00:00}"), "p.yaml:5:9", "start.timestamp must say its time zone"),
+        (("initial", "{timestamp: noon}"), "p.yaml:5:9", "start.timestamp must be a time like"),
+        (("initial", "{gtid: 3}"), "p.yaml:5:9", "start.gtid must be text"),
+        (("name: shop", "name: Shop One"), "p.yaml:1:1", "name must be lower case letters"),
+        (('"crm.customer"', '"customer"'), "p.yaml:3:1", "tables has 'customer', which is not a glob on db.table"),
+        (('"crm.customer"', "7"), "p.yaml:3:1", "tables has 7"),
+        (("iceberg", "delta"), "p.yaml:8:8", "sink.type must be 'iceberg', not 'delta'"),
+        (("name: shop", ""), "p.yaml:2:1", "the key 'name' is missing"),
+        (("stop: null", "start: latest"), "p.yaml:6:1", "the key 'start' stands here twice"),
+        (("password_env: S", "password_file: f, password_env: S"), "p.yaml:2:1", "both password_env and password_file"),
+    ],
+)
+def test_a_wrong_file_is_told_with_its_place_and_the_remedy(change: tuple[str, str], place: str, words: str) -> None:
+    told = faults(GOOD.replace(*change))
+    assert len(told) == 1, told
+    assert told[0].startswith(f"{place}: "), told
+    assert words in told[0]
+
+
+def test_all_faults_are_told_at_once_in_the_file_s_order() -> None:
+    told = faults("name: X\nsource: {host: 5, usr: a}\ntables: []\nsink: null\nmore: 1\n")
+    assert [one.split(": ")[0] for one in told] == [
+        "p.yaml:1:1",
+        "p.yaml:2:1",
+        "p.yaml:2:10",
+        "p.yaml:2:19",
+        "p.yaml:3:1",
+        "p.yaml:4:1",
+        "p.yaml:5:1",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "just words", "a: [", "? [a]: 3\n", "name: !!python/none x\n", "\t"])
+def test_what_is_no_yaml_mapping_is_refused_in_one_sentence(text: str) -> None:
+    assert len(faults(text)) == 1
+
+
+def test_a_value_where_a_password_was_meant_is_not_repeated() -> None:
+    told = faults(GOOD.replace("password_env: SHOP_PASSWORD", "password: hunter2"))
+    assert "hunter2" not in " ".join(told)
+    told = faults(GOOD.replace("SHOP_PASSWORD", "[hunter2]"))
+    assert "hunter2" not in " ".join(told)
+
+
+def test_a_file_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml can't be read \(No such file or directory\)"):
+        load(tmp_path / "none.yaml")
+
+
+def test_globs_choose_by_both_halves_and_exclusions_win_wherever_they_stand() -> None:
+    tables = ["shop.a", "shop.tmp_x", "crm.customer", "crm.other", "shop2.a", "SHOP.a", "shop.a.b"]
+    assert select_tables(["!shop.tmp_*", "shop.*", "crm.customer"], tables) == ("crm.customer", "shop.a", "shop.a.b")
+    assert select_tables(["shop?.a"], tables) == ("shop2.a",)
+    assert select_tables(["shop.[ab]"], tables) == ("shop.a",)
+    assert select_tables(["none.*"], tables) == ()
+
+
+def test_the_server_s_own_schemas_are_never_captured() -> None:
+    assert select_tables(["*.*"], ["mysql.user", "sys.x", "information_schema.TABLES", "a.b"]) == ("a.b",)
+
+
+def test_a_list_of_exclusions_only_is_refused() -> None:
+    assert "includes nothing" in faults(SMALL.replace("[a.b]", '["!a.b"]'))[0]
+
+
+def test_start_takes_a_place_in_the_binlog_in_each_of_its_forms() -> None:
+    def start(text: str) -> object:
+        return parse(SMALL + f"start: {text}\n").start
+
+    assert start("{file: bin.000007, position: 4}") == Point(file="bin.000007", position=4)
+    assert start("{gtid: 0-1-100}") == Point(gtid="0-1-100")
+    noon = Point(timestamp=datetime(2026, 1, 31, 12, tzinfo=UTC))
+    assert start("{timestamp: 2026-01-31T12:00:00Z}") == noon
+    assert start('{timestamp: "2026-01-31T12:00:00Z"}') == noon
+
+
+def test_a_definition_comes_back_as_the_same_pipeline_without_workers_or_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "hunter2")
+    read = parse(GOOD + "workers: {readers: 5}\n")
+    assert read.source.password() == "hunter2"
+    kept = read.definition()
+    assert "workers" not in kept
+    assert "hunter2" not in str(kept)
+    assert "hunter2" not in repr(read)
+    assert PipelineConfig.from_definition(kept) == read.model_copy(update={"workers": config.WorkersConfig()})
+
+
+def test_a_definition_of_another_version_is_refused_by_the_key_that_differs() -> None:
+    kept = parse(SMALL).definition() | {"novelty": 1}
+    with pytest.raises(ConfigError, match="the store's definition: unknown key 'novelty'"):
+        PipelineConfig.from_definition(kept)
+
+
+def test_the_password_comes_from_a_variable_or_from_the_first_line_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("pass word\r\nsecond\n")
+    (tmp_path / "p.yaml").write_text(SMALL.replace("user: u", "user: u, password_file: secret"))
+    assert load(tmp_path / "p.yaml").source.password() == "pass word"
+    assert parse(SMALL).source.password() == ""
+    with pytest.raises(ConfigError, match="environment variable SHOP_PASSWORD, named by source.password_env, is not set"):
+        parse(GOOD).source.password({})
+
+
+def test_server_ids_differ_between_pipelines_and_leave_room_for_the_catch_up_connection() -> None:
+    ids = {parse(SMALL.replace("shop", f"shop{i}")).server_id for i in range(50)}
+    assert len(ids) == 50
+    assert all(one % 2 == 0 and 0 < one < 2**32 - 1 for one in ids)
+    assert parse(SMALL.replace("user: u", "user: u, server_id: 7")).server_id == 7
+
+
+def test_spark_and_catalogue_properties_pass_through_as_text() -> None:
+    read = parse(SMALL.replace("warehouse: w", 'warehouse: w, spark: {spark.master: "local[4]", a.b: 4, c: true}'))
+    assert read.sink.spark == {"spark.master": "local[4]", "a.b": "4", "c": "true"}
+    assert "sink.spark.a must be text" in faults(SMALL.replace("warehouse: w", "warehouse: w, spark: {a: [1]}"))[0]
+
+
+def test_a_warehouse_elsewhere_is_left_as_it_is_and_a_file_url_is_a_path() -> None:
+    assert parse(SMALL.replace(" w}", ' "s3://b/lake"}')).sink.warehouse == "s3://b/lake"
+    assert parse(SMALL.replace(" w}", ' "file:///data/lake"}')).sink.warehouse == "/data/lake"
+
+
+def test_the_environment_has_defaults_and_tells_all_its_faults() -> None:
+    read = Environment.read({"CUTLINE_API_PORT": "", "CUTLINE_STORE_URL": "file:///s"})
+    assert (read.redis_url, read.store_url, read.api_port) == (None, "file:///s", 8642)
+    with pytest.raises(ConfigError) as told:
+        Environment.read({"CUTLINE_API_PORT": "x", "CUTLINE_LOG_LEVEL": "loud"})
+    assert len(told.value.faults) == 2
+    with pytest.raises(ConfigError, match="CUTLINE_REDIS_URL is not set"):
+        read.need_redis_url()
+
+
+def test_every_setting_is_listed_with_type_default_and_meaning() -> None:
+    listed = {one.name: one for one in settings()}
+    assert all(one.meaning and one.type and one.default for one in listed.values())
+    assert {"CUTLINE_REDIS_URL", "CUTLINE_STORE_URL", "CUTLINE_API_TOKEN"} <= set(listed)
+    assert (listed["snapshot.chunk_rows"].type, listed["snapshot.chunk_rows"].default) == ("int", "50000")
+    assert listed["source.host"].default == "required"
+    keys = {f"{part}.{key}" for part, inner in yaml.safe_load(GOOD).items() if isinstance(inner, dict) for key in inner}
+    assert keys <= set(listed)
+
+
+def test_no_setting_of_the_environment_is_read_anywhere_else() -> None:
+    """A name CUTLINE_... in the code is one of the list, so that the README's table is complete."""
+    listed = {one.name for one in settings()}
+    root = Path(config.__file__).parents[1]
+    for path in [*root.glob("common/**/*.py"), *root.glob("services/**/*.py"), *root.glob("spark_writer/**/*.py")]:
+        for word in textwrap.dedent(path.read_text()).replace('"', " ").replace("`", " ").split():
+            name = word.strip("(),.;:=[]{}'")
+            if name.startswith("CUTLINE_") and name.isupper():
+                assert name in listed, f"{path.relative_to(root)} reads {name}, which common/config.py does not list"
