@@ -174,8 +174,8 @@ async def _add(wire: Wire, name: str, entries: Sequence[_Entry], *, patience_sec
         try:
             answers = await wire.exchange(commands)
             there = _judge(name, entries, answers, repeated=repeated)
-            for entry in there:
-                await _verify(wire, name, entry)
+            if there:
+                await _verify(wire, name, there)
         except ChannelLost:
             raise
         except Unavailable as error:
@@ -218,16 +218,19 @@ def _judge(name: str, entries: Sequence[_Entry], answers: Sequence[Any], *, repe
     return there
 
 
-async def _verify(wire: Wire, name: str, entry: _Entry) -> None:
-    """Make sure that what Redis has under our number is ours; if it was trimmed, it was taken, so checked."""
-    number = b"%d-0" % entry.number
-    found = (await wire.exchange([(b"XRANGE", name.encode(), number, number)]))[0]
-    if isinstance(found, ResponseError):
-        raise ProtocolError(f"channel {name} can't be read: Redis says {found}") from found
-    if found:
-        fields = found[0][1]
-        if fields[::2][:3] != [b"h", b"b", b"c"] or fields[1] != entry.header or fields[5] != entry.crc:
-            raise ProtocolError(f"channel {name} has a message {entry.number} that is not ours; stop the second sender")
+async def _verify(wire: Wire, name: str, entries: Sequence[_Entry]) -> None:
+    """Make sure that what Redis has under our numbers is ours; what was trimmed was taken, so its receiver checked it."""
+    stream = name.encode()
+    ids = [b"%d-0" % entry.number for entry in entries]
+    for entry, found in zip(entries, await wire.exchange([(b"XRANGE", stream, i, i) for i in ids]), strict=True):
+        if isinstance(found, ResponseError):
+            raise ProtocolError(f"channel {name} can't be read: Redis says {found}") from found
+        if found:
+            fields = found[0][1]
+            if fields[::2][:3] != [b"h", b"b", b"c"] or fields[1] != entry.header or fields[5] != entry.crc:
+                raise ProtocolError(
+                    f"channel {name} has a message {entry.number} that is not ours; stop the second sender"
+                )
 
 
 class Sender:

@@ -42,6 +42,7 @@ def connect(url: str, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Re
             socket_read_size=_READ_BYTES,
             health_check_interval=0,
             protocol=2,
+            max_connections=1 << 16,
         )
     except ValueError as error:
         raise ConfigError(
