@@ -156,7 +156,7 @@ class Leader:
         self.requests: list[str] = []
         self.last_checkpoint_at = 0.0
         self.last_kept_at: float | None = None
-        self._in_flight: tuple[int, str | None] | None = None  # slot, request
+        self.in_flight: tuple[int, str | None] | None = None  # slot, request
         self._writing: dict[int, str] = {}  # slot -> nonce
         self._since = 0.0  # of gathering, or of members that the plan lacks
         self._rescale = False
@@ -245,7 +245,7 @@ class Leader:
         over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in ("opening", "leading") else []
         self.halts = self.halts + 1 if halts else 0
         self.state, self.cause, self.process, self.enumerator = "reading", cause, None, None
-        self._in_flight, self._rescale = None, False
+        self.in_flight, self._rescale = None, False
         if self.halts >= MAX_HALTS:
             self.state = "halted"  # until a person starts the service again
             return over
@@ -286,8 +286,8 @@ class Leader:
         if self.state == "proposing":
             self.tail, self.epoch, self.state, self._since = slot, slot, "opening", now
             return [OpenEpoch(epoch=slot, base=self.base, readers=self.readers, writers=self.writers)]
-        if self.state == "leading" and self._in_flight is not None and self._in_flight[0] == slot:
-            self.tail, self.base, self._in_flight, self.halts = slot, slot, None, 0
+        if self.state == "leading" and self.in_flight is not None and self.in_flight[0] == slot:
+            self.tail, self.base, self.in_flight, self.halts = slot, slot, None, 0
             self.last_checkpoint_at = now
             if self._rescale:
                 return self._again("services have come that the plan lacks")
@@ -315,7 +315,7 @@ class Leader:
 
     def _checkpoint(self, now: float) -> list[Effect]:
         """Start the next checkpoint if none is in flight and it is time, or somebody waits for one."""
-        if self.state != "leading" or self._in_flight is not None or self.process is None or self.enumerator is None:
+        if self.state != "leading" or self.in_flight is not None or self.process is None or self.enumerator is None:
             return []
         due = now - self.last_checkpoint_at >= self.orders.interval_seconds
         if not (due or self.requests or self._rescale):
@@ -326,14 +326,14 @@ class Leader:
         if kept:
             self.last_kept_at = now
         slot = self.tail + 1
-        self._in_flight = (slot, request)
+        self.in_flight = (slot, request)
         self.enumerator.begin(slot, kept, now)
         return self.process.start(slot, kept, now)
 
     def _entry(self, order: WriteCheckpoint, now: float) -> WriteEntry:
-        if self._in_flight is None or self._in_flight[0] != order.slot:
+        if self.in_flight is None or self.in_flight[0] != order.slot:
             raise ProtocolError(f"checkpoint {order.slot} is complete but was never started")
-        request = self._in_flight[1]
+        request = self.in_flight[1]
         if order.entry["inside"] and order.entry["kept"]:
             order.entry["kept"] = False  # an inside one is never published: keep the next instead
             if request is not None:

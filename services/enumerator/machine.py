@@ -176,7 +176,15 @@ class Table:
     completed: list[CompletedSplit] = field(default_factory=list)
     splits_done: int = 0
     rows_done: int = 0
+    estimate: int = 0
     cause: str | None = None
+
+    @property
+    def splits_total(self) -> int:
+        """How many chunks there are, as far as it is known."""
+        if self.splitter is None:
+            return self.splits_done
+        return max(self.splitter.made, -(-self.estimate // self.splitter.step))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -223,6 +231,7 @@ class Enumerator:
         self.free = dict.fromkeys(plan.readers, 0)
         self.taking_back: set[str] = set()
         self.collecting: Collecting | None = None
+        self.stream_status: dict[str, Any] = {}  # where the incremental split was at the last part, for the status
         self._at_begin: list[Effect] = []  # effects of recorded reports, due in the new epoch
 
     # --- the door ---
@@ -309,7 +318,7 @@ class Enumerator:
         if item.schema is None:
             table.phase, table.cause = QUARANTINED, item.fault or "the table is gone at the source; create it or take it off the list"
             return
-        table.schema = item.schema
+        table.schema, table.estimate = item.schema, item.estimate
         table.splitter = Splitter(
             table_id=table.table_id,
             generation=table.generation,
@@ -487,6 +496,7 @@ class Enumerator:
         collecting.staged += saved.staged
         if saved.stream is not None:
             collecting.stream = saved.stream
+            self.stream_status = {"position": saved.stream["position"], "source_time": saved.stream["sourceTime"]}
         return self._complete(now)
 
     def _complete(self, now: float) -> list[Effect]:
@@ -552,7 +562,7 @@ class Enumerator:
                     "splitter": t.splitter.to_json() if t.splitter else None,
                     "low": t.low.to_json() if t.low else None, "high": t.high.to_json() if t.high else None,
                     "completed": to_plain(t.completed), "splitsDone": t.splits_done, "rowsDone": t.rows_done,
-                    "cause": t.cause,
+                    "estimate": t.estimate, "cause": t.cause,
                 }
                 for t in self.tables.values()
             ],
@@ -574,7 +584,7 @@ class Enumerator:
                 splitter=Splitter.restored(t["tableId"], t["generation"], schema, t["splitter"]) if schema and t["splitter"] else None,
                 low=Low.from_json(t["low"]) if t["low"] else None, high=High.from_json(t["high"]) if t["high"] else None,
                 completed=list(from_plain(tuple[CompletedSplit, ...], t["completed"])), splits_done=t["splitsDone"],
-                rows_done=t["rowsDone"], cause=t["cause"],
+                rows_done=t["rowsDone"], estimate=t["estimate"], cause=t["cause"],
             )  # fmt: skip
         out = from_plain(tuple[SnapshotSplit, ...], state["out"])
         machine.out = {split.split_id: (split, "") for split in out}

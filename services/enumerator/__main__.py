@@ -1,0 +1,314 @@
+"""`python -m services.enumerator`: leads every pipeline of the store whose lease it gets, and stands by for the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from common import channels, wire
+from common.config import Environment, PipelineConfig
+from common.driver import TICK_SECONDS, Host, Links, Loop, first_of, load_part, save_part, told
+from common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
+from common.lease import Lease, lease_name
+from common.machine import Effect, Event, PartStored, SavePart, Send
+from common.registry import Service
+from common.store import PipelineStore, Store, file_name
+from services.enumerator.leader import (
+    CloseEpoch,
+    EntryRefused,
+    EntryWritten,
+    EpochFailed,
+    EpochOpened,
+    JournalRead,
+    Leader,
+    Member,
+    Observed,
+    OpenEpoch,
+    Orders,
+    ReadJournal,
+    SavepointAsked,
+    WriteEntry,
+)
+from services.enumerator.machine import DescribeTable, FindBound, FindRange, FindTables
+from services.enumerator.source import SourceReader
+
+LEASE_SECONDS = 5.0
+STATUS_SECONDS = 0.5
+log = logging.getLogger("cutline.enumerator")
+
+
+class Pipeline:
+    """Leads one pipeline, or stands by."""
+
+    def __init__(self, host: Host, store: PipelineStore, config: PipelineConfig, environment: Environment) -> None:
+        orders = Orders(
+            chunk_rows=config.snapshot.chunk_rows,
+            exact=config.snapshot.chunks == "exact",
+            snapshot_only=config.start == "snapshot-only",
+            interval_seconds=config.checkpoint.interval_seconds,
+            readers=environment.readers,
+            writers=environment.writers,
+        )
+        self.host, self.store, self.config = host, store, config
+        self.name = store.name
+        self.leader = Leader(incarnation=host.incarnation, orders=orders)
+        self.loop = Loop(self.leader.handle, self._perform)
+        self.source = SourceReader(config)
+        self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
+        self.epoch = 0
+        self._links: Links | None = None
+        self._links_task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Lead or stand by, for ever."""
+        try:
+            await self.loop.run(self._observe(), self._show())
+        finally:
+            await self._close()
+            await asyncio.to_thread(self.source.close)
+            with suppress(Unavailable):
+                await self.lease.release()
+
+    # --- what is seen ---
+
+    async def _observe(self) -> None:
+        held, renewed_at = False, 0.0
+        now = asyncio.get_running_loop().time
+        while True:
+            try:
+                held = await self.lease.acquire()
+                renewed_at = now()
+                services = await self.host.registry.services()
+                if held:
+                    for request in await self.host.registry.take_requests(self.name):
+                        if request.get("kind") == "savepoint":
+                            self.loop.tell(SavepointAsked(request=str(request["nonce"])))
+                    if self.epoch:
+                        await self.host.registry.announce_epoch(self.name, self.epoch)
+                self.loop.tell(Observed(held=held, members=tuple(self._members(services))))
+            except Unavailable:
+                # The lease may be ours still; when it can't be any more, say so. Members are not judged blindly.
+                if held and now() - renewed_at > LEASE_SECONDS:
+                    held = False
+                    self.loop.tell(Observed(held=False, members=()))
+            await asyncio.sleep(TICK_SECONDS * 2)
+
+    def _members(self, services: list[Service]) -> list[Member]:
+        members = []
+        for service in services:
+            if service.role in ("reader", "writer"):
+                epoch, cause = service.failed.get(self.name, (0, ""))
+                members.append(
+                    Member(
+                        incarnation=service.incarnation,
+                        role=service.role,
+                        failed_epoch=epoch,
+                        failed=cause.removeprefix("halt: ") or None,
+                        halts=cause.startswith("halt: "),
+                    )
+                )
+        return members
+
+    async def _show(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_SECONDS)
+            if self.leader.state == "idle":
+                continue
+            with suppress(Unavailable):
+                await self.host.registry.put_status(self.name, "enumerator", self._status())
+
+    def _status(self) -> dict[str, Any]:
+        leader, enumerator = self.leader, self.leader.enumerator
+        waiting = self.source.waiting_for
+        if waiting is None and leader.state in ("reading", "gathering", "proposing", "opening"):
+            waiting = f"a new epoch ({leader.state}): {leader.cause}"
+        tables = {}
+        for table in enumerator.tables.values() if enumerator else ():
+            tables[table.table_id] = {
+                "phase": table.phase,
+                "generation": table.generation,
+                "rows_done": table.rows_done,
+                "rows_estimate": table.estimate,
+                "splits_done": table.splits_done,
+                "splits_total": table.splits_total,
+                "cause": table.cause,
+            }
+        return {
+            "epoch": leader.epoch,
+            "leader": self.host.incarnation,
+            "state": leader.state,
+            "halted": leader.cause if leader.state == "halted" else None,
+            "tables": tables,
+            "checkpoint": {
+                "number": leader.base,
+                "completed_at": leader.last_checkpoint_at,
+                "in_flight": leader.in_flight[0] if leader.in_flight else None,
+            },
+            "waiting_for": waiting,
+            "source": enumerator.stream_status if enumerator else {},
+        }
+
+    # --- what is done ---
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                if self._links is not None:
+                    try:
+                        await self._links.send(effect)
+                    except (Unavailable, ProtocolError) as error:
+                        self._failed(error)
+            case SavePart(checkpoint=checkpoint, state=state):
+                name = file_name(f"enumerator-{checkpoint}.json", epoch=self.epoch, incarnation=self.host.incarnation)
+                self._spawn(self._saved(checkpoint, name, state))
+            case ReadJournal():
+                self.loop.spawn(self._read_journal())
+            case WriteEntry():
+                self.loop.spawn(self._write_entry(effect))
+            case OpenEpoch():
+                await self._close()
+                self.epoch = effect.epoch
+                self._spawn(self._open(effect))
+            case CloseEpoch():
+                await self._close()
+            case FindTables() | DescribeTable() | FindRange() | FindBound():
+                self._spawn(self.source.answer(effect))
+            case _:
+                raise ProtocolError(f"the enumerator can't carry out {type(effect).__name__}")
+
+    def _spawn(self, work: Coroutine[Any, Any, Event | None]) -> None:
+        """Slow work of this epoch: its failure ends the epoch, and an answer after the epoch's end is nobody's."""
+        epoch = self.epoch
+
+        async def guarded() -> Event | None:
+            try:
+                event = await work
+            except (CutlineError, OSError) as error:
+                return self._failure(epoch, error)
+            return event if self.epoch == epoch else None
+
+        self.loop.spawn(guarded())
+
+    @staticmethod
+    def _failure(epoch: int, error: Exception) -> EpochFailed:
+        cause = told(error)
+        return EpochFailed(epoch=epoch, cause=cause.removeprefix("halt: "), halts=cause.startswith("halt: "))
+
+    def _failed(self, error: Exception) -> None:
+        self.loop.tell(self._failure(self.epoch, error))
+
+    async def _saved(self, checkpoint: int, name: str, state: dict[str, Any]) -> Event:
+        return PartStored(checkpoint=checkpoint, ref=await save_part(self.store, name, state))
+
+    async def _read_journal(self) -> Event:
+        def read() -> JournalRead:
+            tail = self.store.last_slot()
+            last = self.store.entry(tail) if tail else None
+            if last is None:
+                return JournalRead(tail=0, base=None)
+            return JournalRead(tail=tail, base=tail if last["kind"] == "checkpoint" else last["base"])
+
+        return await self._until_available(read)
+
+    async def _write_entry(self, order: WriteEntry) -> Event:
+        def write() -> Event:
+            if self.store.put_entry(order.slot, order.entry):
+                return EntryWritten(slot=order.slot)
+            there = self.store.entry(order.slot)
+            return EntryRefused(slot=order.slot, nonce=there["nonce"] if there else "")
+
+        return await self._until_available(write)
+
+    @staticmethod
+    async def _until_available(call: Any) -> Event:
+        """Ask the store again until it answers; asking is harmless, since an entry carries its nonce."""
+        pause = 0.2
+        while True:
+            try:
+                event: Event = await asyncio.to_thread(call)
+                return event
+            except Unavailable as error:
+                log.warning("the store does not answer: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(5.0, pause * 2)
+
+    async def _open(self, order: OpenEpoch) -> Event:
+        readers = [f"reader-{i}" for i in range(len(order.readers))]
+        writers = [f"writer-{i}" for i in range(len(order.writers))]
+        pairs = [("enumerator", r) for r in readers] + [(r, "enumerator") for r in readers]
+        pairs += [(r, w) for r in readers for w in writers] + [(w, "enumerator") for w in writers]
+        names = [channels.stream_name(self.name, order.epoch, *pair) for pair in pairs]
+        await channels.create(self.host.redis, names, {"epoch": order.epoch, "leader": self.host.incarnation})
+        part = None
+        if order.base is not None:
+            part = await asyncio.to_thread(self._part_of, order.base)
+        links = Links(
+            self.host.redis, self.name, order.epoch, "enumerator", inbound=[*readers, *writers], outbound=readers
+        )
+        self._links = links
+        self._links_task = asyncio.create_task(self._run_links(links, order.epoch))
+        await self.host.registry.announce_epoch(self.name, order.epoch)
+        await channels.drop(self.host.redis, self.name, before=order.epoch)
+        return EpochOpened(epoch=order.epoch, part=part)
+
+    def _part_of(self, base: int) -> dict[str, Any]:
+        entry = self.store.entry(base)
+        if entry is None or entry["kind"] != "checkpoint":
+            raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
+        return load_part(self.store, entry["parts"]["enumerator"])
+
+    async def _run_links(self, links: Links, epoch: int) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(links.pump(self.loop))
+                group.create_task(links.idle())
+        except BaseExceptionGroup as group_error:
+            self.loop.tell(self._failure(epoch, first_of(group_error)))
+        finally:
+            await links.close()
+
+    async def _close(self) -> None:
+        self.epoch = 0
+        task, self._links_task, self._links = self._links_task, None, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def main() -> None:
+    """Serve every pipeline of the store until the process is ended."""
+    environment = Environment.read()
+    redis = wire.connect(environment.need_redis_url())
+    store = Store(environment.need_store_url())
+    host = Host("enumerator", redis, store)
+    leading: dict[str, asyncio.Task[None]] = {}
+    async with asyncio.TaskGroup() as group:
+        group.create_task(host.present())
+        while True:
+            with suppress(Unavailable):
+                for name in await asyncio.to_thread(store.pipelines):
+                    if name not in leading or leading[name].done():
+                        leading[name] = group.create_task(_lead(host, store.pipeline(name), environment))
+            await asyncio.sleep(1.0)
+
+
+async def _lead(host: Host, store: PipelineStore, environment: Environment) -> None:
+    try:
+        definition = await asyncio.to_thread(store.definition)
+        if definition is not None:
+            await Pipeline(host, store, PipelineConfig.from_definition(definition), environment).run()
+    except (CutlineError, OSError) as error:
+        log.error("pipeline %s stopped: %s; tried again in 5 s", store.name, error)
+        await asyncio.sleep(5.0)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=Environment.read().log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(main())
+    except ConfigError as error:
+        sys.exit("\n".join(error.faults))

@@ -1,0 +1,125 @@
+"""`python -m services.writer`: takes records of every pipeline whose plan names it, and stages Parquet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import Any
+
+import pyarrow as pa
+
+from common import wire
+from common.chandy_lamport import Process
+from common.config import Environment
+from common.driver import Host, Links, Loop
+from common.errors import ConfigError, ProtocolError
+from common.machine import Effect, Event, Send
+from common.store import PipelineStore, Store
+from services.writer.machine import ENUMERATOR, Append, ChangesFile, ChunkFile, CutStaged, Drop, StageCut, Writer
+from services.writer.staging import Budget
+from services.writer.staging import ChangesFile as OpenChanges
+from services.writer.staging import ChunkFile as OpenChunk
+
+
+class Staging:
+    """The open files of one writer in one epoch. Blocking; one call at a time."""
+
+    def __init__(self, store: PipelineStore, epoch: int, incarnation: str) -> None:
+        self._store, self._epoch, self._incarnation = store, epoch, incarnation
+        self._open: dict[ChangesFile | ChunkFile, OpenChanges | OpenChunk] = {}
+        self._budget = Budget()
+
+    def append(self, order: Append) -> None:
+        """Append one Arrow IPC body."""
+        for batch in pa.ipc.open_stream(order.body):
+            file = self._open.get(order.file)
+            if file is None:
+                file = self._open[order.file] = self._new(order.file)
+            file.append(batch, order.seq_base)
+
+    def _new(self, name: ChangesFile | ChunkFile) -> OpenChanges | OpenChunk:
+        common: dict[str, Any] = {
+            "epoch": self._epoch,
+            "incarnation": self._incarnation,
+            "table_id": name.table_id,
+            "generation": name.generation,
+            "schema": name.schema,
+            "budget": self._budget,
+        }
+        if isinstance(name, ChunkFile):
+            return OpenChunk(self._store, split_id=f"{name.split_id}#{name.attempt}", **common)
+        return OpenChanges(self._store, **common)
+
+    def stage(self, order: StageCut) -> tuple[dict[str, Any], ...]:
+        """Close the cut's files; each is durable under its final name when this returns."""
+        return tuple(self._open.pop(name).close() for name in (*order.changes, *order.chunks))
+
+    def drop(self, order: Drop) -> None:
+        """Forget the file of an attempt."""
+        for name in [n for n in self._open if isinstance(n, ChunkFile) and (n.split_id, n.attempt) == (order.split_id, order.attempt)]:
+            self._open.pop(name).discard()
+
+    def close(self) -> None:
+        """Discard what no cut took."""
+        for file in self._open.values():
+            file.discard()
+        self._open.clear()
+
+
+class Member:
+    """A writer in one epoch of one pipeline: carries out what the machine orders."""
+
+    def __init__(self, host: Host, store: PipelineStore, entry: dict[str, Any], index: int) -> None:
+        epoch = int(entry["slot"])
+        readers = tuple(f"reader-{i}" for i in range(len(entry["members"]["readers"])))
+        process = Process(Writer(), inbound=readers, outbound=(), recording=False, after=epoch)
+        self.staging = Staging(store, epoch, host.incarnation)
+        self.links = Links(
+            host.redis, store.name, epoch, f"writer-{index}", inbound=readers, outbound=(ENUMERATOR,)
+        )
+        self.loop = Loop(process.handle, self._perform)
+
+    async def run(self) -> None:
+        """Take part until the epoch ends."""
+        try:
+            await self.loop.run(self.links.pump(self.loop), self.links.idle())
+        finally:
+            await self.links.close()
+            await asyncio.to_thread(self.staging.close)
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                await self.links.send(effect)
+            case Append():
+                await asyncio.to_thread(self.staging.append, effect)
+            case Drop():
+                await asyncio.to_thread(self.staging.drop, effect)
+            case StageCut():
+                # Awaited here: what comes after the cut goes into files that this one must not see.
+                self.loop.tell(await asyncio.to_thread(self._staged, effect))
+            case _:
+                raise ProtocolError(f"a writer can't carry out {type(effect).__name__}")
+
+    def _staged(self, order: StageCut) -> Event:
+        return CutStaged(checkpoint=order.checkpoint, staged=self.staging.stage(order))
+
+
+async def main() -> None:
+    """Write for every pipeline whose plan names this process, until it is ended."""
+    environment = Environment.read()
+    host = Host("writer", wire.connect(environment.need_redis_url()), Store(environment.need_store_url()))
+
+    async def join(store: PipelineStore, entry: dict[str, Any], index: int) -> None:
+        await Member(host, store, entry, index).run()
+
+    await host.serve(join)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=Environment.read().log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(main())
+    except ConfigError as error:
+        sys.exit("\n".join(error.faults))

@@ -1,0 +1,1 @@
+"""Whole runs of the product, as a person would start them."""
