@@ -88,7 +88,7 @@ def define(pipeline: Path) -> None:
     """Check PIPELINE and its source, and define it in the store CUTLINE_STORE_URL for services that run elsewhere."""
     config, environment = configuration.load(pipeline), Environment.read()
     store_url = environment.need_store_url()
-    check(config, environment, store_url=store_url, workdir=None)
+    check(config, store_url=store_url, workdir=None)
     Store(store_url).pipeline(config.name).define(config.definition())
     click.echo(f"pipeline {config.name} is defined in the store")
 

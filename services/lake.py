@@ -21,7 +21,7 @@ _LOCATIONS = "SELECT table_namespace, table_name, metadata_location FROM iceberg
 
 
 def metadata_files(config: PipelineConfig) -> dict[str, str]:
-    """Return the current metadata file of every table of the default catalogue, by "schema.table"; {} if it is not there.
+    """Return the current metadata file of each table of the default catalogue, by "schema.table"; {} without one.
 
     ConfigError if the pipeline uses a catalogue of its own, or if catalog.db is not an Iceberg catalogue.
     """

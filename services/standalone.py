@@ -34,13 +34,13 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from common import mysql, wire
+from common import wire
 from common.config import Environment, PipelineConfig
 from common.errors import ConfigError, CutlineError, SourceLost, Unavailable
 from common.positions import High, Position
 from common.registry import Registry
 from common.store import PipelineStore, Store
-from services.check import check
+from services.check import check, flushed
 from services.view import TerminalView
 
 Until = Literal["snapshot", "caught-up"]
@@ -163,14 +163,15 @@ class Supervisor:
         one.started_at = now
 
     async def stop(self, *, grace_seconds: float = STOP_SECONDS, hurry: Callable[[], bool] = lambda: False) -> None:
-        """End all children, the first one (Redis) last: SIGTERM, then SIGKILL after the grace or when `hurry` says so."""
+        """End all children, the first one (Redis) last: SIGTERM, SIGKILL after the grace or on `hurry`."""
         for group in (self.children[1:], self.children[:1]):
             running = [one.process for one in group if one.process is not None]
             for process in running:
                 process.terminate()
             deadline = time.monotonic() + grace_seconds
             for process in running:
-                while not _has_ended(process) and time.monotonic() < deadline and not hurry():
+                # The end of a process is no event of the loop.
+                while not _has_ended(process) and time.monotonic() < deadline and not hurry():  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             for process in running:
                 _end_group(process)
@@ -330,12 +331,27 @@ class Run:
             loop.add_signal_handler(number, self._interrupted)
         config, environment = self._config, self._environment
         self._store_url = environment.store_url or f"file://{self._workdir / 'store'}"
-        await asyncio.to_thread(check, config, environment, store_url=self._store_url, workdir=self._workdir)
+        if not await self._checked():
+            return
         with locked(self._workdir):
             store = Store(self._store_url).pipeline(config.name)
             await asyncio.to_thread(store.define, config.definition())
             (self._workdir / "logs").mkdir(exist_ok=True)
             await self._run(store)
+
+    async def _checked(self) -> bool:
+        """Check until the source answers; False if a signal came before. ConfigError with all that is wrong."""
+        pause = 1.0
+        while not self._interrupts:
+            try:
+                await asyncio.to_thread(check, self._config, store_url=self._store_url, workdir=self._workdir)
+                return True
+            except Unavailable as error:
+                self._view.update({}, notes=(f"{error}; trying again in {pause:.0f} s",))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), pause)
+            pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
+        return False
 
     def _interrupted(self) -> None:
         self._interrupts += 1
@@ -366,6 +382,8 @@ class Run:
         self._registry = Registry(redis)
         self._view.say(f"{self._config.name}: logs in {self._workdir / 'logs'}, API at {self._api_url}")
         try:
+            with suppress(Unavailable):  # what an earlier run showed of itself, in a Redis that outlived it
+                await self._registry.forget(self._config.name)
             while not self._interrupts and not await self._reached(store):
                 await self._look(store)
             trouble = not_live(self._tables()) if self._until and not self._interrupts else None
@@ -399,8 +417,8 @@ class Run:
         except Unavailable as error:
             notes.append(f"{error}; trying again")
         for part, told in sorted(self._status.items()):
-            if told.get("stopped"):
-                raise CutlineError(f"the pipeline stopped: {told['stopped']}")
+            if told.get("halted"):
+                raise CutlineError(f"the pipeline halted: {told['halted']}; see {self._workdir / 'logs'}")
             if part != "enumerator" and told.get("waiting_for"):
                 notes.append(f"{part} waits for {told['waiting_for']}")
         self._view.update(self._status, notes=(*notes, *self._notes))
@@ -432,7 +450,7 @@ class Run:
             return not unpublished(tables, self._publication)
         if self._target is None and not unsettled(tables):
             try:
-                self._target = await asyncio.to_thread(mysql.flushed, self._config)
+                self._target = await asyncio.to_thread(flushed, self._config)
             except Unavailable as error:
                 self._notes = (str(error),)
                 return False
@@ -447,7 +465,7 @@ class Run:
         return reached and not unpublished(tables, self._publication)
 
     async def _savepoint(self, store: PipelineStore) -> None:
-        """Ask for a kept checkpoint, wait until it is published; CutlineError if it does not come, or on Ctrl-C again."""
+        """Ask for a kept checkpoint, wait for its publication; CutlineError if it does not come, or on Ctrl-C again."""
         nonce, stop_at = secrets.token_hex(8), self._interrupts + 1
         before = await asyncio.to_thread(store.last_slot)
         asked_at, deadline = -ASK_AGAIN_SECONDS, time.monotonic() + SAVEPOINT_SECONDS

@@ -5,8 +5,7 @@ them does not answer, and /healthz stays 200 all the same: a restart would not m
 everything but /healthz, /readyz and the description at /docs.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: FastAPI has to see the types that `build` makes (its token, its store).
 import asyncio
 import secrets
 import time

@@ -35,7 +35,11 @@ def test_the_design_s_own_pipeline_file_is_read_as_written(tmp_path: Path) -> No
     read = load(tmp_path / "pipeline.yaml")
     assert (read.name, read.source.host, read.source.port, read.source.user) == ("shop", "127.0.0.1", 3306, "cdc")
     assert read.tables == ("shop.*", "crm.customer", "!shop.tmp_*")
-    assert (read.snapshot.chunk_rows, read.snapshot.chunks, read.snapshot.max_rows_per_second) == (50000, "replay", None)
+    assert (read.snapshot.chunk_rows, read.snapshot.chunks, read.snapshot.max_rows_per_second) == (
+        50000,
+        "replay",
+        None,
+    )
     assert (read.start, read.stop, read.checkpoint.interval_seconds) == ("initial", None, 10.0)
     assert read.sink.warehouse == str(tmp_path / "lake")
 
@@ -129,7 +133,9 @@ def test_start_takes_a_place_in_the_binlog_in_each_of_its_forms() -> None:
     assert start('{timestamp: "2026-01-31T12:00:00Z"}') == noon
 
 
-def test_a_definition_comes_back_as_the_same_pipeline_without_workers_or_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_definition_comes_back_as_the_same_pipeline_without_workers_or_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", "hunter2")
     read = parse(GOOD + "workers: {readers: 5}\n")
     assert read.source.password() == "hunter2"
@@ -151,7 +157,9 @@ def test_the_password_comes_from_a_variable_or_from_the_first_line_of_a_file(tmp
     (tmp_path / "p.yaml").write_text(SMALL.replace("user: u", "user: u, password_file: secret"))
     assert load(tmp_path / "p.yaml").source.password() == "pass word"
     assert parse(SMALL).source.password() == ""
-    with pytest.raises(ConfigError, match="environment variable SHOP_PASSWORD, named by source.password_env, is not set"):
+    with pytest.raises(
+        ConfigError, match=r"environment variable SHOP_PASSWORD, named by source\.password_env, is not set"
+    ):
         parse(GOOD).source.password({})
 
 

@@ -1,0 +1,362 @@
+"""The command line, the supervisor, the terminal view and what `--until` waits for, without a mesh."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from common.errors import ConfigError, CutlineError
+from services import check, cli, lake, standalone, view
+from services.standalone import Child, Supervisor
+
+GOOD = "name: shop\nsource: {host: h, user: u}\ntables: [shop.*]\nsink: {warehouse: lake}\n"
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run"], ["run", "p.yaml", "--until", "noon"], ["run", "p.yaml", "--no"], ["fly"]]
+)
+def test_wrong_usage_ends_with_exit_code_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(cli.main, arguments).exit_code == 2
+
+
+def test_a_wrong_pipeline_file_ends_with_2_and_one_line_for_each_fault(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD.replace("host", "hots") + "more: 1\n")
+    ended = CliRunner().invoke(cli.main, ["run", str(path)])
+    assert ended.exit_code == 2
+    told = ended.stderr.splitlines()
+    assert [line.split(": ")[1] for line in told] == [f"{path}:2:1", f"{path}:2:10", f"{path}:5:1"]
+    assert os.listdir(tmp_path) == ["p.yaml"]
+
+
+def test_settings_are_printed_as_the_table_of_the_readme() -> None:
+    ended = CliRunner().invoke(cli.main, ["settings"])
+    assert ended.exit_code == 0
+    assert "| `snapshot.chunk_rows` | int | `50000` |" in ended.stdout
+
+
+def catalogue(warehouse: Path, owner: str) -> Path:
+    """A catalog.db as Iceberg's JDBC catalogue makes it, with the table shop.a."""
+    metadata = warehouse / "shop/a/metadata/00001-x.metadata.json"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(json.dumps({"properties": {"cutline.pipeline": owner}}))
+    with sqlite3.connect(warehouse / "catalog.db") as connection:
+        connection.execute(
+            "CREATE TABLE iceberg_tables"
+            " (catalog_name TEXT, table_namespace TEXT, table_name TEXT, metadata_location TEXT)"
+        )
+        connection.execute("INSERT INTO iceberg_tables VALUES ('lake', 'shop', 'a', ?)", [f"file:{metadata}"])
+    connection.close()
+    return metadata
+
+
+def test_where_prints_the_metadata_file_and_names_the_tables_there_are(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(GOOD)
+    metadata = catalogue(tmp_path / "lake", "shop")
+    ended = CliRunner().invoke(cli.main, ["where", "shop.a", "--pipeline", str(tmp_path / "p.yaml")])
+    assert (ended.exit_code, ended.stdout) == (0, f"{metadata}\n")
+    ended = CliRunner().invoke(cli.main, ["where", "shop.b", "--pipeline", str(tmp_path / "p.yaml")])
+    assert ended.exit_code == 2
+    assert "shop.b is not in the lake" in ended.stderr
+    assert "its tables are: shop.a" in ended.stderr
+
+
+def test_a_catalog_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(GOOD)
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake/catalog.db").write_text("this is no database at all" * 10)
+    config = cli.configuration.load(tmp_path / "p.yaml")
+    with pytest.raises(ConfigError, match=r"catalog\.db can't be read as an Iceberg catalogue"):
+        lake.metadata_files(config)
+
+
+def test_differences_name_each_key_with_both_values() -> None:
+    one = {"a": 1, "b": {"c": 1, "d": [1]}}
+    assert check.differences(one, one) == []
+    assert check.differences(one, {"a": 2, "b": {"c": 1, "d": [2]}}) == [
+        "a is 1 there and 2 here",
+        "b.d is [1] there and [2] here",
+    ]
+
+
+# --- the supervisor ---------------------------------------------------------------------------------------------------
+
+
+def child(tmp_path: Path, code: str, name: str = "reader-0") -> Child:
+    return Child(name=name, command=[sys.executable, "-c", code], log=tmp_path / f"{name}.log")
+
+
+SLEEPS = "import time; time.sleep(600)"
+
+
+def test_a_child_that_is_killed_is_started_again_under_another_pid(tmp_path: Path) -> None:
+    supervisor = Supervisor([child(tmp_path, SLEEPS)], os.environ)
+    try:
+        assert supervisor.tick(0.0) == []
+        before = supervisor.pids()["reader-0"]
+        os.kill(before, signal.SIGKILL)
+        told: list[str] = []
+        until(lambda: bool(told.extend(supervisor.tick(100.0)) or told))
+        assert told == [f"the reader-0 ({before}) was ended by SIGKILL; it is started again"]
+        assert supervisor.pids()["reader-0"] != before
+    finally:
+        asyncio.run(supervisor.stop())
+
+
+def test_a_child_that_never_stays_up_is_started_ever_later_and_then_ends_the_run_with_its_last_words(
+    tmp_path: Path,
+) -> None:
+    one = child(tmp_path, "print('no jar there'); raise SystemExit(3)")
+    supervisor, now, pauses = Supervisor([one], os.environ), 0.0, []
+
+    def end_once() -> None:
+        nonlocal now
+        supervisor.tick(now)
+        until(lambda: one.process is not None and standalone._has_ended(one.process))
+        supervisor.tick(now)
+        pauses.append(one.due_at - now)
+        now = one.due_at
+
+    for _ in range(standalone.QUICK_DEATHS - 1):
+        end_once()
+    words = r"the reader-0 ended 8 times within 30 s .*\(no jar there\); see .*reader-0\.log"
+    with pytest.raises(CutlineError, match=words):
+        end_once()
+    assert pauses == sorted(pauses)
+    assert pauses[0] == 0.0
+    assert pauses[-1] > 5.0
+
+
+def test_a_child_whose_settings_are_wrong_ends_the_run_with_its_sentence(tmp_path: Path) -> None:
+    one = child(tmp_path, "print('CUTLINE_X is not set; set it'); raise SystemExit(2)")
+    supervisor = Supervisor([one], os.environ)
+    supervisor.tick(0.0)
+    until(lambda: one.process is not None and standalone._has_ended(one.process))
+    with pytest.raises(ConfigError, match="CUTLINE_X is not set"):
+        supervisor.tick(1.0)
+
+
+def gone(pid: int) -> bool:
+    """Whether the process has ended; a zombie that nobody here reaps counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_what_a_child_had_started_ends_with_it(tmp_path: Path) -> None:
+    """1. The child starts a grandchild (Spark's JVM).  2. The child is killed.  3. The grandchild is gone, too."""
+    code = (
+        f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEPS!r}]).pid, flush=True); {SLEEPS}"
+    )
+    one = child(tmp_path, code)
+    supervisor = Supervisor([one], os.environ)
+    try:
+        supervisor.tick(0.0)
+        until(lambda: one.log.read_text().strip().isdigit())
+        grandchild = int(one.log.read_text())
+        os.kill(supervisor.pids()["reader-0"], signal.SIGKILL)
+        until(lambda: bool(supervisor.tick(100.0)))
+        until(lambda: gone(grandchild))
+    finally:
+        asyncio.run(supervisor.stop())
+
+
+def test_stopping_ends_all_children_and_kills_the_one_that_does_not_listen(tmp_path: Path) -> None:
+    deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); {SLEEPS}"
+    supervisor = Supervisor([child(tmp_path, SLEEPS, "a"), child(tmp_path, deaf, "b")], os.environ)
+    supervisor.tick(0.0)
+    pids = list(supervisor.pids().values())
+    until(lambda: "deaf" in (tmp_path / "b.log").read_text())
+    asyncio.run(supervisor.stop(grace_seconds=0.3))
+    assert all(gone(pid) for pid in pids)
+    assert supervisor.pids() == {}
+
+
+def test_hurry_ends_the_grace_at_once(tmp_path: Path) -> None:
+    deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); {SLEEPS}"
+    supervisor = Supervisor([child(tmp_path, SLEEPS, "a"), child(tmp_path, deaf, "b")], os.environ)
+    supervisor.tick(0.0)
+    until(lambda: "deaf" in (tmp_path / "b.log").read_text())
+    before = time.monotonic()
+    asyncio.run(supervisor.stop(grace_seconds=60.0, hurry=lambda: True))
+    assert time.monotonic() - before < 10.0
+
+
+def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import os, sys, time
+from pathlib import Path
+from services.standalone import Child, Supervisor
+one = Child(name="a", command=[sys.executable, "-c", {SLEEPS!r}], log=Path({str(tmp_path / "a.log")!r}))
+supervisor = Supervisor([one], os.environ)
+supervisor.tick(0.0)
+print(supervisor.pids()["a"], flush=True)
+time.sleep(600)
+"""
+    outer = Child(name="outer", command=[sys.executable, "-c", code], log=tmp_path / "outer.log")
+    environ = os.environ | {"PYTHONPATH": str(Path(standalone.__file__).parents[1])}
+    supervisor = Supervisor([outer], environ)
+    supervisor.tick(0.0)
+    until(lambda: outer.log.read_text().strip().isdigit())
+    inner = int(outer.log.read_text())
+    assert not gone(inner)
+    os.kill(supervisor.pids()["outer"], signal.SIGKILL)
+    until(lambda: gone(inner))
+    asyncio.run(supervisor.stop())
+
+
+def test_a_second_run_in_one_work_folder_is_refused(tmp_path: Path) -> None:
+    with (
+        standalone.locked(tmp_path),
+        pytest.raises(ConfigError, match="another `cutline run` works in"),
+        standalone.locked(tmp_path),
+    ):
+        pass
+    with standalone.locked(tmp_path):
+        pass
+
+
+# --- --until ----------------------------------------------------------------------------------------------------------
+
+
+def table(phase: str, generation: int = 1, **more: Any) -> dict[str, Any]:
+    return {"phase": phase, "generation": generation, **more}
+
+
+def published(state: str, generation: int = 1, main: object = "there") -> dict[str, Any]:
+    return {"state": state, "generation": generation, "main": main}
+
+
+def test_unsettled_are_the_tables_that_still_move() -> None:
+    tables = {
+        "d": table("snapshot"),
+        "a": table("live"),
+        "b": table("quarantined"),
+        "c": table("catch-up"),
+        "e": table("paused"),
+    }
+    assert standalone.unsettled(tables) == ("c", "d")
+
+
+@pytest.mark.parametrize(
+    ("shown", "missing"),
+    [
+        (None, ("a",)),
+        ({}, ("a",)),
+        ({"a": published("catch-up", main=None)}, ("a",)),
+        ({"a": published("live", main=None)}, ("a",)),
+        ({"a": published("live", generation=1)}, ("a",)),
+        ({"a": published("live", generation=2)}, ()),
+    ],
+)
+def test_a_table_is_published_when_main_shows_the_generation_that_is_live(shown: Any, missing: tuple[str, ...]) -> None:
+    tables = {"a": table("live", 2), "b": table("quarantined")}
+    assert standalone.unpublished(tables, None if shown is None else {"tables": shown}) == missing
+
+
+def test_tables_that_are_not_live_are_named_with_their_cause() -> None:
+    assert standalone.not_live({"a": table("live")}) is None
+    told = standalone.not_live({"a": table("live"), "b": table("quarantined", cause="no key"), "c": table("paused")})
+    assert told is not None
+    assert "b (quarantined: no key), c (paused: no cause given)" in told
+
+
+# --- the view ---------------------------------------------------------------------------------------------------------
+
+STATUS: dict[str, Any] = {
+    "enumerator": {
+        "epoch": 3,
+        "leader": "e1",
+        "tables": {
+            "shop.a": table("snapshot", rows_done=250, rows_estimate=1000, cause=None),
+            "shop.b": table("quarantined", rows_done=0, rows_estimate=5, cause="it has no primary key; add one"),
+        },
+        "checkpoint": {"number": 7, "completed_at": 990.0, "in_flight": 8},
+        "waiting_for": "the source h:3306, which does not answer",
+    },
+    "spark": {"publication": 6, "published_at": 995.0, "source_time": 988.0},
+}
+
+
+def test_a_picture_has_rate_and_time_to_go_from_the_counts_seen() -> None:
+    rates = view.Rates()
+    view.picture("shop", STATUS, rates=rates, now=1000.0)
+    later = json.loads(json.dumps(STATUS))
+    later["enumerator"]["tables"]["shop.a"]["rows_done"] = 500
+    shown = view.picture("shop", later, rates=rates, now=1005.0)
+    assert (shown.tables[0].rate, shown.tables[0].eta_seconds, shown.tables[0].fraction) == (50.0, 10.0, 0.5)
+    assert (shown.lag_seconds, shown.checkpoint_age_seconds, shown.publication_age_seconds) == (17.0, 15.0, 10.0)
+
+
+def test_a_rate_begins_afresh_with_a_generation_and_forgets_what_is_long_past() -> None:
+    rates = view.Rates()
+    assert rates.observe("a", 1, 0, 0.0) == 0.0
+    assert rates.observe("a", 1, 1000, 1.0) == 1000.0
+    assert rates.observe("a", 2, 10, 2.0) == 0.0
+    assert rates.observe("a", 1, 1000, 60.0) == rates.observe("a", 1, 1000, 61.0) == 0.0
+
+
+def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_for() -> None:
+    told = view.lines(
+        view.picture("shop", STATUS, rates=view.Rates(), now=1000.0, notes=("Redis at h:1 does not answer",))
+    )
+    assert told == [
+        "shop.a: snapshot, 250 rows, 25%, 0 rows/s",
+        "shop.b: quarantined, 0 rows: it has no primary key; add one",
+        "shop: lag 12 s, checkpoint 7 10 s ago, publication 6 5.0 s ago, checkpoint 8 on its way",
+        "waiting for the source h:3306, which does not answer",
+        "Redis at h:1 does not answer",
+    ]
+
+
+def test_an_empty_status_is_shown_without_a_number_made_up() -> None:
+    assert view.lines(view.picture("shop", {}, rates=view.Rates(), now=1.0)) == [
+        "shop: lag unknown, no checkpoint yet, no publication yet"
+    ]
+
+
+def test_outside_a_terminal_only_new_lines_are_printed_and_no_escape_codes() -> None:
+    out = io.StringIO()
+    with view.TerminalView("shop", Console(file=out, width=60, soft_wrap=True)) as shown:
+        shown.update(STATUS)
+        shown.update(STATUS)
+        shown.say("[bold]a line of brackets[/bold]")
+    assert out.getvalue().count("shop.b: quarantined, 0 rows: it has no primary key; add one\n") == 1
+    assert "[bold]a line of brackets[/bold]\n" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+
+
+def test_in_a_terminal_every_table_has_a_bar() -> None:
+    out = io.StringIO()
+    with view.TerminalView("shop", Console(file=out, width=140, force_terminal=True)) as shown:
+        shown.update(STATUS, notes=("Redis at h:1 does not answer; trying again",))
+    assert "━" in out.getvalue()
+    for words in ("shop.a", "snapshot", "250", "lag", "publication 6", "Redis at h:1 does not answer"):
+        assert words in out.getvalue()
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.42, "0.4 s"), (59.4, "59 s"), (185, "3:05"), (7384, "2:03:04")])
+def test_durations_are_said_as_a_person_reads_them(seconds: float, text: str) -> None:
+    assert view.duration(seconds) == text

@@ -1,0 +1,227 @@
+"""The control API in process: real store, a registry that answers what it is told to."""
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from common.config import parse
+from common.errors import Unavailable
+from common.registry import Registry, Service
+from common.store import Store
+from services.control.app import build
+
+DEFINITION = parse(
+    "name: shop\nsource: {host: h, user: u, password_env: SHOP_PASSWORD}\ntables: [a.b]\nsink: {warehouse: /w}\n"
+).definition()
+
+
+class Told:
+    """A registry that answers from memory, or not at all."""
+
+    def __init__(self) -> None:
+        self.up = True
+        self.parts: dict[str, dict[str, Any]] = {}
+        self.there: list[Service] = []
+
+    async def services(self) -> list[Service]:
+        if not self.up:
+            raise Unavailable("Redis did not answer when asked to list the services: refused")
+        return self.there
+
+    async def status(self, pipeline: str) -> dict[str, dict[str, Any]]:
+        if not self.up:
+            raise Unavailable("Redis did not answer when asked to read the status: refused")
+        return self.parts if pipeline == "shop" else {}
+
+
+@pytest.fixture
+def registry() -> Told:
+    told = Told()
+    told.there = [
+        Service(
+            incarnation=f"r{i}",
+            role="reader",
+            host="h",
+            pid=10 + i,
+            started_at=1.0,
+            failed={"shop": (3, "x")} if i else {},
+        )
+        for i in range(2)
+    ]
+    told.parts = {
+        "enumerator": {
+            "epoch": 1,
+            "leader": "e1",
+            "tables": {
+                "a.b": {
+                    "phase": "snapshot",
+                    "generation": 2,
+                    "rows_done": 5,
+                    "rows_estimate": 10,
+                    "splits_done": 1,
+                    "splits_total": 4,
+                },
+                "a.c": {"phase": "quarantined", "generation": 1, "cause": "no key"},
+            },
+            "checkpoint": {"number": 2, "completed_at": time.time() - 30, "in_flight": 4},
+            "waiting_for": None,
+            "source": {"source_time": time.time() - 5},
+        },
+        "spark": {"publication": 2, "published_at": time.time() - 20, "source_time": time.time() - 60},
+        "reader-0": {"counters": [["zero dates", {"table": "a.b", "column": "d"}, 3]]},
+    }
+    return told
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(f"file://{tmp_path}")
+    shop = store.pipeline("shop")
+    shop.define(DEFINITION)
+    members = {"enumerator": "e1", "readers": ["r0"], "writers": ["w0", "w1"]}
+    shop.put_entry(
+        1,
+        {
+            "kind": "epoch",
+            "slot": 1,
+            "nonce": "a",
+            "leader": "e1",
+            "base": None,
+            "members": members,
+            "cause": "start",
+            "written_at": 1.0,
+        },
+    )
+    for slot, phase, kept in ((2, "snapshot", False), (3, "live", True)):
+        staged = [{"rows": 7, "size": 100, "path": f"staged/{slot}"}, {"rows": 1, "size": 5, "path": f"staged/{slot}b"}]
+        tables = {"a.b": {"generation": 2, "phase": phase, "cause": None}}
+        entry = {"kind": "checkpoint", "slot": slot, "epoch": 1, "nonce": "n", "inside": False, "kept": kept}
+        entry |= {"position": None, "source_time": 1.5, "started_at": 1.0, "written_at": 2.0, "parts": {}}
+        shop.put_entry(slot, entry | {"staged": staged, "tables": tables})
+    shop.publish(2, {"n": 2})
+    return store
+
+
+def client(registry: Told, store: Store, token: str | None = None) -> httpx.AsyncClient:
+    app = build(cast(Registry, registry), store, token=token)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://control")
+
+
+@pytest.fixture
+async def api(registry: Told, store: Store) -> AsyncIterator[httpx.AsyncClient]:
+    async with client(registry, store) as one:
+        yield one
+
+
+async def test_services_are_listed_with_their_pids_and_what_they_gave_up(api: httpx.AsyncClient) -> None:
+    told = (await api.get("/v1/services")).json()
+    assert [(one["role"], one["pid"]) for one in told] == [("reader", 10), ("reader", 11)]
+    assert told[1]["failed"] == {"shop": [3, "x"]}
+
+
+async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(api: httpx.AsyncClient) -> None:
+    (one,) = (await api.get("/v1/pipelines")).json()
+    assert one == (await api.get("/v1/pipelines/shop")).json()
+    assert one["definition"] == DEFINITION
+    assert (one["epoch"], one["checkpoint"], one["publication"]) == (1, 2, 2)
+    assert one["tables"] == {"quarantined": 1, "snapshot": 1}
+
+
+async def test_tables_and_splits_are_told_as_the_enumerator_tells_them(api: httpx.AsyncClient) -> None:
+    tables = (await api.get("/v1/pipelines/shop/tables")).json()
+    assert [(one["table"], one["phase"], one["rows_done"], one["cause"]) for one in tables] == [
+        ("a.b", "snapshot", 5, None),
+        ("a.c", "quarantined", None, "no key"),
+    ]
+    splits = (await api.get("/v1/pipelines/shop/splits")).json()
+    assert splits[0] == {"table": "a.b", "generation": 2, "done": 1, "total": 4}
+
+
+async def test_checkpoints_come_newest_first_with_what_they_staged(api: httpx.AsyncClient) -> None:
+    told = (await api.get("/v1/pipelines/shop/checkpoints")).json()
+    assert [(one["number"], one["kept"], one["published"], one["staged_rows"]) for one in told] == [
+        (3, True, False, 8),
+        (2, False, True, 8),
+    ]
+    assert len((await api.get("/v1/pipelines/shop/checkpoints?limit=1")).json()) == 1
+    assert (await api.get("/v1/pipelines/shop/checkpoints?limit=0")).status_code == 422
+
+
+async def test_events_tell_epochs_kept_checkpoints_and_changes_of_phase(api: httpx.AsyncClient) -> None:
+    told = [one["text"] for one in (await api.get("/v1/pipelines/shop/events")).json()]
+    assert told == [
+        "a.b is live in generation 2",
+        "checkpoint 3 is kept",
+        "a.b is snapshot in generation 2",
+        "epoch 1 with 1 readers and 2 writers: start",
+    ]
+
+
+@pytest.mark.parametrize("path", ["", "/tables", "/splits", "/checkpoints", "/events"])
+@pytest.mark.parametrize("name", ["nobody", "..", "a%2Fb", "x y"])
+async def test_an_unknown_pipeline_is_404(api: httpx.AsyncClient, name: str, path: str) -> None:
+    assert (await api.get(f"/v1/pipelines/{name}{path}")).status_code == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+async def test_nothing_can_be_changed(api: httpx.AsyncClient, method: str) -> None:
+    for path in ("/v1/pipelines", "/v1/pipelines/shop"):
+        assert (await api.request(method, path)).status_code == 405
+
+
+async def test_metrics_can_be_parsed_and_have_ages_in_seconds(api: httpx.AsyncClient) -> None:
+    answer = await api.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    shop = ("pipeline", "shop")
+    assert samples["cutline_services", ("role", "reader")] == 2
+    assert samples["cutline_checkpoint", shop] == 2
+    assert 29 < samples["cutline_checkpoint_age_seconds", shop] < 60
+    assert 59 < samples["cutline_lake_lag_seconds", shop] < 90
+    assert samples["cutline_table_rows_done", shop, ("table", "a.b")] == 5
+    assert ("cutline_table_rows_done", shop, ("table", "a.c")) not in samples
+    assert samples["cutline_tables", ("phase", "quarantined"), shop] == 1
+    counted = ("cutline_zero_dates_total", ("column", "d"), ("part", "reader-0"), shop, ("table", "a.b"))
+    assert samples[counted] == 3
+
+
+async def test_without_redis_it_is_alive_but_not_ready_and_says_the_cause(
+    registry: Told, api: httpx.AsyncClient
+) -> None:
+    assert (await api.get("/readyz")).json() == {"ready": True, "cause": None}
+    registry.up = False
+    assert (await api.get("/healthz")).status_code == 200
+    ready = await api.get("/readyz")
+    assert ready.status_code == 503
+    assert "Redis did not answer" in ready.json()["cause"]
+    failed = await api.get("/v1/services")
+    assert failed.status_code == 503
+    assert "Redis did not answer" in failed.json()["detail"]
+
+
+async def test_a_token_guards_everything_but_health(registry: Told, store: Store) -> None:
+    async with client(registry, store, token="sesame") as api:
+        for path in ("/v1/services", "/v1/pipelines", "/metrics"):
+            assert (await api.get(path)).status_code == 401
+            assert (await api.get(path, headers={"Authorization": "Bearer wrong"})).status_code == 401
+            assert (await api.get(path, headers={"Authorization": "Bearer sesame"})).status_code == 200
+        assert (await api.get("/healthz")).status_code == 200
+        assert (await api.get("/readyz")).status_code == 200
+
+
+async def test_every_path_is_described_in_openapi(api: httpx.AsyncClient) -> None:
+    paths = (await api.get("/openapi.json")).json()["paths"]
+    assert {f"/v1/pipelines/{{pipeline}}/{part}" for part in ("tables", "checkpoints", "splits", "events")} <= set(
+        paths
+    )
+    assert all("summary" in one["get"] and "description" in one["get"] for one in paths.values())
+    assert (await api.get("/docs")).status_code == 200
