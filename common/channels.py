@@ -219,7 +219,7 @@ def _judge(name: str, entries: Sequence[_Entry], answers: Sequence[Any], *, repe
 
 
 async def _verify(wire: Wire, name: str, entries: Sequence[_Entry]) -> None:
-    """Make sure that what Redis has under our numbers is ours; what was trimmed was taken, so its receiver checked it."""
+    """Make sure that what Redis has under our numbers is ours; what was trimmed was taken, so it was checked."""
     stream = name.encode()
     ids = [b"%d-0" % entry.number for entry in entries]
     for entry, found in zip(entries, await wire.exchange([(b"XRANGE", stream, i, i) for i in ids]), strict=True):

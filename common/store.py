@@ -575,7 +575,7 @@ class PipelineStore:
                 f"{location} is of a newer Cutline (format {int(head[1])}, known is {FORMAT}); use that version"
             )
         raw = data[head.end() : -2]
-        if data[-2:] != b"}\n" or hashlib.sha256(raw).hexdigest().encode() != head[2]:
+        if int(head[1]) != FORMAT or data[-2:] != b"}\n" or hashlib.sha256(raw).hexdigest().encode() != head[2]:
             raise ProtocolError(f"{location} is corrupt (its sha256 is wrong); restore it from a backup")
         return cast(dict[str, Any], json.loads(raw))
 

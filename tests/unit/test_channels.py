@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ class FakeRedis:
         self.streams: dict[bytes, dict[int, list[bytes]]] = {}
         self.tops: dict[bytes, int] = {}
         self.full = False
+        self.refused = 0
         self.lose = lambda: "nothing"
 
     def run(self, command: Command) -> Any:
@@ -57,6 +58,7 @@ class FakeRedis:
     def _add(self, rest: list[Any]) -> Any:
         stream = rest.pop(0)
         if self.full:
+            self.refused += 1
             return OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
         if rest[0] == b"NOMKSTREAM":
             rest.pop(0)
@@ -97,11 +99,11 @@ class FakeWire:
 
 
 @pytest.fixture
-def redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def redis(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(channels, "Wire", FakeWire)
     monkeypatch.setattr(channels, "_BACKOFF_SECONDS", (0.0001, 0.001))
     monkeypatch.setattr(channels, "_CREDIT_POLL_SECONDS", (0.0001, 0.001))
-    yield FakeRedis()
+    return FakeRedis()
 
 
 async def take(receiver: Receiver, count: int) -> list[tuple[str, dict[str, Any], bytes]]:
@@ -113,6 +115,13 @@ async def take(receiver: Receiver, count: int) -> list[tuple[str, dict[str, Any]
                 got.append(message)
                 await receiver.taken(message[0], 1)
     return got
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Give the loop to others until the condition holds, for 5 seconds at most."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 async def opened(redis: Any, *, credit_bytes: int = 1 << 20) -> tuple[Sender, Receiver]:
@@ -188,9 +197,7 @@ async def test_counted_messages_wait_for_credit_and_nothing_overtakes_them(redis
     for i in range(5):
         sender.post({"type": "records", "i": i}, bytes(400), counted=True)
     sender.post({"type": "marker"}, counted=False)
-    async with asyncio.timeout(5):
-        while sender.untaken_bytes < 800:
-            await asyncio.sleep(0)
+    await until(lambda: sender.untaken_bytes >= 800)
     first = await receiver.receive(wait_seconds=0.01)
     assert [header["i"] for _, header, _ in first] == [0, 1]
     assert await receiver.receive(wait_seconds=0.05) == []
@@ -229,12 +236,10 @@ async def test_a_lost_exchange_is_repeated_and_nothing_is_lost_or_doubled(redis:
 
 
 async def test_a_lost_answer_to_what_was_taken_meanwhile_is_ours_too(redis: Any) -> None:
-    sender, receiver = await opened(redis)
+    sender, _ = await opened(redis)
     redis.lose = lambda: "answer"
     sender.post({"type": "records", "i": 0}, counted=True)
-    async with asyncio.timeout(5):
-        while len(redis.streams[NAME.encode()]) < 2:
-            await asyncio.sleep(0)
+    await until(lambda: len(redis.streams[NAME.encode()]) == 2)
     redis.streams[NAME.encode()].clear()
     redis.lose = lambda: "nothing"
     await sender.flush()
@@ -246,8 +251,8 @@ async def test_a_lost_answer_to_what_was_taken_meanwhile_is_ours_too(redis: Any)
 async def test_another_senders_message_under_our_number_stops_the_first_try(redis: Any) -> None:
     sender, _ = await opened(redis)
     put(redis, 2, entry(b'{"type":"foreign"}'))
+    sender.post({"type": "records"}, counted=True)
     with pytest.raises(ProtocolError, match="already has a message 2 that is not ours"):
-        await sender.send({"type": "records"}, counted=True)
         await sender.flush()
 
 
@@ -256,13 +261,13 @@ async def test_another_senders_message_under_our_number_stops_the_repetition_too
     fates = iter(["question"])
     redis.lose = lambda: next(fates, "nothing")
     put(redis, 2, entry(b'{"type":"foreign"}'))
+    sender.post({"type": "records"}, counted=True)
     with pytest.raises(ProtocolError, match="message 2 that is not ours"):
-        await sender.send({"type": "records"}, counted=True)
         await sender.flush()
 
 
 async def test_redis_that_stays_away_is_unavailable_after_the_patience(redis: Any) -> None:
-    sender, receiver = await opened(redis)
+    sender, _ = await opened(redis)
     redis.lose = lambda: "question"
     await sender.send({"type": "records"}, counted=True)
     with pytest.raises(Unavailable, match=r"sending on channel cutline:shop:7:reader-0>writer-1: the connection broke"):
@@ -318,7 +323,7 @@ async def test_a_gap_is_a_lost_channel(redis: Any) -> None:
     ("fields", "said"),
     [
         ([b"h", b'{"type":"marker"}', b"b", b"", b"c", b"1"], "message 2 .* is corrupt"),
-        (entry(b'{"type":"marker"}')[:4] + [b"c", b"x"], "message 2 .* is corrupt"),
+        ([*entry(b'{"type":"marker"}')[:4], b"c", b"x"], "message 2 .* is corrupt"),
         ([b"job", b"42"], "foreign entry 2-0 with fields 'job'"),
         (entry(b"not json"), "message 2 .* has no readable header"),
         (entry(b"[1]"), "message 2 .* has no readable header"),
@@ -340,7 +345,7 @@ async def test_a_whole_message_inside_a_fragmented_one_stops_the_pipeline(redis:
     _, receiver = await opened(redis)
     put(redis, 2, [*entry(b'{"type":"records"}', b"x"), b"f", b"1/2"])
     put(redis, 3, entry(b'{"type":"marker"}'))
-    with pytest.raises(ProtocolError, match="message 3 .* came inside a fragmented one"):
+    with pytest.raises(ProtocolError, match=r"message 3 .* came inside a fragmented one"):
         await receiver.receive()
 
 
@@ -348,8 +353,7 @@ async def test_a_full_redis_is_asked_again_until_there_is_room(redis: Any) -> No
     sender, receiver = await opened(redis)
     redis.full = True
     sender.post({"type": "records"}, counted=True)
-    for _ in range(20):
-        await asyncio.sleep(0.0005)
+    await until(lambda: redis.refused > 3)
     redis.full = False
     await sender.flush()
     assert len(await take(receiver, 1)) == 1
@@ -367,7 +371,7 @@ async def test_a_refused_message_behind_which_another_got_in_is_a_lost_channel(r
     redis._add = fickle
     sender.post({"type": "records"}, counted=True)
     sender.post({"type": "marker"}, counted=False)
-    with pytest.raises(ChannelLost, match="Redis refused message 2 .* and took 3"):
+    with pytest.raises(ChannelLost, match=r"Redis refused message 2 .* and took 3"):
         await sender.flush()
 
 
