@@ -22,6 +22,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -30,11 +31,12 @@ from typing import Any
 from redis.asyncio import Redis
 
 from common.channels import Receiver, Sender, stream_name
-from common.errors import CutlineError, ProtocolError, SourceLost, Unavailable
+from common.config import Environment
+from common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from common.machine import Effect, Event, MessageReceived, Send, Ticked
 from common.messages import Records, decode, encode
 from common.registry import Registry, Service
-from common.store import PipelineStore, Store
+from common.store import PartRef, PipelineStore, Store
 
 CREDIT_BYTES = 32 << 20
 TICK_SECONDS = 0.2
@@ -100,7 +102,7 @@ class Loop:
                     if taken is not None:
                         await taken()
         except BaseExceptionGroup as group_error:
-            raise _first(group_error) from group_error
+            raise first_of(group_error) from group_error
         finally:
             self._group = None
 
@@ -110,9 +112,12 @@ class Loop:
             await asyncio.sleep(TICK_SECONDS)
 
 
-def _first(error: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_of(error: BaseExceptionGroup[BaseException]) -> Exception:
+    """The first real error in a group; whoever ended the group is what there is to tell."""
     inner = error.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    if isinstance(inner, BaseExceptionGroup):
+        return first_of(inner)
+    return inner if isinstance(inner, Exception) else RuntimeError(repr(inner))
 
 
 class Links:
@@ -248,8 +253,25 @@ def told(error: Exception) -> str:
     return f"{'halt: ' if halts else ''}{error or type(error).__name__}"
 
 
+def run_service(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a service process until it is ended; a wrong configuration is told on stderr and exits with 2."""
+    try:
+        level = Environment.read().log_level
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        asyncio.run(main())
+    except ConfigError as error:
+        print(*error.faults, sep="\n", file=sys.stderr)
+        sys.exit(2)
+
+
 async def save_part(store: PipelineStore, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """Put a part into the store, and return its journal form."""
     data = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
     ref = await asyncio.to_thread(store.put_part, name, data)
     return ref.to_json()
+
+
+def load_part(store: PipelineStore, ref: Mapping[str, Any]) -> dict[str, Any]:
+    """The part that `ref` (its journal form) names. Blocking. ProtocolError if it is gone or not what was written."""
+    part: dict[str, Any] = json.loads(store.read_part(PartRef.from_json(ref)))
+    return part

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
 from common import channels, wire
 from common.config import Environment, PipelineConfig
-from common.driver import TICK_SECONDS, Host, Links, Loop, first_of, load_part, save_part, told
-from common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
+from common.driver import TICK_SECONDS, Host, Links, Loop, first_of, load_part, run_service, save_part, told
+from common.errors import CutlineError, ProtocolError, Unavailable
 from common.lease import Lease, lease_name
 from common.machine import Effect, Event, PartStored, SavePart, Send
 from common.registry import Service
@@ -307,8 +306,4 @@ async def _lead(host: Host, store: PipelineStore, environment: Environment) -> N
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=Environment.read().log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        asyncio.run(main())
-    except ConfigError as error:
-        sys.exit("\n".join(error.faults))
+    run_service(main)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +10,8 @@ import pyarrow as pa
 from common import wire
 from common.chandy_lamport import Process
 from common.config import Environment
-from common.driver import Host, Links, Loop
-from common.errors import ConfigError, ProtocolError
+from common.driver import Host, Links, Loop, run_service
+from common.errors import ProtocolError
 from common.machine import Effect, Event, Send
 from common.store import PipelineStore, Store
 from services.writer.machine import ENUMERATOR, Append, ChangesFile, ChunkFile, CutStaged, Drop, StageCut, Writer
@@ -53,12 +51,14 @@ class Staging:
 
     def stage(self, order: StageCut) -> tuple[dict[str, Any], ...]:
         """Close the cut's files; each is durable under its final name when this returns."""
-        return tuple(self._open.pop(name).close() for name in (*order.changes, *order.chunks))
+        return tuple(self._open.pop(name).close() for name in [*order.changes, *order.chunks])
 
     def drop(self, order: Drop) -> None:
         """Forget the file of an attempt."""
-        for name in [n for n in self._open if isinstance(n, ChunkFile) and (n.split_id, n.attempt) == (order.split_id, order.attempt)]:
-            self._open.pop(name).discard()
+        for name, file in list(self._open.items()):
+            if isinstance(name, ChunkFile) and (name.split_id, name.attempt) == (order.split_id, order.attempt):
+                file.discard()
+                del self._open[name]
 
     def close(self) -> None:
         """Discard what no cut took."""
@@ -118,8 +118,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=Environment.read().log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        asyncio.run(main())
-    except ConfigError as error:
-        sys.exit("\n".join(error.faults))
+    run_service(main)
