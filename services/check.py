@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from common import mysql
-from common.config import PipelineConfig, Point
+from common.config import PipelineConfig
 from common.errors import ConfigError, Unavailable
-from common.positions import High, Position
 from common.store import Store
 from services import lake
 
@@ -51,7 +49,7 @@ def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> No
     except ConfigError as error:
         faults += error.faults if not config.sink.catalog else ()
     try:
-        faults += source_faults(config)
+        mysql.preflight(config)
     except ConfigError as error:
         faults += error.faults
     except Unavailable as error:
@@ -71,46 +69,6 @@ def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> No
         faults += error.faults
     if faults:
         raise ConfigError(*faults)
-
-
-def source(config: PipelineConfig) -> mysql.Source:
-    """Return where `config` reads, with the password; ConfigError if that can't be found."""
-    told = config.source
-    return mysql.Source(host=told.host, port=told.port, user=told.user, password=told.password())
-
-
-def source_faults(config: PipelineConfig) -> list[str]:
-    """Return what is wrong with the server, the grants, the list of tables and the start; nothing is written.
-
-    ConfigError if the server refuses us or there is no such host, Unavailable if it doesn't answer now.
-    """
-    place = source(config)
-    with closing(mysql.connect(place)) as connection:
-        there = mysql.tables(connection)
-        tables = config.select(there)
-        faults = [] if tables else [_no_table(config, place, len(there))]
-        start = None
-        if isinstance(config.start, Point) and config.start.file is not None:
-            of = mysql.server(connection)
-            start = Position(server=of.identity, file=config.start.file, offset=config.start.position or 4, gtids="")
-        return faults + mysql.preflight(connection, tables=tables, start=start)
-
-
-def _no_table(config: PipelineConfig, place: mysql.Source, seen: int) -> str:
-    plain = {one.split(".", 1)[0] for one in config.tables if not one.startswith("!")}
-    grants = " or ".join(
-        f"GRANT SELECT ON {mysql.quoted(schema)}.*" for schema in sorted(plain) if not set(schema) & set("*?[")
-    )
-    remedy = f"correct the globs, or {grants}" if grants else "correct the globs, or GRANT SELECT on the tables"
-    return f"tables ({', '.join(config.tables)}) matches none of the {seen} tables that {place} may see; {remedy}"
-
-
-def flushed(config: PipelineConfig) -> High:
-    """Return the source's flushed position now: what a publication must reach to be caught up."""
-    with closing(mysql.connect(source(config))) as connection:
-        of = mysql.server(connection)
-        at = mysql.flushed_position(connection, of)
-        return High(server=of.identity, file=at.file, offset=at.offset)
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:

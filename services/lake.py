@@ -17,7 +17,6 @@ from common.errors import ConfigError
 
 OWNER_PROPERTY = "cutline.pipeline"
 CATALOG_FILE = "catalog.db"
-_LOCATIONS = "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables ORDER BY 1, 2"
 
 
 def metadata_files(config: PipelineConfig) -> dict[str, str]:
@@ -36,16 +35,20 @@ def metadata_files(config: PipelineConfig) -> dict[str, str]:
         return {}
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5.0)) as connection:
-            rows = connection.execute(_LOCATIONS).fetchall()
+            connection.row_factory = sqlite3.Row
+            rows = connection.execute("SELECT * FROM iceberg_tables").fetchall()
     except sqlite3.Error as error:
-        if "no such table" in str(error) and path.stat().st_size == 0:
+        if "no such table" in str(error):  # made, but not filled yet
             return {}
         raise ConfigError(
             f"{path} can't be read as an Iceberg catalogue ({error}); choose another warehouse"
         ) from error
     return {
-        f"{namespace}.{name}": location.removeprefix("file://").removeprefix("file:")
-        for namespace, name, location in rows
+        f"{row['table_namespace']}.{row['table_name']}": row["metadata_location"]
+        .removeprefix("file://")
+        .removeprefix("file:")
+        for row in rows
+        if "iceberg_type" not in row.keys() or row["iceberg_type"] != "VIEW"
     }
 
 

@@ -34,13 +34,13 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from common import wire
+from common import mysql, wire
 from common.config import Environment, PipelineConfig
 from common.errors import ConfigError, CutlineError, SourceLost, Unavailable
 from common.positions import High, Position
 from common.registry import Registry
 from common.store import PipelineStore, Store
-from services.check import check, flushed
+from services.check import check
 from services.view import TerminalView
 
 Until = Literal["snapshot", "caught-up"]
@@ -450,7 +450,7 @@ class Run:
             return not unpublished(tables, self._publication)
         if self._target is None and not unsettled(tables):
             try:
-                self._target = await asyncio.to_thread(flushed, self._config)
+                self._target = await asyncio.to_thread(mysql.flushed, self._config)
             except Unavailable as error:
                 self._notes = (str(error),)
                 return False
