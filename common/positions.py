@@ -304,9 +304,9 @@ class Position:
         """Whether two cursors may meet here: both between transactions, at equal GTID sets (or file and offset)."""
         if self.inside or other.inside:
             return False
-        if self.gtids and other.gtids:
-            return self.gtids == other.gtids or self.executed == other.executed
-        return self.server == other.server and self.file_position == other.file_position
+        if self.server == other.server and self.file_position == other.file_position:
+            return True
+        return bool(self.gtids and other.gtids) and self.executed == other.executed
 
     def not_before(self, other: Position) -> bool:
         """Whether all that `other` has taken is taken here too.
@@ -405,7 +405,11 @@ class Low:
         return Low(server=self.server, file=first.file, offset=first.offset, gtids=gtids)
 
     def start(self) -> Position:
-        """Where a cursor must begin to miss nothing that this watermark does not cover."""
+        """Where a cursor must begin to miss nothing that this watermark does not cover.
+
+        MariaDB's chunks leave `gtids` empty (to find them costs the server a scan of its binlog file);
+        `mysql.position_at` tells them, once a cursor.
+        """
         return Position(server=self.server, file=self.file, offset=self.offset, gtids=self.gtids)
 
     def passed_by(self, position: Position) -> bool:

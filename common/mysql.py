@@ -1,0 +1,815 @@
+"""The seam to MySQL and MariaDB: connections, and every statement that Cutline sends, each with a name.
+
+The source is only read: sessions are `TRANSACTION READ ONLY`, and nothing here locks, creates or sets a global
+variable.
+
+PyMySQL's errors become the tree of common/errors.py here (`seam`), by what the driver does next:
+
+| the server or the network says | becomes |
+|---|---|
+| wrong password, missing privilege, no such host name | ConfigError: a person must change something |
+| connection refused or lost, shutting down, too many connections, deadlock, time-out | Unavailable |
+| no such table or column, definition changed, binlog purged, row over max_allowed_packet | SourceLost (with the
+table) |
+| anything else, as a syntax error | ProtocolError: a statement of ours is wrong |
+
+Keys travel as what MySQL printed: a tuple with one value per key column, `str` for numbers, times and text, `{"hex":
+..}` for binary. ENUM, SET and BIT keys are numbers (`k+0`): they sort by number and compare as text. They come back
+to MySQL as literals: text as `_utf8mb4 x'..'`, whose collation gives way to the column's, so that MySQL alone
+compares.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import pymysql
+from pymysql.connections import Connection as _Connection
+from pymysql.converters import encoders
+from pymysql.cursors import Cursor
+
+from common.config import PipelineConfig, Point, SourceConfig
+from common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
+from common.positions import FilePosition, GtidSet, High, MariaGtid, Position
+from common.schema import Column, TableSchema, arrow_type, parse_type, split_table_id
+
+Connection: TypeAlias = "_Connection[Cursor]"
+KeyValue = str | dict[str, str]
+Key = tuple[KeyValue, ...]
+
+SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
+
+_REFUSED = frozenset((1044, 1045, 1130, 1142, 1143, 1227, 1251, 1370, 1698, 1820, 1862, 2059, 2061, 3118, 3955, 4151))
+_BUSY_SERVER = (1040, 1053, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317, 1836, 1927, 1969)
+_BUSY = frozenset((*_BUSY_SERVER, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2027, 2055, 3024, 3168, 3169, 4031))
+_GONE = frozenset((1030, 1034, 1049, 1051, 1054, 1109, 1146, 1153, 1194, 1195, 1236, 1356, 1412, 1712, 1815, 1932))
+_NO_SELECT = frozenset((1142, 1143))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where the server is, and as whom we read it."""
+
+    host: str
+    port: int = 3306
+    user: str
+    password: str = field(default="", repr=False)
+    connect_timeout_seconds: int = 10
+    read_timeout_seconds: int = 900
+
+    @classmethod
+    def of(cls, config: SourceConfig) -> Source:
+        """The source that a pipeline file names, its password read now. ConfigError if that can't be found."""
+        return cls(host=config.host, port=config.port, user=config.user, password=config.password())
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What a server says of itself.
+
+    `identity` names one server history: MySQL's `@@server_uuid`; on MariaDB `@@server_id` with `@@server_uid` (a hash
+    of network card and port; before 10.11.9 of host name, port and data folder). It stays the same over RESET MASTER,
+    and on MariaDB over a new data folder: `verify_position` sees those by what the binlog holds. `gtid` says that
+    every transaction has a GTID (always so on MariaDB).
+    """
+
+    flavour: Literal["mysql", "mariadb"]
+    version: tuple[int, ...]
+    identity: str
+    gtid: bool
+
+    @property
+    def mysql(self) -> bool:
+        """MySQL, or a server that behaves as MySQL does (Percona)."""
+        return self.flavour == "mysql"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableInfo:
+    """A table as the catalogue shows it now.
+
+    `rows` and `row_bytes` are the server's estimates (rows may be off by half); `integer_key` says that the identity
+    is one integer column; `faults` are the reasons, each a sentence with its remedy, why the table can't be captured
+    (then it is to be quarantined), empty if it can.
+    """
+
+    schema: TableSchema
+    engine: str
+    rows: int
+    row_bytes: int
+    integer_key: bool
+    faults: tuple[str, ...]
+
+
+# --- connections and errors -------------------------------------------------------------------------------------------
+
+
+def connect(source: Source) -> Connection:
+    """Open a connection with Cutline's session: UTC, utf8mb4, no sql_mode, repeatable read, read only, long
+    time-outs.
+
+    Values come back as `str` (text, numbers, times) or `bytes` (binary), never converted. ConfigError if the server
+    refuses us or its name is unknown, Unavailable if it can't be reached now.
+    """
+    with seam(str(source)):
+        connection: Connection = pymysql.connect(
+            host=source.host,
+            port=source.port,
+            user=source.user,
+            password=source.password,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=source.connect_timeout_seconds,
+            read_timeout=source.read_timeout_seconds,
+            write_timeout=source.read_timeout_seconds,
+            max_allowed_packet=1 << 30,
+            conv=dict[Any, Any](encoders),  # no decoders: values stay what MySQL prints
+            init_command=(
+                "SET SESSION time_zone='+00:00', sql_mode='', net_write_timeout=3600, net_read_timeout=3600,"
+                " wait_timeout=28800, lock_wait_timeout=60, sql_select_limit=18446744073709551615, sql_big_selects=1"
+                " /*!80000 , information_schema_stats_expiry=0, max_execution_time=0 */ /*M! , max_statement_time=0 */"
+            ),
+        )
+        # a host that vanished without a word is noticed in half a minute, not after TCP's two hours
+        wire: socket.socket = connection._sock  # type: ignore[attr-defined]
+        for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
+            wire.setsockopt(socket.IPPROTO_TCP, option, value)
+        _rows(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    return connection
+
+
+@contextmanager
+def seam(what: str, table: str | None = None) -> Iterator[None]:
+    """Turn PyMySQL's errors inside the block into ours, by the table in this file's head.
+
+    `what` names the server or the work in the sentence; with `table` what is wrong with that table alone is
+    SourceLost of it.
+    """
+    try:
+        yield
+    except CutlineError:
+        raise
+    except pymysql.MySQLError as error:
+        raise _ours(error, what, table) from error
+    except (OSError, EOFError, struct.error, AttributeError) as error:
+        # AttributeError: PyMySQL's own after its socket was closed under it
+        if isinstance(error, AttributeError) and "NoneType" not in str(error):
+            raise
+        raise Unavailable(f"The connection to {what} broke ({error}); is the server up?") from error
+
+
+def _ours(error: pymysql.MySQLError, what: str, table: str | None) -> CutlineError:
+    code, text = (*error.args, "", "")[:2]
+    said = f"{text or error} ({code})" if isinstance(code, int) and code else str(error)
+    cause = getattr(error, "original_exception", None)
+    if isinstance(cause, socket.gaierror) and cause.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", -5)):
+        return ConfigError(f"There is no host of the name in {what}; correct source.host")
+    if code in _NO_SELECT and table is not None:
+        return SourceLost(f"{table} may not be read: {said}; GRANT SELECT ON {_of(table)} to the user of {what}", table)
+    if code in _REFUSED:
+        return ConfigError(f"{what} refuses us: {said}; correct source.user, its password or its grants")
+    if code == 1153:
+        return SourceLost(f"A row of {table or what} is larger than max_allowed_packet; leave the table out", table)
+    if code in _GONE:
+        return SourceLost(f"{table or what}: {said}", table)
+    if code in _BUSY or isinstance(error, pymysql.InterfaceError) or not isinstance(code, int) or code == 0:
+        return Unavailable(f"{what} did not answer: {said}; is the server up?")
+    return ProtocolError(f"{what} does not accept a statement of ours: {said}; report this with the server's version")
+
+
+def _rows(conn: Connection, sql: str, args: Sequence[object] | None = None, *, table: str | None = None) -> list[Any]:
+    with seam(f"{_text(conn.user)}@{conn.host}:{conn.port}", table), conn.cursor() as cursor:
+        cursor.execute(sql, args)
+        return list(cursor.fetchall())
+
+
+def _text(name: object) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+
+
+def quoted(name: str) -> str:
+    """A name in back-ticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _of(table_id: str) -> str:
+    return ".".join(quoted(part) for part in split_table_id(table_id))
+
+
+# --- the server: identity and positions -------------------------------------------------------------------------------
+
+
+def server(conn: Connection) -> Server:
+    """Ask who the server is; at each connect, since another server may answer at the same address."""
+    (version, server_id), *_ = _rows(conn, "SELECT @@version, @@server_id")
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    if "mariadb" in version.lower():
+        known = variables(conn, "server_uid", "hostname", "port", "datadir")
+        uid = known.get("server_uid") or "{hostname}:{port}:{datadir}".format(**known)
+        return Server(flavour="mariadb", version=numbers, identity=f"{server_id}-{uid}", gtid=True)
+    known = variables(conn, "server_uuid", "gtid_mode")
+    gtid = known.get("gtid_mode", "OFF").upper() == "ON"
+    return Server(flavour="mysql", version=numbers, identity=known["server_uuid"], gtid=gtid)
+
+
+def variables(conn: Connection, *names: str) -> dict[str, str]:
+    """The global variables of those names that the server has, by lower-case name."""
+    marks = ", ".join(["%s"] * len(names))
+    found = _rows(conn, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
+    return {name.lower(): value for name, value in found}
+
+
+def _log_status(conn: Connection, of: Server) -> tuple[str, ...]:
+    new = of.mysql and of.version >= (8, 2)
+    found = _rows(conn, "SHOW BINARY LOG STATUS" if new else "SHOW MASTER STATUS")
+    if not found:
+        raise ConfigError("The server writes no binlog (log_bin is off); start it with log_bin")
+    row: tuple[str, ...] = found[0]
+    return row
+
+
+def flushed_position(conn: Connection, of: Server) -> FilePosition:
+    """The end of the binlog as flushed.
+
+    A high watermark, never a low one: it shows transactions that the engine has not committed yet (measured: ahead of
+    the next SELECT in nearly every second try on MySQL 9.7 under load).
+    """
+    file, offset, *_ = _log_status(conn, of)
+    return FilePosition(file, int(offset))
+
+
+def gtid_executed(conn: Connection) -> GtidSet:
+    """MySQL's `@@gtid_executed`, which grows when the engine commits: a low watermark."""
+    return GtidSet.parse(_rows(conn, "SELECT @@GLOBAL.gtid_executed")[0][0])
+
+
+def gtid_purged(conn: Connection) -> GtidSet:
+    """The GTIDs whose transactions the binlog no longer holds."""
+    return GtidSet.parse(_rows(conn, "SELECT @@GLOBAL.gtid_purged")[0][0])
+
+
+def binlog_gtid_pos(conn: Connection, at: FilePosition) -> str | None:
+    """MariaDB: the GTID position that belongs to a place in the binlog; None if there is no event boundary there."""
+    found = _rows(conn, "SELECT BINLOG_GTID_POS(%s, %s)", (at.file, at.offset))[0][0]
+    return None if found is None else str(MariaGtid.parse(found))
+
+
+def binlogs(conn: Connection) -> list[FilePosition]:
+    """The binlog files that are still there, oldest first, each with its size."""
+    return [FilePosition(row[0], int(row[1])) for row in _rows(conn, "SHOW BINARY LOGS")]
+
+
+def first_position(conn: Connection, of: Server) -> Position:
+    """The beginning of the oldest binlog file (`start: earliest`)."""
+    at = FilePosition(binlogs(conn)[0].file, 4)
+    gtids = str(gtid_purged(conn)) if of.mysql and of.gtid else ""
+    if not of.mysql:
+        gtids = binlog_gtid_pos(conn, at) or ""
+    return Position(server=of.identity, file=at.file, offset=at.offset, gtids=gtids)
+
+
+def safe_low(conn: Connection, of: Server) -> FilePosition:
+    """The start of the binlog file in use: everything in the files before it is committed in the engine and visible.
+
+    The server itself rests on this: before it begins a file it waits until every transaction of the old one is
+    committed, since after a crash it looks for prepared transactions in the last file only.
+    """
+    return FilePosition(flushed_position(conn, of).file, 4)
+
+
+def flushed(config: PipelineConfig) -> High:
+    """The flushed end of a pipeline's source now, on a connection of its own."""
+    with closing(connect(Source.of(config.source))) as conn:
+        of = server(conn)
+        at = flushed_position(conn, of)
+    return High(server=of.identity, file=at.file, offset=at.offset)
+
+
+def current_position(conn: Connection, of: Server) -> Position:
+    """A position from which on nothing is missing that a SELECT did not see before this call (`start: latest`).
+
+    MySQL with GTIDs: `@@gtid_executed`, and the start of the file in use, from which events in that set are passed
+    over. Elsewhere the flushed position.
+    """
+    if of.mysql and of.gtid:
+        at = safe_low(conn, of)
+        return Position(server=of.identity, file=at.file, offset=at.offset, gtids=str(gtid_executed(conn)))
+    at = flushed_position(conn, of)
+    return position_at(conn, of, at)
+
+
+def position_at(conn: Connection, of: Server, at: FilePosition) -> Position:
+    """The position at a place that lies between two transactions; SourceLost if there is no such place (any more)."""
+    gtids = ""
+    if not of.mysql:
+        found = binlog_gtid_pos(conn, at)
+        if found is None:
+            raise SourceLost(
+                f"The binlog has no event that begins or ends at {at}; give a place between two transactions"
+            )
+        gtids = found
+    return Position(server=of.identity, file=at.file, offset=at.offset, gtids=gtids)
+
+
+def verify_position(conn: Connection, of: Server, at: Position) -> None:
+    """SourceLost unless this server can go on from `at`: the same history, not purged. At each connect of a cursor.
+
+    With MySQL's GTIDs the set must lie within `@@gtid_executed` and hold `@@gtid_purged`; else the server must be the
+    same and the file still there and long enough. MariaDB is asked which GTID belongs to the place, which shows RESET
+    MASTER and a new data folder. What can't be seen: RESET on MySQL without GTIDs, once the new file of that number
+    is long enough.
+    """
+    executed = at.executed
+    if of.mysql and of.gtid and isinstance(executed, GtidSet):
+        if not executed <= gtid_executed(conn):
+            raise SourceLost(
+                f"The server lacks transactions that were taken from it ({at.gtids}): it was restored from a backup,"
+                " its binlog was reset, or it is another one; point the pipeline at the right server, or start it again"
+            )
+        if not gtid_purged(conn) <= executed:
+            raise SourceLost(
+                f"The binlog after {at.gtids} is purged; the tables must be read again (keep binlogs longer:"
+                " binlog_expire_logs_seconds)"
+            )
+        return
+    if at.server != of.identity:
+        if isinstance(executed, MariaGtid):
+            return  # a fail-over: the server itself refuses a GTID position that it does not have
+        raise SourceLost(
+            f"The source changed from server {at.server} to {of.identity} and has no GTIDs to find the place by;"
+            " point the pipeline at the old server, or start it again"
+        )
+    files = {one.file: one for one in binlogs(conn)}
+    if at.file not in files:
+        raise SourceLost(
+            f"The binlog file {at.file} is purged; the tables must be read again (keep binlogs longer:"
+            " binlog_expire_logs_seconds)"
+        )
+    if files[at.file] < at.file_position:
+        raise SourceLost(
+            f"The binlog file {at.file} ends before {at.offset}, which was read from it: the binlog was reset;"
+            " the tables must be read again"
+        )
+    if not of.mysql and at.gtids and (binlog_gtid_pos(conn, at.file_position) or "") != at.gtids:
+        raise SourceLost(
+            f"{at.file_position} is not the place of GTID {at.gtids} any more: the binlog was reset; the tables"
+            " must be read again"
+        )
+
+
+def start_position(conn: Connection, of: Server, start: str | Point) -> Position | None:
+    """Where the binlog is to be read from by a pipeline's `start`; None for `initial` and `snapshot-only`.
+
+    SourceLost if that is purged or can't be found.
+    """
+    if start == "latest":
+        return current_position(conn, of)
+    if start == "earliest":
+        return first_position(conn, of)
+    if not isinstance(start, Point):
+        return None
+    if start.gtid is not None:
+        return _gtid_position(conn, of, start.gtid)
+    if start.file is not None and start.position is not None:
+        at = position_at(conn, of, FilePosition(start.file, start.position))
+        verify_position(conn, of, at)
+        return at
+    raise SourceLost("a start by timestamp is not known to this version; name a file and position, or a GTID")
+
+
+def _gtid_position(conn: Connection, of: Server, text: str) -> Position:
+    """After exactly the transactions of that GTID set; the file is the oldest that may hold the next one."""
+    try:
+        gtids = str(GtidSet.parse(text)) if of.mysql else str(MariaGtid.parse(text))
+    except ValueError as error:
+        raise SourceLost(f"{error}") from error
+    if not of.gtid:
+        raise SourceLost("the server has no GTIDs (gtid_mode is not ON); name a file and position")
+    first = binlogs(conn)[0]
+    at = Position(server=of.identity, file=first.file, offset=4, gtids=gtids)
+    if of.mysql:
+        verify_position(conn, of, at)
+    return at
+
+
+# --- watermarks -------------------------------------------------------------------------------------------------------
+
+
+def begin_snapshot(conn: Connection) -> FilePosition:
+    """MariaDB: begin a transaction that sees exactly what was committed at the position returned."""
+    _rows(conn, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    found = {name.lower(): value for name, value in _rows(conn, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
+    if not found.get("binlog_snapshot_file"):
+        raise ConfigError("The server writes no binlog (log_bin is off); start it with log_bin")
+    return FilePosition(found["binlog_snapshot_file"], int(found["binlog_snapshot_position"]))
+
+
+def end_snapshot(conn: Connection) -> None:
+    """End the transaction of `begin_snapshot`."""
+    _rows(conn, "COMMIT")
+
+
+def xa_prepared(conn: Connection) -> int:
+    """How many XA transactions stand prepared: their rows are in the binlog, and no SELECT sees them yet."""
+    return len(_rows(conn, "XA RECOVER"))
+
+
+def xa_prepares(conn: Connection) -> int:
+    """How many XA PREPARE the server has run; unchanged over a while, none was prepared in it."""
+    return int(_rows(conn, "SHOW GLOBAL STATUS LIKE 'Com_xa_prepare'")[0][1])
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def tables(conn: Connection) -> list[str]:
+    """Every table that we may see, as "db.table", sorted; no views, none of the server's own."""
+    marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
+    found = _rows(
+        conn,
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES"
+        f" WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks})",
+        SYSTEM_SCHEMAS,
+    )
+    return sorted(f"{database}.{table}" for database, table in found)
+
+
+def table_schema(conn: Connection, table_id: str) -> TableSchema:
+    """What the table looks like now, field ids 1..n, `key` empty without identity. SourceLost if it is not there."""
+    return _schema(conn, table_id)[0]
+
+
+def _schema(conn: Connection, table_id: str) -> tuple[TableSchema, list[str]]:
+    database, table = split_table_id(table_id)
+    described = _rows(
+        conn,
+        "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, EXTRA, TABLE_NAME"
+        " FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
+        (database, table),
+    )
+    described = [row for row in described if row[5] == table]
+    if not described:
+        raise SourceLost(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
+    element_id = len(described)
+    columns = []
+    for field_id, (name, kind, nullable, charset, extra, _) in enumerate(described, start=1):
+        vector = parse_type(kind).base == "vector"
+        element_id += vector
+        columns.append(
+            Column(
+                name=name,
+                field_id=field_id,
+                mysql_type=kind,
+                nullable=nullable == "YES",
+                charset=charset,
+                generated="GENERATED" in extra.upper() and "DEFAULT_GENERATED" not in extra.upper(),
+                element_id=element_id if vector else None,
+            )
+        )
+    key, faults = _identity(conn, table_id)
+    return TableSchema(table_id=table_id, columns=tuple(columns), key=key, last_field_id=element_id), faults
+
+
+def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], list[str]]:
+    database, table = split_table_id(table_id)
+    indexes: dict[str, list[tuple[str | None, str | None, str | None]]] = {}
+    for index, column, part, nullable, owner in _rows(
+        conn,
+        "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, NULLABLE, TABLE_NAME FROM information_schema.STATISTICS"
+        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+        (database, table),
+    ):
+        if owner == table:
+            indexes.setdefault(index, []).append((column, part, nullable))
+    not_null = {
+        index: parts
+        for index, parts in indexes.items()
+        if all(column is not None and nullable != "YES" for column, _, nullable in parts)
+    }
+    whole = {index: parts for index, parts in not_null.items() if all(part is None for _, part, _ in parts)}
+    if whole:
+        best = min(whole, key=lambda index: (index != "PRIMARY", len(whole[index]), index))
+        return tuple(str(column) for column, _, _ in whole[best]), []
+    if not_null:
+        return (), [
+            f"{table_id} has no identity: its key {min(not_null)} covers only a prefix of a column;"
+            " add a primary key, or a unique key over whole NOT NULL columns"
+        ]
+    return (), [f"{table_id} has no identity; add a primary key, or a unique key over NOT NULL columns"]
+
+
+def describe(conn: Connection, of: Server, table_id: str) -> TableInfo:
+    """All that is to be known of a table before it is captured. SourceLost if there is no such table."""
+    database, table = split_table_id(table_id)
+    found = _rows(
+        conn,
+        "SELECT TABLE_TYPE, ENGINE, TABLE_ROWS, AVG_ROW_LENGTH, TABLE_NAME FROM information_schema.TABLES"
+        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        (database, table),
+    )
+    found = [row for row in found if row[4] == table]
+    if not found:
+        raise SourceLost(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
+    kind, engine, rows, row_bytes, _ = found[0]
+    schema, faults = _schema(conn, table_id)
+    if kind == "SYSTEM VERSIONED":
+        faults.append(
+            f"{table_id} keeps its history (system versioning), which can't be captured; leave it out of the list"
+        )
+    if (engine or "").lower() not in _transactional(conn):
+        faults.append(
+            f"{table_id} has the engine {engine}, which has no transactions, so no consistent snapshot;"
+            f" ALTER TABLE {_of(table_id)} ENGINE=InnoDB, or leave it out of the list"
+        )
+    for column in schema.columns:
+        try:
+            arrow_type(column.mysql_type)
+        except SourceLost as error:
+            faults.append(f"{table_id}, column {column.name}: {error.cause}")
+    faults += _unlogged_cascades(conn, of, table_id)
+    integer_key = len(schema.key) == 1 and parse_type(schema.split_key_type[0]).base in _INTEGER_BASES
+    return TableInfo(
+        schema=schema,
+        engine=engine or "",
+        rows=int(rows or 0),
+        row_bytes=int(row_bytes or 0),
+        integer_key=integer_key,
+        faults=tuple(faults),
+    )
+
+
+_INTEGER_BASES = frozenset(("tinyint", "smallint", "mediumint", "int", "bigint"))
+
+
+def _transactional(conn: Connection) -> frozenset[str]:
+    found = _rows(conn, "SELECT ENGINE FROM information_schema.ENGINES WHERE TRANSACTIONS = 'YES'")
+    return frozenset(engine.lower() for (engine,) in found)
+
+
+def _unlogged_cascades(conn: Connection, of: Server, table_id: str) -> list[str]:
+    # MySQL logs the child's rows since 9.6, unless InnoDB is told to cascade itself; MariaDB and older ones never.
+    if of.mysql and variables(conn, "innodb_native_foreign_keys").get("innodb_native_foreign_keys", "ON") == "OFF":
+        return []
+    database, table = split_table_id(table_id)
+    found = _rows(
+        conn,
+        "SELECT CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE, REFERENCED_TABLE_NAME, TABLE_NAME"
+        " FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s",
+        (database, table),
+    )
+    logged = ("NO ACTION", "RESTRICT")
+    return [
+        f"{table_id} changes by the foreign key {name} (ON DELETE {on_delete}, ON UPDATE {on_update} from {parent}),"
+        " which this server does not write to its binlog; make the key RESTRICT, or leave the table out of the list"
+        for name, on_delete, on_update, parent, owner in found
+        if owner == table and not (on_delete in logged and on_update in logged)
+    ]
+
+
+# --- keys and chunks --------------------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|-?\.[0-9]+")
+_TIME = re.compile(r"[-0-9:. ]+")
+_BY_NUMBER = frozenset(("enum", "set", "bit"))
+_TIMES = frozenset(("date", "datetime", "timestamp", "time"))
+_BYTES = frozenset(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"))
+
+
+def _comparable(column: Column) -> str:
+    """The expression that sorts and compares as the key's index does."""
+    name, base = quoted(column.name), parse_type(column.mysql_type).base
+    return f"{name}+0" if base in _BY_NUMBER else name
+
+
+def _printed(column: Column) -> str:
+    """The expression that prints a key's value so that `literal` can say it again."""
+    base = parse_type(column.mysql_type).base
+    if base == "float":
+        return f"CAST({quoted(column.name)} AS DOUBLE)"
+    return f"HEX({quoted(column.name)})" if base in _BYTES else _comparable(column)
+
+
+def _key(schema: TableSchema, row: Sequence[str]) -> Key:
+    return tuple(
+        {"hex": value} if parse_type(column.mysql_type).base in _BYTES else value
+        for column, value in zip(schema.key_columns, row, strict=True)
+    )
+
+
+def literal(column: Column, value: KeyValue) -> str:
+    """SQL text of a key's value. ProtocolError if it is not of the column's kind (so nothing is injected)."""
+    base = parse_type(column.mysql_type).base
+    if base in _BYTES:
+        if isinstance(value, dict) and re.fullmatch(r"([0-9A-Fa-f]{2})*", value.get("hex", "?")):
+            return f"x'{value['hex']}'"
+    elif isinstance(value, str):
+        if base in _TIMES and _TIME.fullmatch(value):
+            return f"'{value}'"
+        if base in ("float", "double") and _NUMBER.fullmatch(value):
+            return value if "e" in value.lower() else value + "e0"
+        if base in ("char", "varchar", "tinytext", "text", "mediumtext", "longtext"):
+            return f"_utf8mb4 x'{value.encode().hex()}'"
+        if base not in _TIMES and _NUMBER.fullmatch(value):
+            return value
+    raise ProtocolError(f"{value!r} is no value of the key column {column.name} {column.mysql_type}")
+
+
+def _from(schema: TableSchema, start: Key) -> str:
+    return _bounded(schema, start, ">", ">=")
+
+
+def _before(schema: TableSchema, end: Key) -> str:
+    return _bounded(schema, end, "<", "<")
+
+
+def _bounded(schema: TableSchema, bound: Key, strict: str, last: str) -> str:
+    """key >= bound or key < bound, as the expanded OR, answered from the index (a row comparison is not)."""
+    names = [_comparable(column) for column in schema.key_columns]
+    values = [literal(column, value) for column, value in zip(schema.key_columns, bound, strict=True)]
+    cases = []
+    for at in range(len(names)):
+        equal = [f"{names[i]} = {values[i]}" for i in range(at)]
+        operator = last if at == len(names) - 1 else strict
+        cases.append(" AND ".join([*equal, f"{names[at]} {operator} {values[at]}"]))
+    return cases[0] if len(cases) == 1 else "(" + " OR ".join(f"({case})" for case in cases) + ")"
+
+
+def range_condition(schema: TableSchema, start: Key | None, end: Key | None) -> str:
+    """`start <= key < end` as a condition on the table; None is an open end, and '1' stands for no condition."""
+    parts = [_from(schema, start)] if start is not None else []
+    parts += [_before(schema, end)] if end is not None else []
+    return " AND ".join(parts) or "1"
+
+
+def key_range(conn: Connection, schema: TableSchema) -> tuple[int, int] | None:
+    """Smallest and largest value of an integer key; None if the table is empty."""
+    key = quoted(schema.key[0])
+    sql = f"SELECT MIN({key}), MAX({key}) FROM {_of(schema.table_id)}"
+    low, high = _rows(conn, sql, table=schema.table_id)[0]
+    return None if low is None else (int(low), int(high))
+
+
+def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: int) -> Key | None:
+    """The key that lies `rows` rows after `start` in the order of the index (None: after the first row).
+
+    None if the table ends before. One walk over `rows` entries of the index; nothing is sorted.
+    """
+    printed = ", ".join(_printed(column) for column in schema.key_columns)
+    order = ", ".join(quoted(name) for name in schema.key)
+    found = _rows(
+        conn,
+        f"SELECT {printed} FROM {_of(schema.table_id)} WHERE {range_condition(schema, start, None)}"
+        f" ORDER BY {order} LIMIT 1 OFFSET {int(rows)}",
+        table=schema.table_id,
+    )
+    return _key(schema, found[0]) if found else None
+
+
+def select_rows(schema: TableSchema, start: Key | None, end: Key | None) -> str:
+    """The SELECT of one chunk: every column of the schema, in its order, each as the decoders read it.
+
+    FLOAT goes out as DOUBLE, since the text protocol prints just six digits of a FLOAT.
+    """
+    columns = ", ".join(
+        f"CAST({quoted(column.name)} AS DOUBLE)"
+        if parse_type(column.mysql_type).base == "float"
+        else quoted(column.name)
+        for column in schema.columns
+    )
+    return f"SELECT {columns} FROM {_of(schema.table_id)} WHERE {range_condition(schema, start, end)}"
+
+
+def collations(conn: Connection, schema: TableSchema) -> Mapping[str, str]:
+    """The collation of each text column."""
+    database, table = split_table_id(schema.table_id)
+    found = _rows(
+        conn,
+        "SELECT COLUMN_NAME, COLLATION_NAME, TABLE_NAME FROM information_schema.COLUMNS"
+        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND COLLATION_NAME IS NOT NULL",
+        (database, table),
+    )
+    return {name: collation for name, collation, owner in found if owner == table}
+
+
+# --- preflight --------------------------------------------------------------------------------------------------------
+
+
+def preflight(config: PipelineConfig) -> None:
+    """Check the source of a pipeline before anything is written: ConfigError with every fault, each with its remedy.
+
+    Faults are: an unknown host, a refused user, the server's settings, missing grants, a list of tables that
+    matches nothing, a start that is purged. Unavailable if the server can't be reached now. Nothing is changed on it.
+    """
+    source = Source.of(config.source)
+    with closing(connect(source)) as conn:
+        chosen = config.select(tables(conn))
+        found = faults(conn, tables=chosen)
+        if not chosen:
+            found.append(
+                f"tables: {', '.join(config.tables)} matches none of the tables that {source} may see; correct the"
+                " list, or GRANT SELECT on them"
+            )
+        if not found:
+            try:
+                start_position(conn, server(conn), config.start)
+            except SourceLost as error:
+                found.append(f"start: {error.cause}")
+    if found:
+        raise ConfigError(*found)
+
+
+def faults(conn: Connection, *, tables: Sequence[str] = ()) -> list[str]:
+    """Every fault of the server, our grants and the visibility of `tables`, each a sentence with its remedy."""
+    found: list[str] = []
+    of = server(conn)
+    user = _rows(conn, "SELECT CURRENT_USER()")[0][0]
+    account = "@".join(f"'{part}'" for part in user.rsplit("@", 1))
+    found += _settings(conn, of)
+    if not any("log_bin" in fault for fault in found):
+        found += _replication_grants(conn, of, account)
+    for table_id in tables:
+        found += _readable(conn, table_id, account)
+    return found
+
+
+def _settings(conn: Connection, of: Server) -> list[str]:
+    wanted = {"binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}
+    found = variables(conn, "log_bin", *wanted, "binlog_row_value_options", "log_slave_updates", "log_replica_updates")
+    if found.get("log_bin", "OFF") != "ON":
+        return ["The server writes no binlog (log_bin is off); start it with log_bin"]
+    faults = []
+    for name, value in wanted.items():
+        is_now = found.get(name)
+        if is_now is None and name == "binlog_row_metadata":
+            faults.append(f"The server has no {name}: it is too old; use MySQL 8.0 or MariaDB 10.5 and newer")
+        elif is_now is not None and is_now.upper() != value:
+            faults.append(f"{name} is {is_now}, not {value}; SET GLOBAL {name} = '{value}' and let sessions reconnect")
+    if found.get("binlog_row_value_options"):
+        faults.append(
+            "binlog_row_value_options is PARTIAL_JSON, so the binlog lacks whole JSON values;"
+            " SET GLOBAL binlog_row_value_options = '' and let sessions reconnect"
+        )
+    logged = found.get("log_replica_updates", found.get("log_slave_updates", "ON"))
+    if logged == "OFF":
+        status = dict(_rows(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slave_running', 'Slaves_running')"))
+        if any(value not in ("OFF", "0") for value in status.values()):
+            name = "log_replica_updates" if "log_replica_updates" in found else "log_slave_updates"
+            faults.append(
+                f"The server is a replica and {name} is off, so its binlog lacks its source's changes; turn it on"
+            )
+    return faults
+
+
+def _replication_grants(conn: Connection, of: Server, account: str) -> list[str]:
+    faults = []
+    try:
+        _, _, do_db, ignore_db, *_ = _log_status(conn, of)
+        if do_db or ignore_db:
+            faults.append(
+                f"The server leaves databases out of its binlog (binlog-do-db={do_db}, binlog-ignore-db={ignore_db}),"
+                " so their changes can't be seen; remove these options"
+            )
+    except ConfigError:
+        grant = "REPLICATION CLIENT" if of.mysql else "BINLOG MONITOR"
+        faults.append(f"{account} may not see the binlog's position; GRANT {grant} ON *.* TO {account}")
+    if not _may_replicate(conn):
+        faults.append(f"{account} may not read the binlog; GRANT REPLICATION SLAVE ON *.* TO {account}")
+    if of.mysql:
+        try:
+            xa_prepared(conn)
+        except CutlineError:
+            faults.append(f"{account} may not see prepared XA transactions; GRANT XA_RECOVER_ADMIN ON *.* TO {account}")
+    return faults
+
+
+def _may_replicate(conn: Connection) -> bool:
+    """Register as a replica, which is over when the connection ends: no other question is the same on all servers."""
+    # COM_REGISTER_SLAVE: server id, three empty strings (host, user, password), port, rank, source's id
+    payload = struct.pack("<IBBBHII", 0xFFFF_FFFE, 0, 0, 0, 0, 0, 0)
+    try:
+        with seam(f"{conn.host}:{conn.port}"):
+            conn._execute_command(0x15, payload)  # type: ignore[attr-defined]
+            conn._read_packet()  # type: ignore[no-untyped-call]
+    except ConfigError:
+        return False
+    return True
+
+
+def _readable(conn: Connection, table_id: str, account: str) -> list[str]:
+    database, _ = split_table_id(table_id)
+    try:
+        _rows(conn, f"SELECT * FROM {_of(table_id)} LIMIT 0", table=table_id)
+    except SourceLost as error:
+        if isinstance(error.__cause__, pymysql.MySQLError) and error.__cause__.args[0] in _NO_SELECT:
+            return [f"{account} may not read {table_id}; GRANT SELECT ON {quoted(database)}.* TO {account}"]
+        return [f"{table_id} can't be read: {error.cause}"]
+    return []
