@@ -1,0 +1,1 @@
+"""Tests, and the servers, simulation and benchmarks they run on."""

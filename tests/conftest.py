@@ -1,0 +1,153 @@
+"""Fixtures of all tests: the servers, a fresh database, and the check that a session leaves no process behind."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.servers import Database, MariaDB, Missing, MySQL, Redis, Server
+
+ROOT = Path(__file__).resolve().parent.parent
+SESSION_MARK = "CUTLINE_TEST_SESSION"
+LEAVE_SECONDS = 15.0
+
+_numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to test a compiled module that is older than its source: it would be imported in the source's place."""
+    for source in (ROOT / "services" / "reader" / "rows.py",):
+        for compiled in source.parent.glob(f"{source.stem}.*.so"):
+            if source.exists() and source.stat().st_mtime > compiled.stat().st_mtime:
+                pytest.exit(f"{compiled.name} is older than {source.name}: run `make setup`", returncode=2)
+
+
+@contextlib.contextmanager
+def started(server: Server) -> Iterator[None]:
+    """Run a server; where the machine can't have it, skip by name and reason, and fail in CI."""
+    try:
+        server.start()
+    except Missing as reason:
+        message = f"{server.name}: {reason}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must have every server; {message}")
+        pytest.skip(message)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+def left_running(mark: str) -> list[psutil.Process]:
+    """The processes that carry this session's mark in their environment, orphans too, but this one and pyspark's JVM.
+
+    The JVM of a Spark session in the test process ends with the process, not before.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.environ().get(SESSION_MARK) != mark:
+                continue
+            line = " ".join(process.cmdline())
+            own = process.ppid() == os.getpid()
+            if own and ("org.apache.spark" in line or "multiprocessing.resource_tracker" in line):
+                continue
+            found.append(process)
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_running() -> Iterator[None]:
+    """After all other fixtures are down, no process that the session started may live on; those that do are killed."""
+    mark = uuid.uuid4().hex
+    os.environ[SESSION_MARK] = mark
+    yield
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while (left := left_running(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    said = []
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            said.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
+            process.kill()
+    assert not said, "the tests left processes running (now killed):\n" + "\n".join(said)
+
+
+@pytest.fixture(scope="session")
+def mariadb(nothing_left_running: None) -> Iterator[MariaDB]:
+    """One MariaDB for the session; a test that stops it must start it again."""
+    server = MariaDB()
+    with started(server):
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql(nothing_left_running: None) -> Iterator[MySQL]:
+    """One MySQL with GTIDs for the session; a test that stops it must start it again."""
+    server = MySQL()
+    with started(server):
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql_nogtid(nothing_left_running: None) -> Iterator[MySQL]:
+    """One MySQL without GTIDs for the session."""
+    server = MySQL(gtid=False)
+    with started(server):
+        yield server
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def source(request: pytest.FixtureRequest) -> Database:
+    """The test runs once on each server."""
+    server: Database = request.getfixturevalue(request.param)
+    return server
+
+
+@pytest.fixture
+def fresh_database() -> Iterator[Callable[[Database], str]]:
+    """Makes an empty database on a server and gives its name; it is dropped after the test."""
+    made: list[tuple[Database, str]] = []
+
+    def make(server: Database) -> str:
+        name = f"t{next(_numbers)}_{uuid.uuid4().hex[:6]}"
+        server.execute(f"CREATE DATABASE {name}")
+        made.append((server, name))
+        return name
+
+    yield make
+    for server, name in made:
+        if server.pid is not None:
+            server.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+@pytest.fixture
+def database(source: Database, fresh_database: Callable[[Database], str]) -> str:
+    """The name of an empty database on `source`."""
+    return fresh_database(source)
+
+
+@pytest.fixture(scope="session")
+def redis_server(nothing_left_running: None) -> Iterator[Redis]:
+    """One Redis for the session; `redis_url` gives it empty."""
+    server = Redis()
+    with started(server):
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: Redis) -> str:
+    """The URL of a Redis that is empty at the start of the test."""
+    redis_server.start()
+    redis_server.flush()
+    return redis_server.url

@@ -1,0 +1,630 @@
+"""Real servers for tests, benchmarks and the demo: MariaDB, MySQL 9.7 and Redis, private and on loopback only.
+
+Each server has its own free port and its own data folder, and is a context manager::
+
+    with MySQL(gtid=False) as server:
+        server.execute("CREATE DATABASE shop")
+
+`stop` (terminate, then kill) and `kill` end the process and keep the data, `start` takes it up again on the same port,
+`close` (the end of the `with`) also removes the data. Should the process that owns a server die without closing it, a
+watcher (a shell that reads a pipe) kills the server and removes its data.
+
+A data folder is the copy of a template that is initialised once per server version, so that a start takes about a
+second. MySQL comes from Debian's unstable suite by `debootstrap`, once, into the cache folder (`CUTLINE_CACHE`, else
+`$XDG_CACHE_HOME/cutline`, else `~/.cache/cutline`), and runs there by chroot, without any mount: its data folders are
+inside. What a machine can't have raises `Missing`, with the reason.
+
+`python -m tests.servers` prepares everything (`make setup` does it); with `--run mariadb|mysql|redis` it starts one
+server, says where it is, and ends it at Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import pymysql
+import redis
+
+HOST = "127.0.0.1"
+START_SECONDS = 90.0
+STOP_SECONDS = 60.0
+CDC_USER = "cdc"
+CDC_PASSWORD = "cdc-secret"
+TEMPLATE_RECIPE = "1"  # count up when templates must be made anew
+
+Option = str | int | float | bool | None
+
+
+class Missing(Exception):
+    """This machine can't have that server; the message says why and what would help."""
+
+
+class ServerFailed(RuntimeError):
+    """A server did not start, or ended by itself; the message has the end of its log."""
+
+
+def cache_folder() -> Path:
+    """The folder that outlives checkouts: MySQL's system folder and the templates."""
+    chosen = os.environ.get("CUTLINE_CACHE")
+    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cutline"
+    base.mkdir(parents=True, exist_ok=True)
+    return base.resolve()
+
+
+def free_port() -> int:
+    """A port that was free a moment ago; who takes it must be ready to try again."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def built_once(target: Path) -> Iterator[Path | None]:
+    """Yield a temporary folder to fill, renamed to `target` if the block succeeds; None if `target` is there already.
+
+    One process builds, the others wait for it. A crash leaves no half-built target.
+    """
+    if target.exists():
+        yield None
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target.with_name(target.name + ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.exists():
+            yield None
+            return
+        for leftover in target.parent.glob(target.name + ".tmp-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        building = Path(tempfile.mkdtemp(prefix=target.name + ".tmp-", dir=target.parent))
+        building.chmod(0o755)
+        try:
+            yield building
+            building.rename(target)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+
+
+def program(name: str, package: str) -> str:
+    """The full path of a program; `Missing` names the Debian package that has it."""
+    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
+    if found is None:
+        raise Missing(f"no {name} on this machine: install the Debian package {package}")
+    return found
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The last lines of a log, for messages."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
+
+
+class Process:
+    """One child process, and its watcher, which ends it and removes `folder` if this Python process dies first."""
+
+    def __init__(self, command: Sequence[str], log: Path, folder: Path) -> None:
+        with open(log, "ab") as output:
+            # Its own session, so that a Ctrl-C in the terminal reaches the tests and not the server.
+            self.popen = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True
+            )
+        # A line on its input: all is well, go. End of input: our process is gone. The server stays our child until it
+        # is reaped, and the watcher is sent away before that, so its pid can't be another process's.
+        script = 'read -r line && exit 0; kill -KILL "$1"; sleep 0.2; rm -rf "$2"'
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", script, "watcher", str(self.popen.pid), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def end(self, first: signal.Signals) -> None:
+        """Send `first`, wait, then SIGKILL; done when the process is reaped."""
+        with contextlib.suppress(BrokenPipeError):
+            self._watcher.communicate(b"done\n")
+        # The process may have ended by itself: then send_signal does nothing.
+        self.popen.send_signal(first)
+        try:
+            self.popen.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+
+
+class Server:
+    """What the three servers share: a folder, a port, and the life of the process, as the module tells."""
+
+    name: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.host = HOST
+        self.port = 0
+        self.folder: Path | None = None
+        self._process: Process | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The server's own pid; None while it doesn't run."""
+        if self._process is None or self._process.popen.poll() is not None:
+            return None
+        return self._process.popen.pid
+
+    @property
+    def log(self) -> Path:
+        """The server's output, over all its starts."""
+        assert self.folder is not None
+        return self.folder / "server.log"
+
+    def log_end(self, lines: int = 15) -> str:
+        """The last lines of the log, for messages."""
+        return tail(self.log, lines) if self.folder is not None else "(no log)"
+
+    def start(self) -> None:
+        """Start on the data there is (at first: fresh) and return when it answers; nothing happens if it runs."""
+        if self.pid is not None:
+            return
+        if self._process is not None:
+            self._process.end(signal.SIGKILL)  # ended by itself: reaped, its watcher sent away
+            self._process = None
+        if self.folder is None:
+            self.folder = self._make_folder()
+        tries = 1 if self.port else 3  # another process may take the port between the look and the bind
+        for attempt in range(1, tries + 1):
+            self.port = self.port or free_port()
+            try:
+                self._process = Process(self._command(), self.log, self.folder)
+                self._wait_until_it_answers(self._process.popen)
+                return
+            except BaseException as error:
+                if self._process is not None:
+                    self._process.end(signal.SIGKILL)
+                    self._process = None
+                if not isinstance(error, ServerFailed) or attempt == tries:
+                    raise
+                self.port = 0
+
+    def stop(self) -> None:
+        """End the process by SIGTERM, after a while by SIGKILL; the data stays."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the process by SIGKILL; the data stays as it was."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop and start, on the same port and data."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop, and remove the data."""
+        self._end(signal.SIGTERM)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
+
+    def _end(self, first: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.end(first)
+            self._process = None
+
+    def _wait_until_it_answers(self, popen: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            if popen.poll() is not None:
+                raise ServerFailed(f"{self.name} ended with {popen.returncode} at its start:\n{self.log_end()}")
+            if self._answers():
+                return
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.name} gave no answer in {START_SECONDS:.0f} s:\n{self.log_end()}")
+            time.sleep(0.03)
+
+    def _make_folder(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix=f"cutline-{self.name}-"))
+
+    def _command(self) -> list[str]:
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        raise NotImplementedError
+
+
+class Database(Server):
+    """What MariaDB and MySQL share.
+
+    `user` and `password` are those of the capturing user, who has exactly the grants that Cutline asks for (`GRANTS`);
+    `root_user` has all, without a password. `connect` and `execute` are root's.
+    `strict=True`: each commit is synced to disk (`sync_binlog=1`, `innodb_flush_log_at_trx_commit=1`); else commits
+    survive a kill of the server, not one of the machine. `options` are server options; they win over ours, None leaves
+    one of ours out, True and False are ON and OFF.
+    """
+
+    flavour: ClassVar[Literal["mariadb", "mysql"]]
+    GRANTS: ClassVar[tuple[str, ...]]
+    SMALL: ClassVar[dict[str, Option]]
+    """Options that keep a template small."""
+
+    def __init__(self, *, strict: bool = False, **options: Option) -> None:
+        super().__init__()
+        self.user = CDC_USER
+        self.password = CDC_PASSWORD
+        self.root_user = "root"
+        self.root_password = ""
+        self.version = ""
+        self.strict = strict
+        self.options = options
+        self._makes_template = False
+
+    def connect(self, **keywords: Any) -> pymysql.connections.Connection[Any]:
+        """A connection of root's, autocommit, `+00:00`; keywords go to `pymysql.connect` and win."""
+        arguments: dict[str, Any] = {
+            "user": self.root_user,
+            "password": self.root_password,
+            "autocommit": True,
+            "charset": "utf8mb4",
+            "init_command": "SET time_zone = '+00:00'",
+            "local_infile": True,
+            "connect_timeout": 10,
+        }
+        if self._makes_template:
+            arguments["unix_socket"] = str(self.folder / "s") if self.folder else ""
+        else:
+            arguments |= {"host": self.host, "port": self.port}
+        connection: pymysql.connections.Connection[Any] = pymysql.connect(**arguments | keywords)
+        return connection
+
+    def connect_as_cdc(self, **keywords: Any) -> pymysql.connections.Connection[Any]:
+        """A connection of the capturing user's."""
+        return self.connect(**{"user": self.user, "password": self.password} | keywords)
+
+    def execute(self, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]:
+        """Run statements as root, each committed, on one new connection; the rows of the last one."""
+        with contextlib.closing(self.connect(database=database)) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def scalar(self, statement: str, database: str | None = None) -> Any:
+        """The first column of the only row."""
+        ((value, *_),) = self.execute(statement, database=database)
+        return value
+
+    def start(self) -> None:
+        """As `Server.start`; afterwards `version` is known."""
+        super().start()
+        if not self.version:
+            self.version = str(self.scalar("SELECT VERSION()")).split("-")[0]
+
+    def _common_options(self) -> dict[str, Option]:
+        return {
+            "bind-address": self.host,
+            "port": self.port,
+            "skip-name-resolve": True,
+            "server-id": self.port,
+            "log-bin": "binlog",
+            "binlog-format": "ROW",
+            "binlog-row-image": "FULL",
+            "binlog-row-metadata": "FULL",
+            "sync-binlog": 1 if self.strict else 0,
+            "innodb-flush-log-at-trx-commit": 1 if self.strict else 2,
+            "innodb-buffer-pool-size": "64M",
+            "character-set-server": "utf8mb4",
+            "max-allowed-packet": "128M",
+            "local-infile": True,
+            "performance-schema": False,
+            "max-connections": 200,
+        }
+
+    def _spelt(self, options: dict[str, Option]) -> list[str]:
+        chosen = options | {key.replace("_", "-"): value for key, value in self.options.items()}
+        return [
+            f"--{key}={('ON' if value else 'OFF') if isinstance(value, bool) else value}"
+            for key, value in chosen.items()
+            if value is not None
+        ]
+
+    def _answers(self) -> bool:
+        try:
+            self.connect(connect_timeout=2).close()
+        except pymysql.err.OperationalError as error:
+            if error.args[0] in (2003, 2013, 2002, 2006):  # not listening yet, or closed while starting
+                return False
+            raise
+        return True
+
+    def _filled(self, folder: Path) -> Path:
+        try:
+            self._fill(folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return folder
+
+    def _users(self) -> list[str]:
+        """What makes the users in a template. Root@'%' because without name resolution 127.0.0.1 is not localhost."""
+        return [
+            "CREATE USER 'root'@'%'",
+            "GRANT ALL PRIVILEGES ON *.* TO 'root'@'%' WITH GRANT OPTION",
+            f"CREATE USER '{CDC_USER}'@'%' IDENTIFIED BY '{CDC_PASSWORD}'",
+            f"GRANT {', '.join(self.GRANTS)} ON *.* TO '{CDC_USER}'@'%'",
+        ]
+
+    def _template(self, version: str) -> Path:
+        """The initialised data folder of this version, made at its first use."""
+        recipe = hashlib.sha256("\n".join([TEMPLATE_RECIPE, *self._users()]).encode()).hexdigest()[:8]
+        target = cache_folder() / "templates" / f"{self.flavour}-{version}-{recipe}"
+        with built_once(target) as building:
+            if building is not None:
+                maker = type(self)()
+                maker.options = {"log_bin": None, "skip_log_bin": True, **self.SMALL}
+                maker._makes_template = True
+                with maker:
+                    maker.execute(*self._users())
+                    maker.stop()
+                    assert maker.folder is not None
+                    shutil.copytree(maker.folder / "data", building, dirs_exist_ok=True)
+                    (building / "auto.cnf").unlink(missing_ok=True)  # each copy is a server of its own
+        return target
+
+    def _fill(self, folder: Path) -> None:
+        """Make the folder `data` in an empty folder: the copy of a template, or initialised for one."""
+        if self._makes_template:
+            with open(folder / "server.log", "ab") as output:
+                done = subprocess.run(
+                    self._initialise(folder),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    timeout=300,
+                    check=False,
+                    cwd="/",
+                )
+            if done.returncode != 0:
+                raise ServerFailed(f"{self.name} could not be initialised:\n{tail(folder / 'server.log')}")
+        else:
+            shutil.copytree(self._template(self._program_version()), folder / "data")
+
+    def _program_version(self) -> str:
+        """The version that the program says of itself, for the template's name."""
+        said = subprocess.run(
+            [*self._program(), "--version"], capture_output=True, text=True, check=True, cwd="/"
+        ).stdout
+        return said.split("Ver ", 1)[1].split()[0].replace("/", "_")
+
+    def _program(self) -> list[str]:
+        raise NotImplementedError
+
+    def _initialise(self, folder: Path) -> list[str]:
+        raise NotImplementedError
+
+
+class MariaDB(Database):
+    """MariaDB of Debian's package.
+
+    With only SELECT, `information_schema.referential_constraints` is empty; SHOW CREATE TABLE tells the foreign keys.
+    `@@server_uid` is a hash of the machine and the port: a new data folder has the same, the same data on another port
+    another one. So it names no server history.
+    """
+
+    name = flavour = "mariadb"
+    GRANTS = ("SELECT", "REPLICATION SLAVE", "BINLOG MONITOR")
+    SMALL: ClassVar[dict[str, Option]] = {"innodb_log_file_size": "4M"}
+
+    def _program(self) -> list[str]:
+        return [program("mariadbd", "mariadb-server")]
+
+    def _initialise(self, folder: Path) -> list[str]:
+        return [
+            program("mariadb-install-db", "mariadb-server"),
+            "--no-defaults",
+            f"--datadir={folder / 'data'}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            f"--innodb-log-file-size={self.SMALL['innodb_log_file_size']}",
+            *(["--user=root"] if os.geteuid() == 0 else []),
+        ]
+
+    def _users(self) -> list[str]:
+        # The anonymous users of a new folder shadow 'cdc'@'%' on connections from localhost.
+        return ["DELETE FROM mysql.global_priv WHERE user = ''", "FLUSH PRIVILEGES", *super()._users()]
+
+    def _make_folder(self) -> Path:
+        folder = super()._make_folder()
+        return self._filled(folder)
+
+    def _command(self) -> list[str]:
+        assert self.folder is not None
+        own: dict[str, Option] = {
+            "datadir": str(self.folder / "data"),
+            "socket": str(self.folder / "s"),
+            "tmpdir": str(self.folder),
+            "pid-file": str(self.folder / "pid"),
+            "innodb-fast-shutdown": 1,
+        }
+        if os.geteuid() == 0:  # as root it starts only when told so
+            own["user"] = "root"
+        return [*self._program(), "--no-defaults", *self._spelt(self._common_options() | own)]
+
+
+class MySQL(Database):
+    """MySQL of Debian's unstable suite, in its own system folder, by chroot: only root can run it.
+
+    `gtid=False` turns GTIDs off: 9.7 has them on by default, 8.x off.
+    """
+
+    name = flavour = "mysql"
+    GRANTS = ("SELECT", "REPLICATION SLAVE", "REPLICATION CLIENT", "XA_RECOVER_ADMIN")
+    SMALL: ClassVar[dict[str, Option]] = {"innodb_redo_log_capacity": "8M"}
+
+    def __init__(self, *, gtid: bool = True, strict: bool = False, **options: Option) -> None:
+        super().__init__(strict=strict, **options)
+        self.gtid = gtid
+
+    @staticmethod
+    def system() -> Path:
+        """The system folder; built at its first use, which takes about a minute."""
+        target = cache_folder() / "mysql-sid"
+        if os.geteuid() != 0:
+            raise Missing("MySQL runs by chroot, which only root may do")
+        with built_once(target) as building:
+            if building is None:
+                return target
+            command = [program("debootstrap", "debootstrap"), "--variant=minbase", "--include=mysql-server-core", "sid"]
+            log = target.with_name("mysql-sid.log")
+            path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
+            with open(log, "wb") as output:
+                done = subprocess.run(
+                    [*command, str(building)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    timeout=900,
+                    check=False,
+                    env={**os.environ, "PATH": path},
+                )
+            if done.returncode != 0:
+                raise Missing(f"debootstrap of MySQL failed with {done.returncode}:\n{tail(log)}")
+            shutil.rmtree(building / "var" / "cache" / "apt", ignore_errors=True)
+        return target
+
+    def _program(self) -> list[str]:
+        return [program("chroot", "coreutils"), str(self.system()), "/usr/sbin/mysqld"]
+
+    def _inside(self, path: Path) -> str:
+        return "/" + str(path.relative_to(self.system()))
+
+    def _initialise(self, folder: Path) -> list[str]:
+        return [
+            *self._program(),
+            "--no-defaults",
+            "--initialize-insecure",
+            "--user=root",
+            f"--datadir={self._inside(folder / 'data')}",
+            f"--innodb-redo-log-capacity={self.SMALL['innodb_redo_log_capacity']}",
+        ]
+
+    def _make_folder(self) -> Path:
+        return self._filled(Path(tempfile.mkdtemp(prefix="cutline-", dir=self.system() / "srv")))
+
+    def _command(self) -> list[str]:
+        assert self.folder is not None
+        own: dict[str, Option] = {
+            "user": "root",
+            "datadir": self._inside(self.folder / "data"),
+            "socket": self._inside(self.folder / "s"),
+            "tmpdir": self._inside(self.folder),
+            "pid-file": self._inside(self.folder / "pid"),
+            "secure-file-priv": "NULL",
+            "mysqlx": False,
+        }
+        gtid = self.gtid and not self._makes_template
+        own |= {"gtid-mode": gtid, "enforce-gtid-consistency": gtid}
+        return [*self._program(), "--no-defaults", *self._spelt(self._common_options() | own)]
+
+
+class Redis(Server):
+    """Redis of Debian's package; keeps nothing on disk, so that a restart empties it. `options` are redis-server's."""
+
+    name = "redis"
+
+    def __init__(self, **options: Option) -> None:
+        super().__init__()
+        self.options = options
+
+    @property
+    def url(self) -> str:
+        """What `CUTLINE_REDIS_URL` takes."""
+        return f"redis://{self.host}:{self.port}/0"
+
+    def client(self, **keywords: Any) -> redis.Redis:
+        """A synchronous client of bytes; keywords go to `redis.Redis`."""
+        return redis.Redis(host=self.host, port=self.port, **keywords)
+
+    def flush(self) -> None:
+        """Remove everything."""
+        with self.client() as client:
+            client.flushall()
+
+    def _command(self) -> list[str]:
+        settings: dict[str, Option] = {
+            "bind": self.host,
+            "port": self.port,
+            "dir": str(self.folder),
+            "save": "",
+            "appendonly": "no",
+            "daemonize": "no",
+        }
+        settings |= {key.replace("_", "-"): value for key, value in self.options.items()}
+        pairs = [(f"--{key}", str(value)) for key, value in settings.items() if value is not None]
+        return [program("redis-server", "redis-server"), *(word for pair in pairs for word in pair)]
+
+    def _answers(self) -> bool:
+        try:
+            with self.client() as client:
+                client.ping()
+        except redis.exceptions.ConnectionError:
+            return False
+        return True
+
+
+def prepare() -> list[str]:
+    """Build what later starts need, and name what this machine can't have."""
+    missing: list[str] = []
+    for make in (MariaDB, MySQL, Redis):
+        begun = time.monotonic()
+        try:
+            with make() as server:
+                version = (
+                    server.version if isinstance(server, Database) else server.client().info("server")["redis_version"]
+                )
+                print(f"{server.name} {version} starts ({time.monotonic() - begun:.1f} s)", flush=True)
+        except Missing as reason:
+            missing.append(f"{make.name}: {reason}")
+    return missing
+
+
+def main() -> int:
+    """Prepare, or run one server until Ctrl-C; see the module."""
+    parser = argparse.ArgumentParser(prog="python -m tests.servers", description=main.__doc__)
+    parser.add_argument("--run", choices=["mariadb", "mysql", "redis"], help="start this server and stay")
+    chosen = parser.parse_args().run
+    if chosen is None:
+        missing = prepare()
+        for line in missing:
+            print(f"cutline: this machine can't have {line}", file=sys.stderr)
+        return 1 if missing and os.environ.get("CI") == "true" else 0
+    servers: dict[str, type[MariaDB] | type[MySQL] | type[Redis]] = {"mariadb": MariaDB, "mysql": MySQL, "redis": Redis}
+    with servers[chosen]() as server:
+        where = f"{server.name} on {server.host}:{server.port}, pid {server.pid}"
+        who = f"; root without password; {server.user} with {server.password}" if isinstance(server, Database) else ""
+        print(f"{where}{who}; Ctrl-C ends it", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
