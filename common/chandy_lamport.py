@@ -2,14 +2,14 @@
 
 "Distributed Snapshots: Determining Global States of Distributed Systems", ACM TOCS 3(1), 1985. The rules, for process p:
 
-- Marker-sending rule: p records its state, then sends one marker along each outbound channel *before* any further message
-  (`_record`: the marker effects come first, and the driver keeps their order).
+- Marker-sending rule: p records its state, then sends one marker along each outbound channel *before* any further
+  message (`_record`: the marker effects come first, and the driver keeps their order).
 - Marker-receiving rule for channel c: if p has not recorded its state, it records it, and the state of c is empty;
   otherwise the state of c is what came along c after p recorded and before this marker (`_marker`).
 
-It relies on: every channel is FIFO and loses nothing (common/channels.py ends the epoch otherwise); one checkpoint at a time
-(the enumerator starts N only after N-1 is in the journal). A machine may hold a marker back for a bounded while (a reader
-inside a transaction): that is a slow channel, so whatever comes after the marker on it waits too.
+It relies on: every channel is FIFO and loses nothing (common/channels.py ends the epoch otherwise); one checkpoint at
+a time (the enumerator starts N only after N-1 is in the journal). A machine may hold a marker back for a bounded
+while (a reader inside a transaction): that is a slow channel, so whatever comes after the marker on it waits too.
 
 What must change together: `Marker` in messages.py, and the writer's rule that a message belongs to the first checkpoint
 above `after`.

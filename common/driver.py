@@ -1,6 +1,7 @@
 """Driving a machine: facts in, effects out in order, channels on both sides. All waiting of a service happens here.
 
-The order of durability, once for the whole of Cutline; nothing of a later line may happen before all of the earlier ones:
+The order of durability, once for the whole of Cutline; nothing of a later line may happen before all of the earlier
+ones:
 
 1. the data of checkpoint N is durable (writers: staged files fsynced under their final names);
 2. each member's part of N is saved (parts, fsynced);
@@ -10,8 +11,8 @@ The order of durability, once for the whole of Cutline; nothing of a later line 
 6. tags, `main` and `_cutline.publications` are made from publication N, as often as it takes.
 
 A message is *taken* (trimmed from its stream, its credit returned) when all effects of its fact are carried out.
-If anything of an epoch fails, everything of that epoch stops, and its cause is told by the service's presence; the leader
-starts the next epoch. Blocking calls run in threads behind `Loop.spawn` or an awaited `to_thread`.
+If anything of an epoch fails, everything of that epoch stops, and its cause is told by the service's presence; the
+leader starts the next epoch. Blocking calls run in threads behind `Loop.spawn` or an awaited `to_thread`.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ class Clock:
 class Loop:
     """One machine's run: takes facts one by one and awaits `perform` for each effect, in order.
 
-    `perform` must return when the effect's place in the order is secure: a `Send` when it is queued on its channel, an append
-    when the file has it. What takes long and needs no order goes to `spawn`, whose result, if it is an Event, is told.
+    `perform` must return when the effect's place in the order is secure: a `Send` when it is queued on its channel,
+    an append when the file has it. What takes long and needs no order goes to `spawn`, whose result, if it is an
+    Event, is told.
     """
 
     def __init__(
@@ -129,7 +131,8 @@ class Links:
         self._inbound = {stream_name(pipeline, epoch, peer, name): peer for peer in inbound}
         self._receiver = Receiver(redis, self._inbound)
         self._senders = {
-            peer: Sender(redis, stream_name(pipeline, epoch, name, peer), credit_bytes=CREDIT_BYTES) for peer in outbound
+            peer: Sender(redis, stream_name(pipeline, epoch, name, peer), credit_bytes=CREDIT_BYTES)
+            for peer in outbound
         }
         self._used: set[str] = set()
 
@@ -139,7 +142,9 @@ class Links:
         if isinstance(order.message, Records):
             body = order.message.body
         self._used.add(order.receiver)
-        await self._senders[order.receiver].send(encode(order.message), body, counted=isinstance(order.message, Records))
+        await self._senders[order.receiver].send(
+            encode(order.message), body, counted=isinstance(order.message, Records)
+        )
 
     async def pump(self, loop: Loop) -> None:
         """Hand every message that comes to the loop; returns its credit when it was taken."""
@@ -179,8 +184,8 @@ Join = Callable[[PipelineStore, dict[str, Any], int], Coroutine[Any, Any, None]]
 class Host:
     """One service process of the mesh: says that it is there, and takes part in every pipeline whose plan names it.
 
-    `join(store, entry, index)` runs its member (number `index` of its role) in the epoch of that journal entry, until it is
-    cancelled or fails. A failure is told by the presence and touches no other pipeline.
+    `join(store, entry, index)` runs its member (number `index` of its role) in the epoch of that journal entry, until
+    it is cancelled or fails. A failure is told by the presence and touches no other pipeline.
     """
 
     def __init__(self, role: str, redis: Redis, store: Store) -> None:

@@ -77,5 +77,7 @@ class Machine(Protocol):
     def ready(self) -> bool:
         """Whether a marker may be taken now (a reader inside a transaction says no)."""
 
-    def cut(self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
+    def cut(
+        self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
+    ) -> list[Effect]:
         """The local snapshot for `checkpoint` is complete: `state`, and what was in flight on each inbound channel."""

@@ -6,7 +6,8 @@ reader -> writer     : Records, ChunkEnd, ChunkDropped, Marker
 writer -> enumerator : PartSaved
 
 A message is a frozen dataclass. On the wire it is a JSON header, whose keys are the field's camelCase names (splitId,
-tableId, splitKeyType, splitStart, splitEnd), and, for `Records`, a body: Arrow IPC bytes, which nothing here looks into.
+tableId, splitKeyType, splitStart, splitEnd), and, for `Records`, a body: Arrow IPC bytes, which nothing here looks
+into.
 """
 
 from __future__ import annotations
@@ -264,14 +265,32 @@ def decode(header: dict[str, Any], body: Any = None) -> Message:
     """The message of a header. Raises ProtocolError for a foreign or incomplete one."""
     cls = _TYPES.get(str(header.get("type")))
     if cls is None:
-        raise ProtocolError(f"message type {header.get('type')!r} is not known to this version; run one version of Cutline in a mesh")
+        raise ProtocolError(
+            f"message type {header.get('type')!r} is not known to this version; run one version of Cutline in a mesh"
+        )
     try:
         message: Message = from_plain(cls, header)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise ProtocolError(f"message {cls.__name__} can't be read: {error}; run one version of Cutline in a mesh") from error
+        raise ProtocolError(
+            f"message {cls.__name__} can't be read: {error}; run one version of Cutline in a mesh"
+        ) from error
     if body is not None and isinstance(message, Records):
         message = dataclasses.replace(message, body=body)
     return message
 
 
-__all__ = [*_TYPES, "CompletedSplit", "High", "Key", "Low", "Message", "Position", "SnapshotSplit", "camel", "decode", "encode", "from_plain", "to_plain"]
+__all__ = [
+    *_TYPES,
+    "CompletedSplit",
+    "High",
+    "Key",
+    "Low",
+    "Message",
+    "Position",
+    "SnapshotSplit",
+    "camel",
+    "decode",
+    "encode",
+    "from_plain",
+    "to_plain",
+]

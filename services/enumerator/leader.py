@@ -1,15 +1,18 @@
-"""Leading a pipeline: who may, in which epoch, and when checkpoints start. Wraps the enumerator's Chandy-Lamport process.
+"""Leading a pipeline: who may, in which epoch, and when checkpoints start. Wraps the enumerator's Chandy-Lamport
+process.
 
-    idle -(lease)-> reading -(journal)-> gathering -(members)-> proposing -(entry written)-> opening -(streams)-> leading
+    idle -(lease)-> reading -(journal)-> gathering -(members)-> proposing -(entry written)-> opening -(streams)->
+    leading
       ^                ^------------------------------------------------(member or channel lost, slot refused)-------'
       '--- lease lost, from anywhere                halted: epochs in a row ended by what trying again can't mend
 
-The lease in Redis is liveness, the journal is safety. Every epoch and every checkpoint is one numbered slot of the journal,
-written by put-if-absent, so two leaders can't both go on: who is refused a slot, by an entry that is not its own, is deposed
-and mute, reads the journal again, and tries the next slot while it holds the lease. An epoch's number is its slot, and so is a
-checkpoint's; the checkpoint in flight dies with its epoch, whose entry takes the slot.
+The lease in Redis is liveness, the journal is safety. Every epoch and every checkpoint is one numbered slot of the
+journal, written by put-if-absent, so two leaders can't both go on: who is refused a slot, by an entry that is not its
+own, is deposed and mute, reads the journal again, and tries the next slot while it holds the lease. An epoch's number
+is its slot, and so is a checkpoint's; the checkpoint in flight dies with its epoch, whose entry takes the slot.
 
-It relies on: lost answers of the store come back as `EntryRefused` with our own nonce (the entry is there) or are asked again.
+It relies on: lost answers of the store come back as `EntryRefused` with our own nonce (the entry is there) or are
+asked again.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ MAX_HALTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A service that is there: `failed` is why it gave up its part of epoch `failed_epoch`, if it did; `halts` if trying
+    """A service that is there: `failed` is why it gave up its part of epoch `failed_epoch`, if it did; `halts` if
+    trying
     again can't help (corrupt, foreign, lost at the source)."""
 
     incarnation: str

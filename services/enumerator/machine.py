@@ -4,13 +4,14 @@
 
 - Splits are pulled: a reader says how many it has room for; what it holds unstarted is asked back for an idle one.
 - A report is accepted once, if its split is out with that attempt and generation; anything else is late and ignored.
-- When a table's chunks are all reported, their watermarks are folded into one pair and the table goes to the incremental
-  split (FLIP-27's completed snapshot splits; DBLog's watermarks). Cause before effect on every channel is what makes any
-  consistent cut hold a table's chunk rows before its first change.
+- When a table's chunks are all reported, their watermarks are folded into one pair and the table goes to the
+  incremental split (FLIP-27's completed snapshot splits; DBLog's watermarks). Cause before effect on every channel is
+  what makes any consistent cut hold a table's chunk rows before its first change.
 - It is the initiator of checkpoints. A checkpoint's entry is written when every member's part is in the store.
 
-Restore: state at the cut, then the reports that were in flight (`recorded`), then whatever is out and not reported goes back to
-the queue with the next attempt. No report is acknowledged or asked for again: a report is on one side of the cut or recorded.
+Restore: state at the cut, then the reports that were in flight (`recorded`), then whatever is out and not reported
+goes back to the queue with the next attempt. No report is acknowledged or asked for again: a report is on one side of
+the cut or recorded.
 
 What must change together: `snapshot`/`restored`, and `_entry` with the journal's form (common/store.py).
 """
@@ -316,7 +317,8 @@ class Enumerator:
 
     def _prepare(self, table: Table, item: TableFound) -> None:
         if item.schema is None:
-            table.phase, table.cause = QUARANTINED, item.fault or "the table is gone at the source; create it or take it off the list"
+            table.phase = QUARANTINED
+            table.cause = item.fault or "the table is gone at the source; create it or take it off the list"
             return
         table.schema, table.estimate = item.schema, item.estimate
         table.splitter = Splitter(
@@ -475,7 +477,9 @@ class Enumerator:
         """Collect for `checkpoint` from here on. Called just before `Process.start`."""
         self.collecting = Collecting(checkpoint=checkpoint, kept=kept, started_at=now)
 
-    def cut(self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
+    def cut(
+        self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
+    ) -> list[Effect]:
         """Every reader's marker is back."""
         collecting = self._in_flight(checkpoint)
         collecting.state, collecting.recorded = state, recorded
@@ -510,8 +514,10 @@ class Enumerator:
 
     def _entry(self, collecting: Collecting) -> dict[str, Any]:
         """The journal's entry: what a restore from this cut would know, and the files that belong to it."""
-        at_cut = Enumerator.restored(self.plan, {"state": collecting.state, "recorded": to_recorded(collecting.recorded)})
-        self.accepted = {key: n for key, n in self.accepted.items() if key not in at_cut.accepted}  # the rest is of the next
+        part = {"state": collecting.state, "recorded": to_recorded(collecting.recorded)}
+        at_cut = Enumerator.restored(self.plan, part)
+        # what was accepted after the cut belongs to the next checkpoint
+        self.accepted = {key: n for key, n in self.accepted.items() if key not in at_cut.accepted}
         stream = collecting.stream
         staged, schemas, tables = [], {}, {}
         for file in collecting.staged:
@@ -579,13 +585,23 @@ class Enumerator:
         state = part["state"]
         for t in state["tables"]:
             schema = TableSchema.from_json(t["schema"]) if t["schema"] else None
+            splitter = None
+            if schema is not None and t["splitter"]:
+                splitter = Splitter.restored(t["tableId"], t["generation"], schema, t["splitter"])
             machine.tables[t["tableId"]] = Table(
-                table_id=t["tableId"], generation=t["generation"], phase=t["phase"], schema=schema,
-                splitter=Splitter.restored(t["tableId"], t["generation"], schema, t["splitter"]) if schema and t["splitter"] else None,
-                low=Low.from_json(t["low"]) if t["low"] else None, high=High.from_json(t["high"]) if t["high"] else None,
-                completed=list(from_plain(tuple[CompletedSplit, ...], t["completed"])), splits_done=t["splitsDone"],
-                rows_done=t["rowsDone"], estimate=t["estimate"], cause=t["cause"],
-            )  # fmt: skip
+                table_id=t["tableId"],
+                generation=t["generation"],
+                phase=t["phase"],
+                schema=schema,
+                splitter=splitter,
+                low=Low.from_json(t["low"]) if t["low"] else None,
+                high=High.from_json(t["high"]) if t["high"] else None,
+                completed=list(from_plain(tuple[CompletedSplit, ...], t["completed"])),
+                splits_done=t["splitsDone"],
+                rows_done=t["rowsDone"],
+                estimate=t["estimate"],
+                cause=t["cause"],
+            )
         out = from_plain(tuple[SnapshotSplit, ...], state["out"])
         machine.out = {split.split_id: (split, "") for split in out}
         machine.todo = deque(from_plain(tuple[SnapshotSplit, ...], state["todo"]))
@@ -602,7 +618,7 @@ class Enumerator:
         return machine
 
     def _recorded(self, channel: str, message: Message) -> list[Effect]:
-        """A report that was in flight: its orders to the incremental split are due in the new epoch, all else is asked anew."""
+        """A report that was in flight: its orders to the incremental split are due now, all else is asked anew."""
         match message:
             case SplitReport():
                 effects = self._report(message)

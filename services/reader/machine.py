@@ -1,24 +1,24 @@
 """The reader: reads chunks, and, if it holds the incremental split, follows the binlog.
 
-Chunks. A reader holds at most `HELD_SPLITS`; one is read at a time, batch by batch, each batch asked for when the one before
-is on its channel (so credits bound memory). `ChunkEnd` and the report go out in one step, with no marker between: a chunk
-commits by its last message.
+Chunks. A reader holds at most `HELD_SPLITS`; one is read at a time, batch by batch, each batch asked for when the one
+before is on its channel (so credits bound memory). `ChunkEnd` and the report go out in one step, with no marker
+between: a chunk commits by its last message.
 
     queued -> reading -> (reported | failed)          queued -> released
 
-The incremental split. One stream with two cursors in its state: *main*, and at most one *catch-up* cursor that all tables
-of a round share. A cursor is asked for changes with `ReadChanges`, and answers with exactly one `ChangesRead`.
+The incremental split. One stream with two cursors in its state: *main*, and at most one *catch-up* cursor that all
+tables of a round share. A cursor is asked for changes with `ReadChanges`, and answers with exactly one `ChangesRead`.
 
     table:  waiting -> catch-up -> main -> live (main has passed its highest high)        any -> gone
 
-- Who may join. Between an ask and its answer the position that counts is not known: a table let in meanwhile would lose what
-  the answer skipped. So `pending` tables are judged when no ask of main is open: a table whose low main has not passed joins
-  main; any other waits for the next round. A round's tables are fixed when it starts.
-- Meeting. Catch-up reads up to where main stands. When it arrives and main has gone on, main is held until catch-up arrives
-  again; both stand between two transactions at the same place, and the tables move over in one step.
+- Who may join. Between an ask and its answer the position that counts is not known: a table let in meanwhile would
+  lose what the answer skipped. So `pending` tables are judged when no ask of main is open: a table whose low main has
+  not passed joins main; any other waits for the next round. A round's tables are fixed when it starts.
+- Meeting. Catch-up reads up to where main stands. When it arrives and main has gone on, main is held until catch-up
+  arrives again; both stand between two transactions at the same place, and the tables move over in one step.
 - Order. `_seq` is this machine's own count over both cursors and the only order of changes.
-- Markers are taken between two transactions (`ready`), except inside one of over `INSIDE_ROWS` rows, where the checkpoint
-  is marked `inside`: it is applied and never published.
+- Markers are taken between two transactions (`ready`), except inside one of over `INSIDE_ROWS` rows, where the
+  checkpoint is marked `inside`: it is applied and never published.
 
 Watermarks after DBLog (Andreakis and Papapanagiotou 2020) and FLIP-27; which event a table's watermarks let through is
 decided by the cursor (services/reader/binlog.py) from the `Route`s that are given with each ask.
@@ -381,7 +381,8 @@ class Reader:
         held = self.tables.get(message.table_id)
         if held is not None and held.generation >= message.generation:
             raise ProtocolError(
-                f"{self.name} was given generation {message.generation} of {message.table_id} and holds {held.generation}"
+                f"{self.name} was given generation {message.generation} of {message.table_id},"
+                f" and holds {held.generation}"
             )
         self.tables[message.table_id] = StreamTable(
             table_id=message.table_id,
@@ -430,7 +431,9 @@ class Reader:
         for fault in event.faults:
             if of_this_cursor(fault):
                 del self.tables[fault.table_id]
-                effects.append(self._report(fault.table_id, fault.generation, "restart" if fault.restart else "fault", fault.cause))
+                effects.append(
+                    self._report(fault.table_id, fault.generation, "restart" if fault.restart else "fault", fault.cause)
+                )
         return effects + self._go_on()
 
     def _go_on(self) -> list[Effect]:
@@ -594,7 +597,9 @@ class Reader:
                 live=t["live"],
             )
 
-    def cut(self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
+    def cut(
+        self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
+    ) -> list[Effect]:
         """A reader has one inbound channel, so its cut is complete with its state."""
         self._closing[checkpoint] = self._stream_entry() if self.stream else {}
         return [SavePart(checkpoint=checkpoint, state=state)]

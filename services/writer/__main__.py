@@ -51,7 +51,8 @@ class Staging:
 
     def stage(self, order: StageCut) -> tuple[dict[str, Any], ...]:
         """Close the cut's files; each is durable under its final name when this returns."""
-        return tuple(self._open.pop(name).close() for name in [*order.changes, *order.chunks])
+        names: tuple[ChangesFile | ChunkFile, ...] = (*order.changes, *order.chunks)
+        return tuple(self._open.pop(name).close() for name in names)
 
     def drop(self, order: Drop) -> None:
         """Forget the file of an attempt."""
@@ -75,9 +76,7 @@ class Member:
         readers = tuple(f"reader-{i}" for i in range(len(entry["members"]["readers"])))
         process = Process(Writer(), inbound=readers, outbound=(), recording=False, after=epoch)
         self.staging = Staging(store, epoch, host.incarnation)
-        self.links = Links(
-            host.redis, store.name, epoch, f"writer-{index}", inbound=readers, outbound=(ENUMERATOR,)
-        )
+        self.links = Links(host.redis, store.name, epoch, f"writer-{index}", inbound=readers, outbound=(ENUMERATOR,))
         self.loop = Loop(process.handle, self._perform)
 
     async def run(self) -> None:

@@ -1,11 +1,12 @@
 """The writer: puts records into files and says, at each cut, which files belong to it.
 
-It never blocks and never holds a marker: what comes before a channel's marker N belongs to N, what comes after it to a later
-checkpoint (`MessageReceived.after` tells; Chandy and Lamport's channel state goes straight into the file of its checkpoint).
+It never blocks and never holds a marker: what comes before a channel's marker N belongs to N, what comes after it to
+a later checkpoint (`MessageReceived.after` tells; Chandy and Lamport's channel state goes straight into the file of
+its checkpoint).
 
 - Changes of one (table, generation, schema) between two markers are one file.
-- A chunk's rows may flow across markers into the file of its (split, attempt); the file belongs to the checkpoint whose marker
-  follows its `ChunkEnd`. A file without one is dropped with the epoch.
+- A chunk's rows may flow across markers into the file of its (split, attempt); the file belongs to the checkpoint
+  whose marker follows its `ChunkEnd`. A file without one is dropped with the epoch.
 
 It keeps no state over an epoch: whatever is not named by a journal entry is read and sent again.
 """
@@ -148,7 +149,9 @@ class Writer:
         """Nothing: its state at a cut is the files that the cut names."""
         return {}
 
-    def cut(self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
+    def cut(
+        self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
+    ) -> list[Effect]:
         """Every channel's marker has come: whatever came before them is the checkpoint's."""
         changes = tuple(file for file in self.changes if file.after < checkpoint)
         chunks = tuple(file for after, file in self.ended if after < checkpoint)

@@ -189,5 +189,9 @@ class Changer(threading.Thread):
                 (("EWR", "JFK", "LGA")[pick(3)], f"2013-{1 + pick(12):02}-{1 + pick(28):02} {pick(24):02}:00:00"),
             )
         if luck < 0.97:
-            return "airports", cursor.execute("UPDATE airports SET alt = alt + 1 WHERE tz = %s ORDER BY faa LIMIT 1", (-pick(11),))
-        return "airlines", cursor.execute("UPDATE airlines SET name = CONCAT('Air ', %s) WHERE carrier = 'YV'", (pick(99),))
+            return "airports", cursor.execute(
+                "UPDATE airports SET alt = alt + 1 WHERE tz = %s ORDER BY faa LIMIT 1", (-pick(11),)
+            )
+        return "airlines", cursor.execute(
+            "UPDATE airlines SET name = CONCAT('Air ', %s) WHERE carrier = 'YV'", (pick(99),)
+        )
