@@ -1,4 +1,4 @@
-"""`python -m services.enumerator`: leads every pipeline of the store whose lease it gets, and stands by for the others."""
+"""`python -m services.enumerator`: leads every pipeline of the store whose lease it gets, stands by for the others."""
 
 from __future__ import annotations
 

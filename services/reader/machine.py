@@ -63,6 +63,7 @@ from common.schema import TableSchema
 ENUMERATOR = "enumerator"
 HELD_SPLITS = 2
 INSIDE_ROWS = 200_000
+NEAR_BYTES = 4 << 20
 MAIN, CATCH_UP = "main", "catch-up"
 
 
@@ -525,8 +526,9 @@ class Reader:
 
     @staticmethod
     def _close(catch_up: Position, main: Position) -> bool:
-        """Near enough to main that holding main for one more read of catch-up costs little (within 4 MiB of one file)."""
-        return catch_up.server == main.server and catch_up.file == main.file and main.offset - catch_up.offset < 4 << 20
+        """Near enough to main that holding it for one more read of catch-up costs little."""
+        one_file = catch_up.server == main.server and catch_up.file == main.file
+        return one_file and main.offset - catch_up.offset < NEAR_BYTES
 
     def _read(self, name: str, cursor: Cursor, *, until: Position | None, at_boundary: bool = False) -> ReadChanges:
         routes = {table.table_id: table.route() for table in self._tables_of(name)}
