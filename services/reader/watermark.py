@@ -192,9 +192,9 @@ class ChunkHighs:
     def kept(self, changes: pa.Table, *, server: str, locate: Locate | None) -> pa.Array:
         """`admits` for a batch of changes at once: a boolean a row.
 
-        `changes` has the key's columns and `_file` and `_pos`, where the row's event starts: a high watermark lies between
-        two transactions, so an event that starts at or after it belongs to a transaction that ends past it. MySQL is asked
-        at most once, and only of rows whose answer differs between chunks.
+        `changes` has the key's columns and `_file` and `_pos`, where the row's event starts: a high watermark lies
+        between two transactions, so an event that starts at or after it belongs to a transaction that ends past it.
+        MySQL is asked at most once, and only of rows whose answer differs between chunks.
         """
         self._at_home(server)
         files = changes["_file"].combine_chunks()
@@ -213,8 +213,8 @@ class ChunkHighs:
     def _at_home(self, server: str) -> None:
         if server != self.highest.server:
             raise SourceLost(
-                f"A watermark of server {self.highest.server} can't be compared with server {server}: the source changed;"
-                " the table starts its next generation"
+                f"A watermark of server {self.highest.server} can't be compared with server {server}: the source"
+                " changed; the table starts its next generation"
             )
 
 
