@@ -24,7 +24,10 @@ class SpokenBuild(build_ext):
             built = self.get_ext_fullpath(ext.name)
             if os.path.exists(built):
                 os.remove(built)  # a stale build would shadow the newer source
-            print(f"cutline: {ext.name} is not compiled ({error}); the interpreted file is used, many times slower", file=sys.stderr)
+            print(
+                f"cutline: {ext.name} is not compiled ({error}); the interpreted file is used, many times slower",
+                file=sys.stderr,
+            )
 
 
 def extensions() -> list[Extension]:

@@ -434,11 +434,11 @@ class MariaDB(Database):
     SMALL: ClassVar[dict[str, Option]] = {"innodb_log_file_size": "4M"}
 
     def _program(self) -> list[str]:
-        return [program("mariadbd", "mariadb-server")]
+        return [program("mariadbd", "mariadb-server-core")]
 
     def _initialise(self, folder: Path) -> list[str]:
         return [
-            program("mariadb-install-db", "mariadb-server"),
+            program("mariadb-install-db", "mariadb-server-core"),
             "--no-defaults",
             f"--datadir={folder / 'data'}",
             "--auth-root-authentication-method=normal",

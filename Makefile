@@ -1,0 +1,135 @@
+# Cutline: every command of CI and of a developer. `make demo` and `make test` set up what they need, on a fresh Debian machine too.
+#
+#   make setup      Debian packages, virtual environment, compiled modules, Spark's jars, test servers (fast when done)
+#   make check      ruff, and mypy --strict on the product
+#   make test       unit, simulation and integration tests        (PYTEST_ARGS= for more)
+#   make simulate   the simulation alone, SEEDS=10000             (a failing seed replays)
+#   make bench      one JSON line a measurement
+#   make demo       a real database into an Iceberg lake, under changes and kills
+#   make test-full  all of make test, the acceptance tests, and more seeds
+#   make clean      what was built in this folder; the cache folder (~/.cache/cutline) stays
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+SEEDS ?= 10000
+PYTEST_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# The product looks for the jars in the same place (pyproject.toml says which they are).
+JARS := $(or $(CUTLINE_SPARK_JARS),$(HOME)/.cache/cutline/jars)
+
+COMPILED := $(wildcard services/reader/rows.py)
+SUITES := $(wildcard tests/unit tests/simulation tests/integration)
+
+.PHONY: setup check test simulate bench demo test-full clean debian jars servers
+
+setup: debian $(VENV)/.built jars servers
+
+# ---- Debian packages: asked for only where a program is missing ----------------------------------------------------
+
+debian:
+	@missing=(); \
+	need() { type -P "$$1" >/dev/null || [ -x "/usr/sbin/$$1" ] || missing+=("$${@:2}"); }; \
+	need mariadbd mariadb-server-core mariadb-client-core; \
+	need redis-server redis-server; \
+	need debootstrap debootstrap debian-archive-keyring; \
+	need java openjdk-17-jre-headless; \
+	need mvn maven; \
+	need gcc gcc libc6-dev; \
+	need g++ g++; \
+	need ps procps; \
+	need $(PYTHON) python3; \
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); \
+	$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null || missing+=(python3-dev); \
+	[ $${#missing[@]} -eq 0 ] && exit 0; \
+	if [ "$$(id -u)" -ne 0 ] || ! type -P apt-get >/dev/null; then \
+		echo "cutline: this machine lacks what these Debian packages bring: $${missing[*]}. Install them (or run 'make setup' as root on Debian)." >&2; exit 1; \
+	fi; \
+	echo "cutline: installing $${missing[*]}"; \
+	if [ ! -e /usr/sbin/policy-rc.d ]; then \
+		printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d; \
+		trap 'rm -f /usr/sbin/policy-rc.d' EXIT; \
+	fi; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update -qq </dev/null; \
+	apt-get install -y -qq --no-install-recommends "$${missing[@]}" </dev/null >/dev/null
+
+# ---- virtual environment and compiled modules ----------------------------------------------------------------------
+
+$(VENV)/.packages: pyproject.toml | debian
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cutline: Python 3.11 or newer is needed; name it by make PYTHON=...")'
+	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
+	@$(PY) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+	  print(*p["build-system"]["requires"], *p["project"]["dependencies"], *p["project"]["optional-dependencies"]["dev"], sep="\n")' > $(VENV)/packages.txt
+	@$(PY) -m pip install -q --disable-pip-version-check -r $(VENV)/packages.txt </dev/null
+	@touch $@
+
+# New top-level packages and changed compiled sources need the editable install again.
+$(VENV)/.built: $(VENV)/.packages setup.py $(COMPILED) $(wildcard $(COMPILED:.py=.pxd)) $(wildcard */__init__.py)
+	@rm -f $(COMPILED:.py=.*.so)  # should the build fail, no older module may stand in for the source
+	@$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . </dev/null
+	@for source in $(COMPILED); do \
+		compgen -G "$${source%.py}.*.so" >/dev/null || echo "cutline: $$source could not be compiled (is there a C compiler?); it is interpreted, many times slower" >&2; \
+	done
+	@touch $@
+
+# ---- Spark's jars, by the coordinates of pyproject.toml ------------------------------------------------------------
+
+jars: $(VENV)/.packages
+	@mkdir -p "$(JARS)"; \
+	$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["tool"]["cutline"]["jars"], sep="\n")' | \
+	while IFS=: read -r group artifact version; do \
+		file="$$artifact-$$version.jar"; \
+		[ -s "$(JARS)/$$file" ] && continue; \
+		echo "cutline: fetching $$file"; \
+		fresh=$$(mktemp -d "$(JARS)/.fetch-XXXXXX"); \
+		for try in 1 2 3; do \
+			(cd "$$fresh" && mvn -B -q org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy \
+				-Dartifact="$$group:$$artifact:$$version" -DoutputDirectory="$$fresh" </dev/null) && break; \
+			[ $$try -lt 3 ] || { rm -rf "$$fresh"; echo "cutline: Maven could not fetch $$group:$$artifact:$$version" >&2; exit 1; }; \
+			sleep $$((try * 5)); \
+		done; \
+		mv "$$fresh/$$file" "$(JARS)/$$file"; rmdir "$$fresh"; \
+		for old in "$(JARS)/$$artifact"-*.jar; do [ "$$old" = "$(JARS)/$$file" ] || rm -f "$$old"; done; \
+	done
+
+# ---- test servers: MySQL's system folder and the data templates ----------------------------------------------------
+
+servers: $(VENV)/.servers
+
+$(VENV)/.servers: $(VENV)/.packages tests/servers.py
+	@$(PY) -m tests.servers
+	@touch $@
+
+# ---- what CI and developers run ------------------------------------------------------------------------------------
+
+check: $(VENV)/.built
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy --strict $(wildcard common services spark_writer)
+
+test: setup
+	$(VENV)/bin/pytest $(SUITES) $(PYTEST_ARGS)
+
+simulate: $(VENV)/.built
+	$(PY) -m tests.simulation --seeds $(SEEDS)
+
+bench: setup
+	@$(PY) -m tests.bench
+
+demo: setup
+	@$(PY) -m tests.acceptance.demo
+
+test-full: setup
+	$(VENV)/bin/pytest $(SUITES) tests/acceptance $(PYTEST_ARGS)
+	$(PY) -m tests.simulation --seeds $(SEEDS)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f $(COMPILED:.py=.*.so)
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
