@@ -118,7 +118,7 @@ class Statuses:
         yield from families.values()
 
     def _age(self, moment: float | None) -> float | None:
-        return None if moment is None else max(0.0, self._now - moment)
+        return max(0.0, self._now - moment) if moment else None
 
 
 def _get(parts: Mapping[str, Any], *path: str) -> Any:

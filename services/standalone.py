@@ -139,7 +139,11 @@ class Supervisor:
                     )
                 pause = 0.0 if one.quick_deaths == 1 else min(LONGEST_PAUSE_SECONDS, 0.25 * 2**one.quick_deaths)
                 one.due_at = now + pause
-                how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                how = (
+                    f"was ended by {signal.Signals(-code).name}"
+                    if code < 0
+                    else f"ended with {code} ({one.last_words()})"
+                )
                 told.append(
                     f"the {one.name} ({pid}) {how}; it is started again" + (f" in {pause:.1f} s" if pause else "")
                 )

@@ -119,7 +119,7 @@ def _line(name: str, one: Mapping[str, Any], rates: Rates, now: float) -> TableL
 
 
 def _age(moment: float | None, now: float) -> float | None:
-    return None if moment is None else max(0.0, now - moment)
+    return max(0.0, now - moment) if moment else None
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,9 @@
 """The pipeline file and the environment: what is accepted, what is refused and how it is said."""
 
+import re
 import textwrap
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -210,3 +212,15 @@ def test_no_setting_of_the_environment_is_read_anywhere_else() -> None:
             name = word.strip("(),.;:=[]{}'")
             if name.startswith("CUTLINE_") and name.isupper():
                 assert name in listed, f"{path.relative_to(root)} reads {name}, which common/config.py does not list"
+
+
+@pytest.mark.parametrize("file", ["docker-compose.yml", "k8s/base/services.yaml", "Dockerfile"])
+def test_what_is_deployed_names_settings_and_modules_that_exist(file: str) -> None:
+    text = (Path(config.__file__).parents[1] / file).read_text()
+    assert set(re.findall(r"CUTLINE_[A-Z_]+", text)) <= {one.name for one in settings()}
+    for module in re.findall(r"python, -m, ([\w.]+)\]", text):
+        assert find_spec(module) is not None, f"{file} starts {module}, which is not there"
+
+
+def test_the_example_pipeline_of_kubernetes_is_a_good_one() -> None:
+    assert load(Path(config.__file__).parents[1] / "k8s/base/pipeline.yaml").name == "shop"
