@@ -37,7 +37,7 @@ from zlib import crc32
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
-from common.errors import ProtocolError, Unavailable
+from common.errors import ConfigError, ProtocolError, Unavailable
 from common.wire import Command, Wire, answered
 
 FRAGMENT_BYTES = 8 << 20
@@ -459,7 +459,7 @@ class Receiver:
         self._patience = _Patience(patience_seconds, "receiving")
         self._wire = Wire(redis)
         self._trim_wire = Wire(redis)
-        self._trim_lock = asyncio.Lock()
+        self._trim_task: asyncio.Task[None] | None = None
         self._receiving = False
         self._largest = 4096
 
@@ -481,29 +481,34 @@ class Receiver:
                 return messages
 
     async def taken(self, name: str, count: int | None = None) -> None:
-        """Note that the oldest `count` messages handed out of channel `name` are done with (None: all), which gives
-        their credit back.
+        """Note that the oldest `count` messages handed out of channel `name` are done with (None: all).
 
-        Cheap: mostly the trim travels with the next `receive`. Raises nothing for a Redis that is away, since the
-        next `receive` will.
+        That gives their credit back: the trim travels with the next `receive`, or by itself if one is waiting or much
+        was taken. Never waits for Redis, and raises nothing if it is away: the next `receive` will.
         """
         inlet = self._inlets[name.encode()]
         for _ in range(len(inlet.handed) if count is None else count):
             inlet.taken, size = inlet.handed.popleft()
             inlet.untrimmed_bytes += size
-        if self._receiving or inlet.untrimmed_bytes >= _EAGER_TRIM_BYTES:
-            async with self._trim_lock:
-                if commands := self._trims():
-                    try:
-                        await self._trim_wire.exchange(commands)
-                    except Unavailable:
-                        return
-                    self._trimmed(commands)
+        due = self._receiving or inlet.untrimmed_bytes >= _EAGER_TRIM_BYTES
+        if due and (self._trim_task is None or self._trim_task.done()):
+            self._trim_task = asyncio.get_running_loop().create_task(self._trim(), name="trim")
 
     async def close(self) -> None:
         """Close the connections; the streams stay."""
+        if self._trim_task is not None:
+            self._trim_task.cancel()
+            await asyncio.gather(self._trim_task, return_exceptions=True)
         await self._wire.close()
         await self._trim_wire.close()
+
+    async def _trim(self) -> None:
+        while commands := self._trims():
+            try:
+                await self._trim_wire.exchange(commands)
+            except (Unavailable, ConfigError):
+                return
+            self._trimmed(commands)
 
     def _trims(self) -> list[Command]:
         return [

@@ -20,13 +20,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from common.errors import ConfigError, Unavailable
 
-DEFAULT_TIMEOUT_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0
 _READ_BYTES = 1 << 20
 
 Command = tuple[str | bytes | int | memoryview, ...]
 
 
-def connect(url: str, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Redis:
+def connect(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Redis:
     """Make a client for `url` that never repeats a command; no connection is opened yet.
 
     Every part of Cutline that talks to Redis takes a client made here. Raises ConfigError for an address that can't
@@ -73,10 +73,10 @@ class Wire:
     another command's; the next `exchange` opens a new one.
     """
 
-    def __init__(self, redis: Redis, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        """Take a client made by `connect`; the connection is opened by the first `exchange`."""
+    def __init__(self, redis: Redis) -> None:
+        """Take a client made by `connect`, whose time-out holds; the connection is opened by the first `exchange`."""
         self._pool: Any = redis.connection_pool
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds: float = self._pool.connection_kwargs["socket_timeout"]
         self._connection: Any = None
 
     async def exchange(self, commands: Sequence[Command], *, wait_seconds: float = 0.0) -> list[Any]:
