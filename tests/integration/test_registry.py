@@ -1,0 +1,136 @@
+"""The registry on a real Redis."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis as Client
+
+from common import wire
+from common.channels import create, stream_name
+from common.errors import ProtocolError, Unavailable
+from common.registry import Registry, Service
+from tests.servers import Missing, Redis
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Redis]:
+    try:
+        with Redis() as server:
+            yield server
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+async def redis(server: Redis) -> AsyncIterator[Client]:
+    server.start()
+    server.flush()
+    client = wire.connect(server.url)
+    yield client
+    await client.aclose()
+
+
+def service(incarnation: str, role: str = "reader", **known: Any) -> Service:
+    return Service(incarnation=incarnation, role=role, host="here", pid=42, started_at=1.5, **known)
+
+
+async def test_services_are_listed_by_role_with_what_they_gave_up(redis: Client) -> None:
+    registry = Registry(redis)
+    assert await registry.services() == []
+    writer = service("w1", "writer", failed={"shop": (7, "channel x is lost")})
+    for one in (writer, service("r2"), service("r1")):
+        await registry.announce_presence(one)
+    assert await registry.services() == [service("r1"), service("r2"), writer]
+
+
+async def test_a_service_that_is_silent_for_five_seconds_is_gone(redis: Client) -> None:
+    registry = Registry(redis)
+    await registry.announce_presence(service("r1"))
+    await registry.announce_presence(service("r2"))
+    assert 4000 < await redis.pttl("cutline:service:r1") <= 5000
+    await redis.pexpire("cutline:service:r1", 1)
+    async with asyncio.timeout(5):
+        while await redis.exists("cutline:service:r1"):
+            await asyncio.sleep(0.001)
+    assert await registry.services() == [service("r2")]
+    assert await redis.smembers("cutline:services") == {b"r2"}
+
+
+async def test_a_service_that_leaves_is_gone_at_once(redis: Client) -> None:
+    registry = Registry(redis)
+    await registry.announce_presence(service("r1"))
+    await registry.withdraw_presence("r1")
+    assert await registry.services() == []
+
+
+async def test_a_service_comes_back_by_itself_after_redis_was_emptied(server: Redis, redis: Client) -> None:
+    registry = Registry(redis)
+    await registry.announce_presence(service("r1"))
+    server.flush()
+    assert await registry.services() == []
+    await registry.announce_presence(service("r1"))
+    assert await registry.services() == [service("r1")]
+
+
+async def test_a_pipeline_named_service_does_not_disturb(redis: Client) -> None:
+    registry = Registry(redis)
+    await create(redis, [stream_name("service", 1, "a", "b"), stream_name("services", 1, "a", "b")], {})
+    await registry.announce_presence(service("r1"))
+    assert await registry.services() == [service("r1")]
+
+
+async def test_epochs_are_announced_and_withdrawn(redis: Client) -> None:
+    registry = Registry(redis)
+    assert await registry.epochs() == {}
+    await registry.announce_epoch("shop", 7)
+    await registry.announce_epoch("crm", 1)
+    await registry.announce_epoch("shop", 9)
+    assert await registry.epochs() == {"shop": 9, "crm": 1}
+    await registry.withdraw_epoch("shop")
+    assert await registry.epochs() == {"crm": 1}
+
+
+async def test_each_part_replaces_its_own_status_only(redis: Client) -> None:
+    registry = Registry(redis)
+    await registry.put_status("shop", "reader-0", {"rows": 1})
+    await registry.put_status("shop", "reader-1", {"rows": 2})
+    await registry.put_status("shop", "reader-0", {"rows": 3, "cause": "Zürich"})
+    assert await registry.status("shop") == {"reader-0": {"rows": 3, "cause": "Zürich"}, "reader-1": {"rows": 2}}
+    assert await registry.status("crm") == {}
+
+
+async def test_requests_are_taken_once_in_their_order(redis: Client) -> None:
+    registry = Registry(redis)
+    for i in range(3):
+        await registry.request("shop", {"kind": "pause", "i": i})
+    taken = await asyncio.gather(*(registry.take_requests("shop") for _ in range(5)))
+    assert [request["i"] for requests in taken for request in requests] == [0, 1, 2]
+    assert await registry.take_requests("shop") == []
+
+
+async def test_forgetting_a_pipeline_leaves_the_others(redis: Client) -> None:
+    registry = Registry(redis)
+    for pipeline in ("shop", "crm"):
+        await registry.announce_epoch(pipeline, 1)
+        await registry.put_status(pipeline, "source", {})
+        await registry.request(pipeline, {})
+    await registry.forget("shop")
+    assert await registry.epochs() == {"crm": 1}
+    assert await registry.status("shop") == {}
+    assert await registry.take_requests("shop") == []
+    assert await registry.take_requests("crm") == [{}]
+
+
+async def test_what_is_not_ours_is_named_with_its_key(redis: Client) -> None:
+    registry = Registry(redis)
+    await redis.hset("cutline:status:shop", "reader-0", "no JSON")
+    with pytest.raises(ProtocolError, match="cutline:status:shop in Redis is not JSON of ours"):
+        await registry.status("shop")
+
+
+async def test_a_redis_that_is_down_is_unavailable_and_says_for_what(server: Redis, redis: Client) -> None:
+    await asyncio.to_thread(server.kill)
+    with pytest.raises(Unavailable, match="Redis did not answer when asked to list the services"):
+        await Registry(redis).services()
