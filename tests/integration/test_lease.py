@@ -36,7 +36,7 @@ def leases(redis: Client, *owners: str, ttl_seconds: float = 30.0) -> list[Lease
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(5):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

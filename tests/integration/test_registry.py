@@ -52,7 +52,7 @@ async def test_a_service_that_is_silent_for_five_seconds_is_gone(redis: Client) 
     assert 4000 < await redis.pttl("cutline:service:r1") <= 5000
     await redis.pexpire("cutline:service:r1", 1)
     async with asyncio.timeout(5):
-        while await redis.exists("cutline:service:r1"):
+        while await redis.exists("cutline:service:r1"):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert await registry.services() == [service("r2")]
     assert await redis.smembers("cutline:services") == {b"r2"}
