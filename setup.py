@@ -1,7 +1,7 @@
 """Compiles the hot loops; all other metadata stands in pyproject.toml.
 
-The sources are plain Python that Cython takes too ("pure Python mode"), so each extension is optional: without a C compiler the
-same file is interpreted, slower, with the same results, and the build says so.
+The sources are plain Python that Cython takes too ("pure Python mode"), so each extension is optional: without a C
+compiler the same file is interpreted, slower, with the same results, and the build says so.
 """
 
 import os
@@ -14,20 +14,18 @@ COMPILED = ("services/reader/rows.py",)
 
 
 class SpokenBuild(build_ext):
-    """An extension that can't be built is named, with what follows from it."""
+    """An extension that can't be built is named, with what follows from it, and left out."""
 
-    def build_extension(self, ext: Extension) -> None:
-        """Build one extension; a failure is no error, because the interpreted file serves too."""
-        try:
-            super().build_extension(ext)
-        except Exception as error:
-            built = self.get_ext_fullpath(ext.name)
-            if os.path.exists(built):
-                os.remove(built)  # a stale build would shadow the newer source
-            print(
-                f"cutline: {ext.name} is not compiled ({error}); the interpreted file is used, many times slower",
-                file=sys.stderr,
-            )
+    def build_extensions(self) -> None:
+        """Build each extension; a failure is no error, because the interpreted file serves too."""
+        built = []
+        for extension in self.extensions:
+            try:
+                self.build_extension(extension)
+                built.append(extension)
+            except Exception as error:
+                print(f"cutline: {extension.name} is not compiled, but interpreted: {error}", file=sys.stderr)
+        self.extensions = built  # what is left out here is not copied into the source folder
 
 
 def extensions() -> list[Extension]:
