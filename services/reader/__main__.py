@@ -1,0 +1,289 @@
+"""`python -m services.reader`: reads chunks, and the binlog where the plan says so, for every pipeline that names it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from common import mysql, wire
+from common.chandy_lamport import Process
+from common.config import Environment, PipelineConfig
+from common.driver import Host, Links, Loop, load_part, run_service, save_part
+from common.errors import NextGeneration, ProtocolError, SourceLost, Unavailable
+from common.machine import Effect, Event, PartStored, SavePart, Send
+from common.messages import Records, SnapshotSplit
+from common.store import PipelineStore, Store, file_name
+from services.enumerator.source import source_of
+from services.reader import binlog
+from services.reader.chunk import ChunkEnd, read_chunk
+from services.reader.machine import (
+    ENUMERATOR,
+    Began,
+    ChangeBatch,
+    ChangesRead,
+    ChunkFailed,
+    ChunkRead,
+    ChunkRowsRead,
+    CloseCursor,
+    ContinueChunk,
+    ReadChanges,
+    ReadChunk,
+    Reader,
+    RouteTo,
+    SchemaChanged,
+    TableFaulted,
+)
+from services.reader.watermark import AgedPositions, ChunkHighs
+
+RETRY_SECONDS = (0.5, 10.0)
+CHANGES_ROWS = 50_000
+CHANGES_BYTES = 8 << 20
+CHANGES_WAIT_SECONDS = 0.5
+log = logging.getLogger("cutline.reader")
+
+
+class Member:
+    """A reader in one epoch of one pipeline: carries out what the machine orders."""
+
+    def __init__(self, host: Host, store: PipelineStore, entry: dict[str, Any], index: int) -> None:
+        definition = store.definition()
+        if definition is None:
+            raise ProtocolError(f"pipeline {store.name} has an epoch but no definition; put its pipeline.json back")
+        self.host, self.store, self.epoch = host, store, int(entry["slot"])
+        self.config = PipelineConfig.from_definition(definition)
+        self.name = f"reader-{index}"
+        writers = tuple(f"writer-{i}" for i in range(len(entry["members"]["writers"])))
+        self.machine = Reader(name=self.name, writers=writers, stream=index == 0)
+        if index == 0 and entry["base"] is not None:
+            base = store.entry(entry["base"])
+            if base is None:
+                raise ProtocolError(f"the base of epoch {self.epoch}, slot {entry['base']}, is gone from the journal")
+            self.machine.restore(load_part(store, base["parts"][self.name]))
+        process = Process(self.machine, inbound=(ENUMERATOR,), outbound=(*writers, ENUMERATOR), after=self.epoch)
+        self.links = Links(
+            host.redis, store.name, self.epoch, self.name, inbound=(ENUMERATOR,), outbound=(*writers, ENUMERATOR)
+        )
+        self.loop = Loop(process.handle, self._perform)
+        self.cursors: dict[str, binlog.BinlogCursor] = {}
+        self.chunk: ChunkReading | None = None
+        self.waiting_for: str | None = None
+        self.aged = AgedPositions()
+        self.chunk_server_id = self.config.server_id + 2 + index  # the two before it are the cursors'
+        self.limit = Limit(self.config.snapshot.max_rows_per_second, len(entry["members"]["readers"]))
+
+    async def run(self) -> None:
+        """Take part until the epoch ends."""
+        self.loop.tell(Began())
+        try:
+            await self.loop.run(self.links.pump(self.loop), self.links.idle(), self._show())
+        finally:
+            await self.links.close()
+            for cursor in self.cursors.values():
+                cursor.close()
+            if self.chunk is not None:
+                await self.chunk.close()
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(receiver=receiver, message=Records() as records):
+                body = await asyncio.to_thread(to_ipc, records.body)
+                await self.links.send(Send(receiver=receiver, message=dataclasses.replace(records, body=body)))
+            case Send():
+                await self.links.send(effect)
+            case ReadChunk(split=split):
+                self.chunk = ChunkReading(
+                    read_chunk(
+                        self.connect,
+                        split,
+                        mode=self.config.snapshot.chunks,
+                        aged=self.aged,
+                        cursor=lambda: binlog.BinlogCursor(self.connect, server_id=self.chunk_server_id),
+                    ),
+                    split,
+                )
+                self.loop.spawn(self._next_rows(self.chunk))
+            case ContinueChunk():
+                assert self.chunk is not None
+                self.loop.spawn(self._next_rows(self.chunk))
+            case ReadChanges():
+                self.loop.spawn(self._read_changes(effect))
+            case CloseCursor(cursor=name):
+                if (cursor := self.cursors.pop(name, None)) is not None:
+                    self.loop.spawn(asyncio.to_thread(cursor.close))
+            case SavePart(checkpoint=checkpoint, state=state):
+                self.loop.spawn(self._save(checkpoint, state))
+            case _:
+                raise ProtocolError(f"a reader can't carry out {type(effect).__name__}")
+
+    def connect(self) -> mysql.Connection:
+        """A connection to the source; the password is read each time and kept nowhere."""
+        return mysql.connect(source_of(self.config))
+
+    # --- chunks ---
+
+    async def _next_rows(self, chunk: ChunkReading) -> Event:
+        split_id, attempt = chunk.split.split_id, chunk.split.attempt
+        try:
+            item = await chunk.next()
+        except Unavailable as error:
+            log.warning("chunk %s: %s", split_id, error)
+            await asyncio.sleep(RETRY_SECONDS[0] * attempt)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), retry=True)
+        except SourceLost as error:
+            restart = isinstance(error, NextGeneration)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, restart=restart)
+        if isinstance(item, ChunkEnd):
+            return ChunkRead(
+                split_id=split_id,
+                attempt=attempt,
+                rows=item.rows,
+                checksum=item.checksum,
+                low=item.low,
+                high=item.high,
+                schema=item.schema,
+            )
+        await self.limit.spend(item.num_rows)
+        return ChunkRowsRead(split_id=split_id, attempt=attempt, rows=item.num_rows, body=item)
+
+    # --- the incremental split ---
+
+    async def _read_changes(self, order: ReadChanges) -> Event:
+        pause, longest = RETRY_SECONDS
+        while True:
+            cursor = self.cursors.get(order.cursor)
+            if cursor is None:
+                catch_up = order.cursor != "main"
+                cursor = binlog.BinlogCursor(self.connect, server_id=self.config.server_id + catch_up)
+                self.cursors[order.cursor] = cursor
+            try:
+                changes = await asyncio.to_thread(self._read, cursor, order)
+                self.waiting_for = None
+                return changes
+            except Unavailable as error:
+                self.waiting_for = f"the source: {error}"
+                log.warning("%s cursor: %s", order.cursor, error)
+                await asyncio.sleep(pause)
+                pause = min(longest, pause * 2)
+
+    @staticmethod
+    def _read(cursor: binlog.BinlogCursor, order: ReadChanges) -> ChangesRead:
+        routes = {name: _route(route) for name, route in order.routes.items()}
+        changes = cursor.read(
+            order.after,
+            routes,
+            until=order.until,
+            max_rows=CHANGES_ROWS,
+            max_bytes=CHANGES_BYTES,
+            wait_seconds=CHANGES_WAIT_SECONDS,
+            at_boundary=order.at_boundary,
+        )
+        return ChangesRead(
+            cursor=order.cursor,
+            position=changes.position,
+            rows=changes.rows,
+            batches=tuple(
+                ChangeBatch(
+                    table_id=b.table_id, generation=b.generation, schema=b.schema_hash, rows=b.rows, body=b.batch
+                )
+                for b in changes.batches
+            ),
+            schemas=tuple(
+                SchemaChanged(table_id=c.table_id, generation=c.generation, seq=c.seq, new=c.new)
+                for c in changes.schemas
+            ),
+            faults=tuple(
+                TableFaulted(table_id=f.table_id, generation=f.generation, cause=f.cause, restart=f.restart)
+                for f in changes.faults
+            ),
+            source_time=changes.source_time,
+        )
+
+    async def _save(self, checkpoint: int, state: dict[str, Any]) -> Event:
+        name = file_name(f"{self.name}-{checkpoint}.json", epoch=self.epoch, incarnation=self.host.incarnation)
+        return PartStored(checkpoint=checkpoint, ref=await save_part(self.store, name, state))
+
+    async def _show(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            cursors = {name: cursor.position.to_json() for name, cursor in self.machine.cursors.items()}
+            status = {"at": time.time(), "seq": self.machine.seq, "cursors": cursors, "waiting_for": self.waiting_for}
+            with suppress(Unavailable):
+                await self.host.registry.put_status(self.store.name, self.name, status)
+
+
+class ChunkReading:
+    """One open chunk, read one batch ahead of what was asked for, so that SELECT and sending overlap."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch | ChunkEnd], split: SnapshotSplit) -> None:
+        self.split = split
+        self._batches = batches
+        self._ahead: asyncio.Future[pa.RecordBatch | ChunkEnd] | None = None
+
+    async def next(self) -> pa.RecordBatch | ChunkEnd:
+        """The next batch, or the end, after which there is no more. Raises what `read_chunk` raises."""
+        item = await (self._ahead or self._read())
+        self._ahead = None if isinstance(item, ChunkEnd) else self._read()
+        return item
+
+    def _read(self) -> asyncio.Future[pa.RecordBatch | ChunkEnd]:
+        return asyncio.get_running_loop().run_in_executor(None, next, self._batches)
+
+    async def close(self) -> None:
+        """End the SELECT and its connection, wherever it is."""
+        if self._ahead is not None:
+            await asyncio.wait([self._ahead])
+            self._ahead.exception()
+        await asyncio.to_thread(self._batches.close)  # type: ignore[attr-defined]
+
+
+def _route(to: RouteTo) -> binlog.Route:
+    chunks = ChunkHighs(to.schema.key_columns, to.splits) if to.splits else None
+    return binlog.Route(
+        table_id=to.table_id, generation=to.generation, schema=to.schema, low=to.low, high=to.high, chunks=chunks
+    )
+
+
+def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:
+    """The batch as a compressed Arrow IPC stream with its schema."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue()
+
+
+class Limit:
+    """This reader's share of `snapshot.max_rows_per_second`."""
+
+    def __init__(self, rows_per_second: int | None, readers: int) -> None:
+        self._rate = rows_per_second / readers if rows_per_second else None
+        self._free_at = 0.0
+
+    async def spend(self, rows: int) -> None:
+        """Wait until these rows are within the rate."""
+        if self._rate is None:
+            return
+        now = time.monotonic()
+        self._free_at = max(now, self._free_at) + rows / self._rate
+        await asyncio.sleep(self._free_at - now)
+
+
+async def main() -> None:
+    """Read for every pipeline whose plan names this process, until it is ended."""
+    environment = Environment.read()
+    host = Host("reader", wire.connect(environment.need_redis_url()), Store(environment.need_store_url()))
+
+    async def join(store: PipelineStore, entry: dict[str, Any], index: int) -> None:
+        await (await asyncio.to_thread(Member, host, store, entry, index)).run()
+
+    await host.serve(join)
+
+
+if __name__ == "__main__":
+    run_service(main)
