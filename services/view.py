@@ -195,6 +195,7 @@ class TerminalView:
         self._rates = Rates()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._said: set[str] = set()
+        self._news: set[tuple[str, str | None]] = set()
         self._next_plain = 0.0
 
     def __enter__(self) -> Self:
@@ -217,10 +218,15 @@ class TerminalView:
         shown = picture(self._pipeline, status, rates=self._rates, now=time.time(), notes=notes)
         if self._live is not None:
             self._live.update(drawing(shown), refresh=True)
-        elif time.monotonic() >= self._next_plain:
+            return
+        # Rates and ages change all the time; a phase or a note that changed is worth a line at once.
+        news = {(one.name, one.phase) for one in shown.tables} | {
+            ("", note) for note in (*shown.notes, shown.waiting_for)
+        }
+        if news != self._news or time.monotonic() >= self._next_plain:
             told = lines(shown)
-            fresh = [line for line in told if line not in self._said]
-            for line in fresh:
-                self._console.print(Text(line), soft_wrap=True)
-            self._said = set(told)
-            self._next_plain = time.monotonic() + (PLAIN_INTERVAL_SECONDS if fresh else 0.0)
+            for line in told:
+                if line not in self._said:
+                    self._console.print(Text(line), soft_wrap=True)
+            self._said, self._news = set(told), news
+            self._next_plain = time.monotonic() + PLAIN_INTERVAL_SECONDS

@@ -1,0 +1,287 @@
+"""`cutline run` as a real process with its own Redis, over a mesh of one stand-in process that behaves as asked.
+
+The stand-in keeps to what the run relies on: it shows a status in Redis, and answers a request for a savepoint with a
+kept checkpoint in the journal and its publication. So the run's own rules are tested without Spark.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from services import cli
+from tests.servers import Database, MariaDB
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MESH = """
+import asyncio, json, os, time
+from common import mysql, wire
+from common.config import PipelineConfig
+from common.errors import Unavailable
+from common.positions import Position
+from common.registry import Registry
+from common.store import Store
+
+plan = json.loads(os.environ["PLAN"])
+
+async def main():
+    registry = Registry(wire.connect(os.environ["CUTLINE_REDIS_URL"]))
+    store = Store(os.environ["CUTLINE_STORE_URL"]).pipeline("shop")
+    config = PipelineConfig.from_definition(store.definition())
+    published = None
+    while True:
+        try:
+            status = {"epoch": 1, "tables": plan["tables"], "halted": plan.get("halted")}
+            await registry.put_status("shop", "enumerator", status)
+            requests = await registry.take_requests("shop")
+        except Unavailable:
+            requests = []
+        nonces = [one["nonce"] for one in requests] if plan.get("answers", True) else []
+        if nonces or (plan.get("publishes") and published is None):
+            high = mysql.flushed(config)
+            at = Position(server=high.server, file=high.file, offset=high.offset, gtids="", rows=0).to_json()
+            slot = store.last_slot() + 1
+            entry = {"kind": "checkpoint", "slot": slot, "epoch": 1, "nonce": "n", "inside": False}
+            store.put_entry(slot, entry | {"kept": bool(nonces), "request": nonces[0] if nonces else None})
+            shown = plan["tables"].items()
+            tables = {name: {"state": one["phase"], "generation": 1, "main": {}} for name, one in shown}
+            store.publish(slot, {"n": slot, "kept": bool(nonces), "position": at, "tables": tables})
+            published = slot
+        await asyncio.sleep(0.05)
+
+asyncio.run(main())
+"""
+
+RUN = """
+import os, sys
+from services import cli, standalone
+
+def one(config, workdir):
+    log = workdir / "logs" / "mesh.log"
+    return [standalone.Child(name="mesh", command=[sys.executable, os.environ["MESH"]], log=log)]
+
+standalone._service_children = one
+cli.main()
+"""
+
+LIVE = {"phase": "live", "generation": 1, "rows_done": 3, "rows_estimate": 3, "cause": None}
+FAULTY = LIVE | {"phase": "quarantined", "cause": "it has no primary key; add one"}
+
+
+class Running:
+    """A `cutline run` in the background."""
+
+    def __init__(self, folder: Path, plan: dict[str, Any], *arguments: str) -> None:
+        (folder / "mesh.py").write_text(MESH)
+        (folder / "run.py").write_text(RUN)
+        self.workdir = folder / ".cutline/shop"
+        self.out = folder / f"out{len(list(folder.glob('out*')))}"
+        environ = {
+            key: value for key, value in os.environ.items() if key not in ("CUTLINE_REDIS_URL", "CUTLINE_STORE_URL")
+        }
+        environ |= {
+            "PYTHONPATH": str(ROOT),
+            "PLAN": json.dumps(plan),
+            "CDC_PASSWORD": "cdc-secret",
+            "MESH": str(folder / "mesh.py"),
+        }
+        command = [
+            sys.executable,
+            str(folder / "run.py"),
+            "run",
+            str(folder / "pipeline.yaml"),
+        ]
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*command, *arguments], stdout=out, stderr=subprocess.STDOUT, env=environ, start_new_session=True
+            )
+
+    def until(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.told()
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(0.05)
+
+    def told(self) -> str:
+        return self.out.read_text()
+
+    def says(self, words: str) -> None:
+        self.until(lambda: words in self.told())
+
+    def pids(self) -> dict[str, int]:
+        path = self.workdir / "run.json"
+        services: dict[str, int] = json.loads(path.read_text())["services"] if path.exists() else {}
+        return services
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def ends(self, seconds: float = 30.0) -> tuple[int, str]:
+        """Exit code and last line; nothing that it had started is left."""
+        pids = self.pids()
+        code = self.process.wait(seconds)
+        assert not [pid for pid in pids.values() if psutil.pid_exists(pid)]
+        assert not (self.workdir / "run.json").exists()
+        return code, self.told().splitlines()[-1]
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, mariadb: MariaDB, fresh_database: Callable[[Database], str]
+) -> Iterator[Callable[..., Running]]:
+    """Starts runs of one pipeline in one folder; ends those that a failed test leaves."""
+    database = fresh_database(mariadb)
+    mariadb.execute("CREATE TABLE a (id INT PRIMARY KEY)", database=database)
+    (tmp_path / "pipeline.yaml").write_text(
+        f"name: shop\nsource: {{host: {mariadb.host}, port: {mariadb.port}, user: cdc, password_env: CDC_PASSWORD}}\n"
+        f"tables: ['{database}.*']\nsink: {{warehouse: lake}}\n"
+    )
+    started: list[Running] = []
+
+    def run(plan: dict[str, Any], *arguments: str) -> Running:
+        started.append(Running(tmp_path, plan, *arguments))
+        return started[-1]
+
+    yield run
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
+
+
+def test_ctrl_c_takes_a_savepoint_and_ends_with_0_and_the_same_command_resumes(start: Callable[..., Running]) -> None:
+    for slot in (1, 2):
+        one = start({"tables": {"t.a": LIVE}})
+        one.says("t.a: live, 3 rows")
+        one.interrupt()
+        code, last = one.ends()
+        assert (code, last) == (
+            0,
+            f"savepoint: checkpoint {slot} is published and kept; the same command resumes there",
+        )
+
+
+def test_status_shows_a_run_from_another_terminal(start: Callable[..., Running], tmp_path: Path) -> None:
+    one = start({"tables": {"t.a": LIVE, "t.b": FAULTY}})
+    one.says("t.b: quarantined")
+    shown = CliRunner().invoke(cli.main, ["status", str(tmp_path / "pipeline.yaml")])
+    assert (shown.exit_code, shown.stdout.splitlines()[:2]) == (
+        0,
+        ["t.a: live, 3 rows", "t.b: quarantined, 3 rows: it has no primary key; add one"],
+    )
+    one.interrupt()
+    assert one.ends()[0] == 0
+    assert CliRunner().invoke(cli.main, ["status", str(tmp_path / "pipeline.yaml")]).exit_code == 2
+
+
+def test_a_second_ctrl_c_stops_at_once_with_1(start: Callable[..., Running]) -> None:
+    one = start({"tables": {"t.a": LIVE}, "answers": False})
+    one.says("t.a: live")
+    one.interrupt()
+    one.says("the savepoint's checkpoint is awaited")
+    one.interrupt()
+    code, last = one.ends(10.0)
+    assert code == 1
+    assert "stopped without a savepoint; the same command resumes" in last
+
+
+@pytest.mark.parametrize("goal", ["snapshot", "caught-up"])
+def test_until_ends_by_itself_with_0_when_a_publication_has_what_was_asked_for(
+    start: Callable[..., Running], goal: str
+) -> None:
+    code, last = start({"tables": {"t.a": LIVE}, "publishes": True}, "--until", goal).ends()
+    assert code == 0
+    assert "is published and kept" in last
+
+
+def test_caught_up_waits_for_a_position_taken_after_the_tables_were_live(
+    start: Callable[..., Running], mariadb: MariaDB, tmp_path: Path
+) -> None:
+    """1. A publication, then a commit at the source.  2. No later publication comes, so the run does not end."""
+    one = start({"tables": {"t.a": LIVE | {"phase": "catch-up"}}, "publishes": True}, "--until", "caught-up")
+    one.says("t.a: catch-up")
+    one.interrupt()
+    assert one.ends()[0] == 0
+    mariadb.execute("FLUSH BINARY LOGS")
+    one = start({"tables": {"t.a": LIVE}}, "--until", "caught-up")
+    one.says("t.a: live")
+    with pytest.raises(subprocess.TimeoutExpired):
+        one.process.wait(3.0)
+    one.interrupt()
+    assert one.ends()[0] == 0
+
+
+@pytest.mark.parametrize("goal", ["snapshot", "caught-up"])
+def test_until_ends_with_1_and_names_the_table_that_is_not_live(start: Callable[..., Running], goal: str) -> None:
+    code, last = start({"tables": {"t.a": LIVE, "t.b": FAULTY}, "publishes": True}, "--until", goal).ends()
+    assert code == 1
+    assert last.startswith("cutline: not live: t.b (quarantined: it has no primary key; add one)")
+
+
+def test_a_pipeline_that_halts_ends_the_run_with_1_and_its_cause(start: Callable[..., Running]) -> None:
+    code, last = start({"tables": {}, "halted": "channel reader-0>writer-1 holds a foreign message"}).ends()
+    assert code == 1
+    assert "halted: channel reader-0>writer-1 holds a foreign message" in last
+
+
+def test_redis_and_services_that_are_killed_are_started_again_and_said(start: Callable[..., Running]) -> None:
+    """1. SIGKILL to Redis: it comes back on its port, empty.  2. SIGKILL to the mesh.  3. A savepoint works then."""
+    one = start({"tables": {"t.a": LIVE}})
+    one.says("t.a: live")
+    for name in ("Redis", "mesh"):
+        before = one.pids()[name]
+        os.kill(before, signal.SIGKILL)
+        one.says(f"the {name} ({before}) was ended by SIGKILL; it is started again")
+        one.until(lambda name=name, before=before: one.pids().get(name, before) != before)
+    one.interrupt()
+    assert one.ends()[0] == 0
+
+
+def test_a_run_that_is_killed_leaves_nothing_running_and_the_next_one_works(start: Callable[..., Running]) -> None:
+    one = start({"tables": {"t.a": LIVE}})
+    one.says("t.a: live")
+    pids = one.pids()
+    one.process.kill()
+    one.process.wait()
+    deadline = time.monotonic() + 10
+    while any(psutil.pid_exists(pid) for pid in pids.values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    one = start({"tables": {"t.a": LIVE}})
+    one.says("t.a: live")
+    one.interrupt()
+    assert one.ends()[0] == 0
+
+
+def test_a_second_run_of_the_same_pipeline_is_refused_with_2(start: Callable[..., Running]) -> None:
+    one = start({"tables": {"t.a": LIVE}})
+    one.says("t.a: live")
+    second = start({"tables": {}})
+    assert second.process.wait(20) == 2
+    assert "another `cutline run` works in" in second.told()
+    one.interrupt()
+    assert one.process.wait(30) == 0
+
+
+def test_a_redis_that_does_not_answer_is_said_and_waited_for(start: Callable[..., Running]) -> None:
+    one = start({"tables": {"t.a": LIVE}})
+    one.says("t.a: live")
+    redis = one.pids()["Redis"]
+    os.kill(redis, signal.SIGSTOP)
+    try:
+        one.says("does not answer; trying again")
+    finally:
+        os.kill(redis, signal.SIGCONT)
+    one.interrupt()
+    assert one.ends()[0] == 0
