@@ -5,6 +5,7 @@
 | `ProtocolError` | stops the pipeline and tells the story: our own parts disagree, or a message is corrupt or foreign |
 | `ConfigError` | stops at the start with exit code 2: a person must change a file, a grant or a server setting |
 | `SourceLost` | quarantines the table (or halts the pipeline if no table is named): a person decides |
+| `NextGeneration`, a SourceLost | reads the table again from its beginning |
 | `Unavailable` | retries with backoff, then restores from the newest checkpoint |
 
 A library's error becomes one of these at the seam (`raise ... from error`). A message is one sentence: what happened,
@@ -45,6 +46,10 @@ class SourceLost(CutlineError):
         super().__init__(cause)
         self.cause = cause
         self.table = table
+
+
+class NextGeneration(SourceLost):
+    """What was read of a table, or its watermarks, hold no longer; reading it again from its beginning mends that."""
 
 
 class Unavailable(CutlineError):

@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import pymysql
@@ -35,7 +37,7 @@ from pymysql.converters import encoders
 from pymysql.cursors import Cursor
 
 from common.config import PipelineConfig, Point, SourceConfig
-from common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
+from common.errors import ConfigError, CutlineError, NextGeneration, ProtocolError, SourceLost, Unavailable
 from common.positions import FilePosition, GtidSet, High, MariaGtid, Position
 from common.schema import Column, TableSchema, arrow_type, parse_type, split_table_id
 
@@ -46,9 +48,18 @@ Key = tuple[KeyValue, ...]
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
 
 _REFUSED = frozenset((1044, 1045, 1130, 1142, 1143, 1227, 1251, 1370, 1698, 1820, 1862, 2059, 2061, 3118, 3955, 4151))
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+FIRST_OFFSET = 4
+"""Where the first event of a binlog file begins."""
+
+_BLOCK_BYTES = 1 << 20
+_ASKED_AT_ONCE = 500
+
 _BUSY_SERVER = (1040, 1053, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317, 1836, 1927, 1969)
 _BUSY = frozenset((*_BUSY_SERVER, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2027, 2055, 3024, 3168, 3169, 4031))
-_GONE = frozenset((1030, 1034, 1049, 1051, 1054, 1109, 1146, 1153, 1194, 1195, 1236, 1356, 1412, 1712, 1815, 1932))
+_GONE = frozenset((1030, 1034, 1194, 1195, 1236, 1712, 1815, 1932))
+_CHANGED = frozenset((1049, 1051, 1054, 1109, 1146, 1356, 1412))
 _NO_SELECT = frozenset((1142, 1143))
 
 
@@ -114,14 +125,14 @@ class TableInfo:
 
 
 def connect(source: Source) -> Connection:
-    """Open a connection with Cutline's session: UTC, utf8mb4, no sql_mode, repeatable read, read only, long
-    time-outs.
+    """Open a connection with Cutline's session: UTC, utf8mb4, no sql_mode, repeatable read, read only, long waits.
 
-    Values come back as `str` (text, numbers, times) or `bytes` (binary), never converted. ConfigError if the server
-    refuses us or its name is unknown, Unavailable if it can't be reached now.
+    It is encrypted if the server can do that and is not on this machine. Values come back as `str` (text, numbers, times)
+    or `bytes` (binary), never converted. ConfigError if the server refuses us or its name is unknown, Unavailable if it
+    can't be reached now.
     """
     with seam(str(source)):
-        connection: Connection = pymysql.connect(
+        connection: Connection = pymysql.Connection(
             host=source.host,
             port=source.port,
             user=source.user,
@@ -138,13 +149,28 @@ def connect(source: Source) -> Connection:
                 " wait_timeout=28800, lock_wait_timeout=60, sql_select_limit=18446744073709551615, sql_big_selects=1"
                 " /*!80000 , information_schema_stats_expiry=0, max_execution_time=0 */ /*M! , max_statement_time=0 */"
             ),
+            ssl_disabled=True,
+            defer_connect=True,
         )
+        if source.host not in _LOOPBACK:
+            # TLS if the server has it, as PyMySQL does, but with one context: each costs it 35 ms
+            connection.ssl, connection.ctx = True, _tls()  # type: ignore[attr-defined]
+        connection.connect()
         # a host that vanished without a word is noticed in half a minute, not after TCP's two hours
         wire: socket.socket = connection._sock  # type: ignore[attr-defined]
         for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
             wire.setsockopt(socket.IPPROTO_TCP, option, value)
         _rows(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     return connection
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """As MySQL's own clients by default: what passes the network is encrypted, who answers is not checked."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 @contextmanager
@@ -179,6 +205,8 @@ def _ours(error: pymysql.MySQLError, what: str, table: str | None) -> CutlineErr
         return ConfigError(f"{what} refuses us: {said}; correct source.user, its password or its grants")
     if code == 1153:
         return SourceLost(f"A row of {table or what} is larger than max_allowed_packet; leave the table out", table)
+    if code in _CHANGED:
+        return NextGeneration(f"{table or what} is not as it was: {said}", table)
     if code in _GONE:
         return SourceLost(f"{table or what}: {said}", table)
     if code in _BUSY or isinstance(error, pymysql.InterfaceError) or not isinstance(code, int) or code == 0:
@@ -270,20 +298,20 @@ def binlogs(conn: Connection) -> list[FilePosition]:
 
 def first_position(conn: Connection, of: Server) -> Position:
     """The beginning of the oldest binlog file (`start: earliest`)."""
-    at = FilePosition(binlogs(conn)[0].file, 4)
+    at = FilePosition(binlogs(conn)[0].file, FIRST_OFFSET)
     gtids = str(gtid_purged(conn)) if of.mysql and of.gtid else ""
     if not of.mysql:
         gtids = binlog_gtid_pos(conn, at) or ""
     return Position(server=of.identity, file=at.file, offset=at.offset, gtids=gtids)
 
 
-def safe_low(conn: Connection, of: Server) -> FilePosition:
+def file_start(conn: Connection, of: Server) -> FilePosition:
     """The start of the binlog file in use: everything in the files before it is committed in the engine and visible.
 
     The server itself rests on this: before it begins a file it waits until every transaction of the old one is
     committed, since after a crash it looks for prepared transactions in the last file only.
     """
-    return FilePosition(flushed_position(conn, of).file, 4)
+    return FilePosition(flushed_position(conn, of).file, FIRST_OFFSET)
 
 
 def flushed(config: PipelineConfig) -> High:
@@ -301,7 +329,7 @@ def current_position(conn: Connection, of: Server) -> Position:
     over. Elsewhere the flushed position.
     """
     if of.mysql and of.gtid:
-        at = safe_low(conn, of)
+        at = file_start(conn, of)
         return Position(server=of.identity, file=at.file, offset=at.offset, gtids=str(gtid_executed(conn)))
     at = flushed_position(conn, of)
     return position_at(conn, of, at)
@@ -395,7 +423,7 @@ def _gtid_position(conn: Connection, of: Server, text: str) -> Position:
     if not of.gtid:
         raise SourceLost("the server has no GTIDs (gtid_mode is not ON); name a file and position")
     first = binlogs(conn)[0]
-    at = Position(server=of.identity, file=first.file, offset=4, gtids=gtids)
+    at = Position(server=of.identity, file=first.file, offset=FIRST_OFFSET, gtids=gtids)
     if of.mysql:
         verify_position(conn, of, at)
     return at
@@ -444,7 +472,7 @@ def tables(conn: Connection) -> list[str]:
 
 
 def table_schema(conn: Connection, table_id: str) -> TableSchema:
-    """What the table looks like now, field ids 1..n, `key` empty without identity. SourceLost if it is not there."""
+    """What the table looks like now, field ids 1..n, `key` empty without identity. NextGeneration if it is gone."""
     return _schema(conn, table_id)[0]
 
 
@@ -458,7 +486,7 @@ def _schema(conn: Connection, table_id: str) -> tuple[TableSchema, list[str]]:
     )
     described = [row for row in described if row[5] == table]
     if not described:
-        raise SourceLost(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
+        raise NextGeneration(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
     element_id = len(described)
     columns = []
     for field_id, (name, kind, nullable, charset, extra, _) in enumerate(described, start=1):
@@ -579,6 +607,9 @@ def _unlogged_cascades(conn: Connection, of: Server, table_id: str) -> list[str]
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|-?\.[0-9]+")
 _TIME = re.compile(r"[-0-9:. ]+")
+_ADDRESS = re.compile(r"[-0-9A-Fa-f:.]+")
+_ADDRESSES = frozenset(("uuid", "inet6", "inet4"))
+_TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
 _BY_NUMBER = frozenset(("enum", "set", "bit"))
 _TIMES = frozenset(("date", "datetime", "timestamp", "time"))
 _BYTES = frozenset(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"))
@@ -616,9 +647,11 @@ def literal(column: Column, value: KeyValue) -> str:
             return f"'{value}'"
         if base in ("float", "double") and _NUMBER.fullmatch(value):
             return value if "e" in value.lower() else value + "e0"
-        if base in ("char", "varchar", "tinytext", "text", "mediumtext", "longtext"):
+        if base in _TEXTS:
             return f"_utf8mb4 x'{value.encode().hex()}'"
-        if base not in _TIMES and _NUMBER.fullmatch(value):
+        if base in _ADDRESSES and _ADDRESS.fullmatch(value):
+            return f"'{value}'"
+        if base not in _TIMES and base not in _ADDRESSES and _NUMBER.fullmatch(value):
             return value
     raise ProtocolError(f"{value!r} is no value of the key column {column.name} {column.mysql_type}")
 
@@ -635,11 +668,15 @@ def _bounded(schema: TableSchema, bound: Key, strict: str, last: str) -> str:
     """key >= bound or key < bound, as the expanded OR, answered from the index (a row comparison is not)."""
     names = [_comparable(column) for column in schema.key_columns]
     values = [literal(column, value) for column, value in zip(schema.key_columns, bound, strict=True)]
+    return _expanded(names, values, strict, last)
+
+
+def _expanded(left: Sequence[str], right: Sequence[str], strict: str, last: str) -> str:
     cases = []
-    for at in range(len(names)):
-        equal = [f"{names[i]} = {values[i]}" for i in range(at)]
-        operator = last if at == len(names) - 1 else strict
-        cases.append(" AND ".join([*equal, f"{names[at]} {operator} {values[at]}"]))
+    for at in range(len(left)):
+        equal = [f"{left[i]} = {right[i]}" for i in range(at)]
+        operator = last if at == len(left) - 1 else strict
+        cases.append(" AND ".join([*equal, f"{left[at]} {operator} {right[at]}"]))
     return cases[0] if len(cases) == 1 else "(" + " OR ".join(f"({case})" for case in cases) + ")"
 
 
@@ -688,8 +725,64 @@ def select_rows(schema: TableSchema, start: Key | None, end: Key | None) -> str:
     return f"SELECT {columns} FROM {_of(schema.table_id)} WHERE {range_condition(schema, start, end)}"
 
 
-def collations(conn: Connection, schema: TableSchema) -> Mapping[str, str]:
-    """The collation of each text column."""
+def stream(conn: Connection, sql: str) -> Iterator[memoryview]:
+    """Run a SELECT and give the bytes of its rows as they come: what follows the column definitions, cut anywhere.
+
+    Each block is good until the next is asked for. The caller finds the end of the rows (an EOF or ERR packet) in the
+    bytes and asks for no more after it; a connection whose rows were not all taken is of no further use. Errors come as
+    PyMySQL's own: wrap each step in `seam`.
+    """
+    conn._execute_command(0x03, sql)  # type: ignore[attr-defined]
+    packet = conn._read_packet()  # type: ignore[no-untyped-call]
+    for _ in range(packet.read_length_encoded_integer() + 1):  # the column definitions, and the EOF packet after them
+        conn._read_packet()  # type: ignore[no-untyped-call]
+    buffer = memoryview(bytearray(_BLOCK_BYTES))
+    while size := conn._rfile.readinto1(buffer):  # type: ignore[attr-defined]
+        yield buffer[:size]
+    raise EOFError("the server closed the connection within a result")
+
+
+def locate(conn: Connection, schema: TableSchema, bounds: Sequence[Key], keys: Sequence[Key]) -> list[int]:
+    """For each key, how many of the ascending `bounds` are at or before it, as the columns' collations compare them.
+
+    A binary search that MySQL takes part in: log2(bounds) questions, each about all keys.
+    """
+    collation = _collations(conn, schema)
+    below, above = [0] * len(keys), [len(bounds)] * len(keys)
+    while open_ones := [at for at in range(len(keys)) if below[at] < above[at]]:
+        for batch in (open_ones[i : i + _ASKED_AT_ONCE] for i in range(0, len(open_ones), _ASKED_AT_ONCE)):
+            middles = [(below[at] + above[at]) // 2 for at in batch]
+            asked = ", ".join(
+                _compared(schema, collation, keys[at], bounds[middle])
+                for at, middle in zip(batch, middles, strict=True)
+            )
+            (answers,) = _rows(conn, f"SELECT {asked}", table=schema.table_id)
+            for at, middle, answer in zip(batch, middles, answers, strict=True):
+                if answer == "1":
+                    below[at] = middle + 1
+                else:
+                    above[at] = middle
+    return below
+
+
+def _compared(schema: TableSchema, collation: Mapping[str, str], key: Key, bound: Key) -> str:
+    """Whether key >= bound, both literals."""
+    sides = [
+        [_collated(column, value, collation) for column, value in zip(schema.key_columns, values, strict=True)]
+        for values in (key, bound)
+    ]
+    return _expanded(sides[0], sides[1], ">", ">=")
+
+
+def _collated(column: Column, value: KeyValue, collation: Mapping[str, str]) -> str:
+    base, text = parse_type(column.mysql_type).base, literal(column, value)
+    if base in _TEXTS:
+        return f"CONVERT({text} USING {column.charset}) COLLATE {collation[column.name]}"
+    kind = {"datetime": "DATETIME(6)", "timestamp": "DATETIME(6)", "time": "TIME(6)"}.get(base, base.upper())
+    return f"CAST({text} AS {kind})" if base in _TIMES or base in _ADDRESSES else text
+
+
+def _collations(conn: Connection, schema: TableSchema) -> Mapping[str, str]:
     database, table = split_table_id(schema.table_id)
     found = _rows(
         conn,
@@ -718,9 +811,12 @@ def preflight(config: PipelineConfig) -> None:
                 f"tables: {', '.join(config.tables)} matches none of the tables that {source} may see; correct the"
                 " list, or GRANT SELECT on them"
             )
+        of = server(conn)
+        if config.snapshot.chunks == "exact" and of.mysql and not of.gtid:
+            found.append("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
         if not found:
             try:
-                start_position(conn, server(conn), config.start)
+                start_position(conn, of, config.start)
             except SourceLost as error:
                 found.append(f"start: {error.cause}")
     if found:

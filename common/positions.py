@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from typing import Any, ClassVar
 
-from common.errors import SourceLost
+from common.errors import NextGeneration, SourceLost
 
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
@@ -360,7 +360,7 @@ def _within(inner: GtidSet | MariaGtid, outer: GtidSet | MariaGtid) -> bool:
 
 def _one_history(mine: str, theirs: str) -> None:
     if mine != theirs:
-        raise SourceLost(
+        raise NextGeneration(
             f"A watermark of server {mine} can't be compared with server {theirs}: the source changed;"
             " the table starts its next generation"
         )
@@ -382,7 +382,7 @@ class Low:
     def covers(self, *, server: str, end: FilePosition, gtid: str | None) -> bool:
         """Whether the event with that GTID, whose transaction ends at `end`, was surely visible (so is to be skipped).
 
-        An event without GTID, or a low without, is judged by file and offset; SourceLost if that is another server's.
+        An event or a low without GTID is judged by file and offset; NextGeneration if that is another server's.
         """
         executed = parse_gtids(self.gtids)
         if gtid is not None:
@@ -394,7 +394,7 @@ class Low:
         return end <= FilePosition(self.file, self.offset)
 
     def fold(self, other: Low) -> Low:
-        """What covers just what both cover (the intersection). SourceLost if they are of different servers."""
+        """What covers just what both cover (the intersection). NextGeneration if they are of different servers."""
         _one_history(self.server, other.server)
         mine, theirs = FilePosition(self.file, self.offset), FilePosition(other.file, other.offset)
         first = self if mine <= theirs else other
@@ -446,7 +446,7 @@ class High:
         return FilePosition(self.file, self.offset)
 
     def reached_by(self, position: Position) -> bool:
-        """Whether all events up to this watermark are taken at `position`; SourceLost if that is another server's.
+        """Whether all events up to this watermark are taken at `position`; NextGeneration if that is another server's.
 
         Inside a transaction `position` names its start, so a transaction across this watermark does not count as taken.
         """
@@ -454,7 +454,7 @@ class High:
         return position.file_position >= self.file_position
 
     def fold(self, other: High) -> High:
-        """The later of the two. SourceLost if they are of different servers."""
+        """The later of the two. NextGeneration if they are of different servers."""
         _one_history(self.server, other.server)
         return self if self.file_position >= other.file_position else other
 

@@ -14,6 +14,7 @@ One table for both decoders (SELECT and binlog), so that a row has the same byte
 | CHAR, VARCHAR, TEXT, ENUM, SET | string | UTF-8; SET's members joined by a comma in the order of its definition |
 | BINARY, VARBINARY, BLOB | binary | BINARY padded with zero bytes to its length |
 | JSON | string | MySQL's own text form |
+| UUID, INET6, INET4 (MariaDB) | string | as MariaDB prints them |
 | DATE | date32 | zero and partial dates are null |
 | DATETIME | timestamp[us] | zero and partial dates are null |
 | TIMESTAMP | timestamp[us, UTC] | zero is null |
@@ -132,7 +133,7 @@ def arrow_type(mysql_type: str) -> pa.DataType:
         return pa.decimal128(precision, scale) if precision <= 38 else pa.string()
     if base == "bit":
         return pa.bool_() if kind.numbers in ((), (1,)) else pa.binary()
-    if base in ("char", "varchar", "enum", "set", "json", *_TEXTS):
+    if base in ("char", "varchar", "enum", "set", "json", "uuid", "inet6", "inet4", *_TEXTS):
         return pa.string()
     if base in ("binary", "varbinary", *_BLOBS) or base in _GEOMETRIES:
         return pa.binary()

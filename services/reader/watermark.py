@@ -33,7 +33,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.errors import ProtocolError, SourceLost
+from common.errors import NextGeneration, ProtocolError
 from common.messages import CompletedSplit
 from common.positions import FilePosition, High, Low
 from common.schema import Column, parse_type
@@ -46,14 +46,14 @@ Key = tuple[Any, ...]
 Locate = Callable[[Sequence[Key], Sequence[Key]], Sequence[int]]
 """(bounds, keys) -> for each key, how many of the ascending bounds are at or before it, as MySQL compares them."""
 
-_TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
+_BY_MYSQL = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "uuid", "inet6", "inet4"))
 _FILE_BITS = 40
 
 
 def fold(chunks: Iterable[tuple[Low, High]]) -> tuple[Low, High]:
     """The one pair of watermarks that finished chunks of a table amount to: lowest low, highest high.
 
-    ValueError if there is no chunk, SourceLost if they are of different servers (the table's next generation).
+    ValueError if there is no chunk, NextGeneration if they are of different servers.
     """
     pairs = iter(chunks)
     try:
@@ -103,7 +103,7 @@ class KeyRanges:
         self.columns = tuple(columns)
         self.bounds = tuple(bounds)
         bases = [parse_type(column.mysql_type).base for column in columns]
-        self.asks = any(base in _TEXTS for base in bases)
+        self.asks = any(base in _BY_MYSQL for base in bases)
         self._sorted = [] if self.asks else [tuple(map(_of_text, self.columns, bound)) for bound in self.bounds]
         self._integers: npt.NDArray[np.int64] | None = None
         if bases in (["tinyint"], ["smallint"], ["mediumint"], ["int"], ["bigint"], ["year"]) and _fits(self._sorted):
@@ -212,7 +212,7 @@ class ChunkHighs:
 
     def _at_home(self, server: str) -> None:
         if server != self.highest.server:
-            raise SourceLost(
+            raise NextGeneration(
                 f"A watermark of server {self.highest.server} can't be compared with server {server}: the source"
                 " changed; the table starts its next generation"
             )

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import ProtocolError, SourceLost
+from common.errors import NextGeneration, ProtocolError
 from common.messages import CompletedSplit
 from common.positions import FilePosition, High, Low
 from common.schema import Column
@@ -239,7 +239,7 @@ def test_chunks_that_leave_a_gap_are_refused() -> None:
 
 def test_another_server_is_no_place_to_judge_changes() -> None:
     highs = ChunkHighs([column("int")], [split(None, None, 5)])
-    with pytest.raises(SourceLost, match="next generation"):
+    with pytest.raises(NextGeneration, match="next generation"):
         highs.admits((1,), server="t", end=FilePosition(FILE, 9))
 
 
