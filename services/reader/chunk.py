@@ -1,0 +1,326 @@
+"""Reading one chunk: a SELECT between two watermarks, as Arrow batches.
+
+The order is what makes it exact (DBLog's, with log positions for watermarks), and differs by what the server can tell:
+
+| server | low | high |
+|---|---|---|
+| MariaDB | the position of a consistent snapshot, in which the SELECT runs | the same |
+| MySQL with GTIDs | `@@gtid_executed` before the SELECT: it grows at engine commit | the flushed position after the
+SELECT |
+| MySQL without | a flushed position seen 60 s before, else the start of the binlog file in use; `replay` only | the
+same |
+
+1. The table must look as the split's schema says.
+2. low. No XA transaction may stand prepared at that moment: its rows are in the binlog already, and visible only later.
+3. The SELECT, decoded from the socket's bytes.
+4. high.
+5. The table must still look the same. A DDL that came and went in between is in the binlog past low: the stream sees
+   it.
+6. `exact`, where low is not high: the chunk's changes in (low, high] are read from the binlog and laid over the rows.
+
+Nothing is given out that is not to be kept, except that a chunk counts only by its `ChunkEnd`: whoever gets an error
+instead drops what came before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common import mysql
+from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from common.messages import SnapshotSplit
+from common.positions import FilePosition, High, Low
+from common.schema import TableSchema
+from services.reader.rows import ResultDecoder
+from services.reader.watermark import AgedPositions, KeyRanges, overlay
+
+if TYPE_CHECKING:
+    from services.reader.binlog import BinlogCursor
+
+BATCH_BYTES = 4 << 20
+MAX_ROW_BYTES = 64 << 20
+XA_PAUSES_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 5.0)
+_CHANGES_ROWS = 50_000
+_CHANGES_BYTES = 16 << 20
+
+Mode = Literal["replay", "exact"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkEnd:
+    """All rows of the chunk were given. `zero_dates` counts, by column, dates that no calendar has and that became
+    null.
+
+    `checksum` is the same for the same batches: `checksum_of` over each, added up.
+    """
+
+    low: Low
+    high: High
+    rows: int
+    checksum: str
+    schema: TableSchema
+    zero_dates: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_chunk(
+    connect: Callable[[], mysql.Connection],
+    split: SnapshotSplit,
+    *,
+    mode: Mode,
+    batch_bytes: int = BATCH_BYTES,
+    aged: AgedPositions | None = None,
+    cursor: Callable[[], BinlogCursor] | None = None,
+) -> Iterator[pa.RecordBatch | ChunkEnd]:
+    """Read a chunk on a connection of its own: batches of about `batch_bytes` with the schema's columns, then
+    `ChunkEnd`.
+
+    Each batch is read when it is asked for; while none is, the server waits. In `exact` on MySQL the whole chunk is
+    held until it is laid over, and `cursor` opens the binlog for that (with a server id that no other replica has).
+    `aged` remembers flushed positions between chunks, which brings a low without GTIDs nearer; without it the low is
+    early, and just as right.
+
+    Errors: NextGeneration (the table changed), another SourceLost (quarantine), Unavailable (this attempt failed; ask
+    again), ConfigError (`exact` where the server can't). Typical mistake: to use batches before `ChunkEnd` came.
+    """
+    with closing(connect()) as conn:
+        server = mysql.server(conn)
+        if mode == "exact" and server.mysql and not server.gtid:
+            raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
+        _same_table(conn, split)
+        aged = aged or AgedPositions()
+        low = _low(conn, server, aged)
+        tally = _Tally()
+        try:
+            if mode == "replay" or not server.mysql:
+                for batch in _rows(conn, split, batch_bytes, tally):
+                    tally.add(batch)
+                    yield batch
+                high = _high(conn, server, low, aged)
+            else:
+                rows = pa.Table.from_batches(_rows(conn, split, batch_bytes, tally), schema=split.schema.arrow)
+                high = _high(conn, server, low, aged)
+                whole = overlay(rows, _window(conn, split, low, high, cursor), split.schema.key)
+                for batch in _batches(whole, batch_bytes):
+                    tally.add(batch)
+                    yield batch
+        except ValueError as error:  # of the decoder: was the table changed before the SELECT?
+            with closing(connect()) as other:
+                _same_table(other, split)
+            raise SourceLost(f"A row of {split.table_id} can't be read: {error}", split.table_id) from error
+        _same_table(conn, split)
+        yield ChunkEnd(
+            low=low,
+            high=high,
+            rows=tally.rows,
+            checksum=f"{tally.sum:016x}",
+            schema=split.schema,
+            zero_dates=tally.zero_dates,
+        )
+
+
+def _same_table(conn: mysql.Connection, split: SnapshotSplit) -> None:
+    now = mysql.table_schema(conn, split.table_id)
+    if _look(now) != _look(split.schema):
+        raise NextGeneration(f"{split.table_id} was changed by DDL while it was read; it is read again", split.table_id)
+
+
+def _look(schema: TableSchema) -> object:
+    """What a SELECT depends on: not the field ids, nor what only matters to rows of before."""
+    return schema.key, [(column.name, column.mysql_type, column.charset) for column in schema.columns]
+
+
+# --- watermarks -------------------------------------------------------------------------------------------------------
+
+
+def _low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> Low:
+    """Take low when no XA transaction stands prepared. On MariaDB the snapshot's transaction is open afterwards.
+
+    An XA transaction that was prepared and committed within the few statements here would make the stream find a commit
+    without its rows: so none may have been prepared meanwhile either.
+    """
+    for pause in (*XA_PAUSES_SECONDS, None):
+        prepares = mysql.xa_prepares(conn)
+        if not mysql.xa_prepared(conn):
+            low = _take_low(conn, server, aged)
+            if not mysql.xa_prepared(conn) and mysql.xa_prepares(conn) == prepares:
+                return low
+            if not server.mysql:
+                mysql.end_snapshot(conn)
+        if pause is not None:
+            time.sleep(pause)
+    raise Unavailable(
+        "No moment without prepared XA transactions was found to read a chunk; commit or roll back those that XA"
+        " RECOVER shows"
+    )
+
+
+def _take_low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> Low:
+    if not server.mysql:
+        at = mysql.begin_snapshot(conn)
+        return Low(server=server.identity, file=at.file, offset=at.offset)
+    flushed = mysql.flushed_position(conn, server)
+    now = time.monotonic()
+    aged.saw(server.identity, flushed, now=now)
+    # with GTIDs a place from which on all is found that the set lacks, so taken before the set
+    at = aged.aged(server.identity, now=now) or FilePosition(flushed.file, mysql.FIRST_OFFSET)
+    gtids = str(mysql.gtid_executed(conn)) if server.gtid else ""
+    return Low(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
+
+
+def _high(conn: mysql.Connection, server: mysql.Server, low: Low, aged: AgedPositions) -> High:
+    if not server.mysql:
+        mysql.end_snapshot(conn)
+        return High(server=low.server, file=low.file, offset=low.offset)
+    at = mysql.flushed_position(conn, server)
+    aged.saw(server.identity, at, now=time.monotonic())
+    return High(server=server.identity, file=at.file, offset=at.offset)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tally:
+    rows: int = 0
+    sum: int = 0
+    zero_dates: Mapping[str, int] = field(default_factory=dict)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        self.sum = (self.sum + checksum_of(batch)) % 2**64
+
+
+def _rows(conn: mysql.Connection, split: SnapshotSplit, batch_bytes: int, tally: _Tally) -> Iterator[pa.RecordBatch]:
+    """The rows of the SELECT. ValueError if they are no rows of the split's schema."""
+    schema = split.schema
+    decoder = ResultDecoder(schema)
+    blocks = mysql.stream(conn, mysql.select_rows(schema, split.split_start, split.split_end))
+    while not decoder.done:
+        with mysql.seam(schema.table_id, schema.table_id):
+            decoder.feed(next(blocks))
+        if decoder.size >= batch_bytes or decoder.done:
+            batch = decoder.take()
+            if batch is not None:
+                _check(batch, schema)
+                yield batch
+    tally.zero_dates = decoder.zero_dates
+
+
+def _check(batch: pa.RecordBatch, schema: TableSchema) -> None:
+    """SourceLost for what no table may have: a null (so a zero date) in the identity, a row over 64 MiB."""
+    for name in schema.key:
+        if batch.column(name).null_count:
+            raise SourceLost(
+                f"{schema.table_id} has a zero or partial date in its key column {name}; correct those rows",
+                schema.table_id,
+            )
+    if batch.nbytes > MAX_ROW_BYTES:
+        sizes = [
+            pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+            for column in batch.columns
+            if pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+        ]
+        if sizes and pc.max(reduce(pc.add, sizes)).as_py() > MAX_ROW_BYTES:
+            raise SourceLost(
+                f"{schema.table_id} has a row over {MAX_ROW_BYTES >> 20} MiB; leave the table out of the list",
+                schema.table_id,
+            )
+
+
+def _batches(table: pa.Table, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    rows = max(1, table.num_rows * batch_bytes // max(1, table.nbytes))
+    yield from table.combine_chunks().to_batches(max_chunksize=rows)
+
+
+def checksum_of(batch: pa.RecordBatch) -> int:
+    """A sum over a batch's values, 64 bits, cheap (memory's speed); the order of columns counts, padding does not.
+
+    It tells a batch that lost or changed bytes, on its way or on disk, from the one that was read. It is no proof
+    against intent.
+    """
+    total: int = batch.num_rows
+    for at, column in enumerate(batch.columns):
+        total += (2 * at + 1) * (column.null_count + sum(_words(values) for values in _values(column)))
+    return total % 2**64
+
+
+def _values(column: pa.Array) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """The bytes of a column's values, without validity and offsets."""
+    if pa.types.is_list(column.type):
+        column = column.flatten()
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    buffers = column.buffers()
+    if buffers[-1] is None or not len(column):
+        return
+    data = np.frombuffer(buffers[-1], dtype=np.uint8)
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        offsets = np.frombuffer(buffers[1], dtype=np.int32)
+        yield data[offsets[column.offset] : offsets[column.offset + len(column)]]
+    else:
+        width = column.type.bit_width // 8
+        yield data[column.offset * width : (column.offset + len(column)) * width]
+
+
+def _words(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    whole = len(data) & ~7
+    return int(data[:whole].view(np.uint64).sum(dtype=np.uint64)) + int.from_bytes(data[whole:].tobytes(), "little")
+
+
+# --- exact ------------------------------------------------------------------------------------------------------------
+
+
+def _window(
+    conn: mysql.Connection, split: SnapshotSplit, low: Low, high: High, cursor: Callable[[], BinlogCursor] | None
+) -> pa.Table:
+    """The changes of this chunk in (low, high], in order. NextGeneration at a DDL or TRUNCATE between."""
+    from services.reader.binlog import Route
+
+    if cursor is None:
+        raise ConfigError("snapshot.chunks: exact on MySQL needs a binlog cursor for each chunk")
+    schema, table_id = split.schema, split.table_id
+    route = Route(table_id=table_id, generation=split.generation, schema=schema, low=low, high=high, chunks=None)
+    wanted = [*schema.arrow.names, "_op", "_seq"]
+    found: list[pa.Table] = []
+    position, taken = low.start(), 0
+    with closing(cursor()) as binlog:
+        while not high.reached_by(position):
+            got = binlog.read(
+                position,
+                {table_id: route},
+                until=high,
+                max_rows=_CHANGES_ROWS,
+                max_bytes=_CHANGES_BYTES,
+                wait_seconds=1.0,
+            )
+            for fault in got.faults:
+                raise (NextGeneration if fault.restart else SourceLost)(fault.cause, table_id)
+            if got.schemas:
+                raise NextGeneration(f"{table_id} was changed by DDL while it was read; it is read again", table_id)
+            for change in got.batches:
+                table = pa.table(change.batch).select(wanted)
+                found.append(table.set_column(len(wanted) - 1, "_seq", pc.add(table["_seq"], taken)))
+            position, taken = got.position, taken + got.rows
+    if not found:
+        return pa.table({name: [] for name in wanted})
+    changes = pa.concat_tables(found, promote_options="permissive")
+    if pc.any(pc.equal(changes["_op"].cast(pa.string()), "t")).as_py():
+        raise NextGeneration(f"{table_id} was truncated while it was read; it is read again", table_id)
+    return changes.filter(_inside(conn, split, changes.select(schema.key)))
+
+
+def _inside(conn: mysql.Connection, split: SnapshotSplit, keys: pa.Table) -> pa.Array:
+    """Which keys lie in the split's range."""
+    ends = [end for end in (split.split_start, split.split_end) if end is not None]
+    ranges = KeyRanges(split.schema.key_columns, ends)
+    place = ranges.find(keys, lambda bounds, asked: mysql.locate(conn, split.schema, bounds, asked))
+    return pa.array(place == (0 if split.split_start is None else 1))
