@@ -1,0 +1,86 @@
+"""`python -m tests.simulation --seeds N [--seed S] [--jobs J]`: the sweep, or one seed again with its story."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.simulation.world import World
+
+ENFORCED_SEEDS = 1000  # from so many seeds on, a counter that stays 0 fails the sweep
+
+
+def one(seed: int) -> tuple[int, Counter[str], str | None]:
+    """One seed: its counters, and what failed, if something did."""
+    world = World(seed)
+    try:
+        world.run()
+    except Exception as error:
+        return seed, world.count, f"{type(error).__name__}: {error}"
+    return seed, world.count, None
+
+
+def replay(seed: int) -> int:
+    """One seed with its story."""
+    world = World(seed)
+    try:
+        world.run()
+    except Exception:
+        print("\n".join(world.story))
+        traceback.print_exc(file=sys.stdout)
+        print(f"seed {seed} failed after {world.events} events")
+        return 1
+    print("\n".join(world.story))
+    print(f"seed {seed} passed: {world.events} events, {len(world.store.publications)} publications")
+    return 0
+
+
+def sweep(first: int, seeds: int, jobs: int, *, stop: bool = False) -> tuple[Counter[str], list[tuple[int, str]]]:
+    """All seeds from `first` on; `stop`: no further than the first that fails."""
+    count: Counter[str] = Counter()
+    failed: list[tuple[int, str]] = []
+    numbers = range(first, first + seeds)
+    pool = multiprocessing.get_context("fork").Pool(jobs) if jobs > 1 else None
+    try:
+        results = pool.imap_unordered(one, numbers, chunksize=4) if pool else map(one, numbers)
+        for seed, counted, fault in results:
+            count += counted
+            if fault is not None:
+                failed.append((seed, fault))
+                if stop:
+                    break
+    finally:
+        if pool:
+            pool.terminate()
+            pool.join()
+    return count, failed
+
+
+def main() -> int:
+    """Run what the arguments ask for; 0 if nothing failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2000, help="how many seeds")
+    parser.add_argument("--seed", type=int, help="replay this one and print its story")
+    parser.add_argument("--first", type=int, default=1, help="the first seed of the sweep")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--stop", action="store_true", help="stop at the first seed that fails")
+    args = parser.parse_args()
+    if args.seed is not None:
+        return replay(args.seed)
+    began = time.monotonic()
+    count, failed = sweep(args.first, args.seeds, args.jobs, stop=args.stop)
+    seconds = time.monotonic() - began
+    for name, many in sorted(count.items()):
+        print(f"{many:9d}  {name}")
+    for seed, fault in sorted(failed)[:20]:
+        print(f"seed {seed}: {fault[:400]}")
+    print(f"{args.seeds} seeds in {seconds:.1f} s ({args.seeds / seconds:.1f} a second), {len(failed)} failed; replay one with --seed S")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

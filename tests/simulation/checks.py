@@ -1,0 +1,382 @@
+"""What must be true in every world. Each check is a function whose docstring is its sentence; it raises Failure."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from common.errors import ProtocolError, SourceLost
+from common.machine import Event, MessageReceived, PartStored, Ticked
+from common.messages import (
+    ChunkDropped,
+    ChunkEnd,
+    ExcludeTable,
+    Marker,
+    PartSaved,
+    Records,
+    SplitReleased,
+    SplitsWanted,
+    StopStream,
+    TableReport,
+    TakeBackSplit,
+)
+from common.positions import Position
+from common.schema import TableSchema
+from services.enumerator.leader import EntryRefused, EntryWritten, EpochOpened, JournalRead, Observed
+from services.enumerator.machine import BoundFound, Enumerator
+from services.reader.machine import Began, ChangesRead, ChunkFailed, Reader
+from services.writer.machine import CutStaged
+from tests.simulation.lake import Rows, chain
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Failure(Exception):
+    """A check failed: one sentence."""
+
+
+# --- states ----------------------------------------------------------------------------------------------------------
+
+
+def state_of(machine: Any) -> Any:
+    """What a restore must bring back, read from the live machine without its own `snapshot`; None if there is nothing."""
+    if isinstance(machine, Reader) and machine.stream:
+        return (
+            machine.seq,
+            machine.hold_main,
+            machine.stopped,
+            {n: (c.position, c.source_time, c.rows_inside) for n, c in machine.cursors.items()},
+            [
+                (
+                    t.table_id, t.generation, t.schema.hash, t.low, t.high, t.splits, t.cursor, t.live, dict(t.since),
+                    sorted(t.schemas),
+                )
+                for t in machine.tables.values()
+            ],
+        )  # fmt: skip
+    if isinstance(machine, Enumerator):
+        out = [dataclasses.replace(split, attempt=split.attempt + 1) for split, _ in machine.out.values()]
+        return (
+            [
+                (
+                    t.table_id, t.generation, t.phase, t.schema and t.schema.hash, t.low, t.high, tuple(t.completed),
+                    t.splits_done, t.rows_done, t.cause, t.splitter and t.splitter.to_json(),
+                )
+                for t in machine.tables.values()
+            ],
+            [(s.split_id, s.attempt, s.split_start, s.split_end) for s in (*out, *machine.todo)],
+            dict(machine.accepted),
+            machine.stream_stopped,
+        )  # fmt: skip
+    return None
+
+
+def restore_is_exact(world: World, machine: Any, base: int, name: str) -> None:
+    """A restored machine is the machine as it was at the cut."""
+    epoch = world.store.journal[base]["epoch"]
+    live = world.live[epoch, name, base]
+    if state_of(machine) != live:
+        raise Failure(f"{name} restored from checkpoint {base} is {state_of(machine)} and was {live}")
+    world.count["reader restored exactly"] += 1
+
+
+def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, part: dict[str, Any]) -> None:
+    """The enumerator of a part without recorded messages is the one at the cut, its splits that were out queued again."""
+    text = json.loads(json.dumps(part))
+    restored = Enumerator.restored(enumerator.plan, {"state": text["state"], "recorded": {}})
+    if state_of(restored) != live:
+        raise Failure(f"an enumerator restored from its part is {state_of(restored)} and was {live}")
+    world.count["enumerator's part restores exactly"] += 1
+
+
+# --- journal ---------------------------------------------------------------------------------------------------------
+
+
+def cut_is_consistent(world: World, entry: dict[str, Any]) -> None:
+    """The cut is consistent: on every channel, what its sender had sent at its snapshot is what its receiver counts to the
+    checkpoint (in its state or recorded as the channel's)."""
+    cuts = world.cuts[entry["epoch"], entry["slot"]]
+    members = world.store.journal[entry["epoch"]]["members"]
+    readers = [f"reader-{i}" for i in range(len(members["readers"]))]
+    writers = [f"writer-{i}" for i in range(len(members["writers"]))]
+    pairs = [("enumerator", r) for r in readers] + [(r, "enumerator") for r in readers]
+    for sender, receiver in pairs + [(r, w) for r in readers for w in writers]:
+        sent, taken = cuts[sender][0][receiver], cuts[receiver][1].get(sender, 0)
+        if sent != taken:
+            raise Failure(
+                f"checkpoint {entry['slot']} is no consistent cut: {sender} had sent {sent} messages to {receiver}"
+                f" at its snapshot, and {receiver} counts {taken} to it"
+            )
+
+
+def entry_is_sound(world: World, entry: dict[str, Any]) -> None:
+    """A checkpoint names the file of one attempt a split once on its chain, knows every schema that it names, and its
+    position is not before that of the checkpoint before it on the chain."""
+    journal = world.store.journal
+    slots = [n for n in chain(journal) if n <= entry["slot"]]
+    if entry["slot"] not in slots:
+        return
+    seen: set[str] = set()
+    for slot in slots:
+        for file in journal[slot]["staged"]:
+            if file["kind"] == "chunk":
+                split = file["split"].rpartition("#")[0]
+                if split in seen:
+                    raise Failure(f"two files of split {split} are on the chain of checkpoint {entry['slot']}")
+                seen.add(split)
+    for file in entry["staged"]:
+        table = entry["tables"].get(file["table"])
+        if table and table["generation"] == file["generation"] and file["schema"] not in entry["schemas"]:
+            raise Failure(f"checkpoint {entry['slot']} names schema {file['schema']} of {file['table']} without giving it")
+    before = [n for n in slots if n < entry["slot"]][-1:]
+    if before and journal[before[0]]["position"] and entry["position"]:
+        mine, earlier = Position.from_json(entry["position"]), Position.from_json(journal[before[0]]["position"])
+        if not mine.not_before(earlier):
+            raise Failure(f"checkpoint {entry['slot']} stands at {mine}, before checkpoint {before[0]} at {earlier}")
+    world.count["inside checkpoint"] += entry["inside"]
+    for table in entry["tables"].values():
+        world.count[f"table {table['phase']} at a checkpoint"] += 1
+        world.count["table of a later generation"] += table["generation"] > 1
+
+
+def journal_is_of_one_line(world: World) -> None:
+    """An old epoch is mute: every checkpoint in the journal was written by the leader of the newest epoch before it, and
+    every epoch's base was on the chain then."""
+    journal = world.store.journal
+    newest = None
+    for slot in sorted(journal):
+        entry = journal[slot]
+        if entry["kind"] == "epoch":
+            then = chain({n: e for n, e in journal.items() if n < slot})
+            if entry["base"] is not None and entry["base"] not in then:
+                raise Failure(f"epoch {slot} builds on checkpoint {entry['base']}, which was not on the chain")
+            if entry["base"] is None and then:
+                raise Failure(f"epoch {slot} begins anew though there were checkpoints")
+            newest = slot
+        elif entry["epoch"] != newest or entry["nonce"].rpartition(":")[0] != journal[newest]["leader"]:
+            raise Failure(f"checkpoint {slot} is of epoch {entry['epoch']}, and {newest} was the newest then")
+
+
+def announced_epoch_is_the_journals(world: World, order: Any) -> None:
+    """A leader opens an epoch only as its entry in the journal has it: same members, same base."""
+    entry = world.store.journal.get(order.epoch)
+    if entry is None or entry["kind"] != "epoch":
+        raise Failure(f"epoch {order.epoch} is opened, and slot {order.epoch} of the journal holds no epoch")
+    if (tuple(entry["members"]["readers"]), tuple(entry["members"]["writers"])) != (order.readers, order.writers):
+        raise Failure(f"epoch {order.epoch} is opened with other members than its entry names")
+    if entry["base"] != order.base:
+        raise Failure(f"epoch {order.epoch} is opened on base {order.base}, and its entry says {entry['base']}")
+
+
+def requests_were_honoured(world: World) -> None:
+    """Whoever asked a leader that still leads for a savepoint has got a kept checkpoint."""
+    done = {e.get("request") for e in world.store.journal.values() if e["kind"] == "checkpoint" and e["kept"]}
+    for service in world.services:
+        if service.alive and service.leader is not None and service.leader.state == "leading":
+            missing = [r for r in service.requests if r not in done and r not in service.leader.requests]
+            if missing:
+                raise Failure(f"{service.incarnation} forgot the savepoints {missing} that it was asked for")
+
+
+# --- the lake --------------------------------------------------------------------------------------------------------
+
+
+def _shown(world: World, rows: Rows, schema: TableSchema, table: str) -> dict[Any, Any]:
+    """The rows as a reader of the lake sees them under `schema`: by field id."""
+    names: dict[Any, Any] = {}
+    places: dict[str, list[int | None]] = {}
+    for key, found in rows.items():
+        if len(found) != 1:
+            raise Failure(f"row {key} of {table} is there {len(found)} times")
+        of, row = found[0]
+        if of not in places:
+            ids = {c.field_id: i for i, c in enumerate(world.lake.schemas[of].columns)}
+            places[of] = [ids.get(c.field_id) for c in schema.columns]
+        names[key] = tuple(None if i is None else row[i] for i in places[of])
+    return names
+
+
+def publication_equals_source(world: World, publication: dict[str, Any]) -> None:
+    """Nothing is lost or doubled: every table that a publication shows at its position equals the source there, by key and
+    content, with the source's columns; and amounts moved between two tables still add up."""
+    entry = world.store.journal[publication["n"]]
+    if entry["inside"]:
+        raise Failure(f"checkpoint {publication['n']} is inside a transaction and was published")
+    if publication["position"] is None:
+        return
+    position = Position.from_json(publication["position"])
+    if world.source.lost_gtids or (position.server != world.source.server and not position.gtids):
+        return  # what was taken there the source does not know any more
+    state, columns = world.source.state_at(position)
+    amounts = []
+    for table, of in publication["tables"].items():
+        if of["main"] is None:
+            continue
+        if entry["tables"][table]["generation"] > 1 and not entry["tables"][table]["show"]:
+            world.count["old generation shown while the new one is read"] += 1
+        if of["main"]["position"] != publication["position"]:
+            continue  # of an older generation, and marked so
+        schema = world.lake.schemas[entry["tables"][table]["schema"]]
+        if tuple(c.name for c in schema.columns) != columns[table]:
+            raise Failure(f"{table} has columns {[c.name for c in schema.columns]} in publication {publication['n']} and {columns[table]} at the source")
+        shown = _shown(world, world.lake.snapshots[of["main"]["snapshot_id"]], schema, table)
+        if shown != state[table]:
+            wrong = {k: (shown.get(k), state[table].get(k)) for k in {*shown, *state[table]} if shown.get(k) != state[table].get(k)}
+            raise Failure(f"{table} in publication {publication['n']} differs from the source at {position} (lake, source): {wrong}")
+        world.count["table compared"] += 1
+        if table in ("shop.a", "shop.b"):
+            at = columns[table].index("amount")
+            amounts.append(sum(row[at] for row in shown.values()))
+    if len(amounts) == 2:
+        world.count["constant sum compared"] += 1
+        if sum(amounts) != 10_000:
+            raise Failure(f"the amounts of two tables add up to {sum(amounts)} in publication {publication['n']}")
+
+
+def no_key_goes_back(world: World, publication: dict[str, Any]) -> None:
+    """No live key goes back: what a publication shows of a row is not older than what an earlier one showed."""
+    if world.source.lost_gtids:
+        return
+    if world.older_restores:
+        world.versions.clear()
+        world.older_restores.clear()
+    entry = world.store.journal[publication["n"]]
+    for table, of in publication["tables"].items():
+        if of["main"] is None or of["main"]["position"] != publication["position"]:
+            continue
+        at = [c.name for c in world.lake.schemas[entry["tables"][table]["schema"]].columns].index("stamp")
+        known = world.versions.setdefault(table, {})
+        for key, found in world.lake.snapshots[of["main"]["snapshot_id"]].items():
+            stamp = found[0][1][at]
+            if stamp < known.get(key, 0):
+                raise Failure(f"row {key} of {table} went back from stamp {known[key]} to {stamp} in publication {publication['n']}")
+            known[key] = stamp
+
+
+def arrived(world: World) -> bool:
+    """Liveness: when faults have stopped, all tables become live and a publication reaches the source's end."""
+    return not what_is_missing(world)
+
+
+def what_is_missing(world: World) -> str:
+    """What `arrived` still waits for."""
+    leaders = [s for s in world.services if s.alive and s.leader is not None and s.leader.state == "leading"]
+    if not leaders:
+        states = [(s.incarnation, s.leader.state, s.leader.cause) for s in world.services if s.leader and s.alive]
+        return f"no leader leads: {states}"
+    journal, publications = world.store.journal, world.store.publications
+    on_chain = [n for n in chain(journal) if n in publications]
+    if not on_chain:
+        return f"nothing is published; the journal ends at {max(journal, default=0)}"
+    newest = publications[on_chain[-1]]
+    wrong = {t: of["state"] for t, of in newest["tables"].items() if of["state"] != ("quarantined" if t in world.quarantined else "live")}
+    absent = set(world.shape.tables) - set(newest["tables"])
+    if wrong or absent:
+        causes = {t: journal[newest["n"]]["tables"][t]["cause"] for t in wrong}
+        return f"tables are not live in publication {newest['n']}: {wrong} {causes} {absent}"
+    if not world.shape.snapshot_only:
+        end, position = world.source.flushed(), Position.from_json(newest["position"])
+        if position.server != end.server or not end.reached_by(position):
+            return f"publication {newest['n']} stands at {position}, the source at {end}"
+    for table, of in newest["tables"].items():
+        main = world.lake.main.get(table)
+        if table not in world.quarantined and (main is None or of["main"] is None or main.snapshot != of["main"]["snapshot_id"]):
+            return f"main of {table} does not show publication {newest['n']}"
+    return ""
+
+
+# --- every state, every event ----------------------------------------------------------------------------------------
+
+
+def freeze(value: Any) -> Any:
+    """A machine's whole state as comparable data."""
+    if isinstance(value, TableSchema):
+        return value.hash
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return (type(value).__name__, *(freeze(getattr(value, f.name)) for f in dataclasses.fields(value)))
+    if isinstance(value, dict):
+        return {repr(k): freeze(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | deque):
+        return [freeze(v) for v in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if type(value).__module__.startswith(("common.", "services.")) and hasattr(value, "__dict__"):
+        return (type(value).__name__, {k: freeze(v) for k, v in vars(value).items()})
+    return value
+
+
+def any_fact_is_handled_or_refused(world: World) -> None:
+    """Every fact in every state is handled, or refused by ProtocolError with the state unchanged."""
+    rng = world.rng
+    candidates = [s.leader for s in world.services if s.alive and s.leader is not None]
+    candidates += [s.process for s in world.services if s.alive and s.process is not None]
+    if not candidates:
+        return
+    original = rng.choice(candidates)
+    probes = [original.process] if hasattr(original, "orders") and original.process else [original]
+    bare = []
+    for process in probes:  # the probe holds the whole world: copy without it
+        if hasattr(process, "machine") and hasattr(process.machine, "machine"):
+            bare.append((process, process.machine))
+            process.machine = process.machine.machine
+    machine = copy.deepcopy(original)
+    for process, probe in bare:
+        process.machine = probe
+    before = freeze(machine)
+    for _ in range(6):
+        event = _any_fact(world)
+        try:
+            machine.handle(event, world.now)
+        except ProtocolError:
+            world.count["fact refused"] += 1
+            if freeze(machine) != before:
+                raise Failure(f"{type(machine).__name__} refused {event} and changed its state") from None
+        except SourceLost as error:
+            raise Failure(f"{type(machine).__name__} raised {error!r} at {event}, which is no refusal") from error
+        else:
+            world.count["fact handled"] += 1
+            before = freeze(machine)
+
+
+def _any_fact(world: World) -> Event:
+    rng = world.rng
+    table = rng.choice(world.shape.tables)
+    slot = rng.randrange(1, max(world.store.journal, default=1) + 3)
+    split = f"{table}:1:{rng.randrange(1, 4)}"
+    position = world.source.end()
+    messages = (
+        Marker(checkpoint=slot),
+        SplitsWanted(free=1),
+        SplitReleased(split_id=split, attempt=1),
+        TakeBackSplit(split_id=split, attempt=1),
+        TableReport(table_id=table, generation=1, state=rng.choice(("live", "restart", "fault"))),
+        ExcludeTable(table_id=table, generation=1),
+        StopStream(),
+        Records(table_id=table, generation=1, schema="", rows=1),
+        ChunkEnd(split_id=split, table_id=table, generation=1, attempt=1, rows=rng.choice((0, 3)), schema=""),
+        ChunkDropped(split_id=split, attempt=1),
+        PartSaved(checkpoint=slot, part={"path": "x"}),
+    )
+    channel = rng.choice(("enumerator", "reader-0", "reader-1", "writer-0", "nobody"))
+    facts: list[Event] = [
+        Ticked(),
+        PartStored(checkpoint=slot, ref={}),
+        CutStaged(checkpoint=slot, staged=()),
+        ChunkFailed(split_id=split, attempt=1, cause=""),
+        ChangesRead(cursor=rng.choice(("main", "catch-up")), position=position, rows=0),
+        BoundFound(table_id=table, generation=1, end=None),
+        Observed(held=rng.random() < 0.8, members=()),
+        JournalRead(tail=slot, base=None),
+        EntryWritten(slot=slot),
+        EntryRefused(slot=slot, nonce="x"),
+        EpochOpened(epoch=slot, part=None),
+        Began(),
+        *(MessageReceived(channel=channel, message=message) for message in messages),
+    ]
+    if world.facts and rng.random() < 0.5:
+        return rng.choice(world.facts)[1]
+    return rng.choice(facts)

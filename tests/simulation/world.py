@@ -1,0 +1,1241 @@
+"""The simulated world: real machines on a fake network, store, source and lake, from one seed.
+
+Leader (with Enumerator and Process), Process(Reader) and Process(Writer) are the real ones of common/ and services/. The
+world carries their effects out in order, as common/driver.py does, and its events come from one heap in the order of a
+clock of its own. What can go wrong outside does: see `World.faults`. What is checked, and when, stands in checks.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import json
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.chandy_lamport import Process
+from common.errors import ProtocolError, SourceLost
+from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from common.messages import (
+    AssignSplits,
+    ChunkDropped,
+    ChunkEnd,
+    ExcludeTable,
+    IncludeTable,
+    Marker,
+    Records,
+    SplitFailed,
+    SplitReleased,
+    SplitReport,
+    StopStream,
+    TableReport,
+    TakeBackSplit,
+    decode,
+    encode,
+)
+from services.enumerator.leader import (
+    CloseEpoch,
+    EntryRefused,
+    EntryWritten,
+    EpochFailed,
+    EpochOpened,
+    JournalRead,
+    Leader,
+    Member,
+    Observed,
+    OpenEpoch,
+    Orders,
+    ReadJournal,
+    SavepointAsked,
+    WriteEntry,
+)
+from services.enumerator.machine import (
+    BoundFound,
+    DescribeTable,
+    Enumerator,
+    FindBound,
+    FindRange,
+    FindTables,
+    RangeFound,
+    SplittingFailed,
+    TableDescribed,
+    TableFound,
+    TablesFound,
+)
+from services.enumerator.splitter import KeyRange
+from services.reader import machine as reader_machine
+from services.reader.machine import (
+    Began,
+    ChunkFailed,
+    ChunkRead,
+    ChunkRowsRead,
+    CloseCursor,
+    ContinueChunk,
+    ReadChanges,
+    ReadChunk,
+    Reader,
+)
+from services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
+from tests.simulation import checks
+from tests.simulation.checks import Failure
+from tests.simulation.lake import Lake, SparkWriter, chain
+from tests.simulation.source import HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, Source, Txn
+
+LEASE_SECONDS = 5.0
+PRESENCE_SECONDS = 3.0
+INSIDE_ROWS = 25
+CREDIT_ROWS = 60
+
+
+@dataclass(slots=True)
+class Channel:
+    """One stream: numbered messages from one sender to one receiver."""
+
+    name: tuple[int, str, str]  # epoch, sender, receiver
+    sent: int = 0
+    expected: int = 1
+    queue: deque[tuple[int, Any]] = field(default_factory=deque)
+    gone: bool = False
+    scheduled: bool = False
+    credit: int = 0  # rows sent and not taken
+    waiting: Service | None = None
+
+
+class Store:
+    """Journal, parts, files, publications: put-if-absent; what it takes time to do is the world's."""
+
+    def __init__(self) -> None:
+        self.journal: dict[int, dict[str, Any]] = {}
+        self.parts: dict[str, str] = {}
+        self.files: dict[str, list[Any]] = {}
+        self.publications: dict[int, dict[str, Any]] = {}
+        self.claims = 0
+
+    def put_entry(self, slot: int, entry: dict[str, Any]) -> bool:
+        if slot in self.journal:
+            return False
+        self.journal[slot] = json.loads(json.dumps(entry))
+        return True
+
+    def put_part(self, name: str, state: dict[str, Any]) -> dict[str, Any]:
+        if name in self.parts:
+            raise Failure(f"the part {name} was put twice")
+        self.parts[name] = json.dumps(state)
+        return {"path": name, "sha256": "", "size": len(self.parts[name])}
+
+    def publish(self, body: dict[str, Any]) -> bool:
+        if body["n"] in self.publications:
+            return False
+        self.publications[body["n"]] = copy.deepcopy(body)
+        return True
+
+
+class Probe:
+    """Stands between a Process and its machine: counts what the machine took and gave, and sees every local snapshot."""
+
+    def __init__(self, world: World, name: str, machine: Any, epoch: int) -> None:
+        self.world, self.name, self.machine, self.epoch = world, name, machine, epoch
+        self.given: Counter[str] = Counter()
+        self.taken: dict[str, list[int]] = {}
+        self.last: tuple[Counter[str], dict[str, int], Any] | None = None
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        effects = self.machine.handle(event, now)
+        if isinstance(event, MessageReceived):
+            self.taken.setdefault(event.channel, []).append(event.after)
+        self.count(effects)
+        return effects
+
+    def count(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send) and not isinstance(effect.message, Marker):
+                self.given[effect.receiver] += 1
+
+    def ready(self) -> bool:
+        ready = self.machine.ready()
+        self.world.count["marker waits for a transaction's end"] += not ready
+        return ready
+
+    def snapshot(self) -> dict[str, Any]:
+        state = self.machine.snapshot()
+        taken = {channel: len(after) for channel, after in self.taken.items()}
+        self.last = (self.given.copy(), taken, checks.state_of(self.machine))
+        return state
+
+    def cut(self, checkpoint: int, state: Any, recorded: dict[str, list[Any]], kept: bool) -> list[Effect]:
+        assert self.last is not None
+        given, taken, live = self.last
+        if isinstance(self.machine, Writer):
+            taken = {c: sum(a < checkpoint for a in after) for c, after in self.taken.items()}
+        else:
+            taken = {c: taken.get(c, 0) + len(recorded.get(c, ())) for c in {*taken, *recorded}}
+        self.world.cuts.setdefault((self.epoch, checkpoint), {})[self.name] = (given, taken)
+        self.world.live[self.epoch, self.name, checkpoint] = live
+        self.world.count["channel state recorded"] += any(recorded.values())
+        for messages in recorded.values():
+            for message in messages:
+                if isinstance(message, SplitReport | SplitFailed | TableReport):
+                    self.world.count[f"recorded {type(message).__name__}"] += 1
+        effects = self.machine.cut(checkpoint, state, recorded, kept)
+        self.count(effects)
+        return effects
+
+
+@dataclass(slots=True, eq=False)
+class Service:
+    """One process of the mesh."""
+
+    role: str
+    incarnation: str
+    alive: bool = True
+    died_at: float = 0.0
+    paused_until: float = 0.0
+    inbox: deque[tuple[Any, Event]] = field(default_factory=deque)
+    effects: deque[tuple[Any, Effect]] = field(default_factory=deque)
+    blocked: bool = False
+    busy: bool = False
+    # a member's
+    name: str = ""
+    epoch: int = 0
+    token: Any = None  # identity of its part in one epoch; answers to an older one are nobody's
+    process: Process | None = None
+    probe: Probe | None = None
+    failed: tuple[int, str, bool] = (0, "", False)
+    chunk: Any = None
+    xa: dict[str, tuple[int, dict[int, Any]]] = field(default_factory=dict)
+    open: dict[Any, list[Any]] = field(default_factory=dict)
+    # a leader's
+    leader: Leader | None = None
+    held_seen: float = -100.0
+    requests: list[str] = field(default_factory=list)
+    wants_older: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a seed draws: how big, how fast and how troubled its world is."""
+
+    flavour: str
+    exact: bool
+    tables: tuple[str, ...]
+    rows: int
+    chunk_rows: int
+    readers: int
+    writers: int
+    enumerators: int
+    interval: float
+    lag: float
+    gap: float  # seconds between transactions
+    chaos: float  # seconds of trouble
+    faults: int
+    max_rows: int
+    snapshot_only: bool
+    wire: bool
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> Shape:
+        flavour = rng.choice((MYSQL, MYSQL, MARIADB, PLAIN))
+        tables = tuple(rng.sample(sorted(KINDS), k=rng.choice((1, 2, 3, 4))))
+        if rng.random() < 0.7:
+            tables = tuple({"shop.a": 0, "shop.b": 0, **dict.fromkeys(tables)})
+        return cls(
+            flavour=flavour, exact=flavour != PLAIN and rng.random() < 0.4, tables=tables, rows=rng.choice((4, 12, 24)),
+            chunk_rows=rng.choice((2, 5, 9)), readers=rng.choice((1, 2, 3)), writers=rng.choice((1, 2, 3)),
+            enumerators=rng.choice((1, 2, 2)), interval=rng.choice((0.3, 1.0, 2.0)), lag=rng.choice((0.005, 0.03, 0.12)),
+            gap=rng.choice((0.05, 0.15, 0.4)), chaos=rng.uniform(4, 12), faults=rng.choice((0, 1, 2, 4)),
+            max_rows=rng.choice((3, 8, 40)), snapshot_only=rng.random() < 0.05, wire=rng.random() < 0.15,
+        )  # fmt: skip
+
+
+class World:
+    """One seed's run: `run()` raises Failure (or whatever a machine raised), or returns."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.count: Counter[str] = Counter()
+        self.story: deque[str] = deque(maxlen=300)
+        self.shape = Shape.drawn(self.rng)
+        self.now = 0.0
+        self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.events = 0
+        self.pushed = 0
+        self.store = Store()
+        self.lake = Lake()
+        self.channels: dict[tuple[int, str, str], Channel] = {}
+        self.services: list[Service] = []
+        self.sparks: list[SparkWriter | None] = []
+        self.announced = 0
+        self.lease: tuple[Service | None, float] = (None, 0.0)
+        self.cuts: dict[tuple[int, int], dict[str, Any]] = {}
+        self.live: dict[Any, Any] = {}
+        self.tokens = 0
+        self.troubled = True  # faults still happen
+        self.writing = True  # the source still changes
+        self.finished = False
+        self.halts_expected = False
+        self.older_restores: list[int] = []  # epochs whose base was an older one on request
+        self.facts: list[tuple[str, Event]] = []
+        self.versions: dict[str, dict[Any, Any]] = {}
+        self.asked_requests: list[str] = []
+        self.quarantined: set[str] = set()
+        self.source = Source(self.rng, self.count, flavour=self.shape.flavour, tables=self.shape.tables, rows=self.shape.rows)
+        self.names = 0
+        self.known_tables = list(self.shape.tables)
+        if len(self.known_tables) > 2 and self.rng.random() < 0.3:
+            self.known_tables.pop()  # created later, as far as the pipeline can tell
+        self.keyless = self.rng.random() < 0.1
+        reader_machine.INSIDE_ROWS = INSIDE_ROWS
+
+    # --- time ---
+
+    def at(self, delay: float, call: Callable[..., None], *args: Any) -> None:
+        self.pushed += 1
+        heapq.heappush(self.heap, (self.now + delay, self.pushed, call, args))
+
+    def lag(self, scale: float = 1.0) -> float:
+        mean = self.shape.lag * scale
+        if self.troubled and self.rng.random() < 0.04:
+            mean *= 12
+        return self.rng.expovariate(1.0 / mean)
+
+    def tell_story(self, text: str) -> None:
+        self.story.append(f"{self.now:8.3f} {text}")
+
+    def run(self) -> None:
+        """From the first start to a lake that equals the source."""
+        shape, rng = self.shape, self.rng
+        self.tell_story(str(shape))
+        for role, many in (("enumerator", shape.enumerators), ("reader", shape.readers), ("writer", shape.writers)):
+            for _ in range(many):
+                self.start_service(role)
+        self.start_spark()
+        self.at(rng.random(), self.write)
+        self.at(0.0, self.watch_flushed)
+        for _ in range(shape.faults):
+            self.at(rng.uniform(0.5, shape.chaos), self.trouble)
+        for _ in range(2):
+            self.at(rng.uniform(1.0, shape.chaos + 3), self.feed_any)
+        if rng.random() < 0.5:
+            self.at(rng.uniform(0.5, shape.chaos), self.ask_savepoint)
+        self.at(shape.chaos, self.calm)
+        deadline = shape.chaos + 200.0
+        while self.heap and not self.finished:
+            self.now, _, call, args = heapq.heappop(self.heap)
+            self.events += 1
+            if self.now > deadline or self.events > 60_000:
+                raise Failure(f"no end in sight: {checks.what_is_missing(self)}")
+            call(*args)
+        checks.journal_is_of_one_line(self)
+        checks.requests_were_honoured(self)
+
+    def calm(self) -> None:
+        """Faults stop; the source writes on for a moment, then stops."""
+        self.troubled = False
+        self.tell_story("calm: no more faults")
+        for service in self.services:
+            service.paused_until = min(service.paused_until, self.now)
+            self.at(0.0, self.pump, service)
+        for role, many in (("enumerator", 1), ("reader", 1), ("writer", 1)):
+            for _ in range(many - sum(s.alive and s.role == role for s in self.services)):
+                self.start_service(role)
+        if not any(self.sparks):
+            self.start_spark()
+        self.at(1.0, self.stop_writing)
+
+    def stop_writing(self) -> None:
+        self.writing = False
+        source = self.source
+        for xid in list(source.prepared):
+            if not any(t.xid == xid for t in source.pending):
+                self.flush(Txn("commit", source._gtid(), xid=xid))
+        self.at(HIDES_SECONDS + 1.0, self.look_for_end)
+
+    def look_for_end(self) -> None:
+        if any(s.alive and s.leader is not None and s.leader.state == "halted" for s in self.services):
+            if not self.halts_expected:
+                raise Failure("a leader halted though nothing was lost")
+            self.finished = True
+            self.count["halt that was called for"] += 1
+            return
+        if checks.arrived(self):
+            self.finished = True
+            return
+        self.at(0.5, self.look_for_end)
+
+    # --- the source's life ---
+
+    def watch_flushed(self) -> None:
+        self.source.note_flushed(self.now)
+        self.at(0.5, self.watch_flushed)
+
+    def flush(self, txn: Txn) -> None:
+        source, rng = self.source, self.rng
+        source.commit(txn, self.now)
+        delay = rng.expovariate(1 / 0.01) if rng.random() < 0.85 else rng.uniform(0.05, HIDES_SECONDS)
+        self.at(delay, self.becomes_visible, txn)
+
+    def becomes_visible(self, txn: Txn) -> None:
+        source = self.source
+        if txn not in source.pending:
+            return
+        if source.ordered:  # group commit in the order of the binlog: earlier ones first
+            for earlier in list(source.pending[: source.pending.index(txn)]):
+                source.show(earlier)
+                source.execute(earlier)
+        source.show(txn)
+        if txn in source.pending:
+            self.at(self.rng.expovariate(1 / 0.02), source.execute, txn)
+
+    def write(self) -> None:
+        if not self.writing:
+            return
+        rng, source = self.rng, self.source
+        what = rng.random()
+        if what < 0.03 and not source.prepared:
+            source.xids += 1
+            changes = source.random_changes(rng.randrange(1, 3))
+            txn = Txn("prepare", source._gtid(), changes=changes, xid=source.xids)
+            source.prepare(txn, self.now)
+            self.count["XA PREPARE"] += 1
+            self.at(rng.uniform(0.02, 0.6), self.end_xa, source.xids)
+        elif what < 0.05:
+            source.rotate(self.now)
+        elif what < 0.075:
+            self.ddl()
+        elif what < 0.12:
+            self.flush(Txn("foreign", source._gtid()))
+        elif what < 0.15:
+            self.flush(Txn("rows", source._gtid(), changes=source.random_changes(rng.randrange(20, 45))))
+            self.count["large transaction"] += 1
+        else:
+            changes = source.random_changes(rng.choice((1, 1, 2, 4)))
+            if changes:
+                self.flush(Txn("rows", source._gtid(), changes=changes))
+        self.at(rng.expovariate(1 / self.shape.gap), self.write)
+
+    def end_xa(self, xid: int) -> None:
+        source = self.source
+        if xid in source.prepared and not any(t.xid == xid for t in source.pending):
+            kind = "commit" if self.rng.random() < 0.7 else "rollback"
+            self.count[f"XA {kind.upper()}"] += 1
+            self.flush(Txn(kind, source._gtid(), xid=xid))
+
+    def ddl(self) -> None:
+        rng, source = self.rng, self.source
+        tables = [t for t in source.tables if t not in source.frozen and not any(held == t for held, _ in source.locks)]
+        if not tables:
+            return
+        table = rng.choice(tables)
+        columns = source.latest()[1][table]
+        extra = [c for c in columns if c.startswith("c")]
+        what = rng.choice(("add", "add", "drop", "unlogged", "truncate"))
+        if table in ("shop.a", "shop.b") and what in ("unlogged", "truncate"):
+            what = "add"
+        column = ""
+        if what == "drop":
+            if not extra:
+                return
+            column = rng.choice(extra)
+        elif what == "add":
+            if len(extra) > 2:
+                return
+            column = f"c{rng.randrange(6)}"
+            if column in columns:
+                return
+        self.tell_story(f"source: {what} {column} on {table}")
+        self.flush(Txn("ddl", source._gtid(), table=table, ddl=what, column=column))
+
+    # --- services ---
+
+    def start_service(self, role: str) -> Service:
+        self.names += 1
+        service = Service(role, f"{role}-{self.names:03d}")
+        if role == "enumerator":
+            shape = self.shape
+            orders = Orders(
+                chunk_rows=shape.chunk_rows, exact=shape.exact, snapshot_only=shape.snapshot_only,
+                interval_seconds=shape.interval, readers=shape.readers, writers=shape.writers,
+            )  # fmt: skip
+            service.leader = Leader(incarnation=service.incarnation, orders=orders)
+            self.at(self.rng.random() * 0.3, self.observe, service)
+        else:
+            self.at(self.rng.random() * 0.3, self.follow, service)
+        self.at(0.2, self.tick, service)
+        self.services.append(service)
+        self.tell_story(f"{service.incarnation} starts")
+        return service
+
+    def kill(self, service: Service, cause: str) -> None:
+        if not service.alive:
+            return
+        service.alive = False
+        service.died_at = self.now
+        service.inbox.clear()
+        service.effects.clear()
+        service.token = None
+        self.tell_story(f"{service.incarnation} is killed: {cause}")
+        self.count[f"{service.role} crashed"] += 1
+
+    def tick(self, service: Service) -> None:
+        if service.alive:
+            if service.leader is not None or service.process is not None:
+                self.tell(service, service.token, Ticked())
+            self.at(0.4, self.tick, service)
+
+    def observe(self, service: Service) -> None:
+        """What a driver sees of lease and presence, and announces."""
+        if not service.alive:
+            return
+        self.at(0.4, self.observe, service)
+        if service.paused_until > self.now:
+            return
+        holder, until = self.lease
+        held = holder is service and until > self.now
+        if holder is None or until <= self.now or held:
+            if not held:
+                self.count["lease taken over"] += holder is not None and holder is not service
+                self.tell_story(f"{service.incarnation} takes the lease")
+            self.lease = (service, self.now + LEASE_SECONDS)
+            held = True
+        members = []
+        for other in self.services:
+            if other.role != "enumerator" and (other.alive or other.died_at + PRESENCE_SECONDS > self.now):
+                epoch, cause, halts = other.failed
+                members.append(
+                    Member(
+                        incarnation=other.incarnation, role=other.role, failed_epoch=epoch, failed=cause or None, halts=halts
+                    )
+                )
+        assert service.leader is not None
+        if held and service.token is not None and service.leader.state == "leading":
+            self.announced = service.epoch
+        self.tell(service, "any", Observed(held=held, members=tuple(members)))
+
+    def follow(self, service: Service) -> None:
+        """A member looks which epoch is announced."""
+        if not service.alive:
+            return
+        self.at(self.rng.uniform(0.1, 0.5), self.follow, service)
+        if service.paused_until > self.now or self.announced <= service.epoch:
+            return
+        epoch = self.announced
+        entry = self.store.journal.get(epoch)
+        if entry is None or entry["kind"] != "epoch":
+            raise Failure(f"epoch {epoch} is announced but its slot holds no epoch entry")
+        self.leave(service)
+        service.epoch = epoch
+        members = entry["members"][f"{service.role}s"]
+        if service.incarnation in members:
+            self.join(service, entry, members.index(service.incarnation))
+
+    def leave(self, service: Service) -> None:
+        service.token = service.process = service.probe = None
+        service.inbox.clear()
+        service.effects.clear()
+        service.blocked = False
+        service.open.clear()
+        service.xa.clear()
+        service.chunk = None
+
+    def join(self, service: Service, entry: dict[str, Any], index: int) -> None:
+        """Build the machine of this epoch and take part."""
+        epoch = entry["slot"]
+        readers = tuple(f"reader-{i}" for i in range(len(entry["members"]["readers"])))
+        writers = tuple(f"writer-{i}" for i in range(len(entry["members"]["writers"])))
+        service.name = f"{service.role}-{index}"
+        machine: Any
+        if service.role == "reader":
+            machine = Reader(name=service.name, writers=writers, stream=index == 0)
+            base = entry["base"]
+            if index == 0 and base is not None:
+                part = self.store.journal[base]["parts"].get("reader-0")
+                if part is None:
+                    raise Failure(f"checkpoint {base} has no part of reader-0")
+                machine.restore(json.loads(self.store.parts[part["path"]]))
+                checks.restore_is_exact(self, machine, base, "reader-0")
+            inbound, outbound, recording = ("enumerator",), (*writers, "enumerator"), True
+        else:
+            machine = Writer()
+            inbound, outbound, recording = readers, (), False
+        self.tokens += 1
+        service.token = (self.tokens, epoch)
+        service.probe = Probe(self, service.name, machine, epoch)
+        service.process = Process(service.probe, inbound=inbound, outbound=outbound, recording=recording, after=epoch)
+        self.tell_story(f"{service.incarnation} joins epoch {epoch} as {service.name}")
+        if service.role == "reader":
+            self.tell(service, service.token, Began())
+        for sender in inbound:
+            self.kick(self.channels.get((epoch, sender, service.name)))
+
+    def fail(self, service: Service, cause: str, halts: bool = False) -> None:
+        """The member gives up its epoch; its presence says why."""
+        if service.leader is not None:
+            self.tell(service, service.token, EpochFailed(epoch=service.epoch, cause=cause, halts=halts))
+            return
+        self.tell_story(f"{service.incarnation} gives up epoch {service.epoch}: {cause}")
+        service.failed = (service.epoch, cause, halts)
+        self.leave(service)
+
+    # --- facts and effects ---
+
+    def tell(self, service: Service, token: Any, event: Event) -> None:
+        """Put a fact into a service's inbox; answers to an epoch that is over are nobody's."""
+        if service.alive and (token == "any" or (token is not None and token == service.token) or (service.leader and isinstance(event, Ticked))):
+            service.inbox.append((token, event))
+            self.pump(service)
+
+    def pump(self, service: Service) -> None:
+        if service.busy:
+            return
+        service.busy = True
+        try:
+            self.perform_all(service)
+            while service.inbox and service.alive and not service.blocked:
+                if service.paused_until > self.now:
+                    self.at(service.paused_until - self.now + 0.001, self.pump, service)
+                    return
+                token, event = service.inbox.popleft()
+                channel = None
+                if isinstance(event, tuple):
+                    channel, event = event
+                if service.leader is not None:
+                    effects = self.handle_leader(service, event)
+                elif token == service.token and service.process is not None:
+                    if self.rng.random() < 0.02:
+                        self.facts.append((service.role, event))
+                    try:
+                        effects = service.process.handle(event, self.now)
+                    except (ProtocolError, SourceLost) as error:
+                        raise Failure(f"{service.name} refused {event}: {error!r}") from error
+                else:
+                    continue
+                service.effects.extend((service.token, effect) for effect in effects)
+                self.perform_all(service)
+                if channel is not None and not service.blocked:
+                    self.taken(channel, event)
+        finally:
+            service.busy = False
+
+    def handle_leader(self, service: Service, event: Event) -> list[Effect]:
+        leader = service.leader
+        assert leader is not None
+        if self.rng.random() < 0.02:
+            self.facts.append(("enumerator", event))
+        before, was = leader.state, leader.process
+        try:
+            effects = leader.handle(event, self.now)
+        except (ProtocolError, SourceLost) as error:
+            raise Failure(f"{service.incarnation} refused {event}: {error!r}") from error
+        if leader.process is not was and leader.process is not None:
+            service.probe = Probe(self, "enumerator", leader.process.machine, leader.epoch)
+            service.probe.count(effects)
+            leader.process.machine = service.probe
+        if before != leader.state:
+            self.tell_story(f"{service.incarnation}: {before} -> {leader.state} ({leader.cause})")
+        return effects
+
+    def perform_all(self, service: Service) -> None:
+        effects = service.effects
+        service.blocked = False
+        while effects and service.alive:
+            token, effect = effects[0]
+            if service.leader is None and token != service.token:
+                effects.popleft()
+                continue
+            if self.troubled and self.rng.random() < self.crash_rate:
+                self.count["crash between two effects"] += 1
+                self.crash(service, f"before {type(effect).__name__}")
+                return
+            if not self.perform(service, effect):
+                service.blocked = True
+                return
+            if effects:
+                effects.popleft()
+
+    crash_rate = 0.00015
+
+    def crash(self, service: Service, cause: str) -> None:
+        self.kill(service, cause)
+        self.at(self.rng.uniform(0.2, 4.0), self.replace, service.role)
+
+    def replace(self, role: str) -> None:
+        if role == "enumerator" or sum(s.alive and s.role == role for s in self.services) < 4:
+            self.start_service(role)
+
+    def later(self, service: Service, delay: float, event_of: Callable[[], Event | None]) -> None:
+        """Do slow work beside; its answer counts only in the part of the epoch that asked."""
+        token = service.token
+
+        def done() -> None:
+            if not service.alive or (token != service.token):
+                self.count["answer to an epoch that is over"] += 1
+                return
+            event = event_of()
+            if event is not None and service.token == token:
+                self.tell(service, token, event)
+
+        self.at(delay, done)
+
+    def perform(self, service: Service, effect: Effect) -> bool:
+        """Carry one effect out; False if it has to wait for credit."""
+        match effect:
+            case Send(receiver=receiver, message=message):
+                return self.send(service, receiver, message)
+            case SavePart(checkpoint=checkpoint, state=state):
+                name = f"{service.epoch}/{service.incarnation}/{service.name or 'enumerator'}-{checkpoint}.json"
+                if service.leader is not None and service.probe is not None and service.probe.last is not None:
+                    checks.enumerator_part_restores(self, service.probe.last[2], service.probe.machine, state)
+                text = json.loads(json.dumps(state))
+
+                def stored() -> Event:
+                    return PartStored(checkpoint=checkpoint, ref=self.store.put_part(name, text))
+
+                self.later(service, self.lag(2), stored)
+            case ReadChunk(split=split):
+                self.count["read chunk"] += 1
+                service.chunk = {"split": split, "rows": None}
+                self.take_low(service, service.chunk, self.source.connection)
+            case ContinueChunk():
+                self.give_rows(service, service.chunk)
+            case ReadChanges():
+                self.later(service, self.lag(), lambda: self.changes_read(service, effect))
+            case CloseCursor(cursor=cursor):
+                self.count["catch-up meets main"] += 1
+                service.xa.pop(cursor, None)
+            case Append(file=file, seq_base=seq_base, body=body):
+                rows = service.open.setdefault(file, [])
+                if isinstance(file, ChunkFile):
+                    rows += body
+                else:
+                    rows += [(seq_base + seq, op, key, row) for seq, op, key, row in body]
+            case Drop(split_id=split_id, attempt=attempt):
+                self.count["chunk file dropped"] += 1
+                for file in [f for f in service.open if isinstance(f, ChunkFile) and (f.split_id, f.attempt) == (split_id, attempt)]:
+                    del service.open[file]
+            case StageCut():
+                self.later(service, self.lag(3), lambda: self.staged(service, effect))
+                self.count["torn temporary files left by a crash"] += 0
+            case _:
+                self.perform_leader(service, effect)
+        return True
+
+    def perform_leader(self, service: Service, effect: Effect) -> None:
+        match effect:
+            case ReadJournal():
+                self.at(self.lag(), self.read_journal, service)
+            case WriteEntry(slot=slot, entry=entry):
+                delay = self.lag(2) if self.rng.random() < 0.9 or not self.troubled else self.rng.uniform(1.0, 12.0)
+                self.count["slow write of an entry"] += delay > 1.0
+                self.at(delay, self.write_entry, service, slot, json.loads(json.dumps(entry)))
+            case OpenEpoch():
+                self.tokens += 1
+                service.token, service.epoch, service.name = (self.tokens, effect.epoch), effect.epoch, ""
+                self.later(service, self.lag(2), lambda: self.open_epoch(service, effect))
+            case CloseEpoch():
+                service.token = None
+            case FindTables():
+                self.later(service, self.lag(2), self.find_tables)
+            case DescribeTable(table_id=table, generation=generation):
+                found = lambda: TableDescribed(generation=generation, table=self.table_found(table))  # noqa: E731
+                self.later(service, self.lag(2), found)
+            case FindRange():
+                self.later(service, self.lag(2), lambda: self.find_range(effect))
+            case FindBound():
+                self.later(service, self.lag(2), lambda: self.find_bound(effect))
+            case _:
+                raise Failure(f"nobody can carry out {effect}")
+
+    # --- channels ---
+
+    def send(self, service: Service, receiver: str, message: Any) -> bool:
+        sender = service.name or "enumerator"
+        channel = self.channels.get((service.epoch, sender, receiver))
+        if service.leader is not None and service.token is None:
+            return True
+        if channel is None or channel.gone:
+            self.count["send to a stream that is gone"] += 1
+            service.effects.clear()
+            self.fail(service, f"the channel to {receiver} is gone")
+            return True
+        rows = message.rows if isinstance(message, Records) else 0
+        if channel.credit and (channel.credit + rows > CREDIT_ROWS) and channel.credit > CREDIT_ROWS - 1:
+            self.count["send waits for credit"] += 1
+            channel.waiting = service
+            return False
+        self.note_message(message)
+        if self.shape.wire:
+            message = decode(json.loads(json.dumps(encode(message))), getattr(message, "body", None))
+        channel.sent += 1
+        channel.credit += rows
+        channel.queue.append((channel.sent, message))
+        if self.troubled and self.rng.random() < 0.01:
+            self.count["lost answer of Redis: message sent again, refused"] += 1
+        self.kick(channel)
+        return True
+
+    def note_message(self, message: Any) -> None:
+        kind = type(message).__name__
+        if isinstance(message, TableReport):
+            kind += f" {message.state}"
+        elif isinstance(message, SplitFailed):
+            kind += " retry" if message.retry else " restart" if message.restart else ""
+        self.count[f"sent {kind}"] += 1
+
+    def kick(self, channel: Channel | None) -> None:
+        if channel is not None and channel.queue and not channel.scheduled and not channel.gone:
+            channel.scheduled = True
+            self.at(self.lag(), self.deliver, channel)
+
+    def receiver_of(self, channel: Channel) -> Service | None:
+        epoch, _, receiver = channel.name
+        for service in self.services:
+            if service.alive and service.epoch == epoch and service.token is not None:
+                if receiver == (service.name or "enumerator") and (service.leader is not None) == (receiver == "enumerator"):
+                    return service
+        return None
+
+    def deliver(self, channel: Channel) -> None:
+        channel.scheduled = False
+        service = self.receiver_of(channel)
+        if channel.gone or service is None or not channel.queue:
+            return
+        if service.leader is not None and service.leader.state == "opening":
+            self.at(0.05, self.kick, channel)
+            return
+        number, message = channel.queue.popleft()
+        if number != channel.expected:
+            self.count["gap seen in a channel"] += 1
+            self.fail(service, f"the channel from {channel.name[1]} lost message {channel.expected}")
+            return
+        channel.expected += 1
+        if message is not None:
+            fact = MessageReceived(channel=channel.name[1], message=message)
+            if service.alive and service.token is not None:
+                service.inbox.append((service.token, (channel, fact)))  # type: ignore[arg-type]
+                self.pump(service)
+        self.kick(channel)
+
+    def taken(self, channel: Channel, event: Event) -> None:
+        if isinstance(event, MessageReceived) and isinstance(event.message, Records):
+            channel.credit -= event.message.rows
+            waiting, channel.waiting = channel.waiting, None
+            if waiting is not None:
+                self.at(0.001, self.pump_again, waiting)
+
+    def pump_again(self, service: Service) -> None:
+        if service.alive:
+            service.blocked = False
+            self.pump(service)
+
+    def idle(self, channel: Channel) -> None:
+        """The sender's empty message, which shows a lost tail."""
+        channel.sent += 1
+        channel.queue.append((channel.sent, None))
+        self.kick(channel)
+
+    # --- answers: reader ---
+
+    def still(self, service: Service, chunk: Any, connection: int) -> bool:
+        """Whether the chunk is still being read on its connection; a broken one fails the attempt."""
+        if service.chunk is not chunk or not service.alive:
+            return False
+        if connection == self.source.connection:
+            return True
+        split = chunk["split"]
+        self.count["connection broke while a chunk was read"] += 1
+        service.chunk = None
+        failed = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause="the connection broke", retry=True)
+        self.tell(service, service.token, failed)
+        return False
+
+    def take_low(self, service: Service, chunk: Any, connection: int) -> None:
+        if not self.still(service, chunk, connection):
+            return
+        low = self.source.low(self.now)
+        if low is None:
+            self.at(0.1, self.take_low, service, chunk, connection)
+            return
+        chunk["low"] = low
+        if self.shape.flavour == MARIADB:
+            self.select(service, chunk, connection)
+        else:
+            self.at(self.lag(3), self.select, service, chunk, connection)
+
+    def select(self, service: Service, chunk: Any, connection: int) -> None:
+        if not self.still(service, chunk, connection):
+            return
+        if self.shape.flavour == MYSQL and self.source.prepared:
+            self.at(0.05, self.take_low, service, chunk, connection)
+            return
+        split = chunk["split"]
+        chunk["rows"] = self.source.select(split)
+        chunk["schema"] = self.source.schema(split.table_id)
+        if self.shape.flavour == MARIADB:
+            low = chunk["low"]
+            self.take_high(service, chunk, connection, reader_machine.High(server=low.server, file=low.file, offset=low.offset))
+        else:
+            self.at(self.lag(3), self.take_high, service, chunk, connection, None)
+
+    def take_high(self, service: Service, chunk: Any, connection: int, high: Any) -> None:
+        if not self.still(service, chunk, connection):
+            return
+        split = chunk["split"]
+        chunk["high"] = high or self.source.flushed()
+        if self.shape.exact:
+            chunk["rows"] = self.source.overlay(split, chunk["rows"], chunk["low"], chunk["high"])
+        other = chunk["schema"].hash != split.schema.hash
+        if chunk["rows"] is None or (other and self.rng.random() < 0.5) or (self.troubled and self.rng.random() < 0.01):
+            service.chunk = None
+            failed = ChunkFailed(
+                split_id=split.split_id, attempt=split.attempt, cause="a DDL came between", restart=other, retry=not other
+            )
+            self.tell(service, service.token, failed)
+            return
+        if other:
+            self.count["chunk of other columns reported"] += 1
+        chunk["left"] = sorted(chunk["rows"].items())
+        chunk["total"] = len(chunk["left"])
+        self.count["chunk without rows"] += not chunk["left"]
+        self.give_rows(service, chunk)
+
+    def give_rows(self, service: Service, chunk: Any) -> None:
+        split = chunk["split"]
+        size = self.rng.choice((1, 3, 50))
+        rows, chunk["left"] = chunk["left"][:size], chunk["left"][size:]
+        event: Event
+        if rows:
+            event = ChunkRowsRead(split_id=split.split_id, attempt=split.attempt, rows=len(rows), body=rows)
+        else:
+            service.chunk = None
+            event = ChunkRead(
+                split_id=split.split_id, attempt=split.attempt, rows=chunk["total"], checksum="", low=chunk["low"],
+                high=chunk["high"], schema=chunk["schema"],
+            )  # fmt: skip
+        if self.troubled and rows and self.rng.random() < 0.01:
+            service.chunk = None
+            self.count["chunk failed after some rows"] += 1
+            event = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause="lost connection", retry=True)
+        self.later(service, self.lag(), lambda: event)
+
+    def changes_read(self, service: Service, order: ReadChanges) -> Event | None:
+        connection, memory = service.xa.get(order.cursor, (0, {}))
+        if connection != self.source.connection:
+            memory = {}  # a new connection begins without memory of what was prepared
+            service.xa[order.cursor] = (self.source.connection, memory)
+        max_rows = self.rng.randrange(1, self.shape.max_rows + 1)
+        try:
+            event = self.source.read(order, memory, exact=self.shape.exact, max_rows=max_rows)
+        except SourceLost as error:
+            self.halts_expected = True
+            self.count["source refused: its history parted or its identity changed"] += 1
+            self.fail(service, error.cause, halts=True)
+            return None
+        self.count[f"read by {order.cursor}"] += 1
+        self.count["main read on to a transaction's end for those that wait"] += order.at_boundary
+        if event.position == order.after and not event.faults:  # nothing new: the dump waits
+            if self.rng.random() < 0.8:
+                self.later(service, self.rng.uniform(0.05, 0.4), lambda: self.changes_read(service, order))
+                return None
+        return event
+
+    # --- answers: writer ---
+
+    def staged(self, service: Service, order: StageCut) -> Event:
+        found = []
+        for file in (*order.changes, *order.chunks):
+            rows = service.open.pop(file)
+            chunk = isinstance(file, ChunkFile)
+            kind = f"{file.split_id}#{file.attempt}" if chunk else f"changes-{file.after}"
+            path = f"staged/{service.epoch}/{service.incarnation}/{order.checkpoint}/{file.table_id}/{file.generation}/{file.schema}/{kind}"
+            if path in self.store.files:
+                raise Failure(f"the staged file {path} was put twice")
+            self.store.files[path] = rows
+            found.append(
+                {
+                    "path": path, "sha256": "", "size": len(rows), "rows": len(rows), "kind": "chunk" if chunk else "changes",
+                    "table": file.table_id, "generation": file.generation, "schema": file.schema,
+                    "split": f"{file.split_id}#{file.attempt}" if chunk else None,
+                    "seq_min": None if chunk else min(r[0] for r in rows), "seq_max": None if chunk else max(r[0] for r in rows),
+                    "truncated_at": None if chunk else max((r[0] for r in rows if r[1] == "t"), default=None),
+                }
+            )  # fmt: skip
+        return CutStaged(checkpoint=order.checkpoint, staged=tuple(found))
+
+    # --- answers: enumerator ---
+
+    def table_found(self, table: str) -> TableFound:
+        source, rng = self.source, self.rng
+        rows = len(source.visible[table])
+        estimate = max(0, rows + rng.randrange(-rows // 2 - 1, rows + 2))
+        return TableFound(
+            table_id=table, schema=source.schema(table), estimate=estimate, row_bytes=100, integer_key=KINDS[table].integer
+        )
+
+    def find_tables(self) -> Event:
+        if len(self.known_tables) < len(self.shape.tables) and (self.now > 3 or not self.troubled):
+            self.known_tables = list(self.shape.tables)
+            self.count["table added later"] += 1
+        found = [self.table_found(t) for t in self.known_tables]
+        if self.keyless:
+            found.append(TableFound(table_id="shop.keyless", fault="it has no key"))
+            self.quarantined.add("shop.keyless")
+            self.count["table quarantined at once"] += 1
+        return TablesFound(tables=tuple(found))
+
+    def find_range(self, order: FindRange) -> Event | None:
+        keys = [key[0] for key in self.source.visible[order.table_id]]
+        found = KeyRange(low=min(keys, default=None), high=max(keys, default=None))
+        self.count["split of an empty table"] += not keys
+        return RangeFound(table_id=order.table_id, generation=order.generation, range=found)
+
+    def find_bound(self, order: FindBound) -> Event:
+        source = self.source
+        if self.troubled and self.rng.random() < 0.01:
+            self.count["splitting failed"] += 1
+            return SplittingFailed(table_id=order.table_id, generation=order.generation, cause="definition changed", restart=True)
+        keys = sorted(k for k in source.visible[order.table_id] if source.inside(order.table_id, k, order.start, None))
+        end = source.literal(order.table_id, keys[order.rows]) if len(keys) > order.rows else None
+        self.count["split by a walk of the index"] += end is not None
+        return BoundFound(table_id=order.table_id, generation=order.generation, end=end)
+
+    # --- answers: leader ---
+
+    def read_journal(self, service: Service) -> None:
+        journal = self.store.journal
+        tail = max(journal, default=0)
+        base = None
+        if tail:
+            base = tail if journal[tail]["kind"] == "checkpoint" else journal[tail]["base"]
+        if service.wants_older and base is not None:
+            service.wants_older = False
+            older = [n for n in chain(journal) if n < base]
+            if older:
+                base = self.rng.choice(older[-3:])
+                self.older_restores.append(tail + 1)
+                self.count["restore from an older checkpoint"] += 1
+        self.tell(service, "any", JournalRead(tail=tail, base=base))
+
+    def write_entry(self, service: Service, slot: int, entry: dict[str, Any]) -> None:
+        """The write lands, also that of a leader which died or was deposed meanwhile."""
+        if not service.alive and self.rng.random() < 0.7:
+            self.count["torn temporary file: entry never linked"] += 1
+            return
+        written = self.store.put_entry(slot, entry)
+        if written:
+            self.tell_story(f"journal {slot}: {entry['kind']} of {service.incarnation}, epoch {entry.get('epoch', slot)} base {entry.get('base')} position {entry.get('position')}")
+            self.count[f"{entry['kind']} written"] += 1
+            if entry["kind"] == "checkpoint":
+                checks.cut_is_consistent(self, entry)
+                checks.entry_is_sound(self, entry)
+        answer: Event = EntryWritten(slot=slot)
+        if not written or (self.troubled and self.rng.random() < 0.06):  # lost answer: written again, refused, looked at
+            self.count["lost answer of the store"] += written
+            there = self.store.journal[slot]
+            self.count["slot refused"] += there["nonce"] != entry["nonce"]
+            answer = EntryRefused(slot=slot, nonce=there["nonce"])
+        self.at(self.lag(2), self.tell, service, "any", answer)
+
+    def open_epoch(self, service: Service, order: OpenEpoch) -> Event:
+        checks.announced_epoch_is_the_journals(self, order)
+        readers = [f"reader-{i}" for i in range(len(order.readers))]
+        writers = [f"writer-{i}" for i in range(len(order.writers))]
+        pairs = [("enumerator", r) for r in readers] + [(r, "enumerator") for r in readers]
+        pairs += [(r, w) for r in readers for w in writers] + [(w, "enumerator") for w in writers]
+        for sender, receiver in pairs:
+            self.channels[order.epoch, sender, receiver] = Channel((order.epoch, sender, receiver))
+        part = None
+        if order.base is not None:
+            part = json.loads(self.store.parts[self.store.journal[order.base]["parts"]["enumerator"]["path"]])
+            self.count["restore"] += 1
+            before = self.store.journal[self.store.journal[order.base]["epoch"]]["members"]
+            self.count["restore with other numbers of members"] += (len(before["readers"]), len(before["writers"])) != (len(readers), len(writers))
+        self.announced = order.epoch
+        for channel in self.channels.values():
+            if channel.name[0] < order.epoch and not channel.gone:
+                self.at(self.lag(5), self.drop_channel, channel)
+        return EpochOpened(epoch=order.epoch, part=part)
+
+    def drop_channel(self, channel: Channel) -> None:
+        channel.gone = True
+        channel.queue.clear()
+        if channel.waiting is not None:
+            self.at(0.0, self.pump_again, channel.waiting)
+
+    # --- Spark ---
+
+    def start_spark(self) -> None:
+        self.store.claims += 1
+        self.sparks.append(SparkWriter(self, self.store.claims))
+        self.at(self.lag(5), self.step_spark, len(self.sparks) - 1)
+
+    def step_spark(self, index: int) -> None:
+        spark = self.sparks[index]
+        if spark is None:
+            return
+        did = spark.step()
+        if did == "again":
+            self.sparks[index] = None
+            self.start_spark()
+            return
+        delay = self.lag(8)
+        if self.troubled:
+            luck = self.rng.random()
+            if luck < 0.01:
+                self.count["Spark writer crashed"] += 1
+                self.sparks[index] = None
+                self.at(self.rng.uniform(0.1, 2), self.start_spark)
+                return
+            if luck < 0.02:  # it sleeps, and another is started meanwhile
+                self.count["zombie Spark writer"] += 1
+                delay += self.rng.uniform(1, 6)
+                self.at(0.5, self.start_spark)
+        elif index != len(self.sparks) - 1 and did == "idle":
+            self.sparks[index] = None
+            return
+        self.at(delay if did != "idle" else max(delay, 0.3), self.step_spark, index)
+
+    def on_publication(self, publication: dict[str, Any]) -> None:
+        self.count["publication"] += 1
+        self.count["kept publication"] += publication["kept"]
+        self.tell_story(f"publication {publication['n']} by w{publication['w']} at {publication['position']}")
+        checks.publication_equals_source(self, publication)
+        checks.no_key_goes_back(self, publication)
+
+    # --- faults ---
+
+    def alive(self, role: str) -> list[Service]:
+        return [s for s in self.services if s.alive and s.role == role]
+
+    def trouble(self) -> None:
+        if not self.troubled:
+            return
+        name = self.rng.choice(self.faults)
+        getattr(self, f"fault_{name}")()
+
+    faults = (
+        "crash_reader", "crash_reader", "crash_writer", "crash_leader", "crash_leader", "pause", "pause", "redis_emptied", "lost_tail",
+        "more_readers", "more_writers", "fewer", "restart_source", "fail_over", "steal_lease", "zombie_leader", "savepoint", "older",
+    )  # fmt: skip
+
+    def fault_crash_reader(self) -> None:
+        if found := self.alive("reader"):
+            self.crash(self.rng.choice(found), "a fault")
+
+    def fault_crash_writer(self) -> None:
+        if found := self.alive("writer"):
+            self.crash(self.rng.choice(found), "a fault")
+
+    def fault_crash_leader(self) -> None:
+        holder = self.lease[0]
+        if holder is not None and holder.alive:
+            self.crash(holder, "a fault")
+
+    def fault_pause(self) -> None:
+        service = self.rng.choice([s for s in self.services if s.alive])
+        service.paused_until = self.now + self.rng.uniform(0.5, 9.0)
+        self.tell_story(f"{service.incarnation} sleeps until {service.paused_until:.2f}")
+        self.count[f"{service.role} slept"] += 1
+
+    def fault_zombie_leader(self) -> None:
+        """The leader sleeps past its lease, with much in its inbox, and goes on as if nothing had happened."""
+        holder = self.lease[0]
+        if holder is not None and holder.alive:
+            holder.paused_until = self.now + LEASE_SECONDS + self.rng.uniform(0.0, 3.0)
+            self.count["zombie leader"] += 1
+            self.tell_story(f"{holder.incarnation} sleeps past its lease")
+            if len(self.alive("enumerator")) < 2:
+                self.start_service("enumerator")
+
+    def fault_steal_lease(self) -> None:
+        """The lease key is lost: another leader takes it while the old one has not looked yet."""
+        others = [s for s in self.alive("enumerator") if s is not self.lease[0] and s.paused_until <= self.now]
+        if others:
+            self.lease = (self.rng.choice(others), self.now + LEASE_SECONDS)
+            self.count["two leaders at once"] += 1
+            self.tell_story("the lease is lost and taken by another")
+
+    def fault_redis_emptied(self) -> None:
+        self.tell_story("Redis is emptied")
+        self.count["Redis emptied"] += 1
+        for channel in self.channels.values():
+            self.drop_channel(channel)
+        self.lease = (None, 0.0)
+        self.announced = 0
+        for service in self.services:
+            if service.alive and service.token is not None:
+                token = service.token
+                self.at(self.rng.uniform(0.1, 4.0), self.silence, service, token)
+
+    def silence(self, service: Service, token: Any) -> None:
+        if service.alive and service.token == token and any(
+            c.gone for c in self.channels.values() if c.name[0] == service.epoch
+        ):
+            self.fail(service, "its streams are gone")
+
+    def fault_lost_tail(self) -> None:
+        full = [c for c in self.channels.values() if c.queue and not c.gone]
+        if full:
+            channel = self.rng.choice(full)
+            for _ in range(self.rng.randrange(1, len(channel.queue) + 1)):
+                channel.queue.pop()
+            self.count["lost tail of a stream"] += 1
+            self.tell_story(f"the tail of {channel.name} is lost")
+            self.at(1.0, self.idle, channel)
+
+    def fault_more_readers(self) -> None:
+        self.start_service("reader")
+        self.count["reader added"] += 1
+
+    def fault_more_writers(self) -> None:
+        self.start_service("writer")
+        self.count["writer added"] += 1
+
+    def fault_fewer(self) -> None:
+        role = self.rng.choice(("reader", "writer"))
+        found = self.alive(role)
+        if len(found) > 1:
+            self.kill(self.rng.choice(found), "taken away")
+            self.count[f"{role} taken away"] += 1
+
+    def fault_restart_source(self) -> None:
+        self.tell_story("the source restarts")
+        self.source.restart(self.now)
+
+    def fault_fail_over(self) -> None:
+        if self.shape.flavour == PLAIN and self.rng.random() < 0.6:
+            return
+        self.tell_story("the source fails over")
+        self.source.fail_over(self.now)
+
+    def fault_savepoint(self) -> None:
+        self.ask_savepoint()
+
+    def fault_older(self) -> None:
+        """An operator asks for a restore from an older checkpoint."""
+        holder = self.lease[0]
+        if holder is not None and holder.alive and holder.leader is not None and holder.leader.state == "leading":
+            holder.wants_older = True
+            self.tell(holder, "any", EpochFailed(epoch=holder.epoch, cause="an operator asked for an older checkpoint"))
+
+    def ask_savepoint(self) -> None:
+        holder = self.lease[0]
+        if holder is not None and holder.alive:
+            request = f"request-{len(self.asked_requests)}"
+            self.asked_requests.append(request)
+            holder.requests.append(request)
+            self.count["savepoint asked"] += 1
+            self.tell(holder, "any", SavepointAsked(request=request))
+
+    def feed_any(self) -> None:
+        """Feed a random fact to a copy of a random machine: it is handled, or refused with the state unchanged."""
+        checks.any_fact_is_handled_or_refused(self)
+
+
+__all__ = [
+    "AssignSplits", "ChunkDropped", "ChunkEnd", "Enumerator", "ExcludeTable", "Failure", "IncludeTable", "MYSQL", "SplitReleased",
+    "StopStream", "TakeBackSplit", "World",
+]  # fmt: skip
