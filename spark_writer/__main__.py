@@ -1,0 +1,136 @@
+"""`python -m spark_writer`: serves every pipeline of the store `$CUTLINE_STORE_URL` with one embedded Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from common import wire
+from common.config import Environment
+from common.errors import ConfigError, CutlineError, Unavailable
+from common.registry import Registry, Service
+from common.store import Store
+from spark_writer import session
+from spark_writer.apply import PipelineApplier
+from spark_writer.tables import Lake
+
+logger = logging.getLogger("cutline.spark_writer")
+LOOK_SECONDS = 0.5
+
+
+def serve(store: Store, stop: threading.Event, tell: Callable[[str, Mapping[str, Any]], None]) -> None:
+    """Serve every pipeline that the store has or gets, each in a thread of its own, until `stop`.
+
+    `tell(pipeline, status)` is called by those threads. Raises ConfigError or Unavailable if Spark can't be started.
+    """
+    definitions = {name: store.pipeline(name).definition() or {} for name in store.pipelines()}
+    settings: dict[str, str] = {}
+    for definition in definitions.values():
+        settings |= definition["sink"].get("spark") or {}
+    spark = session.start(settings)
+    threads: dict[str, threading.Thread] = {}
+    while not stop.is_set():
+        for name in store.pipelines():
+            if name not in threads:
+                one = _applier(store, name, spark, tell)
+                threads[name] = threading.Thread(target=one.run, args=(stop,), name=f"cutline-{name}", daemon=True)
+                threads[name].start()
+        stop.wait(LOOK_SECONDS)
+    for thread in threads.values():
+        thread.join()
+
+
+def _applier(store: Store, name: str, spark: Any, tell: Callable[[str, Mapping[str, Any]], None]) -> PipelineApplier:
+    pipeline = store.pipeline(name)
+
+    def open_lake() -> Lake:
+        definition = pipeline.definition()
+        if definition is None:
+            raise ConfigError(
+                f"pipeline {name} has no definition in the store any more; start it again by `cutline run`"
+            )
+        return Lake(session.for_pipeline(spark, definition["sink"]), name)
+
+    return PipelineApplier(pipeline, open_lake, tell=lambda status: tell(name, status))
+
+
+class Status:
+    """What this process shows of itself in Redis, each second; the store is the truth, so Redis may be away."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._service = Service(
+            incarnation=f"spark_writer-{secrets.token_hex(6)}",
+            role="spark_writer",
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=time.time(),
+        )
+        self._newest: dict[str, Mapping[str, Any]] = {}
+
+    def tell(self, pipeline: str, status: Mapping[str, Any]) -> None:
+        """Note the newest status of a pipeline; called by any thread."""
+        self._newest[pipeline] = {**status, "pid": os.getpid()}
+
+    async def show(self) -> None:
+        """Show presence and statuses for ever."""
+        while True:
+            with suppress(Unavailable):
+                await self._registry.announce_presence(self._service)
+                for pipeline, status in list(self._newest.items()):
+                    await self._registry.put_status(pipeline, "spark_writer", status)
+            await asyncio.sleep(1.0)
+
+    async def leave(self) -> None:
+        """Withdraw the presence."""
+        with suppress(Unavailable):
+            await self._registry.withdraw_presence(self._service.incarnation)
+
+
+async def run(environment: Environment) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError or Unavailable if Spark can't be started."""
+    store = Store(environment.need_store_url())
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if environment.redis_url is None:
+        await asyncio.to_thread(serve, store, stop, lambda pipeline, status: None)
+        return
+    redis = wire.connect(environment.redis_url)
+    status = Status(Registry(redis))
+    showing = asyncio.create_task(status.show())
+    try:
+        await asyncio.to_thread(serve, store, stop, status.tell)
+    finally:
+        showing.cancel()
+        await status.leave()
+        await redis.aclose()
+
+
+def main() -> int:
+    """Run the service; return its exit code: 0 stopped, 1 failed, 2 wrong configuration."""
+    try:
+        environment = Environment.read()
+        logging.basicConfig(
+            level=environment.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+        )
+        logging.getLogger("py4j").setLevel(logging.WARNING)
+        asyncio.run(run(environment))
+    except CutlineError as error:
+        print(f"cutline spark_writer: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

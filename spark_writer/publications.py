@@ -1,0 +1,135 @@
+"""The lake's own account: the table `_cutline.publications` and the view `_cutline.cuts`.
+
+The table has, for each publication N of a pipeline, one row of the pipeline (`table` is null) and one row of each table
+whose state or snapshot is not what the publication before said. The view fills in the rest: every table at every N.
+Writing N again replaces N's rows. The first publication that an incarnation writes has all tables, so that the rows of
+a history that was left (a restore to an older checkpoint) do not shine through.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
+
+from common.errors import Unavailable
+from common.schema import FIELD_ID
+from spark_writer.chain import changed_tables, shown
+from spark_writer.session import CATALOG, first_line
+from spark_writer.tables import NAMESPACE, Lake, LakeTable, open_output
+
+NAME = "publications"
+VIEW = "cuts"
+_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
+    ("pipeline", pa.string(), "StringType"),
+    ("checkpoint", pa.int64(), "LongType"),
+    ("table", pa.string(), "StringType"),
+    ("state", pa.string(), "StringType"),
+    ("snapshot_id", pa.int64(), "LongType"),
+    ("file", pa.string(), "StringType"),
+    ("position", pa.int64(), "LongType"),
+    ("gtid", pa.string(), "StringType"),
+    ("source_time", pa.timestamp("us", "UTC"), "TimestampType"),
+    ("published_at", pa.timestamp("us", "UTC"), "TimestampType"),
+    ("shown", pa.bool_(), "BooleanType"),
+)
+_ARROW = pa.schema(
+    [pa.field(name, kind, metadata={FIELD_ID: str(at)}) for at, (name, kind, _) in enumerate(_COLUMNS, start=1)]
+)
+_PROPERTIES = {
+    # An overwrite by pipeline and checkpoint must know from the metrics alone that a file holds nothing else.
+    "write.metadata.metrics.default": "full",
+    # Many pipelines write here, each its own rows.
+    "commit.retry.num-retries": "10",
+}
+_VIEW = f"""
+CREATE VIEW IF NOT EXISTS {CATALOG}.{NAMESPACE}.{VIEW} AS
+SELECT cut.pipeline, cut.checkpoint, said.table, said.state, said.snapshot_id,
+       CASE WHEN said.shown THEN cut.file ELSE said.file END AS file,
+       CASE WHEN said.shown THEN cut.position ELSE said.position END AS position,
+       CASE WHEN said.shown THEN cut.gtid ELSE said.gtid END AS gtid,
+       cut.source_time, cut.published_at
+FROM {CATALOG}.{NAMESPACE}.{NAME} AS cut
+JOIN (
+  SELECT *, lead(checkpoint) OVER (PARTITION BY pipeline, `table` ORDER BY checkpoint) AS until
+  FROM {CATALOG}.{NAMESPACE}.{NAME} WHERE `table` IS NOT NULL
+) AS said
+ON cut.pipeline = said.pipeline AND cut.checkpoint >= said.checkpoint
+   AND (said.until IS NULL OR cut.checkpoint < said.until)
+WHERE cut.`table` IS NULL
+"""
+
+
+class Publications:
+    """Writes the rows of one incarnation's publications."""
+
+    def __init__(self, lake: Lake) -> None:
+        """Open the table when it is first needed."""
+        self._lake = lake
+        self._table: LakeTable | None = None
+
+    def write(self, record: Mapping[str, Any], before: Mapping[str, Any] | None) -> None:
+        """Write the rows of `record`; `before` is what this incarnation wrote last. Raises Unavailable."""
+        try:
+            table = self._table = self._table or self._open()
+            rows = publication_rows(record, before, self._lake.pipeline)
+            path = table.new_file(f"{uuid.uuid4().hex}.parquet")
+            with open_output(path) as sink:
+                pq.write_table(pa.Table.from_pylist(rows, schema=_ARROW), sink, compression="zstd", store_schema=False)
+            expressions = self._lake.iceberg.expressions.Expressions
+            those = getattr(expressions, "and")(
+                expressions.equal("pipeline", self._lake.pipeline), expressions.equal("checkpoint", int(record["n"]))
+            )
+            table.java.newOverwrite().overwriteByRowFilter(those).addFile(table.data_file(path)).commit()
+        except Py4JJavaError as error:
+            raise Unavailable(f"{NAMESPACE}.{NAME} could not be written: {first_line(error)}") from error
+
+    def _open(self) -> LakeTable:
+        types, fields = self._lake.iceberg.types.Types, self._lake.jvm.java.util.ArrayList()
+        for at, (name, _, kind) in enumerate(_COLUMNS, start=1):
+            made = types.TimestampType.withZone() if kind == "TimestampType" else getattr(types, kind).get()
+            fields.add(types.NestedField.optional(at, name, made))
+        java = self._lake.create(NAMESPACE, NAME, self._lake.iceberg.Schema(fields), _PROPERTIES)
+        self._lake.session.sql(_VIEW)
+        return LakeTable(self._lake, f"{NAMESPACE}.{NAME}", java)
+
+
+def publication_rows(
+    record: Mapping[str, Any], before: Mapping[str, Any] | None, pipeline: str
+) -> list[dict[str, Any]]:
+    """Return the rows of a publication: the pipeline's, then those of the tables that `before` says otherwise."""
+    times = {
+        "pipeline": pipeline,
+        "checkpoint": record["n"],
+        "source_time": _time(record["source_time"]),
+        "published_at": _time(record["published_at"]),
+    }
+    rows = [{**times, "table": None, "state": None, "snapshot_id": None, "shown": None, **_place(record["position"])}]
+    for table in changed_tables(record, before):
+        said = record["tables"][table]
+        main = said["main"]
+        rows.append(
+            {
+                **times,
+                "table": table,
+                "state": said["state"],
+                "snapshot_id": main and main["snapshot_id"],
+                "shown": shown(record, table),
+                **_place(main and main["position"]),
+            }
+        )
+    return rows
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
+
+
+def _place(position: Mapping[str, Any] | None) -> dict[str, Any]:
+    known = position or {}
+    return {"file": known.get("file"), "position": known.get("offset"), "gtid": known.get("gtids") or None}

@@ -1,0 +1,143 @@
+"""The one Spark session of the process, and one view of it for each pipeline.
+
+All pipelines share one Spark application; each has its own `SparkSession` on it (`newSession`), so that each can call
+its own catalogue `lake`. Spark starts with the jars that `make setup` laid into the folder `$CUTLINE_SPARK_JARS`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from common.errors import ConfigError, Unavailable
+
+CATALOG = "lake"
+_LOGGING = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} spark %p %c{1}: %m%n
+"""
+_SETTINGS = {
+    "spark.master": "local[*]",
+    "spark.app.name": "cutline",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1536m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.maxResultSize": "0",
+    "spark.eventLog.enabled": "false",
+    "spark.shuffle.compress": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.warehouse.dir": tempfile.gettempdir(),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+}
+_JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=4 -XX:MaxMetaspaceSize=512m -Duser.timezone=UTC"
+
+
+def start(settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark (10 to 20 s), or return the session that runs already; `settings` are passed through.
+
+    Raises ConfigError if the jars are missing, Unavailable if Spark doesn't start.
+    """
+    folder = Path(os.environ.get("CUTLINE_SPARK_JARS") or "~/.cache/cutline/jars").expanduser()
+    jars = sorted(str(path) for path in folder.glob("*.jar"))
+    if not any("iceberg-spark-runtime" in jar for jar in jars):
+        raise ConfigError(
+            f"the folder {folder} has no jar of iceberg-spark-runtime; run `make setup`, or set CUTLINE_SPARK_JARS"
+        )
+    logging = Path(tempfile.mkdtemp(prefix="cutline-spark-")) / "log4j2.properties"
+    logging.write_text(_LOGGING, encoding="utf-8")
+    chosen = {**_SETTINGS, **(settings or {})}
+    java = f"-Dlog4j2.configurationFile={logging.as_uri()} {_JAVA_OPTIONS}"
+    chosen["spark.driver.extraJavaOptions"] = f"{java} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
+    if chosen["spark.master"].startswith("local"):
+        # On the class path as they are: `spark.jars` would copy 60 MB at each start.
+        before = chosen.get("spark.driver.extraClassPath")
+        chosen["spark.driver.extraClassPath"] = ":".join([*jars, *([before] if before else [])])
+    else:
+        before = chosen.get("spark.jars")
+        chosen["spark.jars"] = ",".join([*jars, *([before] if before else [])])
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder: Any = SparkSession.builder
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    try:
+        spark: SparkSession = builder.getOrCreate()
+    except Exception as error:
+        raise Unavailable(f"Spark did not start with master {chosen['spark.master']}: {first_line(error)}") from error
+    return spark
+
+
+def for_pipeline(spark: SparkSession, sink: Mapping[str, Any]) -> SparkSession:
+    """Return a session of the running Spark whose catalogue `lake` is the pipeline's; `sink` as in its definition.
+
+    Settings of `sink.spark` that Spark only takes when it starts have no effect here, unless `start` got them.
+    """
+    if not sink.get("catalog"):
+        folder = catalog_file(str(sink["warehouse"])).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"the warehouse {folder} can't be made ({error.strerror}); give Cutline the right to it"
+            ) from error
+    session = spark.newSession()
+    for key, value in {**catalog_settings(sink), **session_settings(sink)}.items():
+        session.conf.set(key, value)
+    return session
+
+
+def session_settings(sink: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of `sink.spark` that a session takes at any time."""
+    return {key: value for key, value in (sink.get("spark") or {}).items() if key.startswith("spark.sql.")}
+
+
+def catalog_settings(sink: Mapping[str, Any]) -> dict[str, str]:
+    """Return Spark's settings for the catalogue `lake`: SQLite in the warehouse, unless `sink.catalog` says otherwise."""
+    prefix = f"spark.sql.catalog.{CATALOG}"
+    given: Mapping[str, str] = sink.get("catalog") or {}
+    warehouse = str(sink["warehouse"])
+    chosen = {"warehouse": warehouse}
+    if not given:
+        chosen |= {
+            "type": "jdbc",
+            "uri": f"jdbc:sqlite:{catalog_file(warehouse)}?busy_timeout=30000&journal_mode=WAL&synchronous=NORMAL",
+            "jdbc.schema-version": "V1",
+        }
+    # The handle is ours and refreshed by us; a cached table would hide what another process committed.
+    chosen |= {"cache-enabled": "false", **given}
+    return {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        **{f"{prefix}.{key}": value for key, value in chosen.items()},
+    }
+
+
+def catalog_file(warehouse: str) -> Path:
+    """Return the SQLite file of the default catalogue. ConfigError if the warehouse is not a folder of this machine."""
+    if "://" in warehouse and not warehouse.startswith("file://"):
+        raise ConfigError(
+            f"the warehouse {warehouse} is no folder, so it needs sink.catalog: say which catalogue keeps its tables"
+        )
+    return Path(warehouse.removeprefix("file://")) / "catalog.db"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error, that of Java's exception if it is one."""
+    java = getattr(error, "java_exception", None)
+    text = str(java.toString() if java is not None else error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

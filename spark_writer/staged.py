@@ -1,0 +1,189 @@
+"""Staged files to data files of the lake: adopt chunks as they are, reduce changes to the last one a key.
+
+Work in proportion to a batch of staged rows is done here, by Arrow in the driver, in bounded memory: the keys of the batch and
+one row group. What is in proportion to a table is Spark's (`LakeTable.positions`, compaction).
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from common.errors import ProtocolError
+from common.schema import FIELD_ID, META_FIELDS, TableSchema
+from common.store import PartRef, PipelineStore
+from spark_writer.tables import LakeTable, Layout, default_value, local_path, open_output
+
+ROW_GROUP_ROWS = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """One staged file of a batch: its journal record and the schema of its rows."""
+
+    record: Mapping[str, Any]
+    schema: TableSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """The changes of a batch, one a key: `keys` (k0, k1, ...; the lake's types) of all, `live` the `_seq` of those not deleted."""
+
+    keys: pa.Table
+    live: Any
+
+
+def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> Any:
+    """Return Iceberg's DataFile for a chunk's file: the file itself if it has the lake's field ids and types, else a copy.
+
+    ProtocolError if the file is missing, corrupt, or has other rows than its record says.
+    """
+    store.verify(PartRef.from_json(staged.record))
+    path = store.location(staged.record["path"])
+    with _opened(path) as file:
+        if file.metadata.num_rows != staged.record["rows"]:
+            raise ProtocolError(f"{path} has {file.metadata.num_rows} rows, its record says {staged.record['rows']}")
+        if _fits(file.schema_arrow, layout):
+            return table.data_file(path)
+        (copy,) = _write(table, layout, (project(group, staged.schema, layout) for group in _row_groups(file)))
+    return copy
+
+
+def reduce(store: PipelineStore, files: Sequence[Staged], layout: Layout, after: int | None) -> Reduced:
+    """Read the keys of changes and keep the last by `_seq` of each; changes up to `_seq` `after` (a TRUNCATE's) don't count."""
+    names = [f"k{at}" for at in range(len(layout.schema.key))]
+    kinds = [layout.arrow.field(column.name).type for column in layout.schema.key_columns]
+    parts = []
+    for staged in files:
+        store.verify(PartRef.from_json(staged.record))
+        columns = [_same_column(staged.schema, column.field_id) for column in layout.schema.key_columns]
+        with _opened(store.location(staged.record["path"])) as file:
+            if file.metadata.num_rows != staged.record["rows"]:
+                raise ProtocolError(
+                    f"{staged.record['path']} has {file.metadata.num_rows} rows, its record says {staged.record['rows']}"
+                )
+            read = file.read(columns=[*columns, "_seq", "_op"])
+        wanted = pc.not_equal(read["_op"], "t")
+        if after is not None:
+            wanted = pc.and_(wanted, pc.greater(read["_seq"], after))
+        read = read.filter(wanted)
+        keys = [read[column].cast(kind) for column, kind in zip(columns, kinds, strict=True)]
+        parts.append(pa.table([*keys, read["_seq"], pc.equal(read["_op"], "-D")], names=[*names, "_seq", "_gone"]))
+    changes = pa.concat_tables(parts)
+    last = changes.group_by(names).aggregate([("_seq", "max")])
+    winners = changes.filter(pc.is_in(changes["_seq"], value_set=last["_seq_max"].combine_chunks()))
+    live = winners.filter(pc.invert(winners["_gone"]))["_seq"].to_numpy()
+    return Reduced(keys=last.select(names), live=np.sort(live))
+
+
+def write_live(
+    store: PipelineStore, files: Sequence[Staged], table: LakeTable, layout: Layout, reduced: Reduced
+) -> list[Any]:
+    """Write the rows that a reduced batch leaves as a data file of the lake; return it described, or nothing if all are gone."""
+
+    def groups() -> Iterator[pa.Table]:
+        for staged in files:
+            with _opened(store.location(staged.record["path"])) as file:
+                for group in _row_groups(file):
+                    seq = group["_seq"].to_numpy()
+                    at = np.minimum(np.searchsorted(reduced.live, seq), len(reduced.live) - 1)
+                    mask = reduced.live[at] == seq
+                    kept = group if mask.all() else group.filter(pa.array(mask))
+                    if kept.num_rows:
+                        yield project(kept, staged.schema, layout)
+
+    return _write(table, layout, groups()) if len(reduced.live) else []
+
+
+def project(rows: pa.Table, schema: TableSchema, layout: Layout) -> pa.Table:
+    """Bring rows of an older `schema` of the generation into `layout`, column by column id; a new one has its initial default."""
+    columns = []
+    for column, field in zip(layout.schema.columns, layout.arrow, strict=True):
+        old = next((one for one in schema.columns if one.field_id == column.field_id), None)
+        if old is not None:
+            columns.append(rows[old.name].cast(field.type))
+            continue
+        value = default_value(column, field.type)
+        columns.append(
+            pa.chunked_array([pa.repeat(pa.scalar(value, field.type), rows.num_rows)])
+            if value is not None
+            else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
+        )
+    return pa.Table.from_arrays(columns, schema=layout.arrow)
+
+
+def _write(table: LakeTable, layout: Layout, groups: Iterator[pa.Table]) -> list[Any]:
+    path = table.new_file(f"{uuid.uuid4().hex}.parquet")
+    with open_output(path) as sink:
+        with pq.ParquetWriter(sink, layout.arrow, compression="zstd", store_schema=False) as writer:
+            for group in groups:
+                writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+        if local_path(path) is not None:
+            sink.flush()
+            os.fsync(sink.fileno())
+    return [table.data_file(path)]
+
+
+def _same_column(schema: TableSchema, number: int) -> str:
+    return next(column.name for column in schema.columns if column.field_id == number)
+
+
+def _row_groups(file: pq.ParquetFile) -> Iterator[pa.Table]:
+    for at in range(file.num_row_groups):
+        yield file.read_row_group(at)
+
+
+def _fits(there: pa.Schema, layout: Layout) -> bool:
+    """Whether a file's columns are the lake's by field id and type; it may lack columns that came later."""
+    wanted = _by_id(layout.arrow)
+    for field in there:
+        if field.name in _META:
+            return False
+        if field.metadata is None or FIELD_ID not in field.metadata:
+            return False
+        number = int(field.metadata[FIELD_ID])
+        if number in wanted and not _reads_as(field.type, wanted[number]):
+            return False
+    known = {int(field.metadata[FIELD_ID]) for field in there}
+    return any(number in known for number in wanted)
+
+
+_META = {field.name for field in META_FIELDS}
+
+
+def _by_id(schema: pa.Schema) -> dict[int, pa.DataType]:
+    return {int(field.metadata[FIELD_ID]): field.type for field in schema}
+
+
+def _reads_as(there: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether Iceberg reads a file's type as the lake's: the same, or widened in place."""
+    if pa.types.is_list(there) and pa.types.is_list(wanted):
+        ids = [(kind.value_field.metadata or {}).get(FIELD_ID) for kind in (there, wanted)]
+        return ids[0] == ids[1] is not None and there.value_type == wanted.value_type
+    if there == pa.int32() and wanted == pa.int64():
+        return True
+    if pa.types.is_decimal(there) and pa.types.is_decimal(wanted):
+        return bool(there.scale == wanted.scale and there.precision <= wanted.precision)
+    return bool(there == wanted)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[pq.ParquetFile]:
+    local = local_path(path)
+    with open(local, "rb") if local is not None else fsspec.open(path, "rb") as source:
+        try:
+            file = pq.ParquetFile(source)
+        except pa.ArrowInvalid as error:
+            raise ProtocolError(f"{path} is not a Parquet file ({error}); restore it from a backup") from error
+        with file:
+            yield file

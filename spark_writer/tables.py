@@ -1,0 +1,651 @@
+"""The lake's tables: their columns by field id, their branches, and the commits that Cutline makes on them.
+
+Every commit is one swap of the table's metadata, made by the table API from a base that we have read: if anybody else
+has committed in between it is refused (`CommitFailedException`), never retried, and the Spark writer starts again on
+another branch. Nothing here goes through Spark SQL's view of a table, for one reason:
+
+**A new column is usable on staging before `main` shows it.** A snapshot carries the id of the schema it was made with,
+and a table has one *current* schema, which readers of `main` get. So a staging commit is made inside a transaction that
+makes the new schema current, adds the snapshot, and makes the old schema current again; all three are one metadata
+file. Data files carry field ids and are laid in by their metrics, so no writer needs the current schema either. `main`
+moves by one such swap too: schema of the snapshot becomes current, `main` its branch, `cutline.published` = [w, N],
+the tags of a kept cut. Hence a rename, a dropped column or a generation with other types is shown at its own cut,
+never before; and no hidden names are needed.
+
+Field ids: the lake's ids are the pipeline's (common/schema.py) plus an offset by generation, 0 unless a new generation
+gives an id another meaning; the offsets are the properties `cutline.offset.<generation>`. A staged file whose ids and types
+are the lake's is adopted as it is.
+
+A change deletes by deletion vector: Spark finds where the keys of a batch stand (`positions`), and the rows' new images
+are added in the same commit (`RowDelta`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+from urllib.parse import unquote, urlparse
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from common.errors import ConfigError, ProtocolError, Unavailable
+from common.schema import FIELD_ID, Column, TableSchema, parse_type, split_table_id
+from spark_writer.session import CATALOG, catalog_file, first_line
+
+OWNER = "cutline.pipeline"
+PUBLISHED = "cutline.published"
+OFFSET = "cutline.offset."
+NAMESPACE = "_cutline"
+_PROPERTIES = {
+    "format-version": "3",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+    "history.expire.min-snapshots-to-keep": "1",
+    "commit.retry.num-retries": "0",
+}
+_BROADCAST_KEYS = 4_000_000
+_RANGE_TYPES = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_string, pa.types.is_binary, pa.types.is_date)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a table's columns lie in the lake: `arrow` with the lake's field ids, `java` the Iceberg schema of it."""
+
+    schema: TableSchema
+    generation: int
+    offset: int
+    arrow: pa.Schema
+    java: Any
+
+
+class Lake:
+    """One pipeline's catalogue. Made with the pipeline's own Spark session; for any number of threads."""
+
+    def __init__(self, session: SparkSession, pipeline: str) -> None:
+        """Open the catalogue; ConfigError if it can't be."""
+        self.session = session
+        self.pipeline = pipeline
+        self.jvm: Any = session._jvm
+        self.iceberg: Any = self.jvm.org.apache.iceberg
+        self.activate()
+        try:
+            self.catalog: Any = self.iceberg.spark.Spark3Util.loadIcebergCatalog(session._jsparkSession, CATALOG)
+        except Py4JJavaError as error:
+            raise ConfigError(
+                f"the catalogue of pipeline {pipeline} can't be opened ({first_line(error)}); mend sink"
+            ) from error
+
+    def activate(self) -> None:
+        """Make the pipeline's session that of the calling thread; each thread must call it first."""
+        self.jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self.session._jsparkSession)
+
+    def identifier(self, namespace: str, name: str) -> Any:
+        """Return Iceberg's TableIdentifier."""
+        return self.iceberg.catalog.TableIdentifier.of(self._namespace(namespace), name)
+
+    def _namespace(self, namespace: str) -> Any:
+        levels = self.session.sparkContext._gateway.new_array(self.jvm.java.lang.String, 1)
+        levels[0] = namespace
+        return self.iceberg.catalog.Namespace.of(levels)
+
+    def load(self, table_id: str) -> LakeTable | None:
+        """Return the lake table of "db.table", or None. ConfigError if it belongs to another owner."""
+        identifier = self.identifier(*split_table_id(table_id))
+        if not self.catalog.tableExists(identifier):
+            return None
+        return self._owned(LakeTable(self, table_id, self.catalog.loadTable(identifier)))
+
+    def ensure(self, table_id: str) -> LakeTable:
+        """Return the lake table of "db.table", made if it is not there. ConfigError if it belongs to another owner."""
+        found = self.load(table_id)
+        if found is not None:
+            return found
+        database, name = split_table_id(table_id)
+        made = self.create(database, name, self.iceberg.Schema(self.jvm.java.util.ArrayList()), {OWNER: self.pipeline})
+        return self._owned(LakeTable(self, table_id, made))
+
+    def create(self, namespace: str, name: str, schema: Any, properties: Mapping[str, str]) -> Any:
+        """Make a table, or load the one that somebody else made first; return Iceberg's Table."""
+        space, identifier = self._namespace(namespace), self.identifier(namespace, name)
+        try:
+            if not self.catalog.namespaceExists(space):
+                self.catalog.createNamespace(space, self.jvm.java.util.HashMap())
+        except Py4JJavaError as error:
+            if "AlreadyExists" not in first_line(error):
+                raise
+        try:
+            spec = self.iceberg.PartitionSpec.unpartitioned()
+            return self.catalog.createTable(identifier, schema, spec, {**_PROPERTIES, **properties})
+        except Py4JJavaError as error:
+            if "AlreadyExists" not in first_line(error):
+                raise
+            return self.catalog.loadTable(identifier)
+
+    def _owned(self, table: LakeTable) -> LakeTable:
+        owner = table.properties.get(OWNER)
+        if owner != self.pipeline:
+            whose = f"pipeline {owner}" if owner else "nobody that Cutline knows"
+            raise ConfigError(
+                f"the lake table {CATALOG}.{table.table_id} belongs to {whose}, not to pipeline {self.pipeline}; "
+                "choose another warehouse or remove that table"
+            )
+        return table
+
+
+class LakeTable:
+    """One lake table. One thread at a time; `refresh` before reading what others may have changed."""
+
+    def __init__(self, lake: Lake, table_id: str, table: Any) -> None:
+        """Made by `Lake`."""
+        self.lake = lake
+        self.table_id = table_id
+        self.java = table
+        self._jvm = lake.jvm
+        self._iceberg = lake.iceberg
+        database, name = split_table_id(table_id)
+        self.spark_name = ".".join(f"`{part.replace('`', '``')}`" for part in (CATALOG, database, name))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties as last read."""
+        return dict(self.java.properties())
+
+    def refresh(self) -> None:
+        """Read what is committed now."""
+        self.java.refresh()
+
+    def metadata(self) -> Any:
+        """Return Iceberg's TableMetadata as last read."""
+        return self.java.operations().current()
+
+    def head(self, ref: str) -> int | None:
+        """Return the snapshot that a branch or tag names, or None."""
+        found = self.metadata().ref(ref)
+        return None if found is None else int(found.snapshotId())
+
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        """Whether a snapshot has not expired."""
+        return self.metadata().snapshot(snapshot_id) is not None
+
+    # Columns
+
+    def layout(self, schema: TableSchema, generation: int) -> Layout:
+        """Lay out `schema`; the offset of a generation is chosen when it is first seen and kept by its first commit."""
+        known = self.properties.get(f"{OFFSET}{generation}")
+        if known is not None:
+            offset = int(known)
+        else:
+            offset = 0 if self._fits(schema) else int(self.metadata().lastColumnId())
+        fields = [_shifted(field, offset) for field in schema.arrow]
+        types = self._iceberg.types.Types
+        java = self._jvm.java.util.ArrayList()
+        for column, field in zip(schema.columns, fields, strict=True):
+            kind = self._type(field)
+            builder = types.NestedField.builder().asOptional().withName(field.name).withId(field_id(field)).ofType(kind)
+            literal = self._literal(column, field.type, kind)
+            if literal is not None:
+                builder = builder.withInitialDefault(literal).withWriteDefault(literal)
+            java.add(builder.build())
+        return Layout(
+            schema=schema,
+            generation=generation,
+            offset=offset,
+            arrow=pa.schema(fields),
+            java=self._iceberg.Schema(java),
+        )
+
+    def _fits(self, schema: TableSchema) -> bool:
+        """Whether every field id of `schema` means in the lake what it means there, or nothing yet."""
+        known: dict[int, tuple[str, str]] = {}
+        for old in self.metadata().schemas():
+            for field in old.columns():
+                known[int(field.fieldId())] = (str(field.name()), str(field.type().toString()))
+                if field.type().isListType():
+                    known[int(field.type().elementId())] = ("element", "")
+        if not known:
+            return True
+        for field in schema.arrow:
+            ids = {field_id(field): (field.name, str(self._type(field).toString()))}
+            if pa.types.is_list(field.type):
+                ids[field_id(field.type.value_field)] = ("element", "")
+            if any(number in known and known[number] != meaning for number, meaning in ids.items()):
+                return False
+        return True
+
+    def _type(self, field: pa.Field) -> Any:
+        types, kind = self._iceberg.types.Types, field.type
+        if pa.types.is_decimal(kind):
+            return types.DecimalType.of(kind.precision, kind.scale)
+        if pa.types.is_timestamp(kind):
+            return types.TimestampType.withZone() if kind.tz else types.TimestampType.withoutZone()
+        if pa.types.is_list(kind):
+            return types.ListType.ofOptional(field_id(kind.value_field), types.FloatType.get())
+        name = {
+            pa.int32(): "IntegerType",
+            pa.int64(): "LongType",
+            pa.float32(): "FloatType",
+            pa.float64(): "DoubleType",
+            pa.bool_(): "BooleanType",
+            pa.string(): "StringType",
+            pa.binary(): "BinaryType",
+            pa.date32(): "DateType",
+        }[kind]
+        return getattr(types, name).get()
+
+    def _literal(self, column: Column, kind: pa.DataType, java: Any) -> Any:
+        value = default_value(column, kind)
+        if value is None:
+            return None
+        literal = self._iceberg.expressions.Literal
+        if isinstance(value, bytes):
+            return literal.of(bytearray(value))
+        if isinstance(value, bool | float):
+            return literal.of(value).to(java)
+        if isinstance(value, int):
+            made = literal.of(self._jvm.java.lang.Long.parseLong(str(value)))
+            return made.to(java)
+        if isinstance(value, Decimal):
+            return literal.of(self._jvm.java.math.BigDecimal(format(value, "f")))
+        if isinstance(value, datetime):
+            return literal.of(value.isoformat(timespec="microseconds")).to(java)
+        return literal.of(value.isoformat() if isinstance(value, date) else value).to(java)
+
+    # Files
+
+    def new_file(self, name: str) -> str:
+        """Return the full path for a new data file."""
+        return str(self.java.locationProvider().newDataLocation(name))
+
+    def data_file(self, path: str) -> Any:
+        """Describe a Parquet file that carries the lake's field ids, with metrics from its footer."""
+        source = self.java.io().newInputFile(path)
+        metrics = self._iceberg.parquet.ParquetUtil.fileMetrics(source, self._iceberg.MetricsConfig.forTable(self.java))
+        files = self._iceberg.DataFiles.builder(self.java.spec()).withPath(path).withFormat("parquet")
+        return files.withFileSizeInBytes(source.getLength()).withMetrics(metrics).build()
+
+    # Commits on staging
+
+    def commit(
+        self,
+        *,
+        branch: str,
+        base: int | None,
+        layout: Layout,
+        summary: Mapping[str, str],
+        change: Callable[[Any], Any],
+    ) -> int:
+        """Make one snapshot on `branch` and return its id.
+
+        `base` is the branch's head as we know it; if there is no such branch it begins there (None: at nothing, or at
+        `main`, so `change` must then empty it). `change` gets Iceberg's Transaction and returns the update to commit. The snapshot has the schema
+        of `layout`; the table's current schema changes only while there is no `main` that anybody could read.
+        Raises Unavailable if the branch is not where we left it, or if somebody else commits at the same time.
+        """
+        builder_of, operations = self._iceberg.TableMetadata.buildFrom, self.java.operations()
+        try:
+            self.java.refresh()
+            start = operations.current()
+            there = self.head(branch)
+            if there is not None and there != base:
+                raise Unavailable(
+                    f"branch {branch} of {self.table_id} was moved by somebody else; starting again on another"
+                )
+            transaction = self.java.newTransaction()
+            inner = transaction.table().operations()
+            builder = builder_of(start)
+            if there is None and base is not None:
+                builder.setBranchSnapshot(base, branch)
+            if f"{OFFSET}{layout.generation}" not in self.properties:
+                builder.setProperties({f"{OFFSET}{layout.generation}": str(layout.offset)})
+            highest = max([int(start.lastColumnId()), *(_highest(field) for field in layout.arrow)])
+            prepared = builder.setCurrentSchema(layout.java, highest).build()
+            if prepared.changes().size():
+                inner.commit(inner.current(), prepared)
+            update = change(transaction).toBranch(branch)
+            for key, value in summary.items():
+                update.set(key, value)
+            update.commit()
+            end = inner.current()
+            if start.ref("main") is not None and end.currentSchemaId() != start.currentSchemaId():
+                end = builder_of(end).setCurrentSchema(start.currentSchemaId()).build()
+            made = int(end.ref(branch).snapshotId())
+            operations.commit(start, end)
+        except Py4JJavaError as error:
+            raise Unavailable(
+                f"the lake table {self.table_id} refused a commit on {branch}: {first_line(error)}"
+            ) from error
+        return made
+
+    def replace_all(self, files: Sequence[Any]) -> Callable[[Any], Any]:
+        """Make the change that empties the branch and adds `files`."""
+
+        def change(transaction: Any) -> Any:
+            update = transaction.newOverwrite().overwriteByRowFilter(self._iceberg.expressions.Expressions.alwaysTrue())
+            for file in files:
+                update.addFile(file)
+            return update
+
+        return change
+
+    def append(self, files: Sequence[Any]) -> Callable[[Any], Any]:
+        """Make the change that adds `files`, which may be none."""
+
+        def change(transaction: Any) -> Any:
+            update = transaction.newAppend()
+            for file in files:
+                update.appendFile(file)
+            return update
+
+        return change
+
+    def upsert(self, base: int, files: Sequence[Any], deleted: Mapping[str, Any]) -> Callable[[Any], Any]:
+        """Make the change that deletes rows by position (data file -> numpy array of positions) and adds `files`."""
+
+        def change(transaction: Any) -> Any:
+            update = transaction.newRowDelta().validateFromSnapshot(base)
+            for file in files:
+                update.addRows(file)
+            if deleted:
+                written = self._deletion_vectors(base, deleted)
+                for old in written.rewrittenDeleteFiles():
+                    update.removeDeletes(old)
+                for new in written.deleteFiles():
+                    update.addDeletes(new)
+            return update
+
+        return change
+
+    def positions(self, snapshot_id: int, layout: Layout, keys: pa.Table) -> dict[str, Any]:
+        """Find the rows of a snapshot that have one of `keys`: data file -> sorted numpy array of row positions.
+
+        `keys` has the columns `k0`, `k1`, ... in the order of the identity key and in the lake's types, each key once.
+        """
+        if self.metadata().snapshot(snapshot_id).summary().get("total-records") == "0":
+            return {}
+        session = self.lake.session
+        names = [f"`{column.name.replace('`', '``')}`" for column in layout.schema.key_columns]
+        target: Any = session.read.format("iceberg").option("versionAsOf", str(snapshot_id)).load(self.spark_name)
+        first = keys.column("k0")
+        if any(test(first.type) for test in _RANGE_TYPES):
+            ends = pc.min_max(first).as_py()
+            lit = (lambda value: F.lit(bytearray(value))) if pa.types.is_binary(first.type) else F.lit
+            target = target.filter((F.col(names[0]) >= lit(ends["min"])) & (F.col(names[0]) <= lit(ends["max"])))
+        target = target.select(*(F.col(name).alias(f"t{at}") for at, name in enumerate(names)), "_file", "_pos")
+        wanted: Any = session.createDataFrame(keys)
+        if keys.num_rows <= _BROADCAST_KEYS:
+            wanted = F.broadcast(wanted)
+        condition = F.lit(True)
+        for at in range(len(names)):
+            condition = (
+                (F.col(f"t{at}") == F.col(f"k{at}")) if at == 0 else condition & (F.col(f"t{at}") == F.col(f"k{at}"))
+            )
+        found = target.join(wanted, condition, "left_semi").select("_file", "_pos").toArrow()
+        return _by_file(found)
+
+    def _deletion_vectors(self, base: int, deleted: Mapping[str, Any]) -> Any:
+        """Write one deletion vector a data file, the old one's positions included; return Iceberg's DeleteWriteResult."""
+        old = self._jvm.java.util.HashMap()
+        with_deletes = self.java.newScan().useSnapshot(base).planFiles()
+        tasks = with_deletes.iterator()
+        while tasks.hasNext():
+            task = tasks.next()
+            if not task.deletes().isEmpty() and (path := str(task.file().location())) in deleted:
+                old.put(path, self._read_vector(task.deletes().get(0)))
+        with_deletes.close()
+        deletes, scala = self._iceberg.deletes, self._jvm.scala.jdk.javaapi
+        known = scala.FunctionConverters.asJavaFunction(scala.CollectionConverters.asScala(old).withDefaultValue(None))
+        formats = self._iceberg.FileFormat
+        output = self._iceberg.io.OutputFileFactory.builderFor(self.java, 0, 0).format(formats.PUFFIN).build()
+        writer = deletes.BaseDVFileWriter(output, known)
+        for path, positions in deleted.items():
+            vector = deletion_vector(positions)
+            described = self._iceberg.FileMetadata.deleteFileBuilder(self.java.spec()).ofPositionDeletes()
+            described = described.withFormat("puffin").withPath(path).withFileSizeInBytes(len(vector))
+            described = described.withReferencedDataFile(path).withContentOffset(0).withContentSizeInBytes(len(vector))
+            index = deletes.PositionDeleteIndex.deserialize(vector, described.withRecordCount(len(positions)).build())
+            writer.delete(path, index, self.java.spec(), None)
+        writer.close()
+        return writer.result()
+
+    def _read_vector(self, file: Any) -> Any:
+        stream = self.java.io().newInputFile(file.location()).newStream()
+        try:
+            stream.seek(file.contentOffset())
+            content = stream.readNBytes(int(file.contentSizeInBytes()))
+        finally:
+            stream.close()
+        return self._iceberg.deletes.PositionDeleteIndex.deserialize(content, file)
+
+    # Commits that readers see
+
+    def show(self, *, snapshot_id: int | None, w: int, n: int, tag: bool, covers: Callable[[int], bool]) -> bool:
+        """Let `main` (and the tag `checkpoint_N` of a kept cut) name a publication's snapshot; True if it now does.
+
+        One swap of the metadata: schema of the snapshot, `main`, `cutline.published` = [w, N], tag. Refused (False)
+        if a Spark writer with a greater w was there, or if what is shown is newer and on the chain (`covers`). Doing
+        it again changes nothing. Raises Unavailable on a conflict.
+        """
+        try:
+            self.java.refresh()
+            operations = self.java.operations()
+            base = operations.current()
+            shown_w, shown_n = json.loads(self.properties.get(PUBLISHED, "[0, 0]"))
+            if shown_w > w or (shown_n > n and covers(shown_n)):
+                return False
+            snapshot = base.snapshot(snapshot_id)
+            if snapshot is None:
+                raise ProtocolError(
+                    f"snapshot {snapshot_id} of {self.table_id}, which publication {n} names, has expired"
+                )
+            builder = self._iceberg.TableMetadata.buildFrom(base)
+            builder.setCurrentSchema(int(snapshot.schemaId()))
+            builder.setBranchSnapshot(snapshot_id, "main")
+            if [shown_w, shown_n] != [w, n]:
+                builder.setProperties({PUBLISHED: json.dumps([w, n])})
+            if tag:
+                builder.setRef(f"checkpoint_{n}", self._iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
+            made = builder.build()
+            if made.changes().size():
+                operations.commit(base, made)
+        except Py4JJavaError as error:
+            raise Unavailable(
+                f"main of {self.table_id} could not be moved to publication {n}: {first_line(error)}"
+            ) from error
+        return True
+
+
+# Values
+
+
+def field_id(field: pa.Field) -> int:
+    """Return the field id that an Arrow field carries."""
+    return int(field.metadata[FIELD_ID])
+
+
+def _highest(field: pa.Field) -> int:
+    return max(field_id(field), field_id(field.type.value_field)) if pa.types.is_list(field.type) else field_id(field)
+
+
+def _shifted(field: pa.Field, offset: int) -> pa.Field:
+    if not offset:
+        return field
+    kind = field.type
+    if pa.types.is_list(kind):
+        kind = pa.list_(_shifted(kind.value_field, offset))
+    return pa.field(field.name, kind, metadata={FIELD_ID: str(field_id(field) + offset)})
+
+
+def default_value(column: Column, kind: pa.DataType) -> Any:
+    """Return a column's initial default as a Python value of its Arrow type, None if it has none (or a zero date)."""
+    text = column.initial_default
+    if text is None:
+        return None
+    base = parse_type(column.mysql_type).base
+    try:
+        if base == "bit":
+            bits = parse_type(column.mysql_type).numbers or (1,)
+            number = int(text[2:-1], 2) if text.startswith("b'") else int(text)
+            return bool(number) if pa.types.is_boolean(kind) else number.to_bytes((bits[0] + 7) // 8, "big")
+        if base == "time":
+            sign = -1 if text.startswith("-") else 1
+            hours, minutes, seconds = text.lstrip("-").split(":")
+            return sign * ((int(hours) * 60 + int(minutes)) * 60_000_000 + int(Decimal(seconds) * 1_000_000))
+        if pa.types.is_integer(kind):
+            return int(Decimal(text))
+        if pa.types.is_decimal(kind):
+            return Decimal(text).quantize(Decimal(1).scaleb(-kind.scale))
+        if pa.types.is_floating(kind):
+            return float(text)
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+            if "-00" in text or text.startswith("0000"):
+                return None
+            return date.fromisoformat(text) if pa.types.is_date(kind) else _moment(text, kind.tz)
+        return text.encode() if pa.types.is_binary(kind) else text
+    except (ValueError, ArithmeticError) as error:
+        raise ProtocolError(
+            f"the default {text!r} of column {column.name} is no {column.mysql_type}; it must start a new generation"
+        ) from error
+
+
+def _moment(text: str, zone: str | None) -> datetime:
+    return datetime.fromisoformat(text + "+00:00" if zone else text)
+
+
+def deletion_vector(positions: Any) -> bytes:
+    """Serialize sorted distinct row positions as an Iceberg deletion vector (length, magic, 64-bit Roaring, CRC-32)."""
+    positions = positions.astype(np.uint64)
+    high = positions >> np.uint64(32)
+    parts = []
+    keys = np.unique(high)
+    for key in keys:
+        parts += [struct.pack("<I", int(key)), _roaring(positions[high == key] & np.uint64(0xFFFFFFFF))]
+    body = struct.pack("<IQ", 1681511377, len(keys)) + b"".join(parts)
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def _roaring(values: Any) -> bytes:
+    """32-bit Roaring in the portable form: sorted arrays up to 4,096 values a container, bit maps above."""
+    keys, starts = np.unique(values >> np.uint64(16), return_index=True)
+    head, bodies = [struct.pack("<II", 12346, len(keys))], []
+    for key, low in zip(keys, np.split(values & np.uint64(0xFFFF), starts[1:]), strict=True):
+        head.append(struct.pack("<HH", int(key), len(low) - 1))
+        if len(low) <= 4096:
+            bodies.append(low.astype("<u2").tobytes())
+        else:
+            bits = np.zeros(65536, np.uint8)
+            bits[low] = 1
+            bodies.append(np.packbits(bits, bitorder="little").tobytes())
+    at = 8 + 8 * len(keys)
+    for body in bodies:
+        head.append(struct.pack("<I", at))
+        at += len(body)
+    return b"".join([*head, *bodies])
+
+
+def _by_file(found: pa.Table) -> dict[str, Any]:
+    """Group (`_file`, `_pos`) rows: file -> sorted distinct positions."""
+    if not found.num_rows:
+        return {}
+    encoded = found.column("_file").combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    codes = encoded.indices.to_numpy()
+    places = found.column("_pos").to_numpy()
+    order = np.lexsort((places, codes))
+    codes, places = codes[order], places[order]
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    groups = np.split(places, starts[1:])
+    paths = encoded.dictionary.to_pylist()
+    return {paths[codes[start]]: np.unique(group) for start, group in zip(starts, groups, strict=True)}
+
+
+# Files
+
+
+def local_path(path: str) -> str | None:
+    """Return the local path of `file:` addresses and plain paths, None for others."""
+    if path.startswith("file:"):
+        return unquote(urlparse(path).path)
+    return None if "://" in path else path
+
+
+def open_output(path: str) -> BinaryIO:
+    """Open a new data file of the lake for writing, its folder included."""
+    local = local_path(path)
+    if local is None:
+        return cast(BinaryIO, fsspec.open(path, "wb").open())
+    os.makedirs(os.path.dirname(local), exist_ok=True)
+    return open(local, "wb")
+
+
+def where(sink: Mapping[str, Any], table_id: str) -> str:
+    """Return the metadata file of a lake table ("db.table"), for DuckDB and others; needs no Spark.
+
+    `sink` is that of the pipeline's definition. ConfigError if there is no such table yet, or if the catalogue is not
+    the default one: then its own tools say where.
+    """
+    if sink.get("catalog"):
+        raise ConfigError("`where` knows the default catalogue only; ask the one that sink.catalog names")
+    path = catalog_file(str(sink["warehouse"]))
+    namespace, name = split_table_id(table_id)
+    found = None
+    if path.exists():
+        try:
+            found = _metadata_location(path, namespace, name)
+        except sqlite3.Error as error:
+            raise Unavailable(f"the catalogue {path} can't be read: {error}") from error
+    if found is None:
+        raise ConfigError(
+            f"the lake {sink['warehouse']} has no table {table_id}; `cutline where` takes a name like shop.orders"
+        )
+    return found
+
+
+def _metadata_location(path: Path, namespace: str, name: str) -> str | None:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
+    try:
+        row = connection.execute(
+            "SELECT metadata_location FROM iceberg_tables"
+            " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
+            (CATALOG, namespace, name),
+        ).fetchone()
+    finally:
+        connection.close()
+    return None if row is None else str(row[0])
+
+
+def owners(sink: Mapping[str, Any], tables: Sequence[str]) -> dict[str, str | None]:
+    """Return who owns those of `tables` that the lake already has (None: not made by Cutline); needs no Spark.
+
+    For a check before anything is written; a catalogue other than the default one gives an empty answer, and the owner is then
+    checked when the table is first applied.
+    """
+    found: dict[str, str | None] = {}
+    if not sink.get("catalog"):
+        for table_id in tables:
+            try:
+                location = where(sink, table_id)
+            except ConfigError:
+                continue
+            with fsspec.open(location, "rb") as file:
+                found[table_id] = json.load(file)["properties"].get(OWNER)
+    return found
