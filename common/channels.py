@@ -50,14 +50,13 @@ _OUTBOX_ENTRIES = 1024
 _PREFETCH_BYTES = 16 << 20
 _PREFETCH_ENTRIES = 512
 _EAGER_TRIM_BYTES = 1 << 20
-_COPY_BYTES = 4096
 _BLOCK_SECONDS = 1.0
 _CREDIT_POLL_SECONDS = (0.002, 0.05)
 _BACKOFF_SECONDS = (0.05, 1.0)
 _IDLE = b'{"type":"idle"}'
 _log = logging.getLogger("cutline.channels")
 
-Body = bytes | bytearray | memoryview
+Body = bytes | memoryview
 
 
 class ChannelLost(Unavailable):
@@ -119,10 +118,10 @@ class _Entry:
     body: Body
     fragment: bytes | None
     counted: bool
+    size: int = field(init=False)
 
-    @property
-    def size(self) -> int:
-        return len(self.header) + len(self.body)
+    def __post_init__(self) -> None:
+        self.size = len(self.header) + len(self.body)
 
     @property
     def crc(self) -> bytes:
@@ -318,12 +317,13 @@ class Sender:
             self._pump_task.cancel()
             await asyncio.gather(self._pump_task, return_exceptions=True)
         self._failure = self._failure or Unavailable(f"channel {self.name} is closed")
+        self._wake()
         await self._wire.close()
 
     def _queue(self, header: bytes, body: Body, *, counted: bool) -> None:
         self._check()
         if not isinstance(body, bytes):
-            body = bytes(body) if len(body) < _COPY_BYTES else memoryview(body).cast("B")
+            body = memoryview(body).cast("B")
         size = len(header) + len(body)
         if size > MAX_MESSAGE_BYTES or len(header) > FRAGMENT_BYTES:
             raise ProtocolError(

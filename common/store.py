@@ -207,8 +207,8 @@ class _Files:
         try:
             os.link(temporary, location)
             won = True
-        except FileExistsError:
-            won = False
+        except FileExistsError:  # NFS says so too if it repeated a link of ours whose answer was lost
+            won = os.stat(temporary).st_nlink > 1
         except OSError as error:
             if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV):
                 raise ConfigError(

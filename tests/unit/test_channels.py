@@ -390,9 +390,15 @@ async def test_a_message_that_no_row_can_need_is_refused_before_anything_is_sent
     assert len(redis.streams[NAME.encode()]) == 1
 
 
-async def test_a_closed_sender_says_so(redis: Any) -> None:
-    sender, _ = await opened(redis)
+async def test_a_closed_sender_says_so_also_to_whoever_waits(redis: Any) -> None:
+    sender, _ = await opened(redis, credit_bytes=10)
+    for _ in range(3):
+        sender.post({"type": "records"}, bytes(10), counted=True)
+    waiting = asyncio.create_task(sender.flush())
+    await until(lambda: sender.untaken_bytes > 0)
     await sender.close()
+    with pytest.raises(Unavailable, match="is closed"):
+        await waiting
     with pytest.raises(Unavailable, match="is closed"):
         sender.post({"type": "marker"}, counted=False)
 

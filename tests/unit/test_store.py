@@ -309,6 +309,22 @@ def test_a_file_system_without_hard_links_is_named_as_the_fault(
         Store(f"file://{tmp_path}/store").prepare()
 
 
+def test_a_link_that_was_made_though_it_was_answered_as_refused_counts_as_ours(
+    files: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def repeated(source: str, target: str) -> None:
+        link(source, target)
+        link(source, target)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store.os, "link", repeated)
+        assert files.put_entry(1, epoch(1, "mine"))
+        assert not files.put_entry(1, epoch(1, "another"))
+    assert files.entry(1) == epoch(1, "mine")
+
+
 @pytest.mark.parametrize("arrived", [True, False])
 def test_an_unclear_answer_of_the_object_store_is_cleared_by_a_look(
     monkeypatch: pytest.MonkeyPatch, arrived: bool
