@@ -2,9 +2,8 @@
 scrape.
 
 Services publish numbers in their status parts (`Registry.put_status`); only the control service renders them, so that
-one scrape sees all processes. Beside the agreed parts "enumerator" and "spark", any part may carry counters of its
-own: `"counters": [[name, {label: value}, number], ...]` becomes `cutline_<name>_total` with `pipeline` and `part`
-added.
+one scrape sees all processes. Beside the parts "enumerator" and "spark_writer", any part may carry counters of its own:
+`"counters": [[name, {label: value}, number], ...]` becomes `cutline_<name>_total` with `pipeline` and `part` added.
 """
 
 from __future__ import annotations
@@ -67,16 +66,16 @@ class Statuses:
                 "seconds since the commit up to which the binlog was read",
                 lambda p: self._age(_get(p, "enumerator", "source", "source_time")),
             ),
-            ("cutline_publication", "number of the newest publication", lambda p: _get(p, "spark", "publication")),
+            ("cutline_publication", "number of the newest publication", lambda p: _get(p, "spark_writer", "published")),
             (
                 "cutline_publication_age_seconds",
                 "seconds since the newest publication",
-                lambda p: self._age(_get(p, "spark", "published_at")),
+                lambda p: self._age(_get(p, "spark_writer", "published_at")),
             ),
             (
                 "cutline_lake_lag_seconds",
                 "seconds since the commit up to which the lake shows the source",
-                lambda p: self._age(_get(p, "spark", "source_time")),
+                lambda p: self._age(_get(p, "spark_writer", "source_time")),
             ),
         ):
             family = GaugeMetricFamily(name, meaning, labels=["pipeline"])

@@ -37,8 +37,9 @@ def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> No
     try:
         for table, owner in lake.owners(config):
             if owner != config.name and config.select([table]):
+                whose = f"the pipeline {owner!r}" if owner else "nobody that Cutline knows"
                 faults.append(
-                    f"the table {table} in the warehouse {config.sink.warehouse} belongs to the pipeline {owner!r}; "
+                    f"the table {table} in the warehouse {config.sink.warehouse} belongs to {whose}; "
                     "choose another warehouse"
                 )
             elif owner == config.name and known is None and not faults:

@@ -61,15 +61,14 @@ def where(config: PipelineConfig, table: str) -> str:
     return files[table]
 
 
-def owners(config: PipelineConfig) -> Iterator[tuple[str, str]]:
-    """Yield ("schema.table", pipeline that owns it) for each table of the lake that has an owner.
+def owners(config: PipelineConfig) -> Iterator[tuple[str, str | None]]:
+    """Yield ("schema.table", pipeline that owns it, None if Cutline did not make it) for each table of the lake.
 
     A metadata file that can't be read tells nothing and is passed over: Spark will say what is wrong with it.
     """
     for table, location in metadata_files(config).items():
         try:
             metadata = json.loads(Path(location).read_text(encoding="utf-8"))
-            owner = metadata["properties"][OWNER_PROPERTY]
+            yield table, metadata["properties"].get(OWNER_PROPERTY)
         except (OSError, ValueError, KeyError):
             continue
-        yield table, str(owner)

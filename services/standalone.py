@@ -49,6 +49,7 @@ STOP_SECONDS = 15.0
 STEADY_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 15.0
 QUICK_DEATHS = 8
+HALTS = 3
 _PROJECT = str(Path(__file__).resolve().parents[1])
 LOOK_SECONDS = 0.5
 SAVEPOINT_SECONDS = 180.0
@@ -327,6 +328,7 @@ class Run:
         self._publication: dict[str, Any] | None = None
         self._published = 0
         self._target: High | None = None
+        self._spark_failed_at: tuple[float, ...] = ()
 
     async def go(self) -> None:
         """Run until Ctrl-C or `until`; return if all is well, else raise the error that names the cause."""
@@ -423,12 +425,22 @@ class Run:
         for part, told in sorted(self._status.items()):
             if told.get("halted"):
                 raise CutlineError(f"the pipeline halted: {told['halted']}; see {self._workdir / 'logs'}")
-            if part != "enumerator" and told.get("waiting_for"):
-                notes.append(f"{part} waits for {told['waiting_for']}")
+            if part != "enumerator" and (reason := told.get("waiting_for") or told.get("error")):
+                notes.append(f"{part} waits for {reason}" if told.get("waiting_for") else f"{part}: {reason}")
+        self._judge_spark(self._status.get("spark_writer", {}))
         self._view.update(self._status, notes=(*notes, *self._notes))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), LOOK_SECONDS)
         self._woken.clear()
+
+    def _judge_spark(self, told: Mapping[str, Any]) -> None:
+        """End the run when the Spark writer failed HALTS times in a row by what trying again can't mend."""
+        if told.get("kind") not in ("ConfigError", "ProtocolError"):
+            self._spark_failed_at = ()
+        elif told["at"] not in self._spark_failed_at:
+            self._spark_failed_at = (*self._spark_failed_at, told["at"])
+        if len(self._spark_failed_at) >= HALTS:
+            raise (ConfigError if told["kind"] == "ConfigError" else CutlineError)(str(told["error"]))
 
     def _tell_pids(self) -> None:
         told = {

@@ -81,7 +81,7 @@ def picture(
     `now` is epoch seconds, as are the times in the status.
     """
     leader: Mapping[str, Any] = status.get("enumerator") or {}
-    spark: Mapping[str, Any] = status.get("spark") or {}
+    spark: Mapping[str, Any] = status.get("spark_writer") or {}
     checkpoint: Mapping[str, Any] = leader.get("checkpoint") or {}
     return Picture(
         pipeline=pipeline,
@@ -91,7 +91,7 @@ def picture(
         checkpoint=checkpoint.get("number"),
         checkpoint_age_seconds=_age(checkpoint.get("completed_at"), now),
         in_flight=checkpoint.get("in_flight"),
-        publication=spark.get("publication"),
+        publication=spark.get("published"),
         publication_age_seconds=_age(spark.get("published_at"), now),
         waiting_for=leader.get("waiting_for"),
         notes=notes,

@@ -242,7 +242,7 @@ async def _tables(registry: Registry, pipeline: str) -> dict[str, dict[str, Any]
 async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
     definition = await asyncio.to_thread(found.definition)
     status = await registry.status(found.name)
-    leader, spark = status.get("enumerator", {}), status.get("spark", {})
+    leader, spark = status.get("enumerator", {}), status.get("spark_writer", {})
     phases = [one["phase"] for one in (leader.get("tables") or {}).values()]
     checkpoint = leader.get("checkpoint") or {}
     return PipelineView(
@@ -253,7 +253,7 @@ async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
         tables={phase: phases.count(phase) for phase in sorted(set(phases))},
         checkpoint=checkpoint.get("number"),
         checkpoint_completed_at=checkpoint.get("completed_at"),
-        publication=spark.get("publication"),
+        publication=spark.get("published"),
         published_at=spark.get("published_at"),
         source_time=spark.get("source_time"),
         waiting_for=leader.get("waiting_for"),

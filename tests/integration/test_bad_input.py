@@ -294,6 +294,11 @@ def test_a_warehouse_that_belongs_to_another_pipeline(defined: Path) -> None:
     refused(defined, "belongs to the pipeline 'market'", "another warehouse")
 
 
+def test_a_warehouse_with_a_table_that_cutline_did_not_make(defined: Path) -> None:
+    lake_of(defined.parent, captured(defined))
+    refused(defined, "belongs to nobody that Cutline knows", "another warehouse")
+
+
 def test_a_warehouse_whose_pipeline_this_store_does_not_know(defined: Path) -> None:
     lake_of(defined.parent, captured(defined), **{"cutline.pipeline": "shop"})
     refused(defined, "holds tables of a pipeline 'shop'", "does not know", "another warehouse")

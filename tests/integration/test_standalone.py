@@ -42,6 +42,8 @@ async def main():
     while True:
         try:
             status = {"epoch": 1, "tables": plan["tables"], "halted": plan.get("halted")}
+            if plan.get("spark"):
+                await registry.put_status("shop", "spark_writer", plan["spark"] | {"at": time.time()})
             await registry.put_status("shop", "enumerator", status)
             requests = await registry.take_requests("shop")
         except Unavailable:
@@ -233,6 +235,21 @@ def test_a_pipeline_that_halts_ends_the_run_with_1_and_its_cause(start: Callable
     code, last = start({"tables": {}, "halted": "channel reader-0>writer-1 holds a foreign message"}).ends()
     assert code == 1
     assert "halted: channel reader-0>writer-1 holds a foreign message" in last
+
+
+@pytest.mark.parametrize(("kind", "code"), [("ProtocolError", 1), ("ConfigError", 2)])
+def test_a_spark_writer_that_can_not_go_on_ends_the_run_with_its_cause(
+    start: Callable[..., Running], kind: str, code: int
+) -> None:
+    one = start({"tables": {}, "spark": {"error": "the lake table lake.t.a belongs to pipeline market", "kind": kind}})
+    assert one.ends() == (code, "cutline: the lake table lake.t.a belongs to pipeline market")
+
+
+def test_a_spark_writer_that_tries_again_is_said_and_goes_on(start: Callable[..., Running]) -> None:
+    one = start({"tables": {"t.a": LIVE}, "spark": {"error": "the catalogue is locked", "kind": "Unavailable"}})
+    one.says("spark_writer: the catalogue is locked")
+    one.interrupt()
+    assert one.ends()[0] == 0
 
 
 def test_redis_and_services_that_are_killed_are_started_again_and_said(start: Callable[..., Running]) -> None:

@@ -296,7 +296,7 @@ STATUS: dict[str, Any] = {
         "checkpoint": {"number": 7, "completed_at": 990.0, "in_flight": 8},
         "waiting_for": "the source h:3306, which does not answer",
     },
-    "spark": {"publication": 6, "published_at": 995.0, "source_time": 988.0},
+    "spark_writer": {"published": 6, "published_at": 995.0, "source_time": 988.0},
 }
 
 

@@ -72,7 +72,7 @@ def registry() -> Told:
             "waiting_for": None,
             "source": {"source_time": time.time() - 5},
         },
-        "spark": {"publication": 2, "published_at": time.time() - 20, "source_time": time.time() - 60},
+        "spark_writer": {"published": 2, "published_at": time.time() - 20, "source_time": time.time() - 60},
         "reader-0": {"counters": [["zero dates", {"table": "a.b", "column": "d"}, 3]]},
     }
     return told
