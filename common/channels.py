@@ -227,9 +227,10 @@ async def _verify(wire: Wire, name: str, entries: Sequence[_Entry]) -> None:
         if found:
             fields = found[0][1]
             if fields[::2][:3] != [b"h", b"b", b"c"] or fields[1] != entry.header or fields[5] != entry.crc:
-                raise ProtocolError(
-                    f"channel {name} has a message {entry.number} that is not ours; stop the second sender"
-                )
+                remedy = "stop the second sender"
+                if entry.number == 1:
+                    remedy = "give each store its own Redis, or remove what an earlier one left there"
+                raise ProtocolError(f"channel {name} has a message {entry.number} that is not ours; {remedy}")
 
 
 class Sender:

@@ -378,7 +378,7 @@ async def test_a_refused_message_behind_which_another_got_in_is_a_lost_channel(r
 async def test_making_the_streams_again_after_a_lost_answer_is_no_fault_but_another_opening_is(redis: Any) -> None:
     await create(redis, [NAME], {"epoch": 7, "nonce": "a"})
     await create(redis, [NAME], {"epoch": 7, "nonce": "a"})
-    with pytest.raises(ProtocolError, match="message 1 that is not ours"):
+    with pytest.raises(ProtocolError, match="message 1 that is not ours; give each store its own Redis"):
         await create(redis, [NAME], {"epoch": 7, "nonce": "b"})
 
 
