@@ -216,7 +216,7 @@ class Pipeline:
     async def _write_entry(self, order: WriteEntry) -> Event:
         def write() -> Event:
             if self.store.put_entry(order.slot, order.entry):
-                return EntryWritten(slot=order.slot)
+                return EntryWritten(slot=order.slot, nonce=order.entry["nonce"])
             there = self.store.entry(order.slot)
             return EntryRefused(slot=order.slot, nonce=there["nonce"] if there else "")
 

@@ -62,9 +62,10 @@ class JournalRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryWritten(Event):
-    """Our entry is the journal's entry of this slot."""
+    """Our entry with this nonce is the journal's entry of this slot."""
 
     slot: int
+    nonce: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +162,7 @@ class Leader:
         self.last_checkpoint_at = 0.0
         self.last_kept_at: float | None = None
         self.in_flight: tuple[int, str | None] | None = None  # slot, request
-        self._writing: dict[int, str] = {}  # slot -> nonce
+        self._wanted: str | None = None  # nonce of the entry that we wait to see in the journal
         self._since = 0.0  # of gathering, or of members that the plan lacks
         self._rescale = False
         self._nonces = 0
@@ -180,12 +181,11 @@ class Leader:
                     return []
                 self.tail, self.base, self.state, self._since = tail, base, "gathering", now
                 return self._gather(now)
-            case EntryWritten(slot=slot):
-                self._writing.pop(slot, None)
-                return self._written(slot, now)
+            case EntryWritten(slot=slot, nonce=nonce):
+                # A slow write of a checkpoint may land when its epoch is over and the slot is proposed for the next one.
+                return self._written(slot, now) if nonce == self._wanted else []
             case EntryRefused(slot=slot, nonce=nonce):
-                ours = self._writing.pop(slot, None)
-                if nonce == ours:
+                if nonce == self._wanted:
                     return self._written(slot, now)
                 if self.state in ("leading", "proposing") and slot == self.tail + 1:
                     return self._again(f"slot {slot} of the journal holds another leader's entry")
@@ -211,9 +211,8 @@ class Leader:
 
     def _observed(self, held: bool, now: float) -> list[Effect]:
         if not held:
-            over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in ("opening", "leading") else []
-            self.state, self.process, self.enumerator = "idle", None, None
-            self.cause = "the lease was lost"
+            over = self._over()
+            self.state, self.cause = "idle", "the lease was lost"
             return over
         if self.state == "idle":
             self.state = "reading"
@@ -246,14 +245,21 @@ class Leader:
     # --- epochs ---
 
     def _again(self, cause: str, *, halts: bool = False) -> list[Effect]:
-        over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in ("opening", "leading") else []
+        over = self._over()
         self.halts = self.halts + 1 if halts else 0
-        self.state, self.cause, self.process, self.enumerator = "reading", cause, None, None
-        self.in_flight, self._rescale = None, False
+        self.state, self.cause = "reading", cause
         if self.halts >= MAX_HALTS:
             self.state = "halted"  # until a person starts the service again
             return over
         return [*over, ReadJournal()]
+
+    def _over(self) -> list[Effect]:
+        """End the present epoch here, and with it the checkpoint in flight; who asked for that one still waits for one."""
+        over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in ("opening", "leading") else []
+        if self.in_flight is not None and self.in_flight[1] is not None:
+            self.requests.insert(0, self.in_flight[1])
+        self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, False, None
+        return over
 
     def _gather(self, now: float) -> list[Effect]:
         readers = tuple(sorted(m.incarnation for m in self.members if m.role == "reader"))
@@ -269,7 +275,7 @@ class Leader:
         entry = {
             "kind": "epoch",
             "slot": slot,
-            "nonce": self._nonce(slot),
+            "nonce": self._nonce(),
             "leader": self.incarnation,
             "base": self.base,
             "members": {"enumerator": self.incarnation, "readers": list(self.readers), "writers": list(self.writers)},
@@ -278,15 +284,15 @@ class Leader:
         }
         return WriteEntry(slot=slot, entry=entry)
 
-    def _nonce(self, slot: int) -> str:
+    def _nonce(self) -> str:
         self._nonces += 1
-        nonce = f"{self.incarnation}:{self._nonces}"
-        self._writing[slot] = nonce
-        return nonce
+        self._wanted = f"{self.incarnation}:{self._nonces}"
+        return self._wanted
 
     def _written(self, slot: int, now: float) -> list[Effect]:
         if slot != self.tail + 1:
             return []
+        self._wanted = None
         if self.state == "proposing":
             self.tail, self.epoch, self.state, self._since = slot, slot, "opening", now
             return [OpenEpoch(epoch=slot, base=self.base, readers=self.readers, writers=self.writers)]
@@ -340,10 +346,12 @@ class Leader:
         request = self.in_flight[1]
         if order.entry["inside"] and order.entry["kept"]:
             order.entry["kept"] = False  # an inside one is never published: keep the next instead
-            if request is not None:
+            if request is None:
+                self.last_kept_at = now - KEPT_SECONDS
+            else:
                 self.requests.insert(0, request)
-            request = None
+            self.in_flight, request = (order.slot, None), None
         entry = order.entry | {
-            "epoch": self.epoch, "nonce": self._nonce(order.slot), "request": request, "written_at": now,
+            "epoch": self.epoch, "nonce": self._nonce(), "request": request, "written_at": now,
         }  # fmt: skip
         return WriteEntry(slot=order.slot, entry=entry)

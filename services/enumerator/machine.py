@@ -23,7 +23,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.errors import ProtocolError
+from common.errors import ProtocolError, SourceLost
 from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from common.messages import (
     AssignSplits,
@@ -392,11 +392,15 @@ class Enumerator:
         del self.out[report.split_id]
         if table.schema is None or report.schema.hash != table.schema.hash:
             return self._failed(table.table_id, table.generation, "its columns changed while it was read", restart=True)
+        try:
+            low = report.low if table.low is None else table.low.fold(report.low)
+            high = report.high if table.high is None else table.high.fold(report.high)
+        except SourceLost as error:  # its chunks were read from two servers, whose watermarks don't compare
+            return self._failed(table.table_id, table.generation, error.cause, restart=True)
         self.accepted[report.split_id] = report.attempt
+        table.low, table.high = low, high
         table.splits_done += 1
         table.rows_done += report.rows
-        table.low = report.low if table.low is None else table.low.fold(report.low)
-        table.high = report.high if table.high is None else table.high.fold(report.high)
         if self.plan.exact:
             table.completed.append(
                 CompletedSplit(split_start=split.split_start, split_end=split.split_end, high=report.high)
