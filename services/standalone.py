@@ -502,6 +502,7 @@ class Run:
                 self._notes = (f"the savepoint is checkpoint {slot}; its publication is awaited",)
             else:
                 self._notes = ()
+                self._view.update(self._status)
                 self._view.say(f"savepoint: checkpoint {slot} is published and kept; the same command resumes there")
                 return
         raise CutlineError(

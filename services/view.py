@@ -160,13 +160,16 @@ def lines(shown: Picture) -> list[str]:
     return told + list(shown.notes)
 
 
-def drawing(shown: Picture) -> Group:
-    """Return the picture for a terminal."""
+def drawing(shown: Picture, *, height: int) -> Group:
+    """Return the picture for a terminal of `height` lines; if it is too small, live tables are left out first."""
+    room = max(1, height - 6 - len(shown.notes) - sum(1 for one in shown.tables if one.cause))
+    first = sorted(shown.tables, key=lambda one: (one.phase == "live", one.name))
+    kept = sorted(first[:room], key=lambda one: one.name)
     table = Table(box=None, pad_edge=False)
     for heading, side in (("table", "left"), ("phase", "left"), ("", "left"), ("rows", "right"), ("rows/s", "right")):
         table.add_column(heading, justify="right" if side == "right" else "left", no_wrap=True)
     table.add_column("to go", justify="right", no_wrap=True)
-    for one in shown.tables:
+    for one in kept:
         colour = _COLOURS.get(one.phase, "cyan")
         table.add_row(
             one.name,
@@ -178,6 +181,8 @@ def drawing(shown: Picture) -> Group:
         )
     epoch = "" if shown.epoch is None else f" (epoch {shown.epoch})"
     below = [Text(f"{shown.pipeline}{epoch}: {summary(shown)}")]
+    if len(kept) < len(shown.tables):
+        below.insert(0, Text(f"and {len(shown.tables) - len(kept)} more tables"))
     below += [Text(f"{one.name}: {one.cause}", style="red") for one in shown.tables if one.cause]
     if shown.waiting_for:
         below.append(Text(f"waiting for {shown.waiting_for}", style="yellow"))
@@ -217,7 +222,7 @@ class TerminalView:
         """Show the newest status. Call it as often as you like: plain lines are printed only if new, seconds apart."""
         shown = picture(self._pipeline, status, rates=self._rates, now=time.time(), notes=notes)
         if self._live is not None:
-            self._live.update(drawing(shown), refresh=True)
+            self._live.update(drawing(shown, height=self._console.height), refresh=True)
             return
         # Rates and ages change all the time; a phase or a note that changed is worth a line at once.
         news = {(one.name, one.phase) for one in shown.tables} | {

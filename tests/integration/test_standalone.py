@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from services import cli
-from tests.servers import Database, MariaDB
+from tests.servers import Database, MariaDB, Redis
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,7 +83,7 @@ FAULTY = LIVE | {"phase": "quarantined", "cause": "it has no primary key; add on
 class Running:
     """A `cutline run` in the background."""
 
-    def __init__(self, folder: Path, plan: dict[str, Any], *arguments: str) -> None:
+    def __init__(self, folder: Path, plan: dict[str, Any], *arguments: str, redis_url: str = "") -> None:
         (folder / "mesh.py").write_text(MESH)
         (folder / "run.py").write_text(RUN)
         self.workdir = folder / ".cutline/shop"
@@ -91,12 +91,8 @@ class Running:
         environ = {
             key: value for key, value in os.environ.items() if key not in ("CUTLINE_REDIS_URL", "CUTLINE_STORE_URL")
         }
-        environ |= {
-            "PYTHONPATH": str(ROOT),
-            "PLAN": json.dumps(plan),
-            "CDC_PASSWORD": "cdc-secret",
-            "MESH": str(folder / "mesh.py"),
-        }
+        environ |= {"PYTHONPATH": str(ROOT), "PLAN": json.dumps(plan), "MESH": str(folder / "mesh.py")}
+        environ |= {"CDC_PASSWORD": "cdc-secret", "CUTLINE_REDIS_URL": redis_url}
         command = [
             sys.executable,
             str(folder / "run.py"),
@@ -151,8 +147,8 @@ def start(
     )
     started: list[Running] = []
 
-    def run(plan: dict[str, Any], *arguments: str) -> Running:
-        started.append(Running(tmp_path, plan, *arguments))
+    def run(plan: dict[str, Any], *arguments: str, redis_url: str = "") -> Running:
+        started.append(Running(tmp_path, plan, *arguments, redis_url=redis_url))
         return started[-1]
 
     yield run
@@ -302,3 +298,38 @@ def test_a_redis_that_does_not_answer_is_said_and_waited_for(start: Callable[...
         os.kill(redis, signal.SIGCONT)
     one.interrupt()
     assert one.ends()[0] == 0
+
+
+def test_a_redis_that_is_down_at_the_start_is_waited_for_and_used_when_it_comes(start: Callable[..., Running]) -> None:
+    with Redis() as redis:
+        redis.stop()
+        one = start({"tables": {"t.a": LIVE}}, redis_url=redis.url)
+        one.says(f"Redis at 127.0.0.1:{redis.port} does not answer; trying again")
+        redis.start()
+        one.says("t.a: live")
+        assert "Redis" not in one.pids()
+        one.interrupt()
+        assert one.ends()[0] == 0
+
+
+def test_a_source_that_is_down_when_a_known_pipeline_starts_is_waited_for(
+    tmp_path: Path, start: Callable[..., Running]
+) -> None:
+    """1. A run defines the pipeline.  2. The server stops.  3. The next run says so and waits.  4. It is back."""
+    with MariaDB() as server:
+        server.execute("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY)")
+        (tmp_path / "pipeline.yaml").write_text(
+            f"name: shop\nsource: {{host: {server.host}, port: {server.port}, user: cdc, password_env: CDC_PASSWORD}}\n"
+            "tables: [shop.a]\nsink: {warehouse: lake}\n"
+        )
+        one = start({"tables": {"shop.a": LIVE}})
+        one.says("shop.a: live")
+        one.interrupt()
+        assert one.ends()[0] == 0
+        server.stop()
+        one = start({"tables": {"shop.a": LIVE}})
+        one.says("is the server up?; trying again in")
+        server.start()
+        one.says("shop.a: live")
+        one.interrupt()
+        assert one.ends()[0] == 0

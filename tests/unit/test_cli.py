@@ -357,6 +357,17 @@ def test_in_a_terminal_every_table_has_a_bar() -> None:
         assert words in out.getvalue()
 
 
+def test_a_small_terminal_leaves_out_live_tables_first() -> None:
+    tables = {f"shop.t{i:02}": table("live", rows_done=1, rows_estimate=1) for i in range(40)}
+    tables["shop.t33"] = table("snapshot", rows_done=1, rows_estimate=2)
+    out = io.StringIO()
+    with view.TerminalView("shop", Console(file=out, width=100, height=20, force_terminal=True)) as shown:
+        shown.update({"enumerator": {"tables": tables}})
+    assert "shop.t33" in out.getvalue()
+    assert "shop.t32" not in out.getvalue()
+    assert "and 26 more tables" in out.getvalue()
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(0.42, "0.4 s"), (59.4, "59 s"), (185, "3:05"), (7384, "2:03:04")])
 def test_durations_are_said_as_a_person_reads_them(seconds: float, text: str) -> None:
     assert view.duration(seconds) == text
