@@ -725,10 +725,10 @@ def select_rows(schema: TableSchema, start: Key | None, end: Key | None) -> str:
     return f"SELECT {columns} FROM {_of(schema.table_id)} WHERE {range_condition(schema, start, end)}"
 
 
-def stream(conn: Connection, sql: str) -> Iterator[memoryview]:
+def stream(conn: Connection, sql: str) -> Iterator[bytes]:
     """Run a SELECT and give the bytes of its rows as they come: what follows the column definitions, cut anywhere.
 
-    Each block is good until the next is asked for. The caller finds the end of the rows (an EOF or ERR packet) in the
+    The caller finds the end of the rows (an EOF or ERR packet) in the
     bytes and asks for no more after it; a connection whose rows were not all taken is of no further use. Errors come as
     PyMySQL's own: wrap each step in `seam`.
     """
@@ -736,9 +736,9 @@ def stream(conn: Connection, sql: str) -> Iterator[memoryview]:
     packet = conn._read_packet()  # type: ignore[no-untyped-call]
     for _ in range(packet.read_length_encoded_integer() + 1):  # the column definitions, and the EOF packet after them
         conn._read_packet()  # type: ignore[no-untyped-call]
-    buffer = memoryview(bytearray(_BLOCK_BYTES))
-    while size := conn._rfile.readinto1(buffer):  # type: ignore[attr-defined]
-        yield buffer[:size]
+    # not readinto1, which asks the socket for more although the reader holds the end of the result already
+    while block := conn._rfile.read1(_BLOCK_BYTES):  # type: ignore[attr-defined]
+        yield block
     raise EOFError("the server closed the connection within a result")
 
 
