@@ -197,8 +197,8 @@ class PipelineConfig(_Strict):
             description="where to begin: initial, snapshot-only, latest, earliest, or a place in the binlog",
         )
     )
-    stop: Point | None = Field(
-        default=None, description="place in the binlog at which the pipeline ends, never if null"
+    stop: None = Field(
+        default=None, description="place in the binlog at which the pipeline ends: not built yet, so null"
     )
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
     sink: SinkConfig = Field(description="the lake to copy to")
@@ -224,6 +224,13 @@ class PipelineConfig(_Strict):
         if not any(not pattern.startswith("!") for pattern in value):
             raise _fault("includes nothing; name at least one table without a leading !")
         return tuple(value)
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _no_stop(cls, value: object) -> object:
+        if value is not None:
+            raise _fault("at a place is not built yet; leave it null")
+        return value
 
     @property
     def server_id(self) -> int:

@@ -67,6 +67,7 @@ def test_the_design_s_own_pipeline_file_is_read_as_written(tmp_path: Path) -> No
         (('"crm.customer"', "7"), "p.yaml:3:1", "tables has 7"),
         (("iceberg", "delta"), "p.yaml:8:8", "sink.type must be 'iceberg', not 'delta'"),
         (("name: shop", ""), "p.yaml:2:1", "the key 'name' is missing"),
+        (("stop: null", "stop: {gtid: 0-1-9}"), "p.yaml:6:1", "stop at a place is not built yet; leave it null"),
         (("stop: null", "start: latest"), "p.yaml:6:1", "the key 'start' stands here twice"),
         (("password_env: S", "password_file: f, password_env: S"), "p.yaml:2:1", "both password_env and password_file"),
     ],
