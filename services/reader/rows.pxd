@@ -1,0 +1,85 @@
+# Compile-time constants of rows.py, which has the same numbers for the interpreter (a unit test compares them).
+# layout of a built column | plan of a built column | plan of a source column | how a value is read | how a call ended
+
+cdef enum:
+    L_BIT = 0
+    L_I8 = 1
+    L_I32 = 4
+    L_I64 = 8
+    L_I128 = 16
+    L_VAR = 32
+
+    C_LAYOUT = 0
+    C_VALID = 1
+    C_FIX = 2
+    C_OFFS = 3
+    C_DATA = 4
+    C_END = 5
+    C_STRIDE = 8
+
+    S_KIND = 0
+    S_DEST = 1
+    S_SIZE = 2
+    S_PREFIX = 3
+    S_ARG = 4
+    S_ARG2 = 5
+    S_STRIP = 6
+    S_KEY = 7
+    S_KEY_AT = 8
+    S_KEY_N = 9
+    S_STRIDE = 10
+
+    K_BYTES = 0
+    K_INT = 1
+    K_DECIMAL = 2
+    K_DECIMAL_WIDE = 3
+    K_DATE = 4
+    K_DATETIME = 5
+    K_TIME = 6
+    K_FLOAT = 7
+    K_DOUBLE = 8
+    K_BIT1 = 9
+    K_VECTOR = 10
+    K_LE_SIGNED = 11
+    K_LE_UNSIGNED = 12
+    K_LE_U64 = 13
+    K_COPY = 14
+    K_YEAR = 15
+    K_BIN_DATE = 16
+    K_BIN_DATETIME = 17
+    K_BIN_TIMESTAMP = 18
+    K_BIN_TIME = 19
+    K_BIN_DECIMAL = 20
+    K_BIN_DECIMAL_WIDE = 21
+    K_TABLE = 22
+    K_UTF16 = 23
+    K_UTF32 = 24
+    K_CODEC = 25
+    K_ENUM = 26
+    K_SET = 27
+    K_PAD = 28
+    K_JSON = 29
+    K_UUID = 30
+    K_INET6 = 31
+    K_INET4 = 32
+    K_PAIRS = 33
+
+    OK = 0
+    FULL = 1
+    CORRUPT = 2
+    KEY_CHANGED = 3
+
+    M_OP = 0
+    M_SEQ = 1
+    M_FILE = 2
+    M_POS = 3
+    M_ROW = 4
+    M_GTID = 5
+    M_TS = 6
+    M_COUNT = 7
+
+    OP_INSERT = 0
+    OP_UPDATE = 1
+    OP_DELETE = 2
+    OP_BEFORE = 3
+    OP_TRUNCATE = 4
