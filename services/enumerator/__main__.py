@@ -172,6 +172,7 @@ class Pipeline:
                 await self._close()
                 self.epoch = effect.epoch
                 self._spawn(self._open(effect))
+                self._spawn(self._sweep())
             case CloseEpoch():
                 await self._close()
             case FindTables() | DescribeTable() | FindRange() | FindBound():
@@ -253,6 +254,12 @@ class Pipeline:
         await self.host.registry.announce_epoch(self.name, order.epoch)
         await channels.drop(self.host.redis, self.name, before=order.epoch)
         return EpochOpened(epoch=order.epoch, part=part)
+
+    async def _sweep(self) -> None:
+        """Remove what earlier epochs left and no entry names. Housekeeping: the next epoch's does what this one can't."""
+        with suppress(Unavailable):
+            removed = await asyncio.to_thread(self.store.sweep)
+            log.info("swept %d files of earlier epochs of %s", len(removed), self.name)
 
     def _part_of(self, base: int) -> dict[str, Any]:
         entry = self.store.entry(base)
