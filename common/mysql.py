@@ -127,7 +127,7 @@ class TableInfo:
 def connect(source: Source) -> Connection:
     """Open a connection with Cutline's session: UTC, utf8mb4, no sql_mode, repeatable read, read only, long waits.
 
-    It is encrypted if the server can do that and is not on this machine. Values come back as `str` (text, numbers, times)
+    It is encrypted if the server can and is not on this machine. Values come back as `str` (text, numbers, times)
     or `bytes` (binary), never converted. ConfigError if the server refuses us or its name is unknown, Unavailable if it
     can't be reached now.
     """
