@@ -4,8 +4,8 @@
 2. for each table, go on from `work` of the newest publication on the chain (spark_writer/chain.py);
 3. apply the chain's later entries, several at once when behind: adopt chunk files, then delete and add what changed;
 4. publication N, put if absent: **the commit point**. Who is refused it starts again at 1;
-5. from the publication's record alone, and again at each start: `main` of each live table with the tag `checkpoint_N` of a kept
-   cut in one commit a table, then the rows of `_cutline.publications`.
+5. from the publication's record alone, and again at each start: `main` of each live table, with the tag `checkpoint_N`
+   of a kept cut in the same commit, then the rows of `_cutline.publications`.
 
 So a crash anywhere leaves nothing but a branch that nobody reads; a zombie (an older w that goes on) is refused its
 publication or repeats one that is right, and can't move `main` back. Any unclear answer of the catalogue is a crash.
@@ -106,6 +106,7 @@ class Incarnation:
             for table, said in (self.published["tables"] if self.published else {}).items()
             if said["work"] is not None
         }
+        self._viewed = False
         self._shown: Mapping[str, Any] | None = None
         reached("claimed")
         if self.published is not None:
@@ -133,6 +134,12 @@ class Incarnation:
         if batch.publish:
             self._publish(batch)
         return True
+
+    def tend(self) -> None:
+        """Do what can wait, while there is nothing to apply."""
+        if self.published is not None and not self._viewed:
+            self._viewed = True
+            self._publications.make_view()
 
     # Reading the journal
 
@@ -318,6 +325,7 @@ class PipelineApplier:
                         failures = 0
                         self._told(incarnation)
                     else:
+                        incarnation.tend()
                         stop.wait(self.POLL_SECONDS)
             except CutlineError as error:
                 self._failed(error)

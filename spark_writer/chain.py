@@ -1,7 +1,7 @@
 """Which checkpoints count, what to apply next, and what a publication says (pure).
 
-The journal's epoch entries fork history: each names the checkpoint that it goes on from (`base`). The *chain* is the one
-history that counts: from the newest epoch entry back by `base`, so the checkpoints of that epoch, then those of the
+The journal's epoch entries fork history: each names the checkpoint that it goes on from (`base`). The *chain* is the
+one history that counts: from the newest epoch entry back by `base`, so the checkpoints of that epoch, then those of the
 base's epoch up to the base, and so on. Checkpoints and publications off the chain are as if they had never been
 (their rows are read again by a later epoch).
 
@@ -74,7 +74,7 @@ def _there(found: Entry | None, slot: int) -> Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Checkpoint entries to apply in one go; `publish` whether the last one may then be published, `kept` as a kept cut.
+    """Checkpoint entries to apply in one go; `publish`: the last one may then be published, `kept`: as a kept cut.
 
     `kept` is also true if the kept cut was an `inside` one before the last: its tag waits for the next that can be
     published.
@@ -97,7 +97,7 @@ def next_batch(
     generations: Mapping[str, int] | None = None,
     max_rows: int = BATCH_ROWS,
 ) -> Batch | None:
-    """Choose what to apply next of `entries`: the chain's checkpoints not applied yet, oldest first; None if there are none.
+    """Choose what to apply next of `entries`, the chain's checkpoints not applied yet, oldest first; None if none.
 
     `kept_pending`: an applied `inside` cut was a kept one. `generations` are those that the branch holds now. The batch
     goes as far as it may, to the last entry that can be published if there is one; only then are `inside` cuts applied
@@ -217,7 +217,7 @@ def shown(record: Mapping[str, Any], table: str) -> bool:
 
 
 def changed_tables(record: Mapping[str, Any], previous: Mapping[str, Any] | None) -> list[str]:
-    """Return the tables of `record` that `previous` doesn't say the same of, positions of shown tables apart; sorted."""
+    """Return the tables of which `previous` says something else, positions of shown tables apart; sorted."""
 
     def said(of: Mapping[str, Any], table: str) -> Any:
         body = of["tables"][table]

@@ -8,6 +8,7 @@ a history that was left (a restore to an older checkpoint) do not shine through.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,14 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JJavaError
 
 from common.errors import Unavailable
 from common.schema import FIELD_ID
 from spark_writer.chain import changed_tables, shown
-from spark_writer.session import CATALOG, first_line
-from spark_writer.tables import NAMESPACE, Lake, LakeTable, open_output
+from spark_writer.session import CATALOG
+from spark_writer.tables import NAMESPACE, Lake, LakeTable, answered, open_output
 
+logger = logging.getLogger("cutline.spark_writer")
 NAME = "publications"
 VIEW = "cuts"
 _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
@@ -75,7 +76,7 @@ class Publications:
 
     def write(self, record: Mapping[str, Any], before: Mapping[str, Any] | None) -> None:
         """Write the rows of `record`; `before` is what this incarnation wrote last. Raises Unavailable."""
-        try:
+        with answered(f"{NAMESPACE}.{NAME} could not be written"):
             table = self._table = self._table or self._open()
             rows = publication_rows(record, before, self._lake.pipeline)
             path = table.new_file(f"{uuid.uuid4().hex}.parquet")
@@ -86,8 +87,14 @@ class Publications:
                 expressions.equal("pipeline", self._lake.pipeline), expressions.equal("checkpoint", int(record["n"]))
             )
             table.java.newOverwrite().overwriteByRowFilter(those).addFile(table.data_file(path)).commit()
-        except Py4JJavaError as error:
-            raise Unavailable(f"{NAMESPACE}.{NAME} could not be written: {first_line(error)}") from error
+
+    def make_view(self) -> None:
+        """Make the view if it is not there (takes seconds, so call it when idle); a catalogue may not know views."""
+        try:
+            with answered(f"there is no view {NAMESPACE}.{VIEW}"):
+                self._lake.session.sql(_VIEW)
+        except Unavailable as error:
+            logger.warning("%s", error)
 
     def _open(self) -> LakeTable:
         types, fields = self._lake.iceberg.types.Types, self._lake.jvm.java.util.ArrayList()
@@ -95,7 +102,6 @@ class Publications:
             made = types.TimestampType.withZone() if kind == "TimestampType" else getattr(types, kind).get()
             fields.add(types.NestedField.optional(at, name, made))
         java = self._lake.create(NAMESPACE, NAME, self._lake.iceberg.Schema(fields), _PROPERTIES)
-        self._lake.session.sql(_VIEW)
         return LakeTable(self._lake, f"{NAMESPACE}.{NAME}", java)
 
 

@@ -108,7 +108,7 @@ def session_settings(sink: Mapping[str, Any]) -> dict[str, str]:
 
 
 def catalog_settings(sink: Mapping[str, Any]) -> dict[str, str]:
-    """Return Spark's settings for the catalogue `lake`: SQLite in the warehouse, unless `sink.catalog` says otherwise."""
+    """Return Spark's settings for the catalogue `lake`: SQLite in the warehouse if `sink.catalog` says nothing else."""
     prefix = f"spark.sql.catalog.{CATALOG}"
     given: Mapping[str, str] = sink.get("catalog") or {}
     warehouse = str(sink["warehouse"])

@@ -1,7 +1,7 @@
 """Staged files to data files of the lake: adopt chunks as they are, reduce changes to the last one a key.
 
-Work in proportion to a batch of staged rows is done here, by Arrow in the driver, in bounded memory: the keys of the batch and
-one row group. What is in proportion to a table is Spark's (`LakeTable.positions`, compaction).
+Work in proportion to a batch of staged rows is done here, by Arrow in the driver, in bounded memory: the batch's keys
+and one row group. What is in proportion to a table is Spark's (`LakeTable.positions`, compaction).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduced:
-    """The changes of a batch, one a key: `keys` (k0, k1, ...; the lake's types) of all, `live` the `_seq` of those not deleted."""
+    """The changes of a batch, one a key: `keys` (k0, k1, ...; the lake's types), `live` the `_seq` of what stays."""
 
     keys: pa.Table
     live: Any
 
 
 def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> Any:
-    """Return Iceberg's DataFile for a chunk's file: the file itself if it has the lake's field ids and types, else a copy.
+    """Return Iceberg's DataFile for a chunk: the file itself if it has the lake's field ids and types, else a copy.
 
     ProtocolError if the file is missing, corrupt, or has other rows than its record says.
     """
@@ -60,7 +60,7 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
 
 
 def reduce(store: PipelineStore, files: Sequence[Staged], layout: Layout, after: int | None) -> Reduced:
-    """Read the keys of changes and keep the last by `_seq` of each; changes up to `_seq` `after` (a TRUNCATE's) don't count."""
+    """Keep the last by `_seq` of each key's changes; those up to `_seq` `after` (a TRUNCATE's) don't count."""
     names = [f"k{at}" for at in range(len(layout.schema.key))]
     kinds = [layout.arrow.field(column.name).type for column in layout.schema.key_columns]
     parts = []
@@ -70,7 +70,8 @@ def reduce(store: PipelineStore, files: Sequence[Staged], layout: Layout, after:
         with _opened(store.location(staged.record["path"])) as file:
             if file.metadata.num_rows != staged.record["rows"]:
                 raise ProtocolError(
-                    f"{staged.record['path']} has {file.metadata.num_rows} rows, its record says {staged.record['rows']}"
+                    f"{staged.record['path']} has {file.metadata.num_rows} rows,"
+                    f" its record says {staged.record['rows']}"
                 )
             read = file.read(columns=[*columns, "_seq", "_op"])
         wanted = pc.not_equal(read["_op"], "t")
@@ -89,7 +90,7 @@ def reduce(store: PipelineStore, files: Sequence[Staged], layout: Layout, after:
 def write_live(
     store: PipelineStore, files: Sequence[Staged], table: LakeTable, layout: Layout, reduced: Reduced
 ) -> list[Any]:
-    """Write the rows that a reduced batch leaves as a data file of the lake; return it described, or nothing if all are gone."""
+    """Write the rows that a reduced batch leaves as a data file of the lake; [] if none stays."""
 
     def groups() -> Iterator[pa.Table]:
         for staged in files:
@@ -106,7 +107,7 @@ def write_live(
 
 
 def project(rows: pa.Table, schema: TableSchema, layout: Layout) -> pa.Table:
-    """Bring rows of an older `schema` of the generation into `layout`, column by column id; a new one has its initial default."""
+    """Bring rows of an older `schema` of the generation into `layout` by field id; a new column has its default."""
     columns = []
     for column, field in zip(layout.schema.columns, layout.arrow, strict=True):
         old = next((one for one in schema.columns if one.field_id == column.field_id), None)

@@ -13,8 +13,8 @@ the tags of a kept cut. Hence a rename, a dropped column or a generation with ot
 never before; and no hidden names are needed.
 
 Field ids: the lake's ids are the pipeline's (common/schema.py) plus an offset by generation, 0 unless a new generation
-gives an id another meaning; the offsets are the properties `cutline.offset.<generation>`. A staged file whose ids and types
-are the lake's is adopted as it is.
+gives an id another meaning; the offsets are the properties `cutline.offset.<generation>`. A staged file whose ids and
+types are the lake's is adopted as it is.
 
 A change deletes by deletion vector: Spark finds where the keys of a batch stand (`positions`), and the rows' new images
 are added in the same commit (`RowDelta`).
@@ -27,7 +27,8 @@ import os
 import sqlite3
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -40,6 +41,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -77,6 +79,15 @@ class Layout:
     java: Any
 
 
+@contextmanager
+def answered(what: str) -> Iterator[None]:
+    """Turn an error of Iceberg or Spark inside into Unavailable; `what` says what was not done."""
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        raise Unavailable(f"{what}: {first_line(error)}") from error
+
+
 class Lake:
     """One pipeline's catalogue. Made with the pipeline's own Spark session; for any number of threads."""
 
@@ -84,8 +95,9 @@ class Lake:
         """Open the catalogue; ConfigError if it can't be."""
         self.session = session
         self.pipeline = pipeline
-        self.jvm: Any = session._jvm
-        self.iceberg: Any = self.jvm.org.apache.iceberg
+        jvm: Any = session._jvm
+        self.jvm = jvm
+        self.iceberg: Any = jvm.org.apache.iceberg
         self.activate()
         try:
             self.catalog: Any = self.iceberg.spark.Spark3Util.loadIcebergCatalog(session._jsparkSession, CATALOG)
@@ -103,16 +115,19 @@ class Lake:
         return self.iceberg.catalog.TableIdentifier.of(self._namespace(namespace), name)
 
     def _namespace(self, namespace: str) -> Any:
-        levels = self.session.sparkContext._gateway.new_array(self.jvm.java.lang.String, 1)
+        gateway: Any = self.session.sparkContext._gateway
+        levels = gateway.new_array(self.jvm.java.lang.String, 1)
         levels[0] = namespace
         return self.iceberg.catalog.Namespace.of(levels)
 
     def load(self, table_id: str) -> LakeTable | None:
         """Return the lake table of "db.table", or None. ConfigError if it belongs to another owner."""
         identifier = self.identifier(*split_table_id(table_id))
-        if not self.catalog.tableExists(identifier):
-            return None
-        return self._owned(LakeTable(self, table_id, self.catalog.loadTable(identifier)))
+        with answered(f"the table {CATALOG}.{table_id} could not be loaded"):
+            if not self.catalog.tableExists(identifier):
+                return None
+            table = self.catalog.loadTable(identifier)
+        return self._owned(LakeTable(self, table_id, table))
 
     def ensure(self, table_id: str) -> LakeTable:
         """Return the lake table of "db.table", made if it is not there. ConfigError if it belongs to another owner."""
@@ -126,18 +141,14 @@ class Lake:
     def create(self, namespace: str, name: str, schema: Any, properties: Mapping[str, str]) -> Any:
         """Make a table, or load the one that somebody else made first; return Iceberg's Table."""
         space, identifier = self._namespace(namespace), self.identifier(namespace, name)
-        try:
+        spec = self.iceberg.PartitionSpec.unpartitioned()
+        with answered(f"the table {CATALOG}.{namespace}.{name} could not be made"):
             if not self.catalog.namespaceExists(space):
-                self.catalog.createNamespace(space, self.jvm.java.util.HashMap())
-        except Py4JJavaError as error:
-            if "AlreadyExists" not in first_line(error):
-                raise
-        try:
-            spec = self.iceberg.PartitionSpec.unpartitioned()
-            return self.catalog.createTable(identifier, schema, spec, {**_PROPERTIES, **properties})
-        except Py4JJavaError as error:
-            if "AlreadyExists" not in first_line(error):
-                raise
+                with suppress(Py4JJavaError):  # another was first, or the next call tells
+                    self.catalog.createNamespace(space, self.jvm.java.util.HashMap())
+            if not self.catalog.tableExists(identifier):
+                with suppress(Py4JJavaError):
+                    return self.catalog.createTable(identifier, schema, spec, {**_PROPERTIES, **properties})
             return self.catalog.loadTable(identifier)
 
     def _owned(self, table: LakeTable) -> LakeTable:
@@ -162,7 +173,7 @@ class LakeTable:
         self._jvm = lake.jvm
         self._iceberg = lake.iceberg
         database, name = split_table_id(table_id)
-        self.spark_name = ".".join(f"`{part.replace('`', '``')}`" for part in (CATALOG, database, name))
+        self.spark_name = ".".join(quoted(part) for part in (CATALOG, database, name))
 
     @property
     def properties(self) -> dict[str, str]:
@@ -296,12 +307,13 @@ class LakeTable:
         """Make one snapshot on `branch` and return its id.
 
         `base` is the branch's head as we know it; if there is no such branch it begins there (None: at nothing, or at
-        `main`, so `change` must then empty it). `change` gets Iceberg's Transaction and returns the update to commit. The snapshot has the schema
-        of `layout`; the table's current schema changes only while there is no `main` that anybody could read.
+        `main`, so `change` must then empty it). `change` gets Iceberg's Transaction and returns the update to commit.
+        The snapshot has the schema of `layout`; the table's current schema changes only while there is no `main` that
+        anybody could read.
         Raises Unavailable if the branch is not where we left it, or if somebody else commits at the same time.
         """
         builder_of, operations = self._iceberg.TableMetadata.buildFrom, self.java.operations()
-        try:
+        with answered(f"the lake table {self.table_id} refused a commit on {branch}"):
             self.java.refresh()
             start = operations.current()
             there = self.head(branch)
@@ -329,10 +341,6 @@ class LakeTable:
                 end = builder_of(end).setCurrentSchema(start.currentSchemaId()).build()
             made = int(end.ref(branch).snapshotId())
             operations.commit(start, end)
-        except Py4JJavaError as error:
-            raise Unavailable(
-                f"the lake table {self.table_id} refused a commit on {branch}: {first_line(error)}"
-            ) from error
         return made
 
     def replace_all(self, files: Sequence[Any]) -> Callable[[Any], Any]:
@@ -382,13 +390,16 @@ class LakeTable:
         if self.metadata().snapshot(snapshot_id).summary().get("total-records") == "0":
             return {}
         session = self.lake.session
-        names = [f"`{column.name.replace('`', '``')}`" for column in layout.schema.key_columns]
+        there = self.metadata().schemasById().get(self.metadata().snapshot(snapshot_id).schemaId())
+        names = [
+            quoted(str(there.findColumnName(column.field_id + layout.offset))) for column in layout.schema.key_columns
+        ]
         target: Any = session.read.format("iceberg").option("versionAsOf", str(snapshot_id)).load(self.spark_name)
         first = keys.column("k0")
         if any(test(first.type) for test in _RANGE_TYPES):
             ends = pc.min_max(first).as_py()
-            lit = (lambda value: F.lit(bytearray(value))) if pa.types.is_binary(first.type) else F.lit
-            target = target.filter((F.col(names[0]) >= lit(ends["min"])) & (F.col(names[0]) <= lit(ends["max"])))
+            low, high = (F.lit(bytearray(end) if isinstance(end, bytes) else end) for end in ends.values())
+            target = target.filter((F.col(names[0]) >= low) & (F.col(names[0]) <= high))
         target = target.select(*(F.col(name).alias(f"t{at}") for at, name in enumerate(names)), "_file", "_pos")
         wanted: Any = session.createDataFrame(keys)
         if keys.num_rows <= _BROADCAST_KEYS:
@@ -398,11 +409,12 @@ class LakeTable:
             condition = (
                 (F.col(f"t{at}") == F.col(f"k{at}")) if at == 0 else condition & (F.col(f"t{at}") == F.col(f"k{at}"))
             )
-        found = target.join(wanted, condition, "left_semi").select("_file", "_pos").toArrow()
+        with answered(f"the rows of {self.table_id} that changed could not be found"):
+            found = target.join(wanted, condition, "left_semi").select("_file", "_pos").toArrow()
         return _by_file(found)
 
     def _deletion_vectors(self, base: int, deleted: Mapping[str, Any]) -> Any:
-        """Write one deletion vector a data file, the old one's positions included; return Iceberg's DeleteWriteResult."""
+        """Write one deletion vector a data file, with the old one's positions; return Iceberg's DeleteWriteResult."""
         old = self._jvm.java.util.HashMap()
         with_deletes = self.java.newScan().useSnapshot(base).planFiles()
         tasks = with_deletes.iterator()
@@ -444,7 +456,7 @@ class LakeTable:
         if a Spark writer with a greater w was there, or if what is shown is newer and on the chain (`covers`). Doing
         it again changes nothing. Raises Unavailable on a conflict.
         """
-        try:
+        with answered(f"main of {self.table_id} could not be moved to publication {n}"):
             self.java.refresh()
             operations = self.java.operations()
             base = operations.current()
@@ -466,14 +478,15 @@ class LakeTable:
             made = builder.build()
             if made.changes().size():
                 operations.commit(base, made)
-        except Py4JJavaError as error:
-            raise Unavailable(
-                f"main of {self.table_id} could not be moved to publication {n}: {first_line(error)}"
-            ) from error
         return True
 
 
 # Values
+
+
+def quoted(name: str) -> str:
+    """Quote a name for Spark."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def field_id(field: pa.Field) -> int:
@@ -636,8 +649,8 @@ def _metadata_location(path: Path, namespace: str, name: str) -> str | None:
 def owners(sink: Mapping[str, Any], tables: Sequence[str]) -> dict[str, str | None]:
     """Return who owns those of `tables` that the lake already has (None: not made by Cutline); needs no Spark.
 
-    For a check before anything is written; a catalogue other than the default one gives an empty answer, and the owner is then
-    checked when the table is first applied.
+    For a check before anything is written; a catalogue other than the default one gives an empty answer, and the owner
+    is then checked when the table is first applied.
     """
     found: dict[str, str | None] = {}
     if not sink.get("catalog"):

@@ -192,7 +192,8 @@ class ChangesFile:
         low, high = seq[0].as_py(), seq[-1].as_py()
         if self._seq_max is not None and low <= self._seq_max:
             raise ProtocolError(
-                f"changes of {self._known['table']} came with _seq {low} after {self._seq_max}; a batch came twice or late"
+                f"changes of {self._known['table']} came with _seq {low} after {self._seq_max};"
+                " a batch came twice or late"
             )
         self._seq_min = low if self._seq_min is None else self._seq_min
         self._seq_max = high

@@ -1,0 +1,732 @@
+"""The Spark writer on a real Spark and a real lake, with a journal that the test writes; one Spark for all tests.
+
+The model of a table is a dict key -> row; `Journal.checkpoint` keeps a copy of it, and `agree` compares every
+publication (by its snapshots), `main` and every tag with those copies.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from common.errors import ConfigError, Unavailable
+from common.schema import META_FIELDS, Column, TableSchema
+from common.store import Store
+from services.writer.staging import ChangesFile, ChunkFile
+from spark_writer import session
+from spark_writer.apply import Incarnation
+from spark_writer.tables import Lake, where
+
+Row = dict[str, Any]
+ROOT = Path(__file__).parents[2]
+
+
+def schema(table: str, key: tuple[str, ...], **columns: str) -> TableSchema:
+    made = tuple(
+        Column(name=name, field_id=at, mysql_type=kind, nullable=name not in key)
+        for at, (name, kind) in enumerate(columns.items(), start=1)
+    )
+    return TableSchema(table_id=table, columns=made, key=key, last_field_id=len(made))
+
+
+T = schema("shop.orders", ("id",), id="bigint", note="varchar(40)", price="decimal(10,2)")
+U = schema("shop.stock", ("place", "item"), place="varchar(20)", item="int", amount="int")
+
+
+class Journal:
+    """Writes a pipeline's journal and staged files as enumerator, reader and writer would, and keeps the model."""
+
+    def __init__(self, root: Path, name: str = "shop") -> None:
+        self.root = root
+        self.name = name
+        self.store = Store(f"file://{root}/store").pipeline(name)
+        self.sink = {"type": "iceberg", "warehouse": f"{root}/lake", "catalog": {}, "spark": {}}
+        self.store.define({"name": name, "sink": self.sink})
+        self.schemas: dict[str, TableSchema] = {}
+        self.said: dict[str, dict[str, Any]] = {}
+        self.models: dict[str, dict[Any, Row]] = {}
+        self.at: dict[int, dict[str, tuple[tuple[str, ...], list[Row]]]] = {}
+        self.staged: list[dict[str, Any]] = []
+        self.seq = 0
+        self.begin_epoch(None)
+
+    def begin_epoch(self, base: int | None) -> int:
+        self.epoch = self.store.last_slot() + 1
+        entry = {"kind": "epoch", "slot": self.epoch, "nonce": "n", "leader": "e", "base": base, "members": {}}
+        assert self.store.put_entry(self.epoch, {**entry, "cause": "test", "written_at": 0.0})
+        self.staged = []
+        return self.epoch
+
+    def table(self, one: TableSchema, *, phase: str = "live", generation: int = 1, show: bool | None = None) -> None:
+        """Say the state of a table in the next checkpoints; a new generation begins empty."""
+        known = self.said.get(one.table_id)
+        if known is None or known["generation"] != generation:
+            self.models[one.table_id] = {}
+        self.schemas[one.hash] = one
+        self.said[one.table_id] = {
+            "generation": generation,
+            "phase": phase,
+            "schema": one.hash,
+            "since_seq": {one.hash: self.seq},
+            "cause": None,
+            "show": phase == "live" if show is None else show,
+        }
+
+    def of(self, table_id: str) -> TableSchema:
+        return self.schemas[self.said[table_id]["schema"]]
+
+    def chunk(self, one: TableSchema, rows: list[Row], *, field_ids: bool = True) -> None:
+        file = ChunkFile(self.store, split_id=f"s{self.seq}", **self._named(one))
+        arrow = one.arrow if field_ids else pa.schema([field.remove_metadata() for field in one.arrow])
+        for batch in pa.Table.from_pylist(rows, schema=arrow).to_batches(max_chunksize=3):
+            file.append(batch)
+        self.staged.append(file.close())
+        for row in rows:
+            self.models[one.table_id][tuple(row[name] for name in one.key)] = row
+
+    def change(self, one: TableSchema, *changes: tuple[str, Row | None]) -> None:
+        """Stage changes: (`+I` | `+U`, row), (`-D`, row), (`t`, None)."""
+        file = ChangesFile(self.store, **self._named(one))
+        rows = pa.Table.from_pylist([row or {} for _, row in changes], schema=one.arrow).combine_chunks()
+        count = len(changes)
+        meta = pa.Table.from_pydict(
+            {"_op": [op for op, _ in changes], "_seq": range(count), "_table": [one.table_id] * count}
+            | {name: [None] * count for name in ("_file", "_pos", "_row", "_gtid", "_ts")},
+            schema=pa.schema([META_FIELDS[at] for at in (0, 1, 7, 2, 3, 4, 5, 6)]),
+        ).select([field.name for field in META_FIELDS])
+        both = pa.Table.from_arrays(
+            [*rows.columns, *meta.columns], schema=pa.schema([*one.arrow, *META_FIELDS])
+        ).combine_chunks()
+        file.append(both.to_batches()[0], self.seq)
+        self.staged.append(file.close())
+        self.seq += count
+        model = self.models[one.table_id]
+        for op, row in changes:
+            if op == "t":
+                model.clear()
+            elif row is not None:
+                key = tuple(row[name] for name in one.key)
+                if op == "-D":
+                    model.pop(key, None)
+                else:
+                    model[key] = row
+
+    def _named(self, one: TableSchema) -> dict[str, Any]:
+        self.schemas[one.hash] = one
+        return {
+            "epoch": self.epoch,
+            "incarnation": "w0",
+            "table_id": one.table_id,
+            "generation": self.said[one.table_id]["generation"],
+            "schema": one.hash,
+        }
+
+    def checkpoint(self, *, inside: bool = False, kept: bool = False) -> int:
+        n = self.store.last_slot() + 1
+        named = {record["schema"] for record in self.staged} | {said["schema"] for said in self.said.values()}
+        position = {"server": "s", "file": "binlog.000001", "offset": n * 100, "gtids": "", "rows": int(inside)}
+        entry = {
+            "kind": "checkpoint",
+            "slot": n,
+            "epoch": self.epoch,
+            "nonce": "n",
+            "inside": inside,
+            "kept": kept,
+            "position": position,
+            "source_time": 1000.0 + n,
+            "started_at": 0.0,
+            "written_at": 0.0,
+            "parts": {},
+            "staged": self.staged,
+            "schemas": {name: self.schemas[name].to_json() for name in named},
+            "tables": {table: dict(said) for table, said in self.said.items()},
+        }
+        assert self.store.put_entry(n, entry)
+        self.staged = []
+        self.at[n] = {
+            table: (tuple(self.of(table).arrow.names), list(model.values())) for table, model in self.models.items()
+        }
+        return n
+
+
+class Bench:
+    """A journal, the Spark that applies it, and the comparison of both."""
+
+    def __init__(self, spark: Any, root: Path) -> None:
+        self.spark = spark
+        self.journal = Journal(root)
+        self.session = session.for_pipeline(spark, self.journal.sink)
+        self._open: list[Incarnation] = []
+
+    def lake(self, name: str | None = None) -> Lake:
+        return Lake(session.for_pipeline(self.spark, self.journal.sink), name or self.journal.name)
+
+    def start(self, reached: Callable[[str], None] = lambda step: None) -> Incarnation:
+        self._open.append(Incarnation(self.journal.store, self.lake(), reached=reached))
+        return self._open[-1]
+
+    def apply(self, incarnation: Incarnation | None = None) -> Incarnation:
+        """Apply all there is, as a new incarnation if none is given."""
+        incarnation = incarnation or self.start()
+        while incarnation.step():
+            pass
+        return incarnation
+
+    def rows(self, table: str, version: int | str | None = None) -> tuple[tuple[str, ...], list[Row]]:
+        reader: Any = self.session.read.format("iceberg")
+        if version is not None:
+            reader = reader.option("versionAsOf", str(version))
+        found = reader.load(f"lake.{table}").toArrow()
+        return tuple(found.column_names), found.to_pylist()
+
+    def agree(self) -> int:
+        """Compare every publication that can still be read, every tag and `main`; return how many publications."""
+        records = [one.body for one in self.journal.store.publications()]
+        for record in records:
+            for table, said in record["tables"].items():
+                main = said["main"]
+                if main is None or main["position"] != record["position"]:
+                    continue
+                wanted = self.journal.at[record["n"]][table]
+                assert same(self.rows(table, main["snapshot_id"]), wanted), f"{table} at publication {record['n']}"
+                if record["kept"]:
+                    assert same(self.rows(table, f"checkpoint_{record['n']}"), wanted), f"tag of {table} {record['n']}"
+        newest = records[-1]
+        for table, said in newest["tables"].items():
+            if said["main"] is not None and said["main"]["position"] == newest["position"]:
+                assert same(self.rows(table), self.journal.at[newest["n"]][table]), f"main of {table}"
+        return len(records)
+
+    def close(self) -> None:
+        for incarnation in self._open:
+            incarnation.close()
+
+
+def same(found: tuple[tuple[str, ...], list[Row]], wanted: tuple[tuple[str, ...], list[Row]]) -> bool:
+    def ordered(rows: list[Row]) -> list[str]:
+        plain = ({k: v.isoformat() if isinstance(v, dt.date) else v for k, v in row.items()} for row in rows)
+        return sorted(repr(sorted(row.items())) for row in plain)
+
+    full = [{name: row.get(name) for name in wanted[0]} for row in wanted[1]]
+    assert found[0] == wanted[0], f"columns {found[0]}, not {wanted[0]}"
+    assert ordered(found[1]) == ordered(full)
+    return True
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    started = session.start({"spark.driver.memory": "1g"})
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def bench(spark: Any, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(spark, tmp_path)
+    yield made
+    made.close()
+
+
+def order(number: int, note: str | None = "x", price: str | None = "1.50") -> Row:
+    return {"id": number, "note": note, "price": None if price is None else Decimal(price)}
+
+
+def busy_history(journal: Journal, seed: int, checkpoints: int = 6) -> None:
+    """Write a random history of two tables: chunks, then changes, several a key; some cuts are `inside`, some kept."""
+    draw = random.Random(seed)
+    journal.table(T, phase="snapshot")
+    journal.table(U, phase="snapshot")
+    journal.chunk(T, [order(number) for number in range(20)])
+    journal.checkpoint()
+    journal.chunk(T, [order(number) for number in range(20, 30)])
+    journal.chunk(U, [{"place": f"p{at}", "item": at, "amount": at} for at in range(10)])
+    journal.table(T)
+    journal.table(U)
+    journal.checkpoint()
+    for at in range(checkpoints):
+        for _ in range(draw.randrange(3)):
+            row = order(draw.randrange(35), f"n{draw.randrange(99)}", draw.choice([None, "2.25", "-7.00"]))
+            again = {**row, "note": None}
+            journal.change(T, ("+U", row), (draw.choice(["+U", "-D"]), again))
+            stock = {"place": f"p{draw.randrange(12)}", "item": draw.randrange(12), "amount": draw.randrange(99)}
+            journal.change(U, (draw.choice(["+I", "-D"]), stock))
+        last = at == checkpoints - 1
+        journal.checkpoint(inside=not last and draw.random() < 0.3, kept=draw.random() < 0.4)
+
+
+def test_every_publication_equals_the_source_at_its_cut(bench: Bench) -> None:
+    journal = bench.journal
+    journal.table(T, phase="snapshot")
+    journal.chunk(T, [order(number) for number in range(10)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    assert journal.store.publications()[-1].body["tables"][T.table_id]["main"] is None
+    journal.chunk(T, [order(number, None, None) for number in range(10, 20)])
+    journal.table(T)
+    journal.checkpoint()
+    bench.apply(incarnation)
+    journal.change(T, ("+U", order(3, "three")), ("-D", order(4)), ("+I", order(99)), ("+U", order(99, "last")))
+    journal.checkpoint(kept=True)
+    bench.apply(incarnation)
+    journal.change(T, ("-D", order(99)), ("+I", order(4, "back")), ("+U", order(3, None, "0.01")))
+    journal.checkpoint(inside=True, kept=True)
+    bench.apply(incarnation)
+    assert len(journal.store.publications()) == 3
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert [one.body["kept"] for one in journal.store.publications()] == [False, False, True, True]
+    assert bench.agree() == 4
+
+
+def test_several_checkpoints_are_applied_at_once_but_a_kept_cut_stands_alone(bench: Bench) -> None:
+    busy_history(bench.journal, seed=1, checkpoints=8)
+    bench.apply()
+    assert 2 <= bench.agree() < 10
+
+
+def test_a_table_that_is_empty_at_the_source_is_an_empty_table_in_the_lake(bench: Bench) -> None:
+    bench.journal.table(U)
+    bench.journal.checkpoint(kept=True)
+    bench.apply()
+    assert bench.agree() == 1
+    assert bench.rows(U.table_id) == (("place", "item", "amount"), [])
+
+
+def test_keys_and_values_of_every_type_stay_exact(bench: Bench) -> None:
+    journal = bench.journal
+    wide = schema(
+        "shop.wide",
+        ("code", "raw", "amount", "day"),
+        code="varchar(20)",
+        raw="varbinary(8)",
+        amount="decimal(20,4)",
+        day="date",
+        at="datetime(6)",
+        stamp="timestamp(6)",
+        span="time(6)",
+        flag="bit(1)",
+        ratio="float",
+        big="bigint unsigned",
+        json="json",
+    )
+
+    def row(code: str, raw: bytes, amount: str, **others: Any) -> Row:
+        rest = dict.fromkeys(wide.arrow.names[4:])
+        return {"code": code, "raw": raw, "amount": Decimal(amount), "day": dt.date(1, 1, 1), **rest, **others}
+
+    first = [row(code, raw, "1.0000") for code in ("a", "A", "ä", "a ", "", "日本") for raw in (b"", b"\0", b"\xff\0")]
+    journal.table(wide)
+    journal.chunk(wide, first)
+    journal.checkpoint()
+    incarnation = bench.apply()
+    full = {
+        "at": dt.datetime.fromisoformat("9999-12-31 23:59:59.999999"),
+        "stamp": dt.datetime(2026, 10, 25, 0, 59, 59, 1, dt.UTC),
+        "span": -3020399000000,
+        "flag": True,
+        "ratio": 16777216.0,
+        "big": Decimal(2**64 - 1),
+        "json": '{"a": [1, null]}',
+    }
+    journal.change(
+        wide,
+        ("+U", row("a", b"\0", "1.0000", **full)),
+        ("-D", row("A", b"\0", "1.0000")),
+        ("+I", row("a", b"\0", "-1.0001", **full)),
+        ("-D", row("a ", b"\xff\0", "1.0000")),
+        ("+U", row("日本", b"", "1.0000", json="x")),
+    )
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert bench.agree() == 2
+    assert len(bench.rows("shop.wide")[1]) == len(first) - 1
+
+
+def test_truncate_drops_what_was_before_it_in_the_same_checkpoint_too(bench: Bench) -> None:
+    journal = bench.journal
+    journal.table(T)
+    journal.table(U)
+    journal.chunk(T, [order(number) for number in range(10)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    journal.change(T, ("+I", order(50)), ("t", None), ("+I", order(51)), ("+I", order(2, "new")))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    journal.change(T, ("t", None))
+    journal.checkpoint()
+    journal.change(T, ("+I", order(1, "after")))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert bench.agree() == 3
+    assert bench.rows(T.table_id)[1] == [order(1, "after")]
+
+
+def test_columns_are_added_renamed_dropped_and_widened_at_their_own_cut(bench: Bench) -> None:
+    """1. Live rows. 2. ADD with a default, between changes of one checkpoint. 3. RENAME. 4. DROP and widen.
+
+    Old rows show the default and keep their values under the new name; each older publication keeps its own columns;
+    `main` never shows a column before its cut.
+    """
+    journal = bench.journal
+    journal.table(U)
+    journal.chunk(U, [{"place": "a", "item": at, "amount": at} for at in range(5)])
+    first = journal.checkpoint(kept=True)
+    incarnation = bench.apply()
+
+    def grow(rows: dict[Any, Row], name: str, value: Any) -> None:
+        for key in list(rows):
+            rows[key] = {**rows[key], name: value}
+
+    added = U.add_column("colour", "varchar(9)", nullable=False, initial_default="red", first=True)
+    added = added.add_column("seen", "datetime(3)", nullable=False, initial_default="2026-01-02 03:04:05.678")
+    journal.change(U, ("+U", {"place": "a", "item": 1, "amount": 100}))
+    grow(journal.models[U.table_id], "colour", "red")
+    grow(journal.models[U.table_id], "seen", dt.datetime.fromisoformat("2026-01-02 03:04:05.678"))
+    journal.table(added)
+    when = dt.datetime.fromisoformat("2027-01-01")
+    journal.change(added, ("+U", {"place": "a", "item": 2, "amount": 7, "colour": "blue", "seen": when}))
+    journal.checkpoint(kept=True)
+    steps: list[str] = []
+
+    def look(step: str) -> None:
+        steps.append(step)
+        if step in ("applied", "published"):
+            assert same(bench.rows(U.table_id), journal.at[first][U.table_id])
+
+    incarnation._reached = look
+    bench.apply(incarnation)
+    assert "published" in steps
+    incarnation._reached = lambda step: None
+
+    renamed = added.rename_column("amount", "quantity").rename_column("place", "site")
+    model = journal.models[U.table_id]
+    for key, row in list(model.items()):
+        names = {"amount": "quantity", "place": "site"}
+        model[key] = {names.get(name, name): value for name, value in row.items()}
+    journal.table(renamed)
+    journal.change(
+        renamed,
+        ("-D", {"site": "a", "item": 3, "quantity": 3, "colour": "red", "seen": when}),
+        ("+U", {"site": "a", "item": 4, "quantity": 44, "colour": "green", "seen": when}),
+    )
+    journal.checkpoint(kept=True)
+    bench.apply(incarnation)
+
+    narrow = renamed.drop_column("colour").widen_column("item", "bigint")
+    journal.table(narrow)
+    for key, row in list(model.items()):
+        model[key] = {name: value for name, value in row.items() if name != "colour"}
+    journal.checkpoint(kept=True)
+    bench.apply(bench.start())
+    journal.change(narrow, ("+I", {"site": "b", "item": 2**40, "quantity": 1, "seen": when}))
+    journal.change(narrow, ("+U", {"site": "a", "item": 0, "quantity": -1, "seen": when}))
+    journal.checkpoint(kept=True)
+    bench.apply()
+    assert bench.agree() == 5
+    assert readers(bench, U.table_id) == journal.at[max(journal.at)][U.table_id][1]
+
+
+def readers(bench: Bench, table: str) -> list[Row]:
+    """Read `main` by PyIceberg and by DuckDB; both must say the same; return it in the model's order."""
+    warehouse = bench.journal.sink["warehouse"]
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse))
+    wanted = bench.journal.at[max(bench.journal.at)][table]
+    by_pyiceberg = catalog.load_table(table).scan().to_arrow()
+    assert same((tuple(by_pyiceberg.column_names), by_pyiceberg.to_pylist()), wanted)
+    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+    load_iceberg(connection)
+    by_duckdb = connection.execute(
+        "SELECT * FROM iceberg_scan(?)", [where(bench.journal.sink, table)]
+    ).fetch_arrow_table()
+    assert same((tuple(by_duckdb.column_names), by_duckdb.to_pylist()), wanted)
+    return wanted[1]
+
+
+def load_iceberg(connection: duckdb.DuckDBPyConnection) -> None:
+    """Load DuckDB's iceberg extension from its PyPI packages."""
+    found = [file for folder in sys.path for file in Path(folder).glob("duckdb_ext/extensions/**/*.duckdb_extension")]
+    if not any("iceberg" in file.name for file in found):
+        pytest.skip("the package duckdb-ext-iceberg is not installed")
+    for name in ("avro", "iceberg"):
+        file = next(file for file in found if file.name.startswith(name))
+        connection.execute(f"LOAD '{file}'")
+
+
+def test_pyiceberg_and_duckdb_read_the_same_rows(bench: Bench) -> None:
+    busy_history(bench.journal, seed=2)
+    bench.apply()
+    for table in (T.table_id, U.table_id):
+        readers(bench, table)
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["same columns", "other types"])
+def test_a_new_generation_is_shown_only_when_it_is_live(bench: Bench, other: bool) -> None:
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(10)])
+    first = journal.checkpoint(kept=True)
+    incarnation = bench.apply()
+    again = schema(T.table_id, ("id",), id="varchar(9)", extra="int", note="varchar(40)") if other else T
+
+    def row(number: int, note: str) -> Row:
+        return {"id": f"k{number}", "extra": number, "note": note} if other else order(number, note)
+
+    journal.table(again, phase="snapshot", generation=2)
+    journal.chunk(again, [row(number, "second") for number in range(5)])
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert same(bench.rows(T.table_id), journal.at[first][T.table_id])
+    journal.table(again, phase="catch-up", generation=2)
+    journal.change(again, ("+U", row(1, "caught up")), ("-D", row(2, "")))
+    journal.checkpoint()
+    bench.apply()
+    assert same(bench.rows(T.table_id), journal.at[first][T.table_id])
+    journal.table(again, generation=2)
+    journal.change(again, ("+I", row(7, "live")))
+    journal.checkpoint(kept=True)
+    incarnation = bench.apply()
+    journal.change(again, ("+U", row(7, "more")), ("-D", row(0, "")))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert bench.agree() == 5
+
+
+def test_a_chunk_without_field_ids_is_rewritten(bench: Bench) -> None:
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(5)], field_ids=False)
+    journal.chunk(T, [order(number) for number in range(5, 9)])
+    journal.checkpoint()
+    bench.apply()
+    assert bench.agree() == 1
+    files = bench.session.sql(f"SELECT file_path FROM lake.{T.table_id}.files").toArrow()["file_path"].to_pylist()
+    assert sorted("/staged/" in path for path in files) == [False, True]
+
+
+def test_a_second_owner_is_refused(bench: Bench) -> None:
+    journal = bench.journal
+    journal.table(T)
+    journal.checkpoint()
+    bench.apply()
+    with pytest.raises(ConfigError, match="belongs to pipeline shop"):
+        bench.lake("other").ensure(T.table_id)
+    bench.session.sql("CREATE TABLE lake.shop.stock (a int) USING iceberg")
+    journal.table(U)
+    journal.checkpoint()
+    with pytest.raises(ConfigError, match="belongs to nobody"):
+        bench.apply()
+
+
+@pytest.mark.parametrize("step", ["claimed", "applying", "applied", "published", "shown", "told"])
+def test_a_crash_after_any_step_leaves_nothing_lost_or_doubled(bench: Bench, step: str) -> None:
+    """1. Apply part of a history. 2. Die after `step` of the next publication. 3. A new incarnation ends exact."""
+
+    class Crash(Exception):
+        pass
+
+    def crash(reached: str) -> None:
+        if reached == step:
+            raise Crash
+
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(8)])
+    journal.checkpoint(kept=True)
+    incarnation = bench.apply()
+    journal.change(T, ("+U", order(1, "one")), ("-D", order(2)))
+    journal.chunk(T, [order(100)])
+    journal.checkpoint(kept=True)
+    with pytest.raises(Crash):
+        bench.apply(bench.start(crash)) if step == "claimed" else _stepped(incarnation, crash, bench)
+    journal.change(T, ("+I", order(2, "again")))
+    journal.checkpoint()
+    bench.apply()
+    assert bench.agree() == len(journal.store.publications()) >= 2
+
+
+def _stepped(incarnation: Incarnation, crash: Callable[[str], None], bench: Bench) -> None:
+    incarnation._reached = crash
+    bench.apply(incarnation)
+
+
+@pytest.mark.parametrize("step", ["applying", "applied", "published"])
+def test_a_zombie_that_wakes_after_its_successors_commits_changes_nothing(bench: Bench, step: str) -> None:
+    """1. A falls asleep after `step`. 2. B takes over and publishes further cuts. 3. A wakes and is refused."""
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(8)])
+    journal.checkpoint()
+    asleep, wake = threading.Event(), threading.Event()
+
+    def sleep(reached: str) -> None:
+        if reached == step and journal.store.last_slot() > 2:
+            asleep.set()
+            assert wake.wait(120)
+
+    zombie = bench.apply(bench.start(sleep))
+    journal.change(T, ("+U", order(1, "old")))
+    journal.checkpoint()
+    failures: list[BaseException] = []
+
+    def live() -> None:
+        try:
+            bench.apply(zombie)
+        except Unavailable as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    assert asleep.wait(120)
+    successor = bench.apply()
+    journal.change(T, ("+U", order(1, "new")), ("-D", order(3)))
+    journal.checkpoint(kept=True)
+    bench.apply(successor)
+    wake.set()
+    thread.join(120)
+    assert failures
+    assert bench.agree() == 3
+    journal.change(T, ("+U", order(5, "five")))
+    journal.checkpoint()
+    bench.apply(successor)
+    assert bench.agree() == 4
+
+
+def test_an_epoch_that_goes_on_from_an_older_checkpoint_leaves_the_later_ones_out(bench: Bench) -> None:
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(8)])
+    base = journal.checkpoint(kept=True)
+    bench.apply()
+    kept = {key: dict(row) for key, row in journal.models[T.table_id].items()}
+    journal.change(T, ("+U", order(1, "left out")))
+    journal.checkpoint()
+    incarnation = bench.apply()
+    journal.models[T.table_id] = kept
+    journal.begin_epoch(base)
+    journal.change(T, ("+U", order(2, "counts")))
+    journal.checkpoint(kept=True)
+    with pytest.raises(Unavailable, match="left it out"):
+        bench.apply(incarnation)
+    bench.apply()
+    assert bench.agree() == 3
+
+
+CHILD = """
+import sys
+from common.store import Store
+from spark_writer import session
+from spark_writer.apply import Incarnation
+from spark_writer.tables import Lake
+store = Store(sys.argv[1]).pipeline("shop")
+spark = session.start({"spark.driver.memory": "512m"})
+def reached(step):
+    print("reached", step, flush=True)
+    sys.stdin.readline()
+incarnation = Incarnation(store, Lake(session.for_pipeline(spark, store.definition()["sink"]), "shop"), reached=reached)
+while incarnation.step():
+    pass
+print("done", flush=True)
+"""
+
+
+class Child:
+    """The Spark writer in a process of its own, that stops after each step until it is told to go on."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, journal.store.location("").rsplit("/shop", 1)[0]],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def until(self, step: str) -> None:
+        deadline = time.monotonic() + 120
+        assert self.process.stdout is not None
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([self.process.stdout], [], [], 1.0)
+            line = self.process.stdout.readline() if ready else ""
+            if line.split() == ["reached", step]:
+                return
+            if line:
+                self.go_on()
+            assert self.process.poll() is None, self.process.stderr and self.process.stderr.read()
+        raise AssertionError(f"the child did not reach {step!r}")
+
+    def go_on(self, times: int = 1) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n" * times)
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+
+def test_a_process_killed_in_the_middle_and_one_that_sleeps_through_its_successor(bench: Bench) -> None:
+    """1. A real process is killed (SIGKILL) in the middle of applying. 2. Another is stopped (SIGSTOP) before its
+    publication. 3. This process takes over and publishes. 4. The stopped one goes on (SIGCONT) and is refused.
+    """
+    journal = bench.journal
+    busy_history(journal, seed=3, checkpoints=3)
+    first, second = Child(journal), Child(journal)
+    try:
+        first.until("applying")
+        first.go_on()
+        first.kill()
+        second.until("applied")
+        os.kill(second.process.pid, signal.SIGSTOP)
+        successor = bench.apply()
+        journal.change(T, ("+U", order(1, "successor")))
+        journal.checkpoint(kept=True)
+        bench.apply(successor)
+        os.kill(second.process.pid, signal.SIGCONT)
+        second.go_on(50)
+        _, errors = second.process.communicate(timeout=120)
+        assert second.process.returncode != 0
+        assert "made by another Spark writer" in errors
+    finally:
+        first.kill()
+        second.kill()
+    journal.change(T, ("-D", order(1)))
+    journal.checkpoint()
+    bench.apply(successor)
+    assert bench.agree() == len(journal.store.publications())
+
+
+def test_the_lake_accounts_for_every_table_at_every_publication(bench: Bench) -> None:
+    journal = bench.journal
+    busy_history(journal, seed=4)
+    incarnation = bench.apply()
+    journal.change(T, ("+U", order(1, "only orders")))
+    last = journal.checkpoint()
+    bench.apply(incarnation)
+    incarnation.tend()
+    records = {one.n: one.body for one in journal.store.publications()}
+    written = bench.session.sql("SELECT * FROM lake._cutline.publications").toArrow().to_pylist()
+    assert {row["table"] for row in written if row["checkpoint"] == last} == {None, T.table_id}
+    cuts = bench.session.sql("SELECT * FROM lake._cutline.cuts").toArrow().to_pylist()
+    assert {(row["checkpoint"], row["table"]): row["snapshot_id"] for row in cuts} == {
+        (n, table): said["main"] and said["main"]["snapshot_id"]
+        for n, record in records.items()
+        for table, said in record["tables"].items()
+    }
+    assert {row["position"] for row in cuts if row["checkpoint"] == last} == {last * 100}
