@@ -273,6 +273,8 @@ class Enumerator:
         raise ProtocolError(f"the enumerator has no rule for {type(event).__name__}")
 
     def _message(self, channel: str, message: Message, now: float) -> list[Effect]:
+        if channel not in self.free and not isinstance(message, PartSaved):
+            raise ProtocolError(f"{channel}, which is no reader, sent a {type(message).__name__} to the enumerator")
         match message:
             case SplitsWanted(free=free):
                 self.free[channel] += free

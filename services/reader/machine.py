@@ -505,10 +505,14 @@ class Reader:
         return []
 
     def _ask(self) -> list[Effect]:
-        if self.stopped:
-            return []
         effects: list[Effect] = []
         main, catch_up = self.cursors.get(MAIN), self.cursors.get(CATCH_UP)
+        if self.stopped:
+            # Only to the end of a transaction that was begun: a marker may be waiting for it.
+            if main is not None and not main.asked and main.position.inside:
+                main.asked = True
+                effects.append(self._read(MAIN, main, until=None, at_boundary=True))
+            return effects
         waits = bool(self._tables_of(None))
         if catch_up is not None and main is not None and not catch_up.asked:
             here = dataclasses.replace(main.position, rows=0)  # main's place between two transactions

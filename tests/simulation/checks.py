@@ -29,9 +29,10 @@ from services.enumerator.leader import EntryRefused, EntryWritten, EpochOpened, 
 from services.enumerator.machine import BoundFound, Enumerator
 from services.reader.machine import Began, ChangesRead, ChunkFailed, Reader
 from services.writer.machine import CutStaged
-from tests.simulation.lake import Rows, chain
+from spark_writer.chain import follow
 
 if TYPE_CHECKING:
+    from tests.simulation.lake import Rows
     from tests.simulation.world import World
 
 
@@ -93,6 +94,19 @@ def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, pa
     world.count["enumerator's part restores exactly"] += 1
 
 
+def chain(journal: dict[int, dict[str, Any]]) -> list[int]:
+    """Checkpoints on the chain, oldest first: the oracle, apart from spark_writer/chain.py, whose answer it must be."""
+    slots: list[int] = []
+    upper = max(journal, default=0)
+    epochs = [slot for slot, entry in journal.items() if entry["kind"] == "epoch"]
+    epoch = max(epochs, default=None)
+    while epoch is not None:
+        slots += [n for n, e in journal.items() if e["kind"] == "checkpoint" and e["epoch"] == epoch and n <= upper]
+        base = journal[epoch]["base"]
+        epoch, upper = (None, 0) if base is None else (journal[base]["epoch"], base)
+    return sorted(slots)
+
+
 # --- journal ---------------------------------------------------------------------------------------------------------
 
 
@@ -148,6 +162,8 @@ def journal_is_of_one_line(world: World) -> None:
     every epoch's base was on the chain then."""
     journal = world.store.journal
     newest = None
+    if chain(journal) != follow(max(journal, default=0), journal.get).after(0):
+        raise Failure("spark_writer/chain.py follows another chain than the oracle")
     for slot in sorted(journal):
         entry = journal[slot]
         if entry["kind"] == "epoch":
@@ -237,24 +253,21 @@ def publication_equals_source(world: World, publication: dict[str, Any]) -> None
             raise Failure(f"the amounts of two tables add up to {sum(amounts)} in publication {publication['n']}")
 
 
-def no_key_goes_back(world: World, publication: dict[str, Any]) -> None:
-    """No live key goes back: what a publication shows of a row is not older than what an earlier one showed."""
+def no_key_goes_back(world: World, table: str, n: int, rows: Rows) -> None:
+    """No live key goes back: what `main` shows of a row is never older than what it showed before."""
     if world.source.lost_gtids:
         return
-    if world.older_restores:
+    if world.older_restores:  # an operator asked for just that
         world.versions.clear()
         world.older_restores.clear()
-    entry = world.store.journal[publication["n"]]
-    for table, of in publication["tables"].items():
-        if of["main"] is None or of["main"]["position"] != publication["position"]:
-            continue
-        at = [c.name for c in world.lake.schemas[entry["tables"][table]["schema"]].columns].index("stamp")
-        known = world.versions.setdefault(table, {})
-        for key, found in world.lake.snapshots[of["main"]["snapshot_id"]].items():
-            stamp = found[0][1][at]
-            if stamp < known.get(key, 0):
-                raise Failure(f"row {key} of {table} went back from stamp {known[key]} to {stamp} in publication {publication['n']}")
-            known[key] = stamp
+    known = world.versions.setdefault(table, {})
+    for key, found in rows.items():
+        at = [c.name for c in world.lake.schemas[found[0][0]].columns].index("stamp")
+        stamp = found[0][1][at]
+        if stamp < known.get(key, 0):
+            raise Failure(f"row {key} of {table} went back from stamp {known[key]} to {stamp} as main moved to publication {n}")
+        known[key] = stamp
+    world.count["main moved"] += 1
 
 
 def arrived(world: World) -> bool:
@@ -274,7 +287,7 @@ def what_is_missing(world: World) -> str:
         return f"nothing is published; the journal ends at {max(journal, default=0)}"
     newest = publications[on_chain[-1]]
     wrong = {t: of["state"] for t, of in newest["tables"].items() if of["state"] != ("quarantined" if t in world.quarantined else "live")}
-    absent = set(world.shape.tables) - set(newest["tables"])
+    absent = set(world.known_tables) - set(newest["tables"])
     if wrong or absent:
         causes = {t: journal[newest["n"]]["tables"][t]["cause"] for t in wrong}
         return f"tables are not live in publication {newest['n']}: {wrong} {causes} {absent}"
@@ -371,7 +384,7 @@ def _any_fact(world: World) -> Event:
         BoundFound(table_id=table, generation=1, end=None),
         Observed(held=rng.random() < 0.8, members=()),
         JournalRead(tail=slot, base=None),
-        EntryWritten(slot=slot),
+        EntryWritten(slot=slot, nonce="x"),
         EntryRefused(slot=slot, nonce="x"),
         EpochOpened(epoch=slot, part=None),
         Began(),

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.schema import TableSchema
+from spark_writer.chain import Batch, Chain, Work, follow, next_batch, publication
+from tests.simulation import checks
 from tests.simulation.source import Row
 
 Rows = dict[Row, list[tuple[str, Row]]]  # key -> (schema hash, row), more than one if doubled
@@ -35,19 +37,6 @@ class Lake:
         number = len(self.snapshots) + 1
         self.snapshots[number] = rows
         return number
-
-
-def chain(journal: dict[int, dict[str, Any]]) -> list[int]:
-    """Checkpoints on the chain, oldest first: followed back from the newest epoch entry by its base."""
-    slots: list[int] = []
-    upper = max(journal, default=0)
-    epochs = [slot for slot, entry in journal.items() if entry["kind"] == "epoch"]
-    epoch = max(epochs, default=None)
-    while epoch is not None:
-        slots += [n for n, e in journal.items() if e["kind"] == "checkpoint" and e["epoch"] == epoch and n <= upper]
-        base = journal[epoch]["base"]
-        epoch, upper = (None, 0) if base is None else (journal[base]["epoch"], base)
-    return sorted(slots)
 
 
 def applied(rows: Rows, staged: list[dict[str, Any]], files: dict[str, list[Any]], count: Counter[str]) -> Rows:
@@ -76,137 +65,114 @@ def applied(rows: Rows, staged: list[dict[str, Any]], files: dict[str, list[Any]
 
 
 class SparkWriter:
-    """One start of the Spark writer: works on its own branch, publishes, moves `main`."""
+    """One start of the Spark writer: works on its own branch, publishes, moves `main`. What to apply next, and what a
+    publication says, is the real spark_writer/chain.py; the order of steps is that of spark_writer/apply.py."""
 
     def __init__(self, world: Any, w: int) -> None:
         self.world, self.w = world, w
-        self.branch: dict[str, tuple[int, int]] = {}  # table -> generation, snapshot
-        self.shown: dict[str, dict[str, Any] | None] = {}
+        self.work: dict[str, Work] = {}
         self.done = 0  # newest checkpoint applied
+        self.kept_pending = False
         self.begun = False
-        self.pending: tuple[dict[str, Any], dict[str, Any]] | None = None  # entry, publication: applied, to be published
         self.published: dict[str, Any] | None = None
+        self.pending: Batch | None = None  # applied, to be published
+        self.to_show: dict[str, Any] | None = None
 
     def start(self) -> None:
         """Branch from the newest publication on the chain, and do again what follows from it."""
-        journal, publications = self.world.store.journal, self.world.store.publications
-        on_chain = [n for n in chain(journal) if n in publications]
+        store = self.world.store
         self.begun = True
-        if on_chain:
-            newest = publications[on_chain[-1]]
-            self.done = on_chain[-1]
-            for table, of in newest["tables"].items():
-                self.shown[table] = of["main"]
+        on_chain = self.chain(store.publications)
+        newest = on_chain.newest(store.publications)
+        if newest is not None:
+            self.done, self.published = newest, store.publications[newest]
+            for table, of in self.published["tables"].items():
                 if of["work"] is not None:
-                    self.branch[table] = (of["work"]["generation"], of["work"]["snapshot_id"])
-            self.move(newest)
-        else:
-            self.done = 0
+                    self.work[table] = Work.from_json(of["work"])
+            self.to_show = self.published
+
+    def chain(self, published: Any = ()) -> Chain:
+        journal = self.world.store.journal
+        return follow(max(journal, default=0), journal.get, published)
 
     def step(self) -> str:
         """One step: start, apply, publish or move. Gives "again" if this start must end and another begin."""
         if not self.begun:
             self.start()
             return "started"
-        if self.published is not None:
-            self.move(self.published)
-            self.published = None
+        if self.to_show is not None:
+            self.move(self.to_show)
+            self.to_show = None
             return "moved"
         if self.pending is not None:
-            return self.publish()
+            return self.publish(self.pending)
         return self.apply()
 
     def apply(self) -> str:
         world = self.world
         journal = world.store.journal
-        slots = chain(journal)
-        if self.done and self.done not in slots:
+        now = self.chain([self.published["n"]] if self.published else [])
+        if self.done and self.done not in now:
             world.count["Spark writer: its work left the chain"] += 1
             return "again"
-        todo = [n for n in slots if n > self.done]
-        if not todo:
+        batch = next_batch(
+            [journal[slot] for slot in now.after(self.done)],
+            kept_pending=self.kept_pending,
+            generations={table: work.generation for table, work in self.work.items()},
+            max_rows=100,
+        )
+        if batch is None:
             return "idle"
-        batch = self.batch(todo, journal)
-        entry = journal[batch[-1]]
-        for slot in batch:
-            for key, schema in journal[slot]["schemas"].items():
+        for entry in batch.entries:
+            for key, schema in entry["schemas"].items():
                 world.lake.schemas.setdefault(key, TableSchema.from_json(schema))
-        for table, of in entry["tables"].items():
-            generation, snapshot = self.branch.get(table, (0, 0))
-            rows = world.lake.snapshots.get(snapshot, {}) if generation == of["generation"] else {}
-            changed = generation != of["generation"]
-            for slot in batch:
-                staged = [
-                    f for f in journal[slot]["staged"] if f["table"] == table and f["generation"] == of["generation"]
-                ]
-                world.count["staged file of an older generation left out"] += any(
-                    f["table"] == table and f["generation"] < of["generation"] for f in journal[slot]["staged"]
+        for table, of in batch.entries[-1]["tables"].items():
+            done = self.work.get(table)
+            fresh = done is None or done.generation != of["generation"]
+            rows: Rows = {} if fresh or done is None else world.lake.snapshots[done.snapshot_id]
+            staged = []
+            for entry in batch.entries:
+                for file in entry["staged"]:
+                    if file["table"] == table and file["generation"] == of["generation"]:
+                        staged.append(file)
+                    elif file["table"] == table:
+                        world.count["staged file of another generation left out"] += 1
+            if staged:
+                rows = applied(rows, staged, world.store.files, world.count)
+            if staged or fresh or done is None:
+                self.work[table] = Work(
+                    snapshot_id=world.lake.put(rows), branch=f"staging_{self.w}", generation=of["generation"], schema=of["schema"] or ""
                 )
-                if staged:
-                    rows, changed = applied(rows, staged, world.store.files, world.count), True
-            if changed:
-                self.branch[table] = (of["generation"], world.lake.put(rows))
-        world.count["Spark writer applied several checkpoints at once"] += len(batch) > 1
-        self.done = batch[-1]
-        if entry["inside"]:
+        world.count["Spark writer applied several checkpoints at once"] += len(batch.entries) > 1
+        self.done, self.kept_pending = batch.last, batch.kept
+        if batch.publish:
+            self.pending = batch
+        else:
             world.count["inside checkpoint applied, not published"] += 1
-            return "applied"
-        tables = {}
-        for table, of in entry["tables"].items():
-            generation, snapshot = self.branch[table]
-            if of["show"]:
-                self.shown[table] = {"snapshot_id": snapshot, "position": entry["position"]}
-            tables[table] = {
-                "state": of["phase"],
-                "generation": of["generation"],
-                "main": self.shown.get(table),
-                "work": {"snapshot_id": snapshot, "branch": f"staging_{self.w}", "generation": generation},
-            }
-        publication = {
-            "n": entry["slot"], "epoch": entry["epoch"], "w": self.w, "kept": entry["kept"],
-            "position": entry["position"], "tables": tables,
-        }  # fmt: skip
-        self.pending = (entry, publication)
         return "applied"
 
-    @staticmethod
-    def batch(todo: list[int], journal: dict[int, dict[str, Any]]) -> list[int]:
-        """Several at once when behind, never across a kept cut, a `t` or a generation."""
-        out = [todo[0]]
-        for slot in todo[1:4]:
-            before, after = journal[out[-1]], journal[slot]
-            truncates = any(f["truncated_at"] is not None for e in (before, after) for f in e["staged"])
-            generations = any(
-                before["tables"].get(t, of)["generation"] != of["generation"] for t, of in after["tables"].items()
-            )
-            if before["kept"] or truncates or generations:
-                break
-            out.append(slot)
-        return out
-
-    def publish(self) -> str:
-        assert self.pending is not None
-        _entry, publication = self.pending
+    def publish(self, batch: Batch) -> str:
         world = self.world
-        if not world.store.publish(publication):
-            there = world.store.publications[publication["n"]]
-            if there["w"] != self.w:
-                world.count["publication refused"] += 1
-                return "again"
-        self.pending = None
-        self.published = publication
-        world.on_publication(publication)
+        record = publication(
+            batch.entries[-1], w=self.w, kept=batch.kept, work=self.work, previous=self.published, published_at=world.now
+        )
+        if not world.store.publish(record):
+            world.count["publication refused"] += 1
+            return "again"
+        self.published, self.kept_pending, self.pending, self.to_show = record, False, None, record
+        world.on_publication(record)
         return "published"
 
-    def move(self, publication: dict[str, Any]) -> None:
+    def move(self, record: dict[str, Any]) -> None:
         """`main` of each live table, in the order of its property."""
         world = self.world
-        for table, of in publication["tables"].items():
+        for table, of in record["tables"].items():
             if of["main"] is None:
                 continue
             there = world.lake.main.get(table)
-            by = (self.w, publication["n"])
             if there is not None and there.by[0] > self.w:
                 world.count["main refused to a zombie Spark writer"] += 1
                 continue
-            world.lake.main[table] = Main(of["main"]["snapshot_id"], by)
+            snapshot = of["main"]["snapshot_id"]
+            world.lake.main[table] = Main(snapshot, (self.w, record["n"]))
+            checks.no_key_goes_back(world, table, record["n"], world.lake.snapshots[snapshot])
