@@ -26,8 +26,9 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 
@@ -42,6 +43,7 @@ from common.store import PartRef, PipelineStore, Store
 CREDIT_BYTES = 32 << 20
 TICK_SECONDS = 0.2
 log = logging.getLogger("cutline.driver")
+T = TypeVar("T")
 
 
 class Clock:
@@ -120,6 +122,25 @@ def first_of(error: BaseExceptionGroup[BaseException]) -> Exception:
     if isinstance(inner, BaseExceptionGroup):
         return first_of(inner)
     return inner if isinstance(inner, Exception) else RuntimeError(repr(inner))
+
+
+class OneThread:
+    """Blocking calls on one object that is not for two threads: they run one after another, in a thread of their own.
+
+    A call goes on in its thread when whoever awaited it was cancelled, so the end must stand in the same queue.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run `function` behind all earlier calls."""
+        return await asyncio.wrap_future(self._pool.submit(function))
+
+    def end(self, function: Callable[[], object]) -> None:
+        """Run `function` behind all earlier calls, as the last, without waiting for it."""
+        self._pool.submit(function)
+        self._pool.shutdown(wait=False)
 
 
 class Links:

@@ -1,4 +1,4 @@
-"""`python -m services.reader`: reads chunks, and the binlog where the plan says so, for every pipeline that names it."""
+"""`python -m services.reader`: reads chunks, and the binlog where the plan says so, of every pipeline that names it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow as pa
 from common import mysql, wire
 from common.chandy_lamport import Process
 from common.config import Environment, PipelineConfig
-from common.driver import Host, Links, Loop, load_part, run_service, save_part
+from common.driver import Host, Links, Loop, OneThread, load_part, run_service, save_part
 from common.errors import NextGeneration, ProtocolError, SourceLost, Unavailable
 from common.machine import Effect, Event, PartStored, SavePart, Send
 from common.messages import Records, SnapshotSplit
@@ -71,7 +72,7 @@ class Member:
             host.redis, store.name, self.epoch, self.name, inbound=(ENUMERATOR,), outbound=(*writers, ENUMERATOR)
         )
         self.loop = Loop(process.handle, self._perform)
-        self.cursors: dict[str, binlog.BinlogCursor] = {}
+        self.cursors: dict[str, tuple[binlog.BinlogCursor, OneThread]] = {}
         self.chunk: ChunkReading | None = None
         self.waiting_for: str | None = None
         self.aged = AgedPositions()
@@ -85,10 +86,10 @@ class Member:
             await self.loop.run(self.links.pump(self.loop), self.links.idle(), self._show())
         finally:
             await self.links.close()
-            for cursor in self.cursors.values():
-                cursor.close()
+            for cursor, thread in self.cursors.values():
+                thread.end(cursor.close)
             if self.chunk is not None:
-                await self.chunk.close()
+                self.chunk.close()
 
     async def _perform(self, effect: Effect) -> None:
         match effect:
@@ -98,6 +99,9 @@ class Member:
             case Send():
                 await self.links.send(effect)
             case ReadChunk(split=split):
+                log.info("reads %s of %s", split.split_id, split.table_id)
+                if self.chunk is not None:
+                    self.chunk.close()
                 self.chunk = ChunkReading(
                     read_chunk(
                         self.connect,
@@ -115,8 +119,8 @@ class Member:
             case ReadChanges():
                 self.loop.spawn(self._read_changes(effect))
             case CloseCursor(cursor=name):
-                if (cursor := self.cursors.pop(name, None)) is not None:
-                    self.loop.spawn(asyncio.to_thread(cursor.close))
+                cursor, thread = self.cursors.pop(name)
+                thread.end(cursor.close)
             case SavePart(checkpoint=checkpoint, state=state):
                 self.loop.spawn(self._save(checkpoint, state))
             case _:
@@ -157,13 +161,12 @@ class Member:
     async def _read_changes(self, order: ReadChanges) -> Event:
         pause, longest = RETRY_SECONDS
         while True:
-            cursor = self.cursors.get(order.cursor)
-            if cursor is None:
-                catch_up = order.cursor != "main"
-                cursor = binlog.BinlogCursor(self.connect, server_id=self.config.server_id + catch_up)
-                self.cursors[order.cursor] = cursor
+            if order.cursor not in self.cursors:
+                server_id = self.config.server_id + (order.cursor != "main")
+                self.cursors[order.cursor] = binlog.BinlogCursor(self.connect, server_id=server_id), OneThread()
+            cursor, thread = self.cursors[order.cursor]
             try:
-                changes = await asyncio.to_thread(self._read, cursor, order)
+                changes = await thread.call(partial(self._read, cursor, order))
                 self.waiting_for = None
                 return changes
             except Unavailable as error:
@@ -221,10 +224,11 @@ class Member:
 class ChunkReading:
     """One open chunk, read one batch ahead of what was asked for, so that SELECT and sending overlap."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch | ChunkEnd], split: SnapshotSplit) -> None:
+    def __init__(self, batches: Generator[pa.RecordBatch | ChunkEnd, None, None], split: SnapshotSplit) -> None:
         self.split = split
         self._batches = batches
-        self._ahead: asyncio.Future[pa.RecordBatch | ChunkEnd] | None = None
+        self._thread = OneThread()
+        self._ahead: asyncio.Task[pa.RecordBatch | ChunkEnd] | None = None
 
     async def next(self) -> pa.RecordBatch | ChunkEnd:
         """The next batch, or the end, after which there is no more. Raises what `read_chunk` raises."""
@@ -232,15 +236,14 @@ class ChunkReading:
         self._ahead = None if isinstance(item, ChunkEnd) else self._read()
         return item
 
-    def _read(self) -> asyncio.Future[pa.RecordBatch | ChunkEnd]:
-        return asyncio.get_running_loop().run_in_executor(None, next, self._batches)
+    def _read(self) -> asyncio.Task[pa.RecordBatch | ChunkEnd]:
+        return asyncio.create_task(self._thread.call(partial(next, self._batches)))
 
-    async def close(self) -> None:
-        """End the SELECT and its connection, wherever it is."""
+    def close(self) -> None:
+        """End the SELECT and its connection, as soon as the batch being read is there."""
         if self._ahead is not None:
-            await asyncio.wait([self._ahead])
-            self._ahead.exception()
-        await asyncio.to_thread(self._batches.close)  # type: ignore[attr-defined]
+            self._ahead.cancel()
+        self._thread.end(self._batches.close)
 
 
 def _route(to: RouteTo) -> binlog.Route:

@@ -25,11 +25,11 @@ instead drops what came before it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -37,14 +37,12 @@ import pyarrow.compute as pc
 
 from common import mysql
 from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
-from common.messages import SnapshotSplit
-from common.positions import FilePosition, High, Low
+from common.messages import CompletedSplit, SnapshotSplit
+from common.positions import FilePosition, High, Low, Position
 from common.schema import TableSchema
+from services.reader.binlog import BinlogCursor, Route
 from services.reader.rows import ResultDecoder
-from services.reader.watermark import AgedPositions, KeyRanges, overlay
-
-if TYPE_CHECKING:
-    from services.reader.binlog import BinlogCursor
+from services.reader.watermark import AgedPositions, ChunkHighs, KeyRanges, overlay
 
 BATCH_BYTES = 4 << 20
 MAX_ROW_BYTES = 64 << 20
@@ -79,7 +77,7 @@ def read_chunk(
     batch_bytes: int = BATCH_BYTES,
     aged: AgedPositions | None = None,
     cursor: Callable[[], BinlogCursor] | None = None,
-) -> Iterator[pa.RecordBatch | ChunkEnd]:
+) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
     """Read a chunk on a connection of its own: batches of about `batch_bytes` with the schema's columns, then
     `ChunkEnd`.
 
@@ -283,17 +281,15 @@ def _window(
     conn: mysql.Connection, split: SnapshotSplit, low: Low, high: High, cursor: Callable[[], BinlogCursor] | None
 ) -> pa.Table:
     """The changes of this chunk in (low, high], in order. NextGeneration at a DDL or TRUNCATE between."""
-    from services.reader.binlog import Route
-
     if cursor is None:
         raise ConfigError("snapshot.chunks: exact on MySQL needs a binlog cursor for each chunk")
     schema, table_id = split.schema, split.table_id
     route = Route(table_id=table_id, generation=split.generation, schema=schema, low=low, high=high, chunks=None)
-    wanted = [*schema.arrow.names, "_op", "_seq"]
+    window = ChunkHighs(schema.key_columns, [CompletedSplit(split_start=None, split_end=None, high=high)])
     found: list[pa.Table] = []
-    position, taken = low.start(), 0
+    position, taken = Position(server=low.server, file="", offset=0, gtids=low.gtids), 0  # begin by GTID, not by file
     with closing(cursor()) as binlog:
-        while not high.reached_by(position):
+        while not (position.file and high.reached_by(position)):
             got = binlog.read(
                 position,
                 {table_id: route},
@@ -307,11 +303,13 @@ def _window(
             if got.schemas:
                 raise NextGeneration(f"{table_id} was changed by DDL while it was read; it is read again", table_id)
             for change in got.batches:
-                table = pa.table(change.batch).select(wanted)
-                found.append(table.set_column(len(wanted) - 1, "_seq", pc.add(table["_seq"], taken)))
+                table = pa.Table.from_batches([change.batch])
+                table = table.filter(pc.invert(window.kept(table, server=high.server, locate=None)))
+                table = table.select([*schema.arrow.names, "_op", "_seq"])
+                found.append(table.set_column(table.num_columns - 1, "_seq", pc.add(table["_seq"], taken)))
             position, taken = got.position, taken + got.rows
     if not found:
-        return pa.table({name: [] for name in wanted})
+        return pa.table({"_op": [], "_seq": []})
     changes = pa.concat_tables(found, promote_options="permissive")
     if pc.any(pc.equal(changes["_op"].cast(pa.string()), "t")).as_py():
         raise NextGeneration(f"{table_id} was truncated while it was read; it is read again", table_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow as pa
 from common import wire
 from common.chandy_lamport import Process
 from common.config import Environment
-from common.driver import Host, Links, Loop, run_service
+from common.driver import Host, Links, Loop, OneThread, run_service
 from common.errors import ProtocolError
 from common.machine import Effect, Event, Send
 from common.store import PipelineStore, Store
@@ -75,6 +75,7 @@ class Member:
         epoch = int(entry["slot"])
         readers = tuple(f"reader-{i}" for i in range(len(entry["members"]["readers"])))
         process = Process(Writer(), inbound=readers, outbound=(), recording=False, after=epoch)
+        self.thread = OneThread()
         self.staging = Staging(store, epoch, host.incarnation)
         self.links = Links(host.redis, store.name, epoch, f"writer-{index}", inbound=readers, outbound=(ENUMERATOR,))
         self.loop = Loop(process.handle, self._perform)
@@ -85,19 +86,19 @@ class Member:
             await self.loop.run(self.links.pump(self.loop), self.links.idle())
         finally:
             await self.links.close()
-            await asyncio.to_thread(self.staging.close)
+            self.thread.end(self.staging.close)
 
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Send():
                 await self.links.send(effect)
             case Append():
-                await asyncio.to_thread(self.staging.append, effect)
+                await self.thread.call(partial(self.staging.append, effect))
             case Drop():
-                await asyncio.to_thread(self.staging.drop, effect)
+                await self.thread.call(partial(self.staging.drop, effect))
             case StageCut():
                 # Awaited here: what comes after the cut goes into files that this one must not see.
-                self.loop.tell(await asyncio.to_thread(self._staged, effect))
+                self.loop.tell(await self.thread.call(partial(self._staged, effect)))
             case _:
                 raise ProtocolError(f"a writer can't carry out {type(effect).__name__}")
 
