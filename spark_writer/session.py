@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from common.config import PipelineConfig
 from common.errors import ConfigError, Unavailable
 
 CATALOG = "lake"
@@ -100,6 +101,11 @@ def for_pipeline(spark: SparkSession, sink: Mapping[str, Any]) -> SparkSession:
     for key, value in {**catalog_settings(sink), **session_settings(sink)}.items():
         session.conf.set(key, value)
     return session
+
+
+def of(config: PipelineConfig) -> SparkSession:
+    """Start Spark, if it doesn't run in this process yet, and return a session that reads the pipeline's lake."""
+    return for_pipeline(start(config.sink.spark), config.definition()["sink"])
 
 
 def session_settings(sink: Mapping[str, Any]) -> dict[str, str]:
