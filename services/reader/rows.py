@@ -62,7 +62,7 @@ _OPS = ("+I", "+U", "-D", "-U", "t")
 _ROWS_AT_FIRST = 256
 _DATA_AT_FIRST = 1 << 12
 _KEPT_BYTES = 64 << 20
-_MAX_DATA = (1 << 31) - 1
+_MAX_DATA = (1 << 31) - 64
 
 
 class PartialImage(ValueError):
@@ -290,6 +290,7 @@ class _Columns:
     _names: list[Any]
     _source_names: list[Any]
     _zeros: dict[str, int]
+    _zeros_packed: cython.longlong
     _columns: cython.Py_ssize_t
     _source_count: cython.Py_ssize_t
     _rows: cython.Py_ssize_t
@@ -401,19 +402,24 @@ class _Columns:
             self._pf = memoryview(mem).cast("f")
 
     def _grow(self) -> None:
-        """Make room for what didn't fit: `_full` and `_need` say where and how much."""
+        """Make room for what didn't fit (`_full` and `_need` say where and how much), and for as much again of all."""
         plan: Any = self._plan
-        data = [plan[c * C_STRIDE + C_END] - plan[c * C_STRIDE + C_DATA] for c in range(self._columns)]
-        capacity: int = self._capacity
+        ends = memoryview(self._mem).cast("i")
+        rows: int = self._rows
         full: int = self._full
-        if full < 0:
-            capacity *= 2
-        else:
-            data[full] = max(2 * data[full], data[full] + int(self._need))
-            if data[full] > _MAX_DATA:
-                if data[full] - int(self._need) > _MAX_DATA // 2:
-                    raise ValueError(f"column {self._names[full]} has over 2 GiB in one batch: take it earlier")
-                data[full] = _MAX_DATA & ~63
+        capacity: int = self._capacity
+        if full < 0 or 2 * rows > capacity:
+            capacity = max(2 * rows, capacity + 8)
+        data = []
+        for c in range(self._columns):
+            room = plan[c * C_STRIDE + C_END] - plan[c * C_STRIDE + C_DATA]
+            if plan[c * C_STRIDE + C_LAYOUT] == L_VAR:
+                room = max(room, 2 * ends[plan[c * C_STRIDE + C_OFFS] + rows])
+            if c == full:
+                room = max(room, plan[c * C_STRIDE + C_END] - plan[c * C_STRIDE + C_DATA] + int(self._need))
+                if room > _MAX_DATA:
+                    raise ValueError(f"column {self._names[c]} has over 2 GiB in one batch: take it earlier")
+            data.append(min(room, _MAX_DATA))
         self._lay_out(capacity, data)
 
     @property
@@ -440,19 +446,27 @@ class _Columns:
     @cython.nogil
     @cython.exceptval(check=False)
     def _pack(self, at: cython.Py_ssize_t, rows: cython.Py_ssize_t) -> cython.longlong:
-        """Turn bytes (0, 1, 2) into bits, in place, bit 0 of each; how many are 1."""
+        """Turn bytes (0, 1, 2) into bits, in place, bit 0 of each; how many are 1. `_zeros_packed`: how many are 2."""
         i: cython.Py_ssize_t
-        j: cython.int
-        bits: cython.int
+        x: cython.ulonglong
         ones: cython.longlong = 0
+        twos: cython.longlong = 0
         p: cython.p_uchar = self._p8
+        mask: cython.ulonglong = 0x01010101
+        # multiplied with this, bit 0 of byte i goes to bit 56 + i
+        gather: cython.ulonglong = (cython.cast(cython.ulonglong, 0x01020408) << 32) | 0x10204080
+        mask = mask | (mask << 32)
+        for i in range(rows, (rows + 7) // 8 * 8):
+            p[at + i] = 0
         for i in range((rows + 7) // 8):
-            bits = 0
-            for j in range(8):
-                if 8 * i + j < rows and p[at + 8 * i + j] & 1:
-                    bits |= 1 << j
-                    ones += 1
-            p[at + i] = bits
+            if cython.compiled:
+                x = cython.cast(cython.ulonglong, self._p64[at // 8 + i])
+            else:
+                x = self._p64[at // 8 + i] & 0xFFFFFFFFFFFFFFFF
+            ones += _low64((x & mask) * mask) >> 56
+            twos += _low64(((x >> 1) & mask) * mask) >> 56
+            p[at + i] = _low64((x & mask) * gather) >> 56
+        self._zeros_packed = twos
         return ones
 
     @cython.cfunc
@@ -475,8 +489,8 @@ class _Columns:
         base = c * C_STRIDE
         layout = plan[base + C_LAYOUT]
         at = plan[base + C_VALID]
-        zeros = self._count(at, rows, 2)
         nulls = rows - self._pack(at, rows)
+        zeros = self._zeros_packed
         if zeros:
             name = self._names[c]
             self._zeros[name] = self._zeros.get(name, 0) + zeros
@@ -1904,11 +1918,9 @@ class Place:
     _row: cython.longlong
     _pos: cython.longlong
     _ts: cython.longlong
-    _mariadb: cython.bint
 
-    def __init__(self, seq: int = 0, mariadb: bool = False) -> None:
-        """Begin with this `_seq`; `mariadb` says whose binlog it is (they differ in a table map's metadata)."""
-        self._mariadb = mariadb
+    def __init__(self, seq: int = 0) -> None:
+        """Begin with this `_seq`."""
         self._file, self._gtid = "", None
         self._number = self._file_number = 0
         self._seq, self._row, self._pos, self._ts = seq, 0, 0, 0
@@ -2001,7 +2013,7 @@ class EventDecoder(_Columns):
         sources: list[list[int]] = []
         names: list[str] = []
         try:
-            table = TableMap(table_map_body, place._mariadb)
+            table = TableMap(table_map_body)
             faults = _match(table, schema, tables, sources)
             names = table.names
         except _Misfit as fault:
@@ -2415,7 +2427,7 @@ class EventDecoder(_Columns):
 class TableMap:
     """A TABLE_MAP event's body (after the header, without checksum), taken apart."""
 
-    def __init__(self, body: bytes, mariadb: bool = False) -> None:
+    def __init__(self, body: bytes) -> None:
         """Read it. ValueError with the offset if it is truncated."""
         reader = _Reader(body)
         self.number = reader.integer(6)
@@ -2442,7 +2454,8 @@ class TableMap:
         signs = fields.get(1, b"").ljust((len(numeric) + 7) // 8, b"\0")
         self.unsigned = {i: bool(signs[n // 8] << (n % 8) & 0x80) for n, i in enumerate(numeric)}
         self.real = [_real_type(kind, meta) for kind, meta in zip(self.types, self.metadata, strict=True)]
-        # MariaDB counts GEOMETRY among the columns with a character set
+        # MariaDB counts GEOMETRY among the columns with a character set; MySQL (8.0.23) tells each column's visibility
+        mariadb = 12 not in fields
         texts = [i for i, kind in enumerate(self.real) if kind in _CHARACTER or (mariadb and kind == 255)]
         self.collations = _collations(texts, fields.get(2), fields.get(3))
         members = [i for i, kind in enumerate(self.real) if kind in (247, 248)]
