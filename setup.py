@@ -10,7 +10,7 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-COMPILED = ("services/reader/rows.py",)
+COMPILED = ("services/reader/rows.py", "services/reader/binlog_events.py")
 
 
 class SpokenBuild(build_ext):

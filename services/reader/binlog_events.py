@@ -1,0 +1,784 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# mypy: disable-error-code="attr-defined, no-any-return, untyped-decorator, misc, valid-type, name-defined"
+#   (Cython's shadow module has no types for pointers, and the decorators are untyped)
+"""Binlog framing: from the bytes of a dump connection to transactions and row events, without I/O.
+
+One file in Cython's pure Python mode, compiled by `setup.py` and interpreted where there is no C compiler, as rows.py is: a
+single-row transaction is five events, so what happens at each event decides the speed. `Frames` owns the receive buffer;
+services/reader/binlog.py fills it from the socket and calls `scan`, which handles by itself what every transaction has
+
+    GTID (MySQL, MariaDB), QUERY with BEGIN, TABLE_MAP seen before, row events (skipped, or given to the table's decoder), XID
+
+and stops, with a code, at everything else. What each code promises:
+
+| code | meaning | the event at hand |
+|---|---|---|
+| NEED | the buffer ends inside a packet: fill it | not taken |
+| EVENT | the cursor must handle `event_type`, `event_body` | taken |
+| FULL | `max_rows` is reached inside a row event | taken up to `row_from` |
+| FULL_TAKEN | `max_rows` or `max_bytes` is reached inside a transaction | taken |
+| ENDED | a transaction ended, and a limit, `stop_offset` or `stop_soon` says to stop | taken |
+| FAULT | the decoder of `fault` refused its row event: `error` | not taken |
+| SAID | the server sent an error or the end of the stream: `event_body` | taken |
+
+Positions. `pos` is the end of the last event in `file`. `tx_start` is where the transaction at hand starts, `tx_open` whether there
+is one. A place inside a transaction is `ordinal` row events (of any table) and `row_from` row changes of the next one, which does
+not depend on the tables that are routed: `INSIDE_BITS` says how both make one number.
+
+Any malformed byte raises ValueError; nothing is read outside the buffer. Change together with: services/reader/binlog.py.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import cython
+import pyarrow as pa
+
+from services.reader.rows import PartialImage, Place
+
+GO, NEED, EVENT, FULL, ENDED, FAULT, SAID, FULL_TAKEN = range(8)
+INSIDE_BITS = 28
+"""A position's `rows` is (row events taken whole << INSIDE_BITS) + row changes taken of the next one."""
+COMPILED: bool = cython.compiled
+"""Whether this module runs as C."""
+
+_BUFFER = 1 << 20
+_EVENT_LIMIT = (64 << 20) + (1 << 16)
+_CHUNK = 1 << 20
+_crc_table = cython.declare(cython.uint[2048])
+
+
+@cython.cfunc
+def _crc_tables() -> cython.void:
+    """Tables of the CRC-32 of zlib, for eight bytes at a step."""
+    if cython.compiled:
+        i: cython.int
+        k: cython.int
+        c: cython.uint
+        for i in range(256):
+            c = i
+            for k in range(8):
+                c = (c >> 1) ^ (0xEDB88320 if c & 1 else 0)
+            _crc_table[i] = c
+        for i in range(256):
+            for k in range(1, 8):
+                c = _crc_table[(k - 1) * 256 + i]
+                _crc_table[k * 256 + i] = (c >> 8) ^ _crc_table[c & 255]
+
+
+_crc_tables()
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _u16(p: cython.p_uchar, at: cython.Py_ssize_t) -> cython.uint:
+    return p[at] | (cython.cast(cython.uint, p[at + 1]) << 8)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _u32(p: cython.p_uchar, at: cython.Py_ssize_t) -> cython.uint:
+    return (
+        p[at]
+        | (cython.cast(cython.uint, p[at + 1]) << 8)
+        | (cython.cast(cython.uint, p[at + 2]) << 16)
+        | (cython.cast(cython.uint, p[at + 3]) << 24)
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _u48(p: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    return cython.cast(cython.longlong, _u32(p, at)) | (cython.cast(cython.longlong, _u16(p, at + 4)) << 32)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _u64(p: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    return cython.cast(cython.longlong, _u32(p, at)) | (cython.cast(cython.longlong, _u32(p, at + 4)) << 32)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _crc(p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.uint:
+    """The CRC-32 that the server puts behind an event."""
+    if cython.compiled:
+        c: cython.uint = 0xFFFFFFFF
+        high: cython.uint
+        while end - at >= 8:
+            c ^= _u32(p, at)
+            high = _u32(p, at + 4)
+            c = (
+                _crc_table[1792 + (c & 255)]
+                ^ _crc_table[1536 + ((c >> 8) & 255)]
+                ^ _crc_table[1280 + ((c >> 16) & 255)]
+                ^ _crc_table[1024 + (c >> 24)]
+                ^ _crc_table[768 + (high & 255)]
+                ^ _crc_table[512 + ((high >> 8) & 255)]
+                ^ _crc_table[256 + ((high >> 16) & 255)]
+                ^ _crc_table[high >> 24]
+            )
+            at += 8
+        while at < end:
+            c = (c >> 8) ^ _crc_table[(c ^ p[at]) & 255]
+            at += 1
+        return c ^ 0xFFFFFFFF
+    else:
+        return zlib.crc32(memoryview(p)[at:end])
+
+
+@cython.cfunc
+@cython.inline
+def _bytes(p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> bytes:
+    if cython.compiled:
+        return p[at:end]
+    else:
+        return bytes(p[at:end])
+
+
+@cython.cclass
+class Plan:
+    """What to do with the row events of one TABLE_MAP.
+
+    `decoder` is None for a table that nobody asked for. `guard` says that each transaction must be judged first (the table's low
+    is not passed); `held` is the answer for transaction `judged`.
+    """
+
+    table_id = cython.declare(str, visibility="public")
+    body = cython.declare(bytes, visibility="public")
+    decoder = cython.declare(object, visibility="public")
+    guard = cython.declare(cython.bint, visibility="public")
+    judged = cython.declare(cython.longlong, visibility="public")
+    wanted = cython.declare(cython.bint, visibility="public")
+
+    def __init__(self, table_id: str, body: bytes) -> None:
+        self.table_id, self.body = table_id, body
+        self.decoder = None
+        self.guard = False
+        self.judged = -1
+        self.wanted = False
+
+
+@cython.cclass
+class Frames:
+    """The events of one dump connection; see this file's head.
+
+    `judge(plan)` says whether the transaction at hand is to be delivered for a guarded table; `taken(server, number)` whether a
+    transaction is in the set that the dump began after (asked where the numbers don't simply go on).
+    """
+
+    _raw: bytearray
+    _head: cython.Py_ssize_t
+    _tail: cython.Py_ssize_t
+    _number: cython.int  # of the next packet, mod 256
+    _long: object  # list of the parts of an event that spans packets, or None
+    _long_size: cython.Py_ssize_t
+    _joined: bytearray  # such an event, whole; empty if there is none at hand
+    _inner: bytearray  # decompressed bytes of a transaction payload
+    _inner_head: cython.Py_ssize_t
+    _inner_tail: cython.Py_ssize_t
+    _stream: object
+    _payload_end: cython.longlong
+    _closing: cython.bint  # the payload held the transaction's end
+    _mariadb: cython.bint
+    _judge: object
+    _taken: object
+    _prefix_bytes: bytes
+    _last_id: cython.longlong
+    _last_plan: Plan
+    _checked: cython.bint  # the event at hand has had its checksum verified
+    _size: cython.longlong  # of the event at hand
+
+    place = cython.declare(object, visibility="public")
+    plans = cython.declare(dict, visibility="public")
+    checksum = cython.declare(cython.bint, visibility="public")
+    file = cython.declare(str, visibility="public")
+    pos = cython.declare(cython.longlong, visibility="public")
+    discard_to = cython.declare(cython.longlong, visibility="public")
+    tx_open = cython.declare(cython.bint, visibility="public")
+    tx_begun = cython.declare(cython.bint, visibility="public")
+    tx_skip = cython.declare(cython.bint, visibility="public")
+    tx_start = cython.declare(cython.longlong, visibility="public")
+    tx_number = cython.declare(cython.longlong, visibility="public")
+    tx_flags = cython.declare(cython.int, visibility="public")
+    tx_ts = cython.declare(cython.longlong, visibility="public")
+    tx_gtid = cython.declare(object, visibility="public")
+    ordinal = cython.declare(cython.longlong, visibility="public")
+    row_from = cython.declare(cython.longlong, visibility="public")
+    resume = cython.declare(cython.longlong, visibility="public")
+    delivered = cython.declare(cython.bint, visibility="public")
+    hold = cython.declare(cython.bint, visibility="public")
+    timestamp = cython.declare(cython.longlong, visibility="public")
+    gtid_prefix = cython.declare(str, visibility="public")
+    gtid_number = cython.declare(cython.longlong, visibility="public")
+    run_prefix = cython.declare(object, visibility="public")
+    run_first = cython.declare(cython.longlong, visibility="public")
+    run_last = cython.declare(cython.longlong, visibility="public")
+    runs = cython.declare(list, visibility="public")
+    domains = cython.declare(dict, visibility="public")
+    domain_at_hand = cython.declare(object, visibility="public")
+    _clear_domain: cython.longlong
+    max_rows = cython.declare(cython.longlong, visibility="public")
+    max_bytes = cython.declare(cython.longlong, visibility="public")
+    soft_rows = cython.declare(cython.longlong, visibility="public")
+    soft_bytes = cython.declare(cython.longlong, visibility="public")
+    bytes_taken = cython.declare(cython.longlong, visibility="public")
+    stop_offset = cython.declare(cython.longlong, visibility="public")
+    stop_soon = cython.declare(cython.bint, visibility="public")
+    event_type = cython.declare(cython.int, visibility="public")
+    event_flags = cython.declare(cython.int, visibility="public")
+    event_body = cython.declare(bytes, visibility="public")
+    event_start = cython.declare(cython.longlong, visibility="public")
+    event_end = cython.declare(cython.longlong, visibility="public")
+    event_inner = cython.declare(cython.bint, visibility="public")
+    server_id = cython.declare(cython.longlong, visibility="public")
+    fault = cython.declare(object, visibility="public")
+    error = cython.declare(object, visibility="public")
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        mariadb: bool,
+        judge: Callable[[Plan], bool],
+        taken: Callable[[str, int], bool],
+    ) -> None:
+        self.place, self._mariadb, self._judge, self._taken = place, mariadb, judge, taken
+        self._raw = bytearray(_BUFFER)
+        self._head = self._tail = 0
+        self._number = 1
+        self._long, self._long_size, self._joined = None, 0, bytearray()
+        self._inner, self._inner_head, self._inner_tail, self._stream = bytearray(), 0, 0, None
+        self._payload_end = 0
+        self._closing = self._checked = False
+        self._prefix_bytes = b""
+        self._last_id, self._last_plan = -1, Plan("", b"")
+        self.plans = {}
+        self.checksum = False
+        self.file, self.pos, self.discard_to = "", 4, 0
+        self.tx_open = self.tx_begun = self.tx_skip = self.delivered = self.hold = False
+        self.tx_start = self.tx_number = self.tx_flags = self.tx_ts = 0
+        self.tx_gtid = None
+        self.ordinal = self.row_from = self.resume = 0
+        self.timestamp = 0
+        self.gtid_prefix, self.gtid_number = "", 0
+        self.run_prefix, self.run_first, self.run_last, self.runs, self.domains = None, 0, 0, [], {}
+        self.domain_at_hand, self._clear_domain = None, -1
+        self.max_rows = self.max_bytes = 1 << 62
+        self.soft_rows = self.soft_bytes = 1 << 62
+        self.bytes_taken = 0
+        self.stop_offset, self.stop_soon = -1, False
+        self.event_type = self.event_flags = 0
+        self.event_body, self.event_start, self.event_end, self.event_inner = b"", 0, 0, False
+        self.server_id = self._size = 0
+        self.fault = self.error = None
+
+    # ---- the buffer ----
+
+    def room(self) -> memoryview:
+        """Where the next bytes of the connection go; release it, then say how many came with `filled`."""
+        n: cython.Py_ssize_t = self._tail - self._head
+        need: cython.Py_ssize_t = 4
+        if n >= 4:
+            need = 4 + (self._raw[self._head] | self._raw[self._head + 1] << 8 | self._raw[self._head + 2] << 16)
+        if n == 0:
+            self._head = self._tail = 0
+            if len(self._raw) > _BUFFER:
+                self._raw = bytearray(_BUFFER)
+        elif len(self._raw) - self._tail < max(need - n, 65536):
+            if need > len(self._raw):
+                grown = bytearray(need + _BUFFER)
+                grown[:n] = self._raw[self._head : self._tail]
+                self._raw = grown
+            else:
+                self._raw[:n] = self._raw[self._head : self._tail]
+            self._head, self._tail = 0, n
+        return memoryview(self._raw)[self._tail :]
+
+    def filled(self, n: int) -> None:
+        """That many bytes came."""
+        self._tail += n
+
+    @property
+    def pending(self) -> bool:
+        """Whether there are bytes that `scan` has not taken (perhaps only a part of a packet)."""
+        return self._tail > self._head or self._stream is not None or len(self._joined) > 0
+
+    def begin(self, max_rows: int, max_bytes: int, at_boundary: bool) -> None:
+        """A read begins: its limits. At a transaction's end three quarters of them are enough; with `at_boundary` they hold
+        eightfold inside a transaction.
+        """
+        self.soft_rows = max_rows - max_rows // 4
+        self.soft_bytes = max_bytes - max_bytes // 4
+        self.max_rows = max_rows * 8 if at_boundary else max_rows
+        self.max_bytes = max_bytes * 8 if at_boundary else max_bytes
+        self.bytes_taken = 0
+        self.place.seq = 0
+        self.stop_soon = False
+
+    def forget_tables(self) -> None:
+        """Every TABLE_MAP is to be looked at again."""
+        self.plans = {}
+        self._last_id = -1
+
+    def table_changed(self) -> None:
+        """A TABLE_MAP was put to `plans`."""
+        self._last_id = -1
+
+    @property
+    def pending_events(self) -> bool:
+        """Whether bytes of a further packet have come already."""
+        return self._tail - self._head > 4
+
+    # ---- the loop ----
+
+    def scan(self) -> int:
+        """Go on until there is something to say: a code, see this file's head."""
+        code: cython.int
+        while True:
+            if self._stream is not None:
+                code = self._next_inner()
+            elif len(self._joined) > 0:
+                code = self._event(self._joined, 0, len(self._joined), False)
+                if code != FULL and code != FAULT:
+                    self._joined = bytearray()
+            else:
+                code = self._packet()
+            if code != GO:
+                return code
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _packet(self) -> cython.int:
+        p: cython.p_uchar = self._raw
+        at: cython.Py_ssize_t = self._head
+        have: cython.Py_ssize_t = self._tail - at
+        n: cython.Py_ssize_t
+        code: cython.int
+        if have < 4:
+            return NEED
+        n = p[at] | (cython.cast(cython.Py_ssize_t, p[at + 1]) << 8) | (cython.cast(cython.Py_ssize_t, p[at + 2]) << 16)
+        if have < 4 + n:
+            return NEED
+        if p[at + 3] != self._number:
+            raise ValueError(f"packet {p[at + 3]} came where {self._number} was due")
+        if n == 0xFFFFFF or self._long is not None:
+            return self._part(at + 4, n)
+        if n == 0:
+            raise ValueError("an empty packet came")
+        if p[at + 4] != 0:
+            self.event_body = _bytes(p, at + 4, at + 4 + n)
+            code = SAID
+        else:
+            code = self._event(self._raw, at + 5, n - 1, False)
+        if code != FULL and code != FAULT:
+            self._head = at + 4 + n
+            self._number = (self._number + 1) & 255
+        return code
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _part(self, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.int:
+        """One packet of an event that spans several. A payload goes on as a stream; what is over the limit is cut short."""
+        if self._long is None:
+            self._long, self._long_size = [], 0
+        if self._long_size <= _EVENT_LIMIT or self._long[0][5] == 40:
+            self._long.append(bytes(self._raw[at : at + n]))
+        self._long_size += n
+        self._head = at + n
+        self._number = (self._number + 1) & 255
+        if n < 0xFFFFFF:
+            joined = bytearray().join(self._long)
+            size = self._long_size
+            self._long = None
+            if joined[0] != 0:
+                raise ValueError("a long packet came that is no event")
+            if len(joined) < size:
+                return self._oversized(joined, size)
+            del joined[:1]
+            self._joined = joined
+        return GO
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _oversized(self, start: bytearray, size: cython.Py_ssize_t) -> cython.int:
+        """An event that is too large to hold: its head is told to the cursor as type -1."""
+        p: cython.p_uchar = start
+        self._advance(_u32(p, 14), _u16(p, 18), size - 1)
+        self.event_type, self.event_inner = p[5], False
+        self.event_body = bytes(start[20:60])
+        if 20 <= self.event_type <= 32 or 166 <= self.event_type <= 171:
+            self.ordinal += 1
+        self.event_type = -self.event_type
+        return EVENT
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _next_inner(self) -> cython.int:
+        """The next event of a transaction payload."""
+        have: cython.Py_ssize_t = self._inner_tail - self._inner_head
+        size: cython.Py_ssize_t = 19
+        code: cython.int
+        p: cython.p_uchar = self._inner
+        if have >= 19:
+            size = _u32(p, self._inner_head + 9)
+            if size < 19:
+                raise ValueError(f"an event of {size} bytes stands in a transaction payload")
+            if size > _EVENT_LIMIT:
+                raise ValueError(f"an event of {size} bytes stands in a transaction payload, 64 MiB are the limit")
+        if have < size:
+            try:
+                more = self._stream.read(max(size - have, _CHUNK))
+            except (OSError, pa.ArrowException) as error:
+                raise ValueError(f"a transaction payload can't be decompressed ({error})") from error
+            if more:
+                self._inner = self._inner[self._inner_head : self._inner_tail] + more
+                self._inner_head, self._inner_tail = 0, len(self._inner)
+                return GO
+            if have:
+                raise ValueError(f"a transaction payload ends inside an event ({have} bytes of {size})")
+            self._stream, self._inner = None, bytearray()
+            self._inner_head = self._inner_tail = 0
+            if self._closing:
+                self._closing = False
+                return self.end_transaction()
+            return GO
+        code = self._event(self._inner, self._inner_head, size, True)
+        if code != FULL and code != FAULT:
+            self._inner_head += size
+        return code
+
+    def open_payload(self, stream: Any) -> None:
+        """Go on with the events that this stream (`read(n) -> bytes`) gives: those of the TRANSACTION_PAYLOAD at hand."""
+        self._stream, self._inner, self._inner_head, self._inner_tail = stream, bytearray(), 0, 0
+        self._closing = False
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _advance(self, log_pos: cython.uint, flags: cython.int, size: cython.Py_ssize_t) -> cython.void:
+        """Move `pos` to the event's end. Its 32 bits are carried on beyond 4 GiB; artificial events stand nowhere."""
+        delta: cython.uint
+        self.event_start = self.pos
+        if log_pos != 0 and not flags & 0x20:
+            delta = (log_pos - cython.cast(cython.uint, self.pos & 0xFFFFFFFF)) & 0xFFFFFFFF
+            if delta < 0x80000000:
+                self.pos += delta
+                if delta > size:
+                    self.event_start = self.pos - size
+        self.event_end = self.pos
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _event(self, data: bytearray, at: cython.Py_ssize_t, size: cython.Py_ssize_t, inner: cython.bint) -> cython.int:
+        """One event of `size` bytes at `at`."""
+        p: cython.p_uchar = data
+        kind: cython.int
+        end: cython.Py_ssize_t = at + size
+        body: cython.Py_ssize_t = at + 19
+        table: cython.longlong
+        plan: Plan
+        fresh: cython.bint = not self._checked
+        if size < 19:
+            raise ValueError(f"an event of {size} bytes came")
+        kind = p[at + 4]
+        if fresh:
+            if _u32(p, at + 9) != cython.cast(cython.uint, size):
+                raise ValueError(f"an event says that it has {_u32(p, at + 9)} bytes, and has {size}")
+            if kind == 4 or kind == 15 or kind == 27 or kind == 41:
+                self.event_body = _bytes(p, at, end)
+                self.event_type, self.event_inner = kind, inner
+                self.event_flags = _u16(p, at + 17)
+                self.timestamp = _u32(p, at)
+                return EVENT
+            if self.checksum and not inner:
+                if size < 23:
+                    raise ValueError(f"an event of {size} bytes came")
+                if _crc(p, at, end - 4) != _u32(p, end - 4):
+                    raise ValueError(f"the checksum of an event of type {kind} does not match")
+            if not inner:
+                self._advance(_u32(p, at + 13), _u16(p, at + 17), size)
+        if self.checksum and not inner:
+            end -= 4
+        if self.event_end <= self.discard_to and not inner and kind != 40 and kind != 35 and kind != 163:
+            return GO
+        if 23 <= kind <= 25 or 30 <= kind <= 32:
+            if end - body < 8:
+                raise ValueError(f"a row event of {size} bytes came")
+            if self.tx_skip:
+                self.ordinal += 1
+                return GO
+            if self.hold:
+                return self._hand_over(p, at, body, end, kind, inner)
+            table = _u48(p, body)
+            if table == self._last_id:
+                plan = self._last_plan
+            else:
+                found = self.plans.get(table)
+                if found is None:
+                    if table == 0xFFFFFF:  # a statement's end without rows
+                        return GO
+                    raise ValueError(f"a row event names table {table}, which no table map has described")
+                plan = found
+                self._last_plan = plan
+                self._last_id = table
+            if plan.decoder is None:
+                self.ordinal += 1
+                return GO
+            return self._rows(plan, kind, _bytes(p, body, end))
+        if kind == 19:
+            if end - body < 8:
+                raise ValueError(f"a table map of {size} bytes came")
+            if self.tx_skip:
+                return GO
+            if not self.hold:
+                table = _u48(p, body)
+                found = self.plans.get(table)
+                if found is not None:
+                    plan = found
+                    if plan.body == _bytes(p, body, end):
+                        return GO
+            return self._hand_over(p, at, body, end, kind, inner)
+        if kind == 16:
+            if not self.tx_open:
+                raise ValueError("a transaction ends that did not begin")
+            if inner:
+                self._closing = True
+                return GO
+            return self.end_transaction()
+        if kind == 33 or kind == 34:
+            if end - body < 42:
+                raise ValueError(f"a GTID event of {size} bytes came")
+            self._gtid(p, body, end, kind, _u32(p, at))
+            return GO
+        if kind == 2:
+            if self._is_begin(p, body, end):
+                if not self.tx_open:
+                    self.start_transaction(None, self.event_start, cython.cast(cython.longlong, _u32(p, at)) * 1000000)
+                self.tx_begun = True
+                return GO
+            return self._hand_over(p, at, body, end, kind, inner)
+        if kind == 162:
+            if end - body < 13:
+                raise ValueError(f"a GTID event of {size} bytes came")
+            self._maria_gtid(p, at, body)
+            return self._hand_over(p, at, body, end, kind, inner) if self.hold else GO
+        if kind == 29 or kind == 160:  # the statement's text
+            return GO
+        return self._hand_over(p, at, body, end, kind, inner)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _hand_over(
+        self,
+        p: cython.p_uchar,
+        at: cython.Py_ssize_t,
+        body: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        kind: cython.int,
+        inner: cython.bint,
+    ) -> cython.int:
+        self.event_type, self.event_inner = kind, inner
+        self.event_flags = _u16(p, at + 17)
+        self.timestamp = _u32(p, at)
+        self.server_id = _u32(p, at + 5)
+        self.event_body = _bytes(p, body, end)
+        self._checked = False
+        return EVENT
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _is_begin(self, p: cython.p_uchar, body: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+        """Whether a QUERY event is a transaction's BEGIN."""
+        at: cython.Py_ssize_t
+        if end - body < 14:
+            return False
+        at = body + 13 + _u16(p, body + 11) + p[body + 8] + 1
+        return (
+            end - at == 5
+            and p[at] == 66
+            and p[at + 1] == 69
+            and p[at + 2] == 71
+            and p[at + 3] == 73
+            and p[at + 4] == 78
+        )
+
+    # ---- transactions ----
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _gtid(
+        self,
+        p: cython.p_uchar,
+        body: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        kind: cython.int,
+        seconds: cython.longlong,
+    ) -> cython.int:
+        ts: cython.longlong = seconds * 1000000
+        number: cython.longlong
+        if end - body >= 49 and p[body + 25] == 2:
+            ts = _u48(p, body + 42) | (cython.cast(cython.longlong, p[body + 48] & 127) << 48)
+        if kind == 34:
+            self.start_transaction(None, self.event_start, ts)
+            return 0
+        sid = _bytes(p, body + 1, body + 17)
+        if sid != self._prefix_bytes:
+            self._prefix_bytes = sid
+            h = sid.hex()
+            self.gtid_prefix = f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+        number = _u64(p, body + 17)
+        self._begin_gtid(number, ts)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _begin_gtid(self, number: cython.longlong, ts: cython.longlong) -> cython.int:
+        self.gtid_number = number
+        self.start_transaction(f"{self.gtid_prefix}:{number}", self.event_start, ts)
+        if not (number == self.run_last + 1 and self.run_prefix == self.gtid_prefix):
+            self.tx_skip = bool(self._taken(self.gtid_prefix, number))
+        return 0
+
+    def tagged(self, prefix: str, number: int, ts: int) -> None:
+        """A transaction begins whose GTID is `prefix:number`, where the prefix has a tag."""
+        self._prefix_bytes = b""
+        self.gtid_prefix = prefix
+        self._begin_gtid(number, ts)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _maria_gtid(self, p: cython.p_uchar, at: cython.Py_ssize_t, body: cython.Py_ssize_t) -> cython.int:
+        server: cython.longlong = _u32(p, at + 5)
+        number: cython.longlong = _u64(p, body)
+        domain: cython.longlong = _u32(p, body + 8)
+        self.server_id = server
+        self.start_transaction(
+            f"{domain}-{server}-{number}", self.event_start, cython.cast(cython.longlong, _u32(p, at)) * 1000000
+        )
+        self.tx_flags = p[body + 12]
+        self.gtid_number = number
+        self.domain_at_hand = (domain, server, number)
+        if domain != self._clear_domain:
+            self.tx_skip = bool(self._taken(str(domain), number))
+            if not self.tx_skip:
+                self._clear_domain = domain
+        self.hold = (self.tx_flags & 64) != 0
+        self.tx_begun = not self.tx_flags & 1
+        return 0
+
+    def start_transaction(self, gtid: object, start: int, ts: int) -> None:
+        """A transaction begins at `start`."""
+        if self.tx_open:
+            raise ValueError("a transaction begins inside another one")
+        self.tx_open, self.tx_begun, self.tx_skip, self.delivered, self.hold = True, False, False, False, False
+        self.tx_start = start
+        self.tx_ts, self.tx_gtid = ts, gtid
+        self.tx_flags = 0
+        self.tx_number += 1
+        self.ordinal = self.row_from = 0
+        if gtid is None:
+            self.gtid_prefix, self._prefix_bytes = "", b""
+        self.place.transaction(gtid, ts)
+
+    def end_transaction(self) -> int:
+        """The transaction at hand is over, at `pos`: ENDED if the read is to stop here, else GO."""
+        self.tx_open = self.hold = False
+        self.ordinal = self.row_from = self.resume = 0
+        if self._mariadb:
+            if self.domain_at_hand is not None:
+                self.domains[self.domain_at_hand[0]] = self.domain_at_hand
+                self.domain_at_hand = None
+        elif self.gtid_prefix != "" and not self.tx_skip:
+            if self.gtid_number == self.run_last + 1 and self.run_prefix == self.gtid_prefix:
+                self.run_last += 1
+            else:
+                self.close_run()
+                self.run_prefix = self.gtid_prefix
+                self.run_first = self.run_last = self.gtid_number
+        self.tx_skip = False
+        if (
+            self.stop_soon
+            or self.place.seq >= self.soft_rows
+            or self.bytes_taken >= self.soft_bytes
+            or (self.stop_offset >= 0 and self.pos >= self.stop_offset)
+        ):
+            return ENDED
+        return GO
+
+    def close_payload(self) -> None:
+        """The event at hand ends the transaction, inside a payload: it is over when the payload is."""
+        self._closing = True
+
+    def drop_transaction(self) -> None:
+        """The transaction at hand was never committed."""
+        self.tx_open = self.hold = self.tx_skip = False
+        self.ordinal = self.row_from = 0
+        self.domain_at_hand = None
+
+    def close_run(self) -> None:
+        """Put the open run of GTIDs to `runs`."""
+        if self.run_prefix is not None:
+            self.runs.append((self.run_prefix, self.run_first, self.run_last))
+            self.run_prefix = None
+
+    # ---- rows ----
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _rows(self, plan: Plan, kind: cython.int, body: bytes) -> cython.int:
+        """One row event of a routed table; with FULL and FAULT it is to come again."""
+        budget: cython.longlong
+        first: cython.longlong = self.row_from
+        passed: cython.longlong
+        decoder: object
+        if not self._checked:
+            if plan.guard:
+                if plan.judged != self.tx_number:
+                    plan.judged = self.tx_number
+                    plan.wanted = bool(self._judge(plan))
+                if not plan.wanted:
+                    self.ordinal += 1
+                    return GO
+            self.bytes_taken += len(body)
+        decoder = plan.decoder
+        self.place.pos = self.event_start
+        budget = self.max_rows - self.place.seq
+        if self.resume:
+            self.delivered = True
+            if self.ordinal < self.resume >> INSIDE_BITS:
+                first = 1 << 62
+                budget = -1
+            else:
+                if self.ordinal == self.resume >> INSIDE_BITS:
+                    first = self.resume & ((1 << INSIDE_BITS) - 1)
+                self.resume = 0
+        try:
+            passed = decoder.rows(kind, body, first, first + budget if budget >= 0 else -1)
+        except (ValueError, PartialImage) as error:
+            self._checked = True
+            self.fault, self.error = plan, error
+            return FAULT
+        if not decoder.ended:
+            self._checked = True
+            self.row_from = passed
+            self.delivered = True
+            return FULL
+        self._checked = False
+        self.row_from = 0
+        self.ordinal += 1
+        self.delivered = True
+        if self.place.seq >= self.max_rows or self.bytes_taken >= self.max_bytes:
+            self.event_type = kind
+            return FULL_TAKEN
+        return GO
+
+    def give_rows(self, plan: Plan, event_type: int, body: bytes) -> int:
+        """Decode a row event that does not come from the connection as it is (inflated, or of a prepared transaction)."""
+        return self._rows(plan, event_type, body)
