@@ -492,7 +492,8 @@ class Run:
             if time.monotonic() - asked_at >= ASK_AGAIN_SECONDS:
                 # Asked again and again: Redis may have been emptied, or the leader may have died with the request.
                 with suppress(Unavailable):
-                    await self._registry.request(self._config.name, {"kind": "savepoint", "nonce": nonce})
+                    request = {"kind": "savepoint", "nonce": nonce, "last": True}
+                    await self._registry.request(self._config.name, request)
                     asked_at = time.monotonic()
             await self._look(store)
             slot = await asyncio.to_thread(_savepoint_slot, store, before, nonce)

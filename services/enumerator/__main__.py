@@ -85,7 +85,8 @@ class Pipeline:
                 if held:
                     for request in await self.host.registry.take_requests(self.name):
                         if request.get("kind") == "savepoint":
-                            self.loop.tell(SavepointAsked(request=str(request["nonce"])))
+                            nonce, last = str(request["nonce"]), bool(request.get("last"))
+                            self.loop.tell(SavepointAsked(request=nonce, last=last))
                     if self.epoch:
                         await self.host.registry.announce_epoch(self.name, self.epoch)
                 self.loop.tell(Observed(held=held, members=tuple(self._members(services))))

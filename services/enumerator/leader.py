@@ -95,9 +95,10 @@ class EpochFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointAsked(Event):
-    """A person wants a kept checkpoint; its entry carries `request`."""
+    """A person wants a kept checkpoint; its entry carries `request`. `last`: the pipeline stops, so no more after it."""
 
     request: str
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +160,8 @@ class Leader:
         self.enumerator: Enumerator | None = None
         self.members: tuple[Member, ...] = ()
         self.requests: list[str] = []
+        self._answered: set[str] = set()
+        self._ending = False
         self.last_checkpoint_at = 0.0
         self.last_kept_at: float | None = None
         self.in_flight: tuple[int, str | None] | None = None  # slot, request
@@ -182,7 +185,8 @@ class Leader:
                 self.tail, self.base, self.state, self._since = tail, base, "gathering", now
                 return self._gather(now)
             case EntryWritten(slot=slot, nonce=nonce):
-                # A slow write of a checkpoint may land when its epoch is over and the slot is proposed for the next one.
+                # A slow write of a checkpoint may land when its epoch is over and the slot is proposed for the next
+                # one.
                 return self._written(slot, now) if nonce == self._wanted else []
             case EntryRefused(slot=slot, nonce=nonce):
                 if nonce == self._wanted:
@@ -196,8 +200,10 @@ class Leader:
                 if self.state in ("opening", "leading") and epoch == self.epoch:
                     return self._again(cause, halts=halts)
                 return []
-            case SavepointAsked(request=request):
-                self.requests.append(request)
+            case SavepointAsked(request=request, last=last):
+                if request not in (*self.requests, *self._answered):  # whoever asks, asks again until it is answered
+                    self.requests.append(request)
+                    self._ending = self._ending or last
                 return self._checkpoint(now)
         if self.state != "leading" or self.process is None or self.enumerator is None:
             return []
@@ -297,6 +303,8 @@ class Leader:
             self.tail, self.epoch, self.state, self._since = slot, slot, "opening", now
             return [OpenEpoch(epoch=slot, base=self.base, readers=self.readers, writers=self.writers)]
         if self.state == "leading" and self.in_flight is not None and self.in_flight[0] == slot:
+            if self.in_flight[1] is not None:
+                self._answered.add(self.in_flight[1])
             self.tail, self.base, self.in_flight, self.halts = slot, slot, None, 0
             self.last_checkpoint_at = now
             if self._rescale:
@@ -317,7 +325,7 @@ class Leader:
             snapshot_only=self.orders.snapshot_only,
         )
         self.enumerator = Enumerator(plan) if part is None else Enumerator.restored(plan, part)
-        self.process = Process(self.enumerator, inbound=readers, outbound=readers, after=epoch)
+        self.process = Process(self.enumerator, inbound=readers, outbound=readers, initiator=True, after=epoch)
         self.state, self.last_checkpoint_at = "leading", now
         return self.process.handle(Began(), now)
 
@@ -327,7 +335,7 @@ class Leader:
         """Start the next checkpoint if none is in flight and it is time, or somebody waits for one."""
         if self.state != "leading" or self.in_flight is not None or self.process is None or self.enumerator is None:
             return []
-        due = now - self.last_checkpoint_at >= self.orders.interval_seconds
+        due = not self._ending and now - self.last_checkpoint_at >= self.orders.interval_seconds
         if not (due or self.requests or self._rescale):
             return []
         request = self.requests.pop(0) if self.requests else None

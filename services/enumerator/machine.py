@@ -231,6 +231,7 @@ class Enumerator:
         self.stream_stopped = False
         self.free = dict.fromkeys(plan.readers, 0)
         self.taking_back: set[str] = set()
+        self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
         self.stream_status: dict[str, Any] = {}  # where the incremental split was at the last part, for the status
         self._at_begin: list[Effect] = []  # effects of recorded reports, due in the new epoch
@@ -266,6 +267,8 @@ class Enumerator:
                 return self._message(channel, message, now)
             case PartStored(checkpoint=checkpoint, ref=ref):
                 collecting = self._in_flight(checkpoint)
+                if not collecting.state:
+                    raise ProtocolError(f"part {checkpoint} of the enumerator was stored but never ordered")
                 collecting.parts["enumerator"] = ref
                 return self._complete(now)
             case Ticked():
@@ -354,7 +357,7 @@ class Enumerator:
         assert table.schema is not None
         assert table.low is not None
         assert table.high is not None
-        table.phase, table.splitter = CATCH_UP, None
+        table.phase, table.splitter, self.stream_stopped = CATCH_UP, None, False
         include = IncludeTable(
             table_id=table.table_id,
             generation=table.generation,
@@ -416,7 +419,10 @@ class Enumerator:
         if held is None or held[0].attempt != failed.attempt:
             return []
         del self.out[failed.split_id]
-        if failed.retry and failed.attempt < MAX_ATTEMPTS:
+        failures = self.failures[failed.split_id] = self.failures.get(failed.split_id, 0) + 1
+        if (
+            failed.retry and failures < MAX_ATTEMPTS
+        ):  # restores count up attempts too, and say nothing against the chunk
             self.todo.appendleft(dataclasses.replace(held[0], attempt=failed.attempt + 1))
             return []
         return self._failed(failed.table_id, failed.generation, failed.cause, failed.restart)

