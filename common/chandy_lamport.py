@@ -29,7 +29,8 @@ from common.messages import Marker, Message
 class Process:
     """One process: `machine` between its `inbound` and `outbound` channels, each named by the peer at its other end.
 
-    An initiator is a process whose `start` is called; its inbound channels all return a marker in the end.
+    An initiator is the one process whose `start` is called; its inbound channels all return a marker in the end, and a
+    marker that it did not start is refused.
     `recording=False` is for a machine that keeps in-flight messages apart itself, by `MessageReceived.after`.
     """
 
@@ -40,12 +41,14 @@ class Process:
         inbound: Iterable[str],
         outbound: Iterable[str],
         recording: bool = True,
+        initiator: bool = False,
         after: int = 0,
     ) -> None:
         self.machine = machine
         self.inbound = frozenset(inbound)
         self.outbound = tuple(outbound)
         self.recording = recording
+        self.initiator = initiator
         self.checkpoint: int | None = None  # the one being taken
         self.kept = False
         self._after = dict.fromkeys(self.inbound, after)  # last marker on each channel
@@ -94,7 +97,7 @@ class Process:
     def _marker(self, channel: str, marker: Marker) -> list[Effect]:
         if marker.checkpoint <= self._after[channel]:
             raise ProtocolError(f"marker {marker.checkpoint} came on {channel!r} after marker {self._after[channel]}")
-        if self.checkpoint is None:
+        if self.checkpoint is None and not self.initiator:
             self._after[channel] = marker.checkpoint
             return self._record(marker.checkpoint, marker.kept, through=channel)
         if marker.checkpoint != self.checkpoint or channel not in self._open:

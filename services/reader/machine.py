@@ -58,6 +58,7 @@ from common.messages import (
     from_plain,
     to_plain,
 )
+from common.positions import GtidSet
 from common.schema import TableSchema
 
 ENUMERATOR = "enumerator"
@@ -241,6 +242,14 @@ class Cursor:
     asked: bool = False
 
 
+def _common(main: Position, catch_up: Position) -> Position:
+    """Main's place, where catch-up has arrived too, with the GTIDs that both have."""
+    mine, theirs = main.executed, catch_up.executed
+    if not isinstance(mine, GtidSet) or not isinstance(theirs, GtidSet) or mine == theirs:
+        return main
+    return dataclasses.replace(main, gtids=str(mine & theirs))
+
+
 class Reader:
     """The machine. `name` is its channel name (reader-0, ...), `writers` the names of the writers in plan order."""
 
@@ -385,6 +394,7 @@ class Reader:
                 f"{self.name} was given generation {message.generation} of {message.table_id},"
                 f" and holds {held.generation}"
             )
+        self.stopped = False  # a table that comes after the stop has its highest high still to reach
         self.tables[message.table_id] = StreamTable(
             table_id=message.table_id,
             generation=message.generation,
@@ -474,6 +484,8 @@ class Reader:
             return []
         for table in self._tables_of(CATCH_UP):
             table.cursor = MAIN
+            # A cursor's set may name more than it has taken, as its first low did: a fail-over goes by what both have.
+            main.position = _common(main.position, catch_up.position)
         del self.cursors[CATCH_UP]
         self.hold_main = False
         return [CloseCursor(cursor=CATCH_UP)]
@@ -490,19 +502,27 @@ class Reader:
         if main.asked or main.position.inside:
             return []
         late: list[StreamTable] = []
+        effects: list[Effect] = []
         for table in waiting:
-            if table.low.passed_by(main.position):
+            try:
+                passed = table.low.passed_by(main.position)
+            except SourceLost as error:  # its low is of a server whose history can't be compared with main's
+                del self.tables[table.table_id]
+                effects.append(self._report(table.table_id, table.generation, "restart", error.cause))
+                continue
+            if passed:
                 late.append(table)
             else:
                 table.cursor = MAIN
         if late and CATCH_UP not in self.cursors:
             low = late[0].low
+            late = [table for table in late if table.low.server == low.server]  # lows of two servers don't fold
             for table in late[1:]:
                 low = low.fold(table.low)
             self.cursors[CATCH_UP] = Cursor(position=low.start())
             for table in late:
                 table.cursor = CATCH_UP
-        return []
+        return effects
 
     def _ask(self) -> list[Effect]:
         effects: list[Effect] = []

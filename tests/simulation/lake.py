@@ -101,9 +101,8 @@ class SparkWriter:
             self.start()
             return "started"
         if self.to_show is not None:
-            self.move(self.to_show)
-            self.to_show = None
-            return "moved"
+            record, self.to_show = self.to_show, None
+            return "moved" if self.move(record) else "again"
         if self.pending is not None:
             return self.publish(self.pending)
         return self.apply()
@@ -163,16 +162,23 @@ class SparkWriter:
         world.on_publication(record)
         return "published"
 
-    def move(self, record: dict[str, Any]) -> None:
-        """`main` of each live table, in the order of its property."""
+    def move(self, record: dict[str, Any]) -> bool:
+        """`main` of each live table; refused if a newer start moved it, or if what it shows is newer and on the chain."""
         world = self.world
+        on_chain = self.chain()
+        moved = True
         for table, of in record["tables"].items():
             if of["main"] is None:
                 continue
             there = world.lake.main.get(table)
-            if there is not None and there.by[0] > self.w:
+            if there is not None and (there.by[0] > self.w or (there.by[1] > record["n"] and there.by[1] in on_chain)):
                 world.count["main refused to a zombie Spark writer"] += 1
+                moved = False
                 continue
+            if there is not None and there.by[1] not in on_chain:  # an operator went back to an older checkpoint
+                world.count["main goes back over an older restore"] += 1
+                world.versions.pop(table, None)
             snapshot = of["main"]["snapshot_id"]
             world.lake.main[table] = Main(snapshot, (self.w, record["n"]))
             checks.no_key_goes_back(world, table, record["n"], world.lake.snapshots[snapshot])
+        return moved

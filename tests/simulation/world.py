@@ -872,6 +872,10 @@ class World:
             self.at(0.05, self.take_low, service, chunk, connection)
             return
         split = chunk["split"]
+        if split.table_id in self.source.frozen:  # the DDL's metadata lock
+            self.count["SELECT waits for a DDL"] += 1
+            self.at(0.05, self.select, service, chunk, connection)
+            return
         chunk["rows"] = self.source.select(split)
         chunk["schema"] = self.source.schema(split.table_id)
         if self.shape.flavour == MARIADB:
