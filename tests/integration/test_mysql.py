@@ -1,0 +1,511 @@
+"""The seam to MySQL on real servers: what it says of server, tables and keys, and which faults it finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pyarrow as pa
+import pymysql
+import pytest
+
+from common import mysql as seam
+from common.config import parse
+from common.errors import ConfigError, NextGeneration, ProtocolError, SourceLost, Unavailable
+from common.positions import FilePosition, Position
+from common.schema import TableSchema
+from services.reader.rows import ResultDecoder
+from services.reader.watermark import KeyRanges
+from tests.servers import Database, MariaDB, MySQL
+
+
+def source_of(server: Database) -> seam.Source:
+    return seam.Source(host=server.host, port=server.port, user=server.user, password=server.password)
+
+
+@contextmanager
+def connected(server: Database) -> Iterator[tuple[seam.Connection, seam.Server]]:
+    with closing(seam.connect(source_of(server))) as conn:
+        yield conn, seam.server(conn)
+
+
+def explained(conn: seam.Connection, of: seam.Server, sql: str) -> dict[str, str]:
+    with conn.cursor(pymysql.cursors.DictCursor) as cursor:
+        cursor.execute(("EXPLAIN FORMAT=TRADITIONAL " if of.mysql else "EXPLAIN ") + sql)
+        return dict(cursor.fetchall()[0])  # type: ignore[arg-type]
+
+
+# --- connections and errors -------------------------------------------------------------------------------------------
+
+
+def test_a_session_reads_only_in_utc_and_prints_what_mysql_prints(source: Database, database: str) -> None:
+    source.execute(
+        f"CREATE TABLE {database}.t (id INT PRIMARY KEY, ts TIMESTAMP, b VARBINARY(3))",
+        f"INSERT INTO {database}.t VALUES (1, '2020-01-01 00:00:00', 'a')",
+    )
+    root = seam.Source(host=source.host, port=source.port, user=source.root_user, password=source.root_password)
+    with closing(seam.connect(root)) as conn, conn.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {database}.t")
+        assert cursor.fetchall() == (("1", "2020-01-01 00:00:00", b"a"),)
+        with pytest.raises(pymysql.MySQLError, match="READ ONLY"):
+            cursor.execute(f"DELETE FROM {database}.t")
+
+
+def test_a_refused_password_is_a_fault_of_the_configuration(source: Database) -> None:
+    wrong = seam.Source(host=source.host, port=source.port, user=source.user, password="wrong")
+    with pytest.raises(ConfigError, match="Access denied") as caught:
+        seam.connect(wrong)
+    assert "wrong" not in str(caught.value)
+    assert "wrong" not in repr(wrong)
+
+
+def test_a_host_that_does_not_exist_is_a_fault_of_the_configuration() -> None:
+    with pytest.raises(ConfigError, match=r"no host of the name in x@nohost\.invalid:3306"):
+        seam.connect(seam.Source(host="nohost.invalid", user="x"))
+
+
+def test_a_server_that_is_down_or_goes_away_is_unavailable(source: Database) -> None:
+    with pytest.raises(Unavailable, match="is the server up"):
+        seam.connect(seam.Source(host="127.0.0.1", port=1, user="x"))
+    with connected(source) as (conn, of):
+        source.execute(f"KILL {conn.thread_id()}")
+        with pytest.raises(Unavailable):
+            seam.flushed_position(conn, of)
+
+
+def test_what_is_wrong_with_a_table_names_the_table(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
+    with connected(source) as (conn, of):
+        schema = seam.table_schema(conn, f"{database}.t")
+        source.execute(f"DROP TABLE {database}.t")
+        with pytest.raises(NextGeneration) as caught:
+            seam.key_range(conn, schema)
+        assert caught.value.table == f"{database}.t"
+        with pytest.raises(SourceLost, match="There is no table"):
+            seam.describe(conn, of, f"{database}.t")
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_keeps_its_identity_over_a_restart_and_shares_it_with_no_other(
+    mariadb: MariaDB, mysql: MySQL, mysql_nogtid: MySQL
+) -> None:
+    seen = []
+    for server in (mariadb, mysql, mysql_nogtid):
+        with connected(server) as (_, of):
+            seen.append(of)
+    assert len({of.identity for of in seen}) == 3
+    assert [(of.flavour, of.gtid) for of in seen] == [("mariadb", True), ("mysql", True), ("mysql", False)]
+    mariadb.restart()
+    with connected(mariadb) as (_, of):
+        assert of == seen[0]
+
+
+def test_positions_of_the_server_can_be_gone_on_from(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
+    with connected(source) as (conn, of):
+        first, now, flushed = (
+            seam.first_position(conn, of),
+            seam.current_position(conn, of),
+            seam.flushed_position(conn, of),
+        )
+        for position in (first, now, seam.position_at(conn, of, flushed)):
+            seam.verify_position(conn, of, position)
+            assert position.server == of.identity
+        assert now.not_before(first)
+        assert first.file_position <= seam.file_start(conn, of) <= flushed
+
+
+def purge(server: Database, conn: seam.Connection, of: seam.Server) -> None:
+    """Purge all binlog files but the last; MariaDB keeps those that its engine may still need for a moment."""
+    deadline = time.monotonic() + 60
+    while len(seam.binlogs(conn)) > 1:
+        server.execute(f"PURGE BINARY LOGS TO '{seam.flushed_position(conn, of).file}'")
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("make", [MariaDB, MySQL, lambda: MySQL(gtid=False)], ids=["mariadb", "mysql", "mysql-nogtid"])
+def test_a_purged_or_reset_binlog_does_not_go_unseen(make: Callable[[], Database]) -> None:
+    with make() as server:
+        server.execute("CREATE DATABASE a", "CREATE TABLE a.t (id INT PRIMARY KEY)", "INSERT INTO a.t VALUES (1)")
+        with connected(server) as (conn, of):
+            old = seam.current_position(conn, of)
+            file = seam.flushed_position(conn, of).file
+            server.execute("INSERT INTO a.t VALUES (2)", "FLUSH BINARY LOGS", "INSERT INTO a.t VALUES (3)")
+            seam.verify_position(conn, of, old)
+            later = seam.current_position(conn, of)
+            purge(server, conn, of)
+            with pytest.raises(SourceLost, match="purged"):
+                seam.verify_position(conn, of, old)
+            seam.verify_position(conn, of, later)
+            server.execute("RESET BINARY LOGS AND GTIDS" if of.mysql else "RESET MASTER")
+            with pytest.raises(SourceLost, match=r"reset|purged"):
+                seam.verify_position(conn, of, later)
+            gone = Position(server=of.identity, file=file, offset=10_000_000)
+            with pytest.raises(SourceLost, match=r"reset|purged"):
+                seam.verify_position(conn, of, gone)
+
+
+def test_the_position_of_another_server_is_refused(mariadb: MariaDB, mysql: MySQL, mysql_nogtid: MySQL) -> None:
+    with connected(mysql) as (conn, of):
+        mysql.execute("CREATE DATABASE IF NOT EXISTS x")
+        theirs = seam.current_position(conn, of)
+    with connected(mysql_nogtid) as (conn, of), pytest.raises(SourceLost, match="The source changed"):
+        seam.verify_position(conn, of, Position(server="other", file="binlog.000001", offset=4))
+    with MySQL() as other, connected(other) as (conn, of), pytest.raises(SourceLost, match="lacks transactions"):
+        seam.verify_position(conn, of, theirs)
+
+
+def test_a_consistent_snapshot_of_mariadb_sees_nothing_past_its_position(
+    mariadb: MariaDB, fresh_database: Callable[[Database], str]
+) -> None:
+    name = fresh_database(mariadb)
+    mariadb.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)", f"INSERT INTO {name}.t VALUES (1)")
+    with connected(mariadb) as (conn, of):
+        at = seam.begin_snapshot(conn)
+        mariadb.execute(f"INSERT INTO {name}.t VALUES (2)")
+        assert seam.flushed_position(conn, of) > at
+        schema = seam.table_schema(conn, f"{name}.t")
+        assert seam.key_range(conn, schema) == (1, 1)
+        seam.end_snapshot(conn)
+        assert seam.key_range(conn, schema) == (1, 2)
+
+
+def test_a_prepared_xa_transaction_is_seen(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
+    with connected(source) as (conn, _):
+        before = seam.xa_prepares(conn)
+        assert seam.xa_prepared(conn) == 0
+        source.execute("XA START 'a'", f"INSERT INTO {database}.t VALUES (1)", "XA END 'a'", "XA PREPARE 'a'")
+        assert seam.xa_prepared(conn) == 1
+        assert seam.xa_prepares(conn) == before + 1
+        source.execute("XA COMMIT 'a'")
+        assert seam.xa_prepared(conn) == 0
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_described_with_its_columns_identity_and_size(source: Database, database: str) -> None:
+    source.execute(
+        f"""CREATE TABLE {database}.`a.b``c` (v VARCHAR(5) CHARACTER SET latin1, id INT UNSIGNED NOT NULL,
+        e ENUM('x','Y''z') NOT NULL, g INT AS (id + 1) STORED, d DATETIME DEFAULT CURRENT_TIMESTAMP,
+        PRIMARY KEY (e, id), KEY (id))""",
+        f"INSERT INTO {database}.`a.b``c` (v, id, e) VALUES ('a', 1, 'x'), ('b', 2, 'x')",
+        f"CREATE VIEW {database}.view_of AS SELECT 1",
+    )
+    with connected(source) as (conn, of):
+        assert [name for name in seam.tables(conn) if name.startswith(f"{database}.")] == [f"{database}.a.b`c"]
+        info = seam.describe(conn, of, f"{database}.a.b`c")
+    assert info.faults == ()
+    assert info.engine == "InnoDB"
+    assert info.schema.key == ("e", "id")
+    assert [(c.name, c.field_id, c.nullable, c.charset, c.generated) for c in info.schema.columns] == [
+        ("v", 1, True, "latin1", False),
+        ("id", 2, False, None, False),
+        ("e", 3, False, info.schema.column("e").charset, False),
+        ("g", 4, True, None, True),
+        ("d", 5, True, None, False),
+    ]
+    assert info.schema.column("e").mysql_type == "enum('x','Y''z')"
+    assert info.schema.last_field_id == 5
+    assert not info.integer_key
+
+
+def test_the_identity_is_the_primary_key_or_else_the_smallest_unique_key_without_nulls(
+    source: Database, database: str
+) -> None:
+    source.execute(
+        f"CREATE TABLE {database}.a (x INT NOT NULL UNIQUE, y INT, PRIMARY KEY (y))",
+        f"CREATE TABLE {database}.b (x INT NOT NULL, y INT NOT NULL, z INT UNIQUE, UNIQUE xy (x, y), UNIQUE zz (y))",
+        f"CREATE TABLE {database}.c (x VARCHAR(9) NOT NULL, y INT UNIQUE, UNIQUE (x(3)))",
+        f"CREATE TABLE {database}.d (x INT)",
+    )
+    with connected(source) as (conn, of):
+        infos = [seam.describe(conn, of, f"{database}.{name}") for name in "abcd"]
+    assert [info.schema.key for info in infos] == [("y",), ("y",), (), ()]
+    assert [info.integer_key for info in infos] == [True, True, False, False]
+    assert infos[0].faults == infos[1].faults == ()
+    assert "prefix" in infos[2].faults[0]
+    assert "add a primary key" in infos[3].faults[0]
+
+
+def test_what_can_not_be_captured_is_named_with_its_remedy(source: Database, database: str) -> None:
+    source.execute(
+        f"CREATE TABLE {database}.parent (id INT PRIMARY KEY)",
+        f"CREATE TABLE {database}.child (id INT PRIMARY KEY, p INT,"
+        " FOREIGN KEY (p) REFERENCES parent (id) ON DELETE SET NULL)",
+        f"CREATE TABLE {database}.plain (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id))",
+        f"CREATE TABLE {database}.old (id INT PRIMARY KEY) ENGINE=MyISAM",
+        database=database,
+    )
+    with connected(source) as (conn, of):
+        faults = {
+            name: seam.describe(conn, of, f"{database}.{name}").faults for name in ("child", "plain", "old", "parent")
+        }
+    assert faults["plain"] == faults["parent"] == ()
+    assert "ENGINE=InnoDB" in faults["old"][0]
+    if of.mysql:  # 9.6 and newer log the child's rows
+        assert faults["child"] == ()
+    else:
+        assert "ON DELETE SET NULL" in faults["child"][0]
+
+
+def test_a_mysql_that_cascades_inside_innodb_has_its_children_refused() -> None:
+    with MySQL(innodb_native_foreign_keys=True) as server:
+        server.execute(
+            "CREATE DATABASE a",
+            "CREATE TABLE a.parent (id INT PRIMARY KEY)",
+            "CREATE TABLE a.child (id INT PRIMARY KEY, p INT,"
+            " FOREIGN KEY (p) REFERENCES a.parent (id) ON UPDATE CASCADE)",
+        )
+        with connected(server) as (conn, of):
+            assert "ON UPDATE CASCADE" in seam.describe(conn, of, "a.child").faults[0]
+
+
+# --- keys and chunks --------------------------------------------------------------------------------------------------
+
+WORDS = "('a'),('A '),('b'),('ä'),('Z'),('z1'),('ß'),('ss'),('é'),('e'),('_'),('10'),('9'),('')"
+KEYS = {
+    # name: (columns and key, rows)
+    "integers": ("k BIGINT UNSIGNED PRIMARY KEY", "(0),(18446744073709551615),(5),(9223372036854775808),(7),(8),(9)"),
+    "negative": ("k INT PRIMARY KEY", "(-2147483648),(-1),(0),(1),(2),(3),(2147483647)"),
+    "decimals": ("k DECIMAL(30,10) PRIMARY KEY", "(-1.5),(0),(0.0000000001),(1),(10),(9)"),
+    "doubles": ("k DOUBLE PRIMARY KEY", "(-1e300),(0.1),(1e-300),(123456789.123456789),(3),(2)"),
+    "floats": ("k FLOAT PRIMARY KEY", "(3.1415927),(16777216),(0.1),(-1e30),(5),(6)"),
+    "enums": ("k ENUM('z','b','a','y') PRIMARY KEY", "('a'),('b'),('y'),('z')"),
+    "sets": ("k SET('z','b','a') PRIMARY KEY", "('a'),('b'),('z'),('a,z'),('')"),
+    "bits": ("k BIT(20) PRIMARY KEY", "(0),(1),(255),(256),(1000000)"),
+    "dates": ("k DATE PRIMARY KEY", "('1000-01-01'),('2020-02-29'),('2020-03-01'),('9999-12-31')"),
+    "datetimes": ("k DATETIME(3) PRIMARY KEY", "('2020-01-01'),('2020-01-01 00:00:00.001'),('1999-12-31')"),
+    "timestamps": ("k TIMESTAMP(6) PRIMARY KEY", "('2020-01-01'),('2020-01-01 00:00:00.000001'),('1970-01-02')"),
+    "times": ("k TIME(2) PRIMARY KEY", "('-838:59:59'),('-00:00:01.5'),('00:00:00'),('100:00:00'),('99:00:00')"),
+    "years": ("k YEAR PRIMARY KEY", "(1999),(2000),(2155),(1901)"),
+    "binary": ("k BINARY(4) PRIMARY KEY", "('a'),('ab'),(x'ff00'),(x'00'),(x'61000001')"),
+    "varbinary": ("k VARBINARY(9) PRIMARY KEY", "(''),('a'),(x'6100'),(x'ff'),(x'00'),('A')"),
+    "blobs": ("k BLOB NOT NULL, h INT, PRIMARY KEY (h)", "('x', 1), ('y', 2)"),
+    "utf8mb4": ("k VARCHAR(9) CHARACTER SET utf8mb4 PRIMARY KEY", WORDS),
+    "utf8mb4_bin": ("k VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY", WORDS + ",('\U0001f600')"),
+    "latin1": ("k VARCHAR(9) CHARACTER SET latin1 COLLATE latin1_bin PRIMARY KEY", WORDS),
+    "latin1_ci": ("k CHAR(9) CHARACTER SET latin1 COLLATE latin1_german2_ci PRIMARY KEY", WORDS + ",('ad'),('af')"),
+    "utf16": ("k VARCHAR(9) CHARACTER SET utf16 COLLATE utf16_bin PRIMARY KEY", WORDS),
+    "ujis": ("k VARCHAR(9) CHARACTER SET ujis COLLATE ujis_bin PRIMARY KEY", "('あ'),('ア'),('亜'),('a'),('~')"),
+    "composite": (
+        "a INT, b VARCHAR(5) CHARACTER SET latin1, c DATE, PRIMARY KEY (b, a, c)",
+        "(1,'x','2020-01-01'),(1,'X','2020-01-02'),(2,'x','2020-01-01'),(2,'b','2020-01-01'),(0,'é','2020-01-01'),"
+        "(7,'','1999-01-01')",
+    ),
+}  # fmt: skip
+
+
+def bounds_of(conn: seam.Connection, schema: TableSchema, step: int) -> list[seam.Key]:
+    bounds: list[seam.Key] = []
+    while (bound := seam.next_bound(conn, schema, bounds[-1] if bounds else None, step)) is not None:
+        assert bound not in bounds
+        bounds.append(bound)
+    return bounds
+
+
+def rows_of(conn: seam.Connection, schema: TableSchema, start: seam.Key | None, end: seam.Key | None) -> pa.Table:
+    decoder = ResultDecoder(schema)
+    blocks = seam.stream(conn, seam.select_rows(schema, start, end))
+    while not decoder.done:
+        decoder.feed(next(blocks))
+    batch = decoder.take()
+    return pa.Table.from_batches([] if batch is None else [batch], schema=schema.arrow)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_chunks_by_a_walk_of_the_index_hold_every_row_once_in_the_order_of_the_index(
+    source: Database, database: str, kind: str
+) -> None:
+    columns, rows = KEYS[kind]
+    source.execute(f"CREATE TABLE {database}.t ({columns})", f"INSERT IGNORE INTO {database}.t VALUES {rows}")
+    with connected(source) as (conn, _):
+        schema = seam.table_schema(conn, f"{database}.t")
+        everything = rows_of(conn, schema, None, None)
+        assert everything.num_rows > 1
+        for step in (1, 3):
+            bounds = bounds_of(conn, schema, step)
+            assert len(bounds) == (everything.num_rows - 1) // step
+            chunks = [rows_of(conn, schema, *ends) for ends in zip([None, *bounds], [*bounds, None], strict=True)]
+            assert [chunk.num_rows for chunk in chunks[:-1]] == [step] * (len(chunks) - 1)
+            whole = pa.concat_tables(chunks).to_pylist()
+            assert sorted(map(str, whole)) == sorted(map(str, everything.to_pylist()))
+            placed_as_mysql_does(conn, schema, bounds, chunks)
+
+
+def placed_as_mysql_does(
+    conn: seam.Connection, schema: TableSchema, bounds: list[seam.Key], chunks: list[pa.Table]
+) -> None:
+    """Who judges changes in `exact` must place each key where MySQL placed it, by itself and by asking."""
+    ranges = KeyRanges(schema.key_columns, bounds)
+    for number, chunk in enumerate(chunks):
+        keys = chunk.select(schema.key)
+        found = ranges.find(keys, lambda bounds, keys: seam.locate(conn, schema, bounds, keys))
+        assert found.tolist() == [number] * chunk.num_rows
+        texts = [ranges.as_text(key) for key in zip(*keys.to_pydict().values(), strict=True)]
+        assert seam.locate(conn, schema, bounds, texts) == [number] * chunk.num_rows
+
+
+def test_keys_of_mariadbs_own_types_are_chunked_too(
+    mariadb: MariaDB, fresh_database: Callable[[Database], str]
+) -> None:
+    name = fresh_database(mariadb)
+    uuids = (
+        "00000000-0000-0000-0000-000000000001",
+        "11111111-1111-1111-1111-0000000000ff",
+        "ffffffff-0000-1000-8000-0",
+    )
+    for kind, values in {
+        "UUID": (*uuids[:2], uuids[2].ljust(36, "0")),
+        "INET6": ("::1", "fe80::1", "::ffff:1.2.3.4"),
+    }.items():
+        rows = ",".join(f"('{value}')" for value in values)
+        mariadb.execute(
+            f"CREATE TABLE {name}.{kind} (k {kind} PRIMARY KEY)", f"INSERT INTO {name}.{kind} VALUES {rows}"
+        )
+        with connected(mariadb) as (conn, _):
+            schema = seam.table_schema(conn, f"{name}.{kind}")
+            bounds = bounds_of(conn, schema, 1)
+            assert len(bounds) == 2
+            chunks = [rows_of(conn, schema, *ends) for ends in zip([None, *bounds], [*bounds, None], strict=True)]
+            placed_as_mysql_does(conn, schema, bounds, chunks)
+
+
+def test_a_chunk_of_a_composite_or_text_key_is_read_by_range_of_the_index(source: Database, database: str) -> None:
+    source.execute(
+        f"CREATE TABLE {database}.t (a VARCHAR(9) CHARACTER SET latin1, b INT, v CHAR(200), PRIMARY KEY (a, b))",
+        f"INSERT INTO {database}.t WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 900)"
+        " SELECT CONCAT('k', i MOD 30), i, 'x' FROM n",
+        f"ANALYZE TABLE {database}.t",
+    )
+    with connected(source) as (conn, of):
+        schema = seam.table_schema(conn, f"{database}.t")
+        plan = explained(conn, of, seam.select_rows(schema, ("k20", "20"), ("k21", "400")))
+        assert plan["type"] == "range"
+        assert plan["key"] == "PRIMARY"
+        assert int(plan["rows"]) < 200
+
+
+def test_a_value_that_is_none_of_its_column_gets_into_no_statement(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.t (a INT, b DATE, c VARBINARY(9), PRIMARY KEY (a, b, c))")
+    with connected(source) as (conn, _):
+        schema = seam.table_schema(conn, f"{database}.t")
+    for key in (
+        ("1 OR 1", "2020-01-01", {"hex": "00"}),
+        ("1", "' OR 1", {"hex": "00"}),
+        ("1", "2020-01-01", {"hex": "' OR 1"}),
+    ):
+        with pytest.raises(ProtocolError, match="no value of the key column"):
+            seam.select_rows(schema, key, None)
+
+
+# --- preflight --------------------------------------------------------------------------------------------------------
+
+
+def pipeline(
+    server: Database, tables: str, user: str | None = None, start: str = "initial", chunks: str = "replay"
+) -> str:
+    return f"""
+name: shop
+source: {{host: 127.0.0.1, port: {server.port}, user: {user or server.user}, password_env: SHOP_PASSWORD}}
+tables: ["{tables}"]
+start: {start}
+snapshot: {{chunks: {chunks}}}
+sink: {{type: iceberg, warehouse: /nowhere}}
+"""
+
+
+@pytest.fixture
+def password(monkeypatch: pytest.MonkeyPatch, source: Database) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", source.password)
+
+
+@pytest.mark.usefixtures("password")
+def test_a_sound_source_has_no_faults(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
+    for start in ("initial", "latest", "earliest"):
+        seam.preflight(parse(pipeline(source, f"{database}.*", start=start)))
+    high = seam.flushed(parse(pipeline(source, f"{database}.*")))
+    with connected(source) as (conn, of):
+        assert high.server == of.identity
+        assert high.file_position <= seam.flushed_position(conn, of)
+
+
+@pytest.mark.usefixtures("password")
+def test_a_list_of_tables_that_matches_nothing_is_a_fault(source: Database) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.\* matches none of the tables"):
+        seam.preflight(parse(pipeline(source, "nowhere.*")))
+
+
+@pytest.mark.usefixtures("password")
+def test_a_start_that_is_purged_is_a_fault(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
+    with pytest.raises(ConfigError, match="start: "):
+        seam.preflight(parse(pipeline(source, f"{database}.*", start="{file: binlog.999999, position: 4}")))
+
+
+def test_exact_chunks_on_mysql_without_gtids_are_a_fault(
+    mysql_nogtid: MySQL, fresh_database: Callable[[Database], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", mysql_nogtid.password)
+    name = fresh_database(mysql_nogtid)
+    mysql_nogtid.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    with pytest.raises(ConfigError, match="exact needs GTIDs"):
+        seam.preflight(parse(pipeline(mysql_nogtid, f"{name}.*", chunks="exact")))
+
+
+@pytest.mark.usefixtures("password")
+def test_all_faults_of_settings_and_grants_come_in_one_list_with_their_remedies(
+    source: Database, database: str
+) -> None:
+    source.execute(
+        f"CREATE TABLE {database}.t (id INT PRIMARY KEY)",
+        f"CREATE TABLE {database}.secret (id INT PRIMARY KEY)",
+        f"CREATE USER poor_{database}@'%' IDENTIFIED BY '{source.password}'",
+        f"GRANT SELECT ON {database}.t TO poor_{database}@'%'",
+        f"GRANT INSERT ON {database}.secret TO poor_{database}@'%'",
+        "SET GLOBAL binlog_format = 'MIXED'",
+        "SET GLOBAL binlog_row_image = 'MINIMAL'",
+        "SET GLOBAL binlog_row_metadata = 'MINIMAL'",
+    )
+    try:
+        with pytest.raises(ConfigError) as caught:
+            seam.preflight(parse(pipeline(source, f"{database}.*", user=f"poor_{database}")))
+    finally:
+        source.execute(
+            f"DROP USER poor_{database}@'%'",
+            "SET GLOBAL binlog_format = 'ROW'",
+            "SET GLOBAL binlog_row_image = 'FULL'",
+            "SET GLOBAL binlog_row_metadata = 'FULL'",
+        )
+    remedies = [
+        "SET GLOBAL binlog_format = 'ROW'",
+        "SET GLOBAL binlog_row_image = 'FULL'",
+        "SET GLOBAL binlog_row_metadata = 'FULL'",
+        f"GRANT {'REPLICATION CLIENT' if source.flavour == 'mysql' else 'BINLOG MONITOR'} ON *.* TO",
+        "GRANT REPLICATION SLAVE ON *.* TO",
+        *(["GRANT XA_RECOVER_ADMIN ON *.* TO"] if source.flavour == "mysql" else []),
+        f"GRANT SELECT ON `{database}`.* TO",
+    ]
+    assert len(caught.value.faults) == len(remedies)
+    for remedy, fault in zip(remedies, caught.value.faults, strict=True):
+        assert remedy in fault
+
+
+@pytest.mark.parametrize("make", [MariaDB, MySQL])
+def test_a_server_without_binlog_or_with_a_filtered_one_is_a_fault(make: type[Database]) -> None:
+    # MySQL writes a binlog unless it is told not to, MariaDB only if told to
+    options = {"log_bin": None} if make is MariaDB else {"log_bin": None, "disable_log_bin": True}
+    with make(**options) as server, connected(server) as (conn, _):  # type: ignore[arg-type]
+        assert [fault for fault in seam.faults(conn) if "log_bin is off" in fault]
+    with make(binlog_ignore_db="shop") as server, connected(server) as (conn, _):
+        assert ["binlog-ignore-db=shop" in fault for fault in seam.faults(conn)] == [True]
+
+
+def test_a_position_between_no_two_events_is_refused_by_mariadb(mariadb: MariaDB) -> None:
+    with connected(mariadb) as (conn, of), pytest.raises(SourceLost, match="no event that begins or ends"):
+        seam.position_at(conn, of, FilePosition(seam.flushed_position(conn, of).file, 10**9))
