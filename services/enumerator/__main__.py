@@ -257,7 +257,7 @@ class Pipeline:
         return EpochOpened(epoch=order.epoch, part=part)
 
     async def _sweep(self) -> None:
-        """Remove what earlier epochs left and no entry names. Housekeeping: the next epoch's does what this one can't."""
+        """Remove what earlier epochs left and no entry names. What this one can't remove, the next one will."""
         with suppress(Unavailable):
             removed = await asyncio.to_thread(self.store.sweep)
             log.info("swept %d files of earlier epochs of %s", len(removed), self.name)

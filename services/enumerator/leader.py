@@ -95,7 +95,7 @@ class EpochFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointAsked(Event):
-    """A person wants a kept checkpoint; its entry carries `request`. `last`: the pipeline stops, so no more after it."""
+    """A person wants a kept checkpoint, whose entry carries `request`; `last`: the pipeline stops, none may follow."""
 
     request: str
     last: bool = False
@@ -260,7 +260,7 @@ class Leader:
         return [*over, ReadJournal()]
 
     def _over(self) -> list[Effect]:
-        """End the present epoch here, and with it the checkpoint in flight; who asked for that one still waits for one."""
+        """End the present epoch, and with it the checkpoint in flight; who asked for that one still waits for one."""
         over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in ("opening", "leading") else []
         if self.in_flight is not None and self.in_flight[1] is not None:
             self.requests.insert(0, self.in_flight[1])

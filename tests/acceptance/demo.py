@@ -29,6 +29,7 @@ from typing import Any
 
 import redis
 import yaml
+from pymysql.constants import FIELD_TYPE
 from rich.console import Console
 from rich.table import Table
 
@@ -202,8 +203,11 @@ def compare(demo: Demo, n: int, applied: dict[str, int]) -> tuple[int, int]:
         for table, definition in flights.TABLES.items():
             key = definition.rsplit("PRIMARY KEY (", 1)[-1].rstrip(")").split(", ")
             key = key if "PRIMARY KEY (" in definition else [definition.split(" ", 1)[0]]
-            cursor.execute(f"SELECT * FROM {table}")
+            cursor.execute(f"SELECT * FROM {table} LIMIT 0")
             names = [column[0] for column in cursor.description]
+            # the text protocol prints six digits of a FLOAT
+            exact = [f"CAST({c[0]} AS DOUBLE)" if c[1] == FIELD_TYPE.FLOAT else c[0] for c in cursor.description]
+            cursor.execute(f"SELECT {', '.join(exact)} FROM {table}")
             source = by_key(names, key, cursor.fetchall())
             frame = spark.sql(f"SELECT * FROM lake.{flights.SCHEMA}.{table} VERSION AS OF 'checkpoint_{n}'")
             columns = frame.toArrow().to_pydict()
