@@ -1,0 +1,159 @@
+"""`python -m tests.bench` (`make bench`): one JSON line a measurement on stdout, what happens on stderr.
+
+| name | measured |
+|---|---|
+| `select_to_arrow` | the chunks of a table to Arrow, one process; CPU of the client |
+| `binlog_to_arrow` | a backlog of updates to Arrow, in transactions of 1, of 100, and one of all; CPU of the client |
+| `snapshot_to_iceberg` | Spark warm; from the pipeline's definition to `main` of the table in the lake |
+| `changes_to_iceberg` | a backlog of distinct random keys, from the start of the enumerators to `main` at its end |
+| `freshness` | 1,000 single-row transactions a second: from the return of the commit to `main`, p50 and p99 |
+
+All servers and files are the bench's own, and gone at its end. CPU is that of all processes of Cutline (Python, JVM,
+Redis), the source's server apart. About 15 minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from common import mysql
+from tests.bench.customer import Changes, Transactions, load
+from tests.bench.mesh import Mesh
+from tests.bench.pipelines import copied
+from tests.bench.readers import Figures, binlog_to_arrow, in_a_fresh_process, place, select_to_arrow
+from tests.servers import Database, MariaDB, Missing, MySQL
+
+NAMES = ("select_to_arrow", "binlog_to_arrow", "snapshot_to_iceberg", "changes_to_iceberg", "freshness")
+ROWS = 5_000_000
+TABLE = "tpcds.customer"
+FRESH_TABLE = "fresh.customer"
+FRESH_ROWS = 1_000_000
+FRESH_PER_SECOND = 1000
+FRESH_SECONDS = 60.0
+INTERVALS_SECONDS = (10.0, 1.0)
+BACKLOG_ROWS = 1_000_000
+_BINLOG: tuple[tuple[Transactions, int], ...] = ((1, 200_000), (100, 300_000), ("bulk", 500_000))
+
+
+class Bench:
+    """One run on one server."""
+
+    def __init__(self, server: Database, rows: int, only: frozenset[str], folder: Path) -> None:
+        self.server, self.rows, self.only, self.folder = server, rows, only, folder
+        self.source = mysql.Source(host=server.host, port=server.port, user=server.user, password=server.password)
+        self._begun = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Tell what happens."""
+        print(f"[{time.monotonic() - self._begun:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    def tell(self, name: str, figures: Figures, load_before: float, **variant: object) -> None:
+        """Print one measurement."""
+        server = f"{self.server.name} {self.server.version}"
+        line = {"name": name, **variant, **figures, "server": server, "load_before": round(load_before, 2)}
+        print(json.dumps(line), flush=True)
+
+    def run(self) -> None:
+        """Measure what was asked for, in the order of NAMES."""
+        if self.only != {"freshness"}:
+            self.say(f"loads {self.rows:,} rows into {TABLE}")
+            load(self.server, TABLE, self.rows)
+        changes = None
+        if self.only & {"binlog_to_arrow", "changes_to_iceberg"}:
+            changes = Changes(self.server, TABLE, self.rows)
+        if "select_to_arrow" in self.only:
+            before = os.getloadavg()[0]
+            self.tell("select_to_arrow", in_a_fresh_process(select_to_arrow, self.source, TABLE), before)
+        if "binlog_to_arrow" in self.only and changes is not None:
+            self.binlog(changes)
+        if self.only & {"snapshot_to_iceberg", "changes_to_iceberg", "freshness"}:
+            with Mesh(self.server, self.folder) as mesh:
+                self.say("warms Spark up")
+                mesh.warm()
+                if self.only & {"snapshot_to_iceberg", "changes_to_iceberg"}:
+                    self.iceberg(mesh, changes if "changes_to_iceberg" in self.only else None)
+                if "freshness" in self.only:
+                    self.freshness(mesh)
+
+    def binlog(self, changes: Changes) -> None:
+        """Backlogs of three kinds, each read alone."""
+        for transactions_of, count in _BINLOG:
+            count = min(count, self.rows)
+            begin = place(self.source)
+            changes.write(count, transactions_of)
+            end, before = place(self.source), os.getloadavg()[0]
+            figures = in_a_fresh_process(binlog_to_arrow, self.source, TABLE, begin, end)
+            if figures["rows"] != count:
+                raise RuntimeError(f"{count} changes were written, {figures['rows']} were read")
+            self.tell("binlog_to_arrow", figures, before, transactions_of=transactions_of)
+
+    def iceberg(self, mesh: Mesh, changes: Changes | None) -> None:
+        """The snapshot, then backlogs on the same pipeline."""
+        with copied(mesh, "customer", TABLE) as one:
+            self.say(f"copies {TABLE}")
+            before = os.getloadavg()[0]
+            figures = one.snapshot(self.rows)
+            if "snapshot_to_iceberg" in self.only:
+                self.tell("snapshot_to_iceberg", figures, before)
+            if changes is None:
+                return
+            count = min(BACKLOG_ROWS, self.rows // 5)
+            for transactions_of in (100, 1):
+                self.say(f"writes and drains {count:,} changes in transactions of {transactions_of}")
+                before = os.getloadavg()[0]
+                figures = one.drain(changes, count, transactions_of, self.source)  # type: ignore[arg-type]
+                self.tell(
+                    "changes_to_iceberg", figures, before, transactions_of=transactions_of, rows_of_table=self.rows
+                )
+
+    def freshness(self, mesh: Mesh) -> None:
+        """A steady stream of changes, by the checkpoint interval."""
+        rows = min(FRESH_ROWS, self.rows)
+        load(self.server, FRESH_TABLE, rows)
+        for seconds in INTERVALS_SECONDS:
+            with copied(mesh, f"fresh-{seconds:.0f}", FRESH_TABLE, checkpoint={"interval_seconds": seconds}) as one:
+                one.snapshot(rows)
+                self.say(f"follows {FRESH_PER_SECOND:,} changes a second, a checkpoint each {seconds:.0f} s")
+                before = os.getloadavg()[0]
+                figures = one.follow(rows=rows, per_second=FRESH_PER_SECOND, seconds=FRESH_SECONDS)
+                self.tell("freshness", figures, before, interval_seconds=seconds, rows_of_table=rows)
+
+
+def main() -> int:
+    """Run the bench; exit code 0 if everything asked for was measured and the lake was right each time."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows of the snapshot's table (default 5,000,000)")
+    parser.add_argument("--only", default=",".join(NAMES), help=f"some of {','.join(NAMES)}")
+    parser.add_argument("--server", choices=["mysql", "mariadb"], default="mysql")
+    arguments = parser.parse_args()
+    only = frozenset(arguments.only.split(","))
+    if unknown := only - set(NAMES):
+        parser.error(f"there is no measurement {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and folders go
+    own = {"innodb_buffer_pool_size": "2G", "max_binlog_size": "1G"}
+    server = (
+        MySQL(innodb_redo_log_capacity="1G", **own)
+        if arguments.server == "mysql"
+        else MariaDB(innodb_log_file_size="1G", **own)
+    )
+    try:
+        with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder, server:
+            Bench(server, arguments.rows, only, Path(folder)).run()
+    except Missing as reason:
+        print(f"bench: {reason}", file=sys.stderr)
+        return 1
+    except RuntimeError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""The mesh as `cutline run` starts it, but in groups, so that a clock can start between Spark and the pipeline.
+
+`Mesh` owns a Redis and three groups of processes (the same modules, counts and settings): "spark", "workers" (readers,
+writers, control), "enumerators". `Watch` tells, from the lake's catalogue alone, what a reader of the lake would see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from common.config import PipelineConfig, parse
+from common.positions import Position
+from common.store import PipelineStore, Store
+from services.lake import CATALOG_FILE
+from services.standalone import Child, Supervisor
+from tests.bench.customer import COLUMNS
+from tests.bench.meter import Meter
+from tests.servers import CDC_PASSWORD, CDC_USER, Database, Redis
+
+T = TypeVar("T")
+
+READERS = WRITERS = 2
+LONGEST_SECONDS = 600.0
+POLL_SECONDS = 0.02
+_PASSWORD = "CUTLINE_BENCH_PASSWORD"
+_WARM = "warm"
+_WARM_ROWS = 40_000
+
+
+class Mesh:
+    """Processes and pipelines of one bench in `folder`; what runs is ended with the `with` block."""
+
+    def __init__(self, server: Database, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.store = Store(f"file://{folder / 'store'}")
+        self.redis = Redis(maxmemory="512mb", maxmemory_policy="noeviction")
+        self._groups: dict[str, Supervisor] = {}
+
+    def __enter__(self) -> Mesh:
+        (self.folder / "logs").mkdir()
+        (self.folder / "tmp").mkdir()
+        self.store.prepare()
+        self.redis.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop("enumerators", "workers", "spark")
+        self.redis.close()
+
+    def start(self, *groups: str) -> None:
+        """Start these groups; they need a second or two, see `ready`."""
+        for group in groups:
+            modules = {
+                "spark": [("spark-writer", "spark_writer")],
+                "enumerators": [(f"enumerator-{i}", "services.enumerator") for i in range(2)],
+                "workers": [
+                    *((f"reader-{i}", "services.reader") for i in range(READERS)),
+                    *((f"writer-{i}", "services.writer") for i in range(WRITERS)),
+                    ("control", "services.control"),
+                ],
+            }[group]
+            environ = os.environ | {
+                "CUTLINE_REDIS_URL": self.redis.url,
+                "CUTLINE_STORE_URL": f"file://{self.folder / 'store'}",
+                "CUTLINE_API_PORT": "0",
+                "CUTLINE_READERS": str(READERS),
+                "CUTLINE_WRITERS": str(WRITERS),
+                "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+                "PYTHONUNBUFFERED": "1",
+                "TMPDIR": str(self.folder / "tmp"),
+                "SPARK_LOCAL_DIRS": str(self.folder / "tmp"),
+                _PASSWORD: CDC_PASSWORD,
+            }
+            children = [
+                Child(
+                    name=name,
+                    command=[sys.executable, "-P", "-m", module],
+                    log=self.folder / "logs" / f"{name}.log",
+                )
+                for name, module in modules
+            ]
+            self._groups[group] = Supervisor(children, environ)
+        self._look()
+
+    def ready(self, *groups: str) -> None:
+        """Wait until the processes of these groups say in Redis that they are there."""
+        wanted = {pid for group in groups for pid in self._groups[group].pids().values()}
+        with self.redis.client() as client:
+
+            def there() -> bool:
+                bodies = [client.get(key) for key in client.scan_iter("cutline:service:*")]
+                return wanted <= {json.loads(body)["pid"] for body in bodies if body}
+
+            self.wait(f"the {' and '.join(groups)} are there", there)
+
+    def stop(self, *groups: str) -> None:
+        """End these groups by SIGTERM."""
+        for group in groups:
+            if (running := self._groups.pop(group, None)) is not None:
+                asyncio.run(running.stop())
+
+    def wait(self, what: str, holds: Callable[[], T], seconds: float = LONGEST_SECONDS) -> T:
+        """Poll until `holds()` is true and return it; RuntimeError after `seconds`, or if a process ended."""
+        deadline = time.monotonic() + seconds
+        looked = 0.0
+        while not (found := holds()):
+            now = time.monotonic()
+            if now > deadline:
+                raise RuntimeError(f"waited {seconds:.0f} s and it did not come true that {what}\n{self.logs()}")
+            if now - looked > 1.0:
+                self._look()
+                looked = now
+            time.sleep(POLL_SECONDS)
+        return found
+
+    def _look(self) -> None:
+        for group in self._groups.values():
+            if ended := group.tick(time.monotonic()):
+                raise RuntimeError(f"{'; '.join(ended)}\n{self.logs()}")
+
+    def logs(self, lines: int = 8) -> str:
+        """The end of each log that has something in it, and what the enumerator shows."""
+        told = []
+        for log in sorted((self.folder / "logs").glob("*.log")):
+            text = log.read_text(errors="replace").splitlines()
+            told += [f"{log.stem}: {line[:300]}" for line in text[-lines:]]
+        with contextlib.suppress(Exception), self.redis.client() as client:
+            for name in self.store.pipelines():
+                told.append(f"{name}: {client.hgetall(f'cutline:status:{name}')!r}"[:3000])
+        return "\n".join(told)
+
+    @contextlib.contextmanager
+    def metered(self) -> Iterator[Meter]:
+        """Measure all that runs, but the source's server."""
+        names = {pid: name for group in self._groups.values() for name, pid in group.pids().items()}
+        assert self.server.pid is not None
+        assert self.redis.pid is not None
+        names[self.redis.pid] = "redis"
+        with Meter(but={self.server.pid}, names=names) as meter:
+            # Processes that start meanwhile are known by name at the end.
+            yield meter
+            names.update({pid: name for group in self._groups.values() for name, pid in group.pids().items()})
+
+    # --- pipelines ---
+
+    def pipeline(self, name: str, tables: str, **more: Any) -> PipelineConfig:
+        """A pipeline file's content, checked."""
+        content = {
+            "name": name,
+            "source": {
+                "host": self.server.host, "port": self.server.port, "user": CDC_USER, "password_env": _PASSWORD,
+            },
+            "tables": [tables],
+            "sink": {"type": "iceberg", "warehouse": str(self.folder / f"lake-{name}")},
+            **more,
+        }  # fmt: skip
+        return parse(json.dumps(content), folder=self.folder)
+
+    def define(self, config: PipelineConfig) -> PipelineStore:
+        """Put the pipeline into the store: where enumerators run, this starts it."""
+        store = self.store.pipeline(config.name)
+        store.define(config.definition())
+        return store
+
+    def warm(self) -> None:
+        """Start Spark and let it publish a snapshot and changes of a table of the same shape; then only Spark runs.
+
+        The pipeline that did it is removed, so that nothing of it is measured later.
+        """
+        self.start("spark", "workers", "enumerators")
+        table = f"{_WARM}.customer"
+        self.server.execute(
+            f"CREATE DATABASE IF NOT EXISTS {_WARM}",
+            f"DROP TABLE IF EXISTS {table}",
+            f"CREATE TABLE {table} ({COLUMNS})",
+        )
+        numbers = [range(at, min(at + 2000, _WARM_ROWS)) for at in range(0, _WARM_ROWS, 2000)]
+        self.server.execute(
+            *(
+                f"INSERT INTO {table} (c_customer_sk, c_customer_id) VALUES {','.join(f'({n},{n})' for n in some)}"
+                for some in numbers
+            )
+        )
+        config = self.pipeline(_WARM, table, checkpoint={"interval_seconds": 1})
+        watch = Watch(config, self.define(config), table)
+        self.wait("the warm-up's snapshot is published", watch.look)
+        for round_ in range(6):
+            before = watch.look()
+            assert before is not None
+            self.server.execute(
+                f"UPDATE {table} SET c_birth_day = {round_} WHERE c_customer_sk % 20 = {round_}",
+                f"UPDATE {table} SET c_birth_day = {round_} WHERE c_customer_sk % 20 = {round_ + 6}",
+            )
+            self.wait(
+                "the warm-up's changes are published",
+                lambda before=before: (now := watch.look()) is not None and now["n"] >= before["n"] + 2,
+            )
+        watch.close()
+        self.forget(config)
+
+    def forget(self, config: PipelineConfig) -> None:
+        """End all but Spark, and remove the pipeline, so that nobody works for it any more."""
+        self.stop("enumerators", "workers")
+        shutil.rmtree(self.folder / "store" / config.name)
+        self.redis.flush()
+
+
+class Watch:
+    """What a reader of one table of the lake would be shown, by its catalogue and metadata file."""
+
+    def __init__(self, config: PipelineConfig, store: PipelineStore, table: str) -> None:
+        self._catalog = Path(config.sink.warehouse) / CATALOG_FILE
+        self._store = store
+        self._namespace, _, self._name = table.partition(".")
+        self._connection: sqlite3.Connection | None = None
+        self._location: str | None = None
+        self._shown: dict[str, Any] | None = None
+
+    def look(self) -> Mapping[str, Any] | None:
+        """The publication that `main` shows now; None before the first one."""
+        location = self.metadata_location()
+        if location is None or location == self._location:
+            return self._shown
+        metadata = json.loads(Path(location).read_text(encoding="utf-8"))
+        _, n = json.loads(metadata["properties"].get("cutline.published", "[0, 0]"))
+        if n and "main" in metadata["refs"]:
+            self._shown = self._store.publication(n)
+        self._location = location
+        return self._shown
+
+    def position(self) -> Position | None:
+        """The source's position that `main` shows; None before there is one."""
+        shown = self.look()
+        return Position.from_json(shown["position"]) if shown is not None and shown["position"] is not None else None
+
+    def metadata_location(self) -> str | None:
+        """The table's current metadata file; None while there is none."""
+        if self._connection is None:
+            if not self._catalog.exists():
+                return None
+            self._connection = sqlite3.connect(f"file:{self._catalog}?mode=ro", uri=True, timeout=5.0)
+        try:
+            found = self._connection.execute(
+                "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = ? AND table_name = ?",
+                (self._namespace, self._name),
+            ).fetchone()
+        except sqlite3.OperationalError:  # being made
+            return None
+        return str(found[0]).removeprefix("file://").removeprefix("file:") if found else None
+
+    def close(self) -> None:
+        """Close the catalogue."""
+        if self._connection is not None:
+            self._connection.close()

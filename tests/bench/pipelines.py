@@ -1,0 +1,163 @@
+"""`snapshot_to_iceberg`, `changes_to_iceberg`, `freshness`: whole pipelines, until a reader of the lake sees the rows.
+
+The clock is read when the catalogue's `main` shows the publication, looked at every 20 ms. Each ends with a comparison
+of the lake (read by PyIceberg, deletion vectors and all) with the source: count and sums over the columns that change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow.compute as pc
+from pyiceberg.table import StaticTable
+
+from common import mysql
+from common.config import PipelineConfig
+from common.positions import GtidSet, MariaGtid, Position
+from common.store import PipelineStore
+from tests.bench.customer import Changes, Stream, Transactions
+from tests.bench.mesh import Mesh, Watch
+from tests.bench.meter import Meter
+from tests.bench.readers import Figures, place
+from tests.servers import Database
+
+_SUMMED = ("c_customer_sk", "c_current_addr_sk", "c_last_review_date_sk")
+SETTLE_SECONDS = 15.0
+
+
+class Copied:
+    """One pipeline of the mesh for one table."""
+
+    def __init__(self, mesh: Mesh, name: str, table: str, **more: Any) -> None:
+        self.mesh, self.table = mesh, table
+        self.config: PipelineConfig = mesh.pipeline(name, table, **more)
+        self.store: PipelineStore = mesh.store.pipeline(name)
+        self.watch = Watch(self.config, self.store, table)
+
+    def snapshot(self, rows: int) -> Figures:
+        """Define the pipeline where all services wait for one; until the first publication."""
+        self.mesh.start("workers", "enumerators")
+        self.mesh.ready("spark", "workers", "enumerators")
+        with self.mesh.metered() as meter:
+            begun = time.perf_counter()
+            self.mesh.define(self.config)
+            self.mesh.wait("the snapshot is published", self.watch.look)
+            seconds = time.perf_counter() - begun
+        compare(self)
+        return _figures(rows, seconds, meter)
+
+    def drain(self, changes: Changes, count: int, transactions_of: Transactions, source: mysql.Source) -> Figures:
+        """Write a backlog while only Spark runs; from the start of the enumerators until `main` is at its end."""
+        self.mesh.stop("enumerators", "workers")
+        changes.write(count, transactions_of)
+        end = place(source)
+        self.mesh.start("workers")
+        self.mesh.ready("workers")
+
+        def reached() -> bool:
+            at = self.watch.position()
+            return at is not None and at.not_before(end)
+
+        with self.mesh.metered() as meter:
+            begun = time.perf_counter()
+            self.mesh.start("enumerators")
+            self.mesh.wait("the backlog is published", reached)
+            seconds = time.perf_counter() - begun
+        compare(self)
+        return _figures(count, seconds, meter)
+
+    def follow(self, *, rows: int, per_second: int, seconds: float) -> Figures:
+        """Changes at an even pace, after a snapshot; how long each took from its commit to `main`.
+
+        Those of the first SETTLE_SECONDS don't count.
+        """
+        at = self.watch.position()
+        assert at is not None
+        before = _commits(at)
+        stream = Stream(self.mesh.server, self.table, rows, per_second=per_second, seconds=SETTLE_SECONDS + seconds)
+        total = int(per_second * (SETTLE_SECONDS + seconds))
+        shown: list[tuple[float, int]] = []
+
+        def covered() -> bool:
+            if stream.failed is not None:
+                raise stream.failed
+            position = self.watch.position()
+            assert position is not None
+            if not shown or shown[-1][1] != _commits(position) - before:
+                shown.append((time.time(), _commits(position) - before))
+            return shown[-1][1] >= total
+
+        with self.mesh.metered() as meter:
+            stream.start()
+            self.mesh.wait("all changes are published", covered, 3 * (SETTLE_SECONDS + seconds) + 60)
+        compare(self)
+        returned = stream.returned
+        first = int(per_second * SETTLE_SECONDS)
+        late_ms, views = [], iter(shown)
+        when, upto = next(views)
+        for number in range(first, total):
+            while upto <= number:
+                when, upto = next(views)
+            late_ms.append(1000 * (when - returned[number]))
+        late_ms.sort()
+        figures = _figures(total, returned[-1] - returned[0], meter)
+        return figures | {
+            "changes_judged": len(late_ms),
+            "publications": len(shown) - 1,
+            "p50_ms": round(late_ms[len(late_ms) // 2]),
+            "p99_ms": round(late_ms[len(late_ms) * 99 // 100]),
+            "max_ms": round(late_ms[-1]),
+        }
+
+
+@contextmanager
+def copied(mesh: Mesh, name: str, table: str, **more: Any) -> Iterator[Copied]:
+    """A pipeline that is gone afterwards."""
+    one = Copied(mesh, name, table, **more)
+    try:
+        yield one
+    finally:
+        one.watch.close()
+    mesh.forget(one.config)
+
+
+def _commits(position: Position) -> int:
+    """How many transactions of the one server there is lie before a position."""
+    executed = position.executed
+    if isinstance(executed, GtidSet):
+        ends = [part.split("-") for sid in str(executed).split(",") for part in sid.split(":")[1:]]
+        return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
+    assert isinstance(executed, MariaGtid)
+    return int(str(executed).split("-")[2])
+
+
+def compare(one: Copied) -> None:
+    """RuntimeError if count or sums of the table in the lake are not the source's (which nobody writes to now)."""
+    sums = ", ".join(f"SUM({name})" for name in _SUMMED)
+    server: Database = one.mesh.server
+    ((*there,),) = server.execute(f"SELECT COUNT(*), {sums} FROM {one.table}")
+    here = [0] * (1 + len(_SUMMED))
+    location = one.watch.metadata_location()
+    assert location is not None
+    for batch in StaticTable.from_metadata(location).scan(selected_fields=_SUMMED).to_arrow_batch_reader():
+        here[0] += batch.num_rows
+        for at, name in enumerate(_SUMMED, start=1):
+            here[at] += pc.sum(batch[name]).as_py() or 0
+    if [int(value) for value in there] != here:
+        raise RuntimeError(f"the lake is not as the source: {one.table} has {there} (count, {sums}), the lake {here}")
+
+
+def _figures(rows: int, seconds: float, meter: Meter) -> Figures:
+    return {
+        "rows": rows,
+        "seconds": round(seconds, 2),
+        "rows_per_second": round(rows / seconds),
+        "cpu_seconds": round(meter.cpu_seconds, 2),
+        "rows_per_cpu_second": round(rows / meter.cpu_seconds),
+        "peak_rss_mib": round(meter.peak_rss_mib),
+        "peak_rss_mib_of": {name: round(mib) for name, mib in sorted(meter.peak_of.items())},
+        "cpu_seconds_of": {name: round(cpu, 2) for name, cpu in sorted(meter.cpu_of.items()) if cpu >= 0.05},
+    }

@@ -1,0 +1,123 @@
+"""`select_to_arrow` and `binlog_to_arrow`: the readers' two decoders alone, each in a fresh process.
+
+Nothing is done with the batches. CPU is that of the process (all threads, from the first statement on), so the server's
+is not in it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from common import mysql
+from common.config import SnapshotConfig
+from common.positions import High, Low, Position
+from services.enumerator.splitter import KeyRange, Splitter
+from services.reader.__main__ import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS
+from services.reader.binlog import BinlogCursor, Route
+from services.reader.chunk import ChunkEnd, read_chunk
+from services.reader.watermark import AgedPositions
+from tests.bench.meter import peak_mib
+
+Figures = dict[str, Any]
+
+
+def in_a_fresh_process(work: Callable[..., Figures], *arguments: Any) -> Figures:
+    """What `work` returns when it runs in a Python process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, arguments)
+
+
+def place(source: mysql.Source) -> Position:
+    """The end of the binlog of a server that nobody writes to at the moment."""
+    with closing(mysql.connect(source)) as connection:
+        server = mysql.server(connection)
+        at = mysql.flushed_position(connection, server)
+        if not server.mysql:
+            return mysql.position_at(connection, server, at)
+        gtids = str(mysql.gtid_executed(connection)) if server.gtid else ""
+    return Position(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._cpu, self._wall = time.process_time(), time.perf_counter()
+
+    def figures(self, rows: int) -> Figures:
+        cpu, wall = time.process_time() - self._cpu, time.perf_counter() - self._wall
+        return {
+            "rows": rows,
+            "seconds": round(wall, 2),
+            "rows_per_second": round(rows / wall),
+            "cpu_seconds": round(cpu, 3),
+            "rows_per_cpu_second": round(rows / cpu),
+            "peak_rss_mib": round(peak_mib(os.getpid())),
+        }
+
+
+def select_to_arrow(source: mysql.Source, table: str) -> Figures:
+    """Read all chunks of a table, one after the other, split as a pipeline does by default."""
+
+    def connect() -> mysql.Connection:
+        return mysql.connect(source)
+
+    with closing(connect()) as connection:
+        server = mysql.server(connection)
+        info = mysql.describe(connection, server, table)
+        low, high = mysql.key_range(connection, info.schema) or (0, 0)
+    splitter = Splitter(
+        table_id=table,
+        generation=1,
+        schema=info.schema,
+        chunk_rows=SnapshotConfig().chunk_rows,
+        estimate=info.rows,
+        row_bytes=info.row_bytes,
+        integer_key=info.integer_key,
+    )
+    splitter.wants()
+    splitter.ranged(KeyRange(low=low, high=high))
+    splits = splitter.take(1_000_000)
+    aged = AgedPositions()
+    clock, rows, ended = _Clock(), 0, 0
+    for split in splits:
+        for item in read_chunk(connect, split, mode="replay", aged=aged):
+            if isinstance(item, ChunkEnd):
+                ended += item.rows
+            else:
+                rows += item.num_rows
+    if rows != ended or not splitter.done:
+        raise RuntimeError(f"the chunks of {table} ended with {ended} rows, but gave {rows}")
+    return clock.figures(rows) | {"chunks": len(splits)}
+
+
+def binlog_to_arrow(source: mysql.Source, table: str, begin: Position, end: Position) -> Figures:
+    """Read a backlog of one table's changes, in the bites in which a reader takes it."""
+
+    def connect() -> mysql.Connection:
+        return mysql.connect(source)
+
+    with closing(connect()) as connection:
+        schema = mysql.table_schema(connection, table)
+    low = Low(server=begin.server, file=begin.file, offset=begin.offset, gtids=begin.gtids)
+    high = High(server=begin.server, file=begin.file, offset=begin.offset)
+    route = Route(table_id=table, generation=1, schema=schema, low=low, high=high)
+    clock, rows, reads, position = _Clock(), 0, 0, begin
+    with closing(BinlogCursor(connect, server_id=3_000_000_001)) as cursor:
+        while not position.not_before(end):
+            got = cursor.read(
+                position,
+                {table: route},
+                until=end,
+                max_rows=CHANGES_ROWS,
+                max_bytes=CHANGES_BYTES,
+                wait_seconds=CHANGES_WAIT_SECONDS,
+            )
+            if got.faults:
+                raise RuntimeError(f"the backlog can't be followed: {got.faults[0].cause}")
+            rows += sum(batch.batch.num_rows for batch in got.batches)
+            position, reads = got.position, reads + 1
+    return clock.figures(rows) | {"reads": reads}
