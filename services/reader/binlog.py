@@ -424,7 +424,7 @@ class BinlogCursor:
             return
         if until.server != self._server.identity:
             frames.stop_offset = 0
-        elif FilePosition(frames.file, 1 << 62) >= FilePosition(until.file, until.offset):
+        elif frames.file and FilePosition(frames.file, 1 << 62) >= FilePosition(until.file, until.offset):
             frames.stop_offset = until.offset if frames.file == until.file else 0
 
     def _taken(self, prefix: str, number: int) -> bool:
