@@ -276,7 +276,8 @@ class Position:
 
     `file` and `offset` are the start of the current transaction, or, at a transaction's end, the offset after it;
     `gtids` is the executed set then (canonical text of `GtidSet` or `MariaGtid`, '' if the source has none); `rows`
-    counts the row changes already taken inside the transaction that starts there, 0 at an end.
+    counts the row changes already taken inside the transaction that starts there, 0 at an end. A place that is known by
+    its GTIDs alone has `file` ''.
     """
 
     server: str
@@ -304,7 +305,7 @@ class Position:
         """Whether two cursors may meet here: both between transactions, at equal GTID sets (or file and offset)."""
         if self.inside or other.inside:
             return False
-        if self.server == other.server and self.file_position == other.file_position:
+        if self.server == other.server and self.file and self.file_position == other.file_position:
             return True
         return bool(self.gtids and other.gtids) and self.executed == other.executed
 
@@ -313,7 +314,7 @@ class Position:
 
         Within one server by file, offset and rows; across servers by GTID sets. SourceLost if they don't compare.
         """
-        if self.server == other.server:
+        if self.server == other.server and self.file and other.file:
             if self.file_position == other.file_position:
                 return self.rows >= other.rows
             return self.file_position > other.file_position
@@ -451,7 +452,7 @@ class High:
         Inside a transaction `position` names its start, so a transaction across this watermark does not count as taken.
         """
         _one_history(self.server, position.server)
-        return position.file_position >= self.file_position
+        return bool(position.file) and position.file_position >= self.file_position
 
     def fold(self, other: High) -> High:
         """The later of the two. NextGeneration if they are of different servers."""

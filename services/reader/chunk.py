@@ -97,23 +97,18 @@ def read_chunk(
         aged = aged or AgedPositions()
         low = _low(conn, server, aged)
         tally = _Tally()
-        try:
-            if mode == "replay" or not server.mysql:
-                for batch in _rows(conn, split, batch_bytes, tally):
-                    tally.add(batch)
-                    yield batch
-                high = _high(conn, server, low, aged)
-            else:
-                rows = pa.Table.from_batches(_rows(conn, split, batch_bytes, tally), schema=split.schema.arrow)
-                high = _high(conn, server, low, aged)
-                whole = overlay(rows, _window(conn, split, low, high, cursor), split.schema.key)
-                for batch in _batches(whole, batch_bytes):
-                    tally.add(batch)
-                    yield batch
-        except ValueError as error:  # of the decoder: was the table changed before the SELECT?
-            with closing(connect()) as other:
-                _same_table(other, split)
-            raise SourceLost(f"A row of {split.table_id} can't be read: {error}", split.table_id) from error
+        if mode == "replay" or not server.mysql:
+            for batch in _rows(connect, conn, split, batch_bytes, tally):
+                tally.add(batch)
+                yield batch
+            high = _high(conn, server, low, aged)
+        else:
+            rows = pa.Table.from_batches(_rows(connect, conn, split, batch_bytes, tally), schema=split.schema.arrow)
+            high = _high(conn, server, low, aged)
+            whole = overlay(rows, _window(conn, split, low, high, cursor), split.schema.key)
+            for batch in _batches(whole, batch_bytes):
+                tally.add(batch)
+                yield batch
         _same_table(conn, split)
         yield ChunkEnd(
             low=low,
@@ -197,14 +192,24 @@ class _Tally:
         self.sum = (self.sum + checksum_of(batch)) % 2**64
 
 
-def _rows(conn: mysql.Connection, split: SnapshotSplit, batch_bytes: int, tally: _Tally) -> Iterator[pa.RecordBatch]:
-    """The rows of the SELECT. ValueError if they are no rows of the split's schema."""
+def _rows(
+    connect: Callable[[], mysql.Connection],
+    conn: mysql.Connection,
+    split: SnapshotSplit,
+    batch_bytes: int,
+    tally: _Tally,
+) -> Iterator[pa.RecordBatch]:
     schema = split.schema
     decoder = ResultDecoder(schema)
     blocks = mysql.stream(conn, mysql.select_rows(schema, split.split_start, split.split_end))
     while not decoder.done:
-        with mysql.seam(schema.table_id, schema.table_id):
-            decoder.feed(next(blocks))
+        try:
+            with mysql.seam(schema.table_id, schema.table_id):
+                decoder.feed(next(blocks))
+        except ValueError as error:  # was the table changed before the SELECT?
+            with closing(connect()) as other:
+                _same_table(other, split)
+            raise SourceLost(f"A row of {schema.table_id} can't be read: {error}", schema.table_id) from error
         if decoder.size >= batch_bytes or decoder.done:
             batch = decoder.take()
             if batch is not None:
@@ -289,7 +294,7 @@ def _window(
     found: list[pa.Table] = []
     position, taken = Position(server=low.server, file="", offset=0, gtids=low.gtids), 0  # begin by GTID, not by file
     with closing(cursor()) as binlog:
-        while not (position.file and high.reached_by(position)):
+        while not high.reached_by(position):
             got = binlog.read(
                 position,
                 {table_id: route},

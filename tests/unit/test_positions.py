@@ -158,6 +158,15 @@ def test_cursors_meet_only_between_transactions() -> None:
     assert not at(100).same_place(at(100, server="s2"))
 
 
+def test_a_place_known_by_its_gtids_alone_compares_by_them_and_has_reached_no_file_position() -> None:
+    bare = at(0, file="", gtids=f"{A}:1-5")
+    assert bare.not_before(at(100, gtids=f"{A}:1-3"))
+    assert not at(100, gtids=f"{A}:1-3").not_before(bare)
+    assert bare.same_place(at(100, gtids=f"{A}:1-5"))
+    assert not bare.same_place(at(0, file="", gtids=f"{A}:1-6"))
+    assert not High(server="s1", file="b.000001", offset=4).reached_by(bare)
+
+
 def low(offset: int, gtids: str = "", *, file: str = "b.000001", server: str = "s1") -> Low:
     return Low(server=server, file=file, offset=offset, gtids=gtids)
 
