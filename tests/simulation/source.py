@@ -87,7 +87,7 @@ class Source:
         self.tables = tables
         self.ordered = flavour != MYSQL or rng.random() < 0.6
         self.servers = 1
-        self.number = rng.choice((1, 998, 999))
+        self.number = rng.choice((1, 998, 999, 999_998, 999_999))
         self.log: list[Txn] = []
         self.boundary: dict[tuple[str, int], int] = {}
         self.visible: State = {}
@@ -201,7 +201,7 @@ class Source:
         txn.file, txn.start = self.place
         if txn.kind == "rotate":
             self.number += 1
-            if self.number == 1000:
+            if self.number in (1000, 1_000_000):  # six digits are padded, the seventh is not
                 self.count["file numbers 999 to 1000"] += 1
             txn.end_file, txn.end = self._file(), 4
         else:

@@ -1,0 +1,246 @@
+"""Patches that break one rule of the algorithms each: (file, old text, new text). The sweep must fail for every one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One broken rule: what is replaced where (each old text stands once in its file), and how many seeds may be tried."""
+
+    rule: str
+    edits: tuple[tuple[str, str, str], ...]
+    seeds: int = 600
+
+
+CHANDY_LAMPORT = "common/chandy_lamport.py"
+POSITIONS = "common/positions.py"
+LEADER = "services/enumerator/leader.py"
+ENUMERATOR = "services/enumerator/machine.py"
+SPLITTER = "services/enumerator/splitter.py"
+READER = "services/reader/machine.py"
+WRITER = "services/writer/machine.py"
+CHAIN = "spark_writer/chain.py"
+SOURCE = "tests/simulation/source.py"
+
+
+def one(rule: str, file: str, old: str, new: str, seeds: int = 600) -> Mutant:
+    return Mutant(rule, ((file, old, new),), seeds)
+
+
+MUTANTS = (
+    one(
+        "a marker is sent after messages of a later step",
+        CHANDY_LAMPORT,
+        "        return effects\n\n    def _take",
+        "        late = [e for e in effects if isinstance(e, Send) and isinstance(e.message, Marker)]\n"
+        "        effects = [e for e in effects if e not in late] + getattr(self, \"_late\", [])\n"
+        "        self._late = late\n        return effects\n\n    def _take",
+    ),
+    one(
+        "a marker does not record what is in flight on its channel",
+        CHANDY_LAMPORT,
+        "            self._open[event.channel].append(event.message)",
+        "            pass",
+    ),
+    one(
+        "what comes after a channel's marker belongs to the checkpoint, until the last marker has come",
+        CHANDY_LAMPORT,
+        "after=self._after[event.channel])",
+        "after=min(self._after.values()))",
+    ),
+    one(
+        "who is refused a slot of the journal goes on",
+        LEADER,
+        "            case EntryRefused(slot=slot, nonce=nonce):\n                if nonce == self._wanted:",
+        "            case EntryRefused(slot=slot, nonce=nonce):\n                if True:",
+    ),
+    one(
+        "a slow write of a checkpoint is taken for the epoch proposed after it",
+        LEADER,
+        "return self._written(slot, now) if nonce == self._wanted else []",
+        "return self._written(slot, now)",
+        1500,
+    ),
+    one(
+        "a checkpoint in flight outlives its epoch",
+        LEADER,
+        "self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, False, None",
+        "self.process, self.enumerator, self._rescale, self._wanted = None, None, False, None",
+    ),
+    one(
+        "a savepoint that was asked for is forgotten with its epoch",
+        LEADER,
+        "            self.requests.insert(0, self.in_flight[1])",
+        "            pass",
+        1500,
+    ),
+    one(
+        "the channels' states are not restored",
+        ENUMERATOR,
+        "                    machine._at_begin += machine._recorded(channel, message)",
+        "                    pass",
+    ),
+    one(
+        "the orders that follow from a recorded report are not given in the new epoch",
+        ENUMERATOR,
+        "        return [effect for effect in effects if isinstance(effect, Send)]",
+        "        return []",
+        1500,
+    ),
+    one(
+        "splits that were out are not queued again by a restore",
+        ENUMERATOR,
+        "        machine.todo.extendleft(reversed(again))",
+        "        pass",
+    ),
+    one(
+        "reports accepted after a cut are forgotten when its entry is written",
+        ENUMERATOR,
+        "        self.accepted = {key: n for key, n in self.accepted.items() if key not in at_cut.accepted}",
+        "        self.accepted = {}",
+    ),
+    one(
+        "a table goes to the stream before its last chunk is reported",
+        ENUMERATOR,
+        "table.splits_done == table.splitter.made:",
+        "table.splits_done >= table.splitter.made - 1:",
+    ),
+    one(
+        "the watermarks of a table's chunks are not folded: its low is the last chunk's",
+        ENUMERATOR,
+        "            low = report.low if table.low is None else table.low.fold(report.low)",
+        "            low = report.low",
+    ),
+    one(
+        "the watermarks of a table's chunks are not folded: its high is the first chunk's",
+        ENUMERATOR,
+        "            high = report.high if table.high is None else table.high.fold(report.high)",
+        "            high = report.high if table.high is None else table.high",
+    ),
+    one(
+        "chunks of other columns than the table's are accepted",
+        ENUMERATOR,
+        "if table.schema is None or report.schema.hash != table.schema.hash:",
+        "if table.schema is None:",
+    ),
+    one("low watermarks fold as the union", POSITIONS, "str(left & right)", "str(left | right)"),
+    one(
+        "high watermarks fold as the earlier",
+        POSITIONS,
+        "return self if self.file_position >= other.file_position else other",
+        "return self if self.file_position <= other.file_position else other",
+    ),
+    one(
+        "binlog files are ordered as text",
+        POSITIONS,
+        "        return (number, self.offset) < (other_number, other.offset)",
+        "        return (self.file, self.offset) < (other.file, other.offset)",
+    ),
+    one(
+        "the first chunk begins at the smallest key that there was",
+        SPLITTER,
+        "None if self.made == 1 else self.next_start",
+        "self.next_start",
+    ),
+    one("a walked chunk begins where the one before it began", SPLITTER, '("walk", end)', '("walk", self.next_start)'),
+    Mutant(
+        "a chunk's end and its report go out in two steps",
+        (
+            (
+                READER,
+                "            ends = [Send(receiver=writer, message=end), Send(receiver=ENUMERATOR, message=report)]",
+                "            ends = [Send(receiver=writer, message=end)]\n"
+                "            self._apart = [*getattr(self, \"_apart\", []), Send(receiver=ENUMERATOR, message=report)]",
+            ),
+            (
+                READER,
+                "            case Ticked():\n                return []",
+                "            case Ticked():\n                apart, self._apart = getattr(self, \"_apart\", []), []\n                return apart",
+            ),
+        ),
+    ),
+    one(
+        "a split that is being read is given back",
+        READER,
+        "                if not any(s.split_id == split_id and s.attempt == attempt for s in self.queue):\n                    return []",
+        "                if False:\n                    return []",
+    ),
+    one("a table joins main though main has passed its low", READER, "            if passed:\n", "            if False:\n"),
+    one(
+        "a table is let in while main is being read",
+        READER,
+        "        if main.asked or main.position.inside:\n            return []\n        late",
+        "        if main.position.inside:\n            return []\n        late",
+    ),
+    one(
+        "a round starts from the first table's low, not the lowest",
+        READER,
+        "                low = low.fold(table.low)",
+        "                pass",
+        2000,
+    ),
+    one(
+        "cursors meet at unequal places",
+        READER,
+        "            met = catch_up.position.same_place(main.position)",
+        "            met = True",
+    ),
+    one(
+        "a cut inside a transaction is not marked so",
+        READER,
+        '            "inside": any(c.position.inside for c in self.cursors.values()),',
+        '            "inside": False,',
+    ),
+    one(
+        "each cursor counts its own changes",
+        READER,
+        "        self.seq += event.rows",
+        "        self.seq += event.rows if event.cursor == MAIN else 0",
+    ),
+    one(
+        "a table is live before main has reached its highest high",
+        READER,
+        "            if not table.high.reached_by(position):\n                return []",
+        "            table.high.reached_by(position)",
+    ),
+    one(
+        "the count of changes begins anew with an epoch",
+        READER,
+        'self.seq, self.hold_main, self.stopped = state["seq"],',
+        "self.seq, self.hold_main, self.stopped = 0,",
+    ),
+    one(
+        "a writer stages what came after the marker with the checkpoint",
+        WRITER,
+        "        changes = tuple(file for file in self.changes if file.after < checkpoint)",
+        "        changes = tuple(self.changes)",
+    ),
+    one(
+        "a chunk that ended after the marker belongs to the checkpoint",
+        WRITER,
+        "        chunks = tuple(file for after, file in self.ended if after < checkpoint)",
+        "        chunks = tuple(file for _, file in self.ended)",
+    ),
+    one(
+        "the Spark writer follows slots, not bases",
+        CHAIN,
+        "        last = base\n",
+        "        last = epoch - 1 or None\n",
+    ),
+    one(
+        "a checkpoint inside a transaction is published",
+        CHAIN,
+        '        if not entry["inside"]:',
+        "        if True:",
+    ),
+    one("a table is shown before it is live", CHAIN, '        if said["show"]:', "        if done is not None:"),
+    one(
+        "the low of MySQL is all that is flushed",
+        SOURCE,
+        "offset=4, gtids=str(self.executed))",
+        "offset=4, gtids=str(GtidSet.parse(\",\".join(t.gtid for t in self.log if t.gtid))))",
+    ),
+    one("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0"),
+)

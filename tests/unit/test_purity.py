@@ -1,0 +1,54 @@
+"""Pure files import nothing that waits, reads a clock, draws luck or touches the world outside."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PURE = (
+    "common/chandy_lamport.py",
+    "common/errors.py",
+    "common/machine.py",
+    "common/messages.py",
+    "common/positions.py",
+    "common/schema.py",
+    "services/enumerator/leader.py",
+    "services/enumerator/machine.py",
+    "services/enumerator/splitter.py",
+    "services/reader/machine.py",
+    "services/reader/watermark.py",
+    "services/writer/machine.py",
+    "spark_writer/chain.py",
+)
+LIBRARY = {
+    "__future__", "bisect", "collections", "dataclasses", "datetime", "decimal", "enum", "functools", "hashlib", "itertools",
+    "json", "math", "numpy", "operator", "pyarrow", "re", "types", "typing",
+}  # fmt: skip
+OWN = {path.removesuffix(".py").replace("/", ".") for path in PURE}
+CLOCKS = {"now", "today", "utcnow"}
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Every module that the file imports, wherever in it."""
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return names | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+
+
+@pytest.mark.parametrize("path", PURE)
+def test_a_pure_file_imports_only_pure_modules(path: str) -> None:
+    tree = ast.parse((ROOT / path).read_text())
+    foreign = {name for name in imported(tree) if name not in OWN and name.split(".")[0] not in LIBRARY}
+    assert not foreign, f"{path} imports {sorted(foreign)}"
+
+
+@pytest.mark.parametrize("path", PURE)
+def test_a_pure_file_neither_opens_waits_nor_asks_the_time(path: str) -> None:
+    tree = ast.parse((ROOT / path).read_text())
+    for node in ast.walk(tree):
+        assert not isinstance(node, ast.AsyncFunctionDef | ast.Await), f"{path} waits in line {node.lineno}"
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            assert name not in {"open", "print", "input", "exec", "eval", *CLOCKS}, f"{path}:{node.lineno} calls {name}"
