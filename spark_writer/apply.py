@@ -28,7 +28,7 @@ from common.store import PipelineStore
 from spark_writer.chain import Batch, Chain, Entry, Work, follow, next_batch, publication, shown
 from spark_writer.publications import Publications
 from spark_writer.staged import Staged, adopt, reduce, write_live
-from spark_writer.tables import Lake, LakeTable
+from spark_writer.tables import Change, Lake, LakeTable
 
 logger = logging.getLogger("cutline.spark_writer")
 Clock = Callable[[], float]
@@ -203,7 +203,7 @@ class Incarnation:
         reduced = reduce(self._store, changes, layout, one.truncated_at) if changes else None
         empty = fresh or truncated
 
-        def commit(change: Callable[[Any], Any], base: int | None) -> int:
+        def commit(change: Change, base: int | None) -> int:
             return table.commit(branch=self.branch, base=base, layout=layout, summary=summary, change=change)
 
         if empty and not chunks and reduced is not None:
@@ -212,8 +212,8 @@ class Incarnation:
         else:
             if empty:
                 head = commit(table.replace_all(chunks), head)
-            elif chunks or reduced is None:
-                head = commit(table.append(chunks), head)
+            elif head is not None and (chunks or reduced is None):
+                head = commit(table.append(head, chunks), head)
             if reduced is not None and head is not None:
                 deleted = table.positions(head, layout, reduced.keys)
                 added = write_live(self._store, changes, table, layout, reduced)

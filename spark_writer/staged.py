@@ -1,7 +1,7 @@
 """Staged files to data files of the lake: adopt chunks as they are, reduce changes to the last one a key.
 
 Work in proportion to a batch of staged rows is done here, by Arrow in the driver, in bounded memory: the batch's keys
-and one row group. What is in proportion to a table is Spark's (`LakeTable.positions`, compaction).
+and one row group. What is in proportion to a table is elsewhere: `LakeTable.positions`, compaction.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +20,8 @@ import pyarrow.parquet as pq
 from common.errors import ProtocolError
 from common.schema import FIELD_ID, META_FIELDS, TableSchema
 from common.store import PartRef, PipelineStore
-from spark_writer.tables import LakeTable, Layout, default_value, local_path, open_output
+from spark_writer.positions import local_path, opened
+from spark_writer.tables import LakeTable, Layout, default_value, open_output
 
 ROW_GROUP_ROWS = 200_000
 
@@ -50,7 +49,7 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
     """
     store.verify(PartRef.from_json(staged.record))
     path = store.location(staged.record["path"])
-    with _opened(path) as file:
+    with opened(path) as file:
         if file.metadata.num_rows != staged.record["rows"]:
             raise ProtocolError(f"{path} has {file.metadata.num_rows} rows, its record says {staged.record['rows']}")
         if _fits(file.schema_arrow, layout):
@@ -67,7 +66,7 @@ def reduce(store: PipelineStore, files: Sequence[Staged], layout: Layout, after:
     for staged in files:
         store.verify(PartRef.from_json(staged.record))
         columns = [_same_column(staged.schema, column.field_id) for column in layout.schema.key_columns]
-        with _opened(store.location(staged.record["path"])) as file:
+        with opened(store.location(staged.record["path"])) as file:
             if file.metadata.num_rows != staged.record["rows"]:
                 raise ProtocolError(
                     f"{staged.record['path']} has {file.metadata.num_rows} rows,"
@@ -94,7 +93,7 @@ def write_live(
 
     def groups() -> Iterator[pa.Table]:
         for staged in files:
-            with _opened(store.location(staged.record["path"])) as file:
+            with opened(store.location(staged.record["path"])) as file:
                 for group in _row_groups(file):
                     seq = group["_seq"].to_numpy()
                     at = np.minimum(np.searchsorted(reduced.live, seq), len(reduced.live) - 1)
@@ -176,15 +175,3 @@ def _reads_as(there: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_decimal(there) and pa.types.is_decimal(wanted):
         return bool(there.scale == wanted.scale and there.precision <= wanted.precision)
     return bool(there == wanted)
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[pq.ParquetFile]:
-    local = local_path(path)
-    with open(local, "rb") if local is not None else fsspec.open(path, "rb") as source:
-        try:
-            file = pq.ParquetFile(source)
-        except pa.ArrowInvalid as error:
-            raise ProtocolError(f"{path} is not a Parquet file ({error}); restore it from a backup") from error
-        with file:
-            yield file

@@ -16,8 +16,8 @@ Field ids: the lake's ids are the pipeline's (common/schema.py) plus an offset b
 gives an id another meaning; the offsets are the properties `cutline.offset.<generation>`. A staged file whose ids and
 types are the lake's is adopted as it is.
 
-A change deletes by deletion vector: Spark finds where the keys of a batch stand (`positions`), and the rows' new images
-are added in the same commit (`RowDelta`).
+A change deletes by deletion vector (spark_writer/positions.py finds where the keys of a batch stand), and the rows' new
+images are added in the same commit (`RowDelta`).
 """
 
 from __future__ import annotations
@@ -25,28 +25,35 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import struct
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, cast
-from urllib.parse import unquote, urlparse
 
 import fsspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from common.errors import ConfigError, ProtocolError, Unavailable
 from common.schema import FIELD_ID, Column, TableSchema, parse_type, split_table_id
+from spark_writer.positions import (
+    DRIVER_ROWS,
+    Contents,
+    DataFile,
+    by_arrow,
+    by_spark,
+    decode,
+    encode,
+    local_path,
+    merged,
+    without,
+)
 from spark_writer.session import CATALOG, catalog_file, first_line
 
 OWNER = "cutline.pipeline"
@@ -64,8 +71,10 @@ _PROPERTIES = {
     "history.expire.min-snapshots-to-keep": "1",
     "commit.retry.num-retries": "0",
 }
-_BROADCAST_KEYS = 4_000_000
-_RANGE_TYPES = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_string, pa.types.is_binary, pa.types.is_date)
+
+Files = dict[str, DataFile]
+Change = Callable[[Any], tuple[Any, Files]]
+"""Given Iceberg's Transaction, prepares an update in it; also says which data files the branch then has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +177,8 @@ class LakeTable:
     def __init__(self, lake: Lake, table_id: str, table: Any) -> None:
         """Made by `Lake`."""
         self.lake = lake
+        self.driver_rows = DRIVER_ROWS
+        self._contents: Contents | None = None
         self.table_id = table_id
         self.java = table
         self._jvm = lake.jvm
@@ -302,12 +313,12 @@ class LakeTable:
         base: int | None,
         layout: Layout,
         summary: Mapping[str, str],
-        change: Callable[[Any], Any],
+        change: Change,
     ) -> int:
         """Make one snapshot on `branch` and return its id.
 
         `base` is the branch's head as we know it; if there is no such branch it begins there (None: at nothing, or at
-        `main`, so `change` must then empty it). `change` gets Iceberg's Transaction and returns the update to commit.
+        `main`, so `change` must then empty it). `change` is one of `replace_all`, `append` and `upsert`.
         The snapshot has the schema of `layout`; the table's current schema changes only while there is no `main` that
         anybody could read.
         Raises Unavailable if the branch is not where we left it, or if somebody else commits at the same time.
@@ -332,7 +343,8 @@ class LakeTable:
             prepared = builder.setCurrentSchema(layout.java, highest).build()
             if prepared.changes().size():
                 inner.commit(inner.current(), prepared)
-            update = change(transaction).toBranch(branch)
+            update, files = change(transaction)
+            update.toBranch(branch)
             for key, value in summary.items():
                 update.set(key, value)
             update.commit()
@@ -341,111 +353,120 @@ class LakeTable:
                 end = builder_of(end).setCurrentSchema(start.currentSchemaId()).build()
             made = int(end.ref(branch).snapshotId())
             operations.commit(start, end)
+        self._contents = Contents(snapshot_id=made, files=files)
         return made
 
-    def replace_all(self, files: Sequence[Any]) -> Callable[[Any], Any]:
-        """Make the change that empties the branch and adds `files`."""
+    def replace_all(self, added: Sequence[Any]) -> Change:
+        """Make the change that empties the branch and adds data files."""
 
-        def change(transaction: Any) -> Any:
-            update = transaction.newOverwrite().overwriteByRowFilter(self._iceberg.expressions.Expressions.alwaysTrue())
-            for file in files:
-                update.addFile(file)
-            return update
+        def update(transaction: Any) -> tuple[Any, Files]:
+            overwrite = transaction.newOverwrite().overwriteByRowFilter(
+                self._iceberg.expressions.Expressions.alwaysTrue()
+            )
+            for file in added:
+                overwrite.addFile(file)
+            return overwrite, _described(added)
 
-        return change
+        return update
 
-    def append(self, files: Sequence[Any]) -> Callable[[Any], Any]:
-        """Make the change that adds `files`, which may be none."""
+    def append(self, base: int, added: Sequence[Any]) -> Change:
+        """Make the change that adds data files to those of snapshot `base`; they may be none."""
 
-        def change(transaction: Any) -> Any:
-            update = transaction.newAppend()
-            for file in files:
-                update.appendFile(file)
-            return update
+        def update(transaction: Any) -> tuple[Any, Files]:
+            append = transaction.newAppend()
+            for file in added:
+                append.appendFile(file)
+            return append, {**self.contents(base).files, **_described(added)}
 
-        return change
+        return update
 
-    def upsert(self, base: int, files: Sequence[Any], deleted: Mapping[str, Any]) -> Callable[[Any], Any]:
-        """Make the change that deletes rows by position (data file -> numpy array of positions) and adds `files`."""
+    def upsert(self, base: int, added: Sequence[Any], deleted: Mapping[str, Any]) -> Change:
+        """Make the change that deletes living rows of snapshot `base` (path -> positions) and adds data files."""
 
-        def change(transaction: Any) -> Any:
-            update = transaction.newRowDelta().validateFromSnapshot(base)
-            for file in files:
-                update.addRows(file)
-            if deleted:
-                written = self._deletion_vectors(base, deleted)
-                for old in written.rewrittenDeleteFiles():
-                    update.removeDeletes(old)
-                for new in written.deleteFiles():
-                    update.addDeletes(new)
-            return update
+        def update(transaction: Any) -> tuple[Any, Files]:
+            files = {**self.contents(base).files, **_described(added)}
+            delta = transaction.newRowDelta().validateFromSnapshot(base)
+            for file in added:
+                delta.addRows(file)
+            dead = {path: merged(self._dead(files[path]), places) for path, places in deleted.items()}
+            for path, vector in (self._write_vectors(dead) if dead else {}).items():
+                old = files[path]
+                if old.vector is not None:
+                    delta.removeDeletes(old.vector)
+                delta.addDeletes(vector)
+                files[path] = replace(old, vector=vector, dead=dead[path])
+            return delta, files
 
-        return change
+        return update
+
+    def contents(self, snapshot_id: int) -> Contents:
+        """Return the data files of a snapshot; planned by Iceberg once, then known from our own commits."""
+        if self._contents is None or self._contents.snapshot_id != snapshot_id:
+            files: dict[str, DataFile] = {}
+            with answered(f"the files of {self.table_id} could not be listed"):
+                planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
+                tasks = planned.iterator()
+                while tasks.hasNext():
+                    task = tasks.next()
+                    file, deletes = task.file(), task.deletes()
+                    path = str(file.location())
+                    vector = None if deletes.isEmpty() else deletes.get(0)
+                    files[path] = DataFile(path=path, rows=int(file.recordCount()), vector=vector)
+                planned.close()
+            self._contents = Contents(snapshot_id=snapshot_id, files=files)
+        return self._contents
 
     def positions(self, snapshot_id: int, layout: Layout, keys: pa.Table) -> dict[str, Any]:
-        """Find the rows of a snapshot that have one of `keys`: data file -> sorted numpy array of row positions.
+        """Find the living rows of a snapshot that have one of `keys`: path -> sorted numpy array of positions.
 
         `keys` has the columns `k0`, `k1`, ... in the order of the identity key and in the lake's types, each key once.
         """
-        if self.metadata().snapshot(snapshot_id).summary().get("total-records") == "0":
-            return {}
-        session = self.lake.session
-        there = self.metadata().schemasById().get(self.metadata().snapshot(snapshot_id).schemaId())
-        names = [
-            quoted(str(there.findColumnName(column.field_id + layout.offset))) for column in layout.schema.key_columns
-        ]
-        target: Any = session.read.format("iceberg").option("versionAsOf", str(snapshot_id)).load(self.spark_name)
-        first = keys.column("k0")
-        if any(test(first.type) for test in _RANGE_TYPES):
-            ends = pc.min_max(first).as_py()
-            low, high = (F.lit(bytearray(end) if isinstance(end, bytes) else end) for end in ends.values())
-            target = target.filter((F.col(names[0]) >= low) & (F.col(names[0]) <= high))
-        target = target.select(*(F.col(name).alias(f"t{at}") for at, name in enumerate(names)), "_file", "_pos")
-        wanted: Any = session.createDataFrame(keys)
-        if keys.num_rows <= _BROADCAST_KEYS:
-            wanted = F.broadcast(wanted)
-        condition = F.lit(True)
-        for at in range(len(names)):
-            condition = (
-                (F.col(f"t{at}") == F.col(f"k{at}")) if at == 0 else condition & (F.col(f"t{at}") == F.col(f"k{at}"))
-            )
-        with answered(f"the rows of {self.table_id} that changed could not be found"):
-            found = target.join(wanted, condition, "left_semi").select("_file", "_pos").toArrow()
-        return _by_file(found)
+        contents = self.contents(snapshot_id)
+        ids = tuple(column.field_id + layout.offset for column in layout.schema.key_columns)
+        if sum(file.rows for file in contents.files.values()) <= self.driver_rows:
+            found = by_arrow(contents, ids, keys)
+        else:
+            there = self.metadata().schemasById().get(self.metadata().snapshot(snapshot_id).schemaId())
+            names = tuple(quoted(str(there.findColumnName(number))) for number in ids)
+            with answered(f"the rows of {self.table_id} that changed could not be found"):
+                found = by_spark(self.lake.session, self.spark_name, snapshot_id, names, keys)
+        living = {}
+        for path, places in found.items():
+            fresh = without(places, self._dead(contents.files[path]))
+            if len(fresh):
+                living[path] = fresh
+        return living
 
-    def _deletion_vectors(self, base: int, deleted: Mapping[str, Any]) -> Any:
-        """Write one deletion vector a data file, with the old one's positions; return Iceberg's DeleteWriteResult."""
-        old = self._jvm.java.util.HashMap()
-        with_deletes = self.java.newScan().useSnapshot(base).planFiles()
-        tasks = with_deletes.iterator()
-        while tasks.hasNext():
-            task = tasks.next()
-            if not task.deletes().isEmpty() and (path := str(task.file().location())) in deleted:
-                old.put(path, self._read_vector(task.deletes().get(0)))
-        with_deletes.close()
+    def _dead(self, file: DataFile) -> Any:
+        if file.dead is None:
+            if file.vector is None:
+                file.dead = np.empty(0, np.int64)
+            else:
+                with answered(f"the deletion vector of {file.path} could not be read"):
+                    stream = self.java.io().newInputFile(file.vector.location()).newStream()
+                    try:
+                        stream.seek(file.vector.contentOffset())
+                        file.dead = decode(bytes(stream.readNBytes(int(file.vector.contentSizeInBytes()))))
+                    finally:
+                        stream.close()
+        return file.dead
+
+    def _write_vectors(self, dead: Mapping[str, Any]) -> dict[str, Any]:
+        """Write one deletion vector a data file (path -> sorted positions); return path -> Iceberg's DeleteFile."""
         deletes, scala = self._iceberg.deletes, self._jvm.scala.jdk.javaapi
-        known = scala.FunctionConverters.asJavaFunction(scala.CollectionConverters.asScala(old).withDefaultValue(None))
-        formats = self._iceberg.FileFormat
-        output = self._iceberg.io.OutputFileFactory.builderFor(self.java, 0, 0).format(formats.PUFFIN).build()
-        writer = deletes.BaseDVFileWriter(output, known)
-        for path, positions in deleted.items():
-            vector = deletion_vector(positions)
+        nothing = scala.CollectionConverters.asScala(self._jvm.java.util.HashMap()).withDefaultValue(None)
+        known = scala.FunctionConverters.asJavaFunction(nothing)
+        output = self._iceberg.io.OutputFileFactory.builderFor(self.java, 0, 0).format(self._iceberg.FileFormat.PUFFIN)
+        writer = deletes.BaseDVFileWriter(output.build(), known)
+        for path, places in dead.items():
+            vector = encode(places)
             described = self._iceberg.FileMetadata.deleteFileBuilder(self.java.spec()).ofPositionDeletes()
             described = described.withFormat("puffin").withPath(path).withFileSizeInBytes(len(vector))
             described = described.withReferencedDataFile(path).withContentOffset(0).withContentSizeInBytes(len(vector))
-            index = deletes.PositionDeleteIndex.deserialize(vector, described.withRecordCount(len(positions)).build())
+            index = deletes.PositionDeleteIndex.deserialize(vector, described.withRecordCount(len(places)).build())
             writer.delete(path, index, self.java.spec(), None)
         writer.close()
-        return writer.result()
-
-    def _read_vector(self, file: Any) -> Any:
-        stream = self.java.io().newInputFile(file.location()).newStream()
-        try:
-            stream.seek(file.contentOffset())
-            content = stream.readNBytes(int(file.contentSizeInBytes()))
-        finally:
-            stream.close()
-        return self._iceberg.deletes.PositionDeleteIndex.deserialize(content, file)
+        return {str(file.referencedDataFile()): file for file in writer.result().deleteFiles()}
 
     # Commits that readers see
 
@@ -479,6 +500,12 @@ class LakeTable:
             if made.changes().size():
                 operations.commit(base, made)
         return True
+
+
+def _described(added: Sequence[Any]) -> Files:
+    return {
+        path: DataFile(path=path, rows=int(file.recordCount())) for file in added for path in [str(file.location())]
+    }
 
 
 # Values
@@ -543,62 +570,7 @@ def _moment(text: str, zone: str | None) -> datetime:
     return datetime.fromisoformat(text + "+00:00" if zone else text)
 
 
-def deletion_vector(positions: Any) -> bytes:
-    """Serialize sorted distinct row positions as an Iceberg deletion vector (length, magic, 64-bit Roaring, CRC-32)."""
-    positions = positions.astype(np.uint64)
-    high = positions >> np.uint64(32)
-    parts = []
-    keys = np.unique(high)
-    for key in keys:
-        parts += [struct.pack("<I", int(key)), _roaring(positions[high == key] & np.uint64(0xFFFFFFFF))]
-    body = struct.pack("<IQ", 1681511377, len(keys)) + b"".join(parts)
-    return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
-
-
-def _roaring(values: Any) -> bytes:
-    """32-bit Roaring in the portable form: sorted arrays up to 4,096 values a container, bit maps above."""
-    keys, starts = np.unique(values >> np.uint64(16), return_index=True)
-    head, bodies = [struct.pack("<II", 12346, len(keys))], []
-    for key, low in zip(keys, np.split(values & np.uint64(0xFFFF), starts[1:]), strict=True):
-        head.append(struct.pack("<HH", int(key), len(low) - 1))
-        if len(low) <= 4096:
-            bodies.append(low.astype("<u2").tobytes())
-        else:
-            bits = np.zeros(65536, np.uint8)
-            bits[low] = 1
-            bodies.append(np.packbits(bits, bitorder="little").tobytes())
-    at = 8 + 8 * len(keys)
-    for body in bodies:
-        head.append(struct.pack("<I", at))
-        at += len(body)
-    return b"".join([*head, *bodies])
-
-
-def _by_file(found: pa.Table) -> dict[str, Any]:
-    """Group (`_file`, `_pos`) rows: file -> sorted distinct positions."""
-    if not found.num_rows:
-        return {}
-    encoded = found.column("_file").combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    codes = encoded.indices.to_numpy()
-    places = found.column("_pos").to_numpy()
-    order = np.lexsort((places, codes))
-    codes, places = codes[order], places[order]
-    starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    groups = np.split(places, starts[1:])
-    paths = encoded.dictionary.to_pylist()
-    return {paths[codes[start]]: np.unique(group) for start, group in zip(starts, groups, strict=True)}
-
-
 # Files
-
-
-def local_path(path: str) -> str | None:
-    """Return the local path of `file:` addresses and plain paths, None for others."""
-    if path.startswith("file:"):
-        return unquote(urlparse(path).path)
-    return None if "://" in path else path
 
 
 def open_output(path: str) -> BinaryIO:

@@ -13,6 +13,7 @@ hold back at most its bytes (then the fullest is flushed), plus one batch. Nothi
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -110,6 +111,8 @@ class _ParquetFile:
         self._budget.remove(self)
         self._held, self.held_bytes = [], 0
         if self._sink is not None:
+            with suppress(OSError, ValueError, pa.ArrowException):
+                self._writer.close()  # else pyarrow would write the footer when the object is forgotten
             self._sink.discard()
 
 

@@ -1,0 +1,318 @@
+"""Where the rows of given keys stand in a snapshot, and the deletion vectors that take them out.
+
+A snapshot is a set of Parquet files, each with at most one deletion vector (row positions that are dead). To replace
+the rows of a batch's keys, their positions are needed: a scan of the key columns of every row group whose key range
+meets the batch. Up to `DRIVER_ROWS` rows the driver does that with Arrow, a row group at a time (a Spark job takes
+seconds before it reads a row); beyond it Spark does, on as many machines as it has.
+
+The vectors are Iceberg's: Puffin blobs of 64-bit Roaring bit maps in the portable form.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, cast
+from urllib.parse import unquote, urlparse
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from common.errors import ProtocolError
+from common.schema import FIELD_ID
+
+DRIVER_ROWS = 200_000_000
+SEARCH_BYTES = 128 << 20
+BROADCAST_KEYS = 4_000_000
+_MAGIC = 1681511377
+_RUNS, _NO_RUNS = 12347, 12346
+
+
+@dataclass(slots=True, kw_only=True)
+class DataFile:
+    """One Parquet file of a snapshot; `vector` is Iceberg's DeleteFile of its dead rows or None.
+
+    `dead` (sorted positions), `groups` and `names` are read when they are first needed; nothing else ever changes.
+    """
+
+    path: str
+    rows: int
+    vector: Any = None
+    dead: Any = None
+    groups: tuple[RowGroup, ...] | None = None
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroup:
+    """A row group's place in its file and the range of its first key column (None: not known)."""
+
+    first: int
+    rows: int
+    least: Any
+    most: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """The data files of one snapshot, by path."""
+
+    snapshot_id: int
+    files: Mapping[str, DataFile] = field(repr=False)
+
+
+def by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> dict[str, Any]:
+    """Find the rows of a snapshot that have one of `keys`: path -> sorted numpy array of positions, dead rows included.
+
+    `ids` are the lake's field ids of the identity key; `keys` has the columns `k0`, `k1`, ... in that order and in the
+    lake's types, each key once.
+    """
+    first = keys.column("k0").combine_chunks()
+    ends = pc.min_max(first).as_py() if _ordered(first.type) else {"min": None, "max": None}
+    ordered = np.sort(first.to_numpy()) if pa.types.is_integer(first.type) else None
+    found: dict[str, list[Any]] = {}
+    waiting: list[tuple[DataFile, RowGroup, pa.Table]] = []
+
+    def search() -> None:
+        for path, places in _search(waiting, keys, first):
+            found.setdefault(path, []).append(places)
+        waiting.clear()
+
+    for file in contents.files.values():
+        if file.groups is None:
+            _describe(file, ids)
+        groups = cast(tuple[RowGroup, ...], file.groups)
+        wanted = [at for at, group in enumerate(groups) if _meets(group, ends, ordered)]
+        if not wanted:
+            continue
+        with opened(file.path) as source:
+            for at in wanted:
+                read = source.read_row_group(at, columns=list(file.names)).select(list(file.names))
+                columns = [read.column(number).cast(field.type) for number, field in enumerate(keys.schema)]
+                waiting.append((file, groups[at], pa.table(columns, names=keys.column_names)))
+                # Each search builds a hash table of all keys, so many row groups share one.
+                if sum(table.nbytes for _, _, table in waiting) > SEARCH_BYTES:
+                    search()
+    search()
+    return {path: np.concatenate(places) for path, places in found.items()}
+
+
+def _search(
+    waiting: list[tuple[DataFile, RowGroup, pa.Table]], keys: pa.Table, first: pa.Array
+) -> Iterator[tuple[str, Any]]:
+    """Yield (path, positions) of the row groups that hold one of the keys."""
+    if not waiting:
+        return
+    rows = pa.concat_tables([table for _, _, table in waiting])
+    here = np.flatnonzero(pc.is_in(rows.column("k0"), value_set=first).to_numpy())
+    if rows.num_columns > 1 and len(here):
+        # The first column finds candidates; a join of whole tuples decides.
+        some = rows.take(pa.array(here)).append_column("_at", pa.array(here))
+        here = np.sort(some.join(keys, keys.column_names, join_type="left semi")["_at"].to_numpy())
+    start = 0
+    for file, group, _ in waiting:
+        low, high = np.searchsorted(here, (start, start + group.rows))
+        if low < high:
+            yield file.path, here[low:high] - start + group.first
+        start += group.rows
+
+
+def without(places: Any, dead: Any) -> Any:
+    """Return those of the sorted positions `places` that are not in the sorted `dead`."""
+    if not len(dead):
+        return places
+    at = np.minimum(np.searchsorted(dead, places), len(dead) - 1)
+    return places[dead[at] != places]
+
+
+def merged(dead: Any, places: Any) -> Any:
+    """Return the sorted union of two sorted arrays that share nothing."""
+    return np.insert(dead, np.searchsorted(dead, places), places)
+
+
+def _describe(file: DataFile, ids: tuple[int, ...]) -> None:
+    """Read a file's footer: the names of its key columns and the key range of each row group."""
+    with opened(file.path) as source:
+        by_id = {
+            int(one.metadata[FIELD_ID]): at
+            for at, one in enumerate(source.schema_arrow)
+            if one.metadata and FIELD_ID in one.metadata
+        }
+        if not all(number in by_id for number in ids):
+            raise ProtocolError(
+                f"{file.path} has no columns with the field ids {ids} of the key; restore it from a backup"
+            )
+        names = tuple(source.schema_arrow.names[by_id[number]] for number in ids)
+        leaf = source.schema.names.index(names[0]) if source.schema.names.count(names[0]) == 1 else None
+        groups, start = [], 0
+        for at in range(source.metadata.num_row_groups):
+            described = source.metadata.row_group(at)
+            known: Any = described.column(leaf).statistics if leaf is not None else None
+            least, most = (known.min, known.max) if known is not None and known.has_min_max else (None, None)
+            groups.append(RowGroup(first=start, rows=described.num_rows, least=least, most=most))
+            start += described.num_rows
+    file.names, file.groups = names, tuple(groups)
+
+
+def _meets(group: RowGroup, ends: Mapping[str, Any], ordered: Any) -> bool:
+    """Whether a row group can hold one of the keys; True if that is not known."""
+    if group.least is None or ends["min"] is None or type(group.least) is not type(ends["min"]):
+        return True
+    if group.least > ends["max"] or group.most < ends["min"]:
+        return False
+    if ordered is None:
+        return True
+    return bool(np.searchsorted(ordered, group.least) < np.searchsorted(ordered, group.most, side="right"))
+
+
+def _ordered(kind: pa.DataType) -> bool:
+    """Whether the type's order in Python is that of Parquet's statistics."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_date(kind))
+
+
+def by_spark(
+    session: SparkSession, table: str, snapshot_id: int, names: tuple[str, ...], keys: pa.Table
+) -> dict[str, Any]:
+    """Do what `by_arrow` does as a Spark job; `names` are the key's columns in that snapshot, quoted as `table` is.
+
+    Dead rows are not among the answer. Raises what Spark raises.
+    """
+    target: Any = session.read.format("iceberg").option("versionAsOf", str(snapshot_id)).load(table)
+    kind = keys.schema.field("k0").type
+    if _ordered(kind) or pa.types.is_string(kind):
+        ends = pc.min_max(keys.column("k0")).as_py()
+        target = target.filter((F.col(names[0]) >= F.lit(ends["min"])) & (F.col(names[0]) <= F.lit(ends["max"])))
+    target = target.select(*(F.col(name).alias(f"t{at}") for at, name in enumerate(names)), "_file", "_pos")
+    wanted: Any = session.createDataFrame(keys)
+    if keys.num_rows <= BROADCAST_KEYS:
+        wanted = F.broadcast(wanted)
+    condition = F.lit(True)
+    for at in range(len(names)):
+        equal = F.col(f"t{at}") == F.col(f"k{at}")
+        condition = equal if at == 0 else condition & equal
+    found = target.join(wanted, condition, "left_semi").select("_file", "_pos").toArrow()
+    if not found.num_rows:
+        return {}
+    encoded = pa.chunked_array([*found.column("_file").chunks]).combine_chunks().dictionary_encode()
+    codes, places = encoded.indices.to_numpy(), found.column("_pos").to_numpy()
+    order = np.lexsort((places, codes))
+    codes, places = codes[order], places[order]
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    paths = encoded.dictionary.to_pylist()
+    return {paths[codes[start]]: part for start, part in zip(starts, np.split(places, starts[1:]), strict=True)}
+
+
+# Deletion vectors
+
+
+def encode(positions: Any) -> bytes:
+    """Serialize sorted distinct positions as Iceberg has it: length, magic, 64-bit Roaring, CRC-32."""
+    positions = positions.astype(np.uint64)
+    high = positions >> np.uint64(32)
+    keys = np.unique(high)
+    parts = [struct.pack("<IQ", _MAGIC, len(keys))]
+    for key in keys:
+        parts += [struct.pack("<I", int(key)), _encode_32(positions[high == key] & np.uint64(0xFFFFFFFF))]
+    body = b"".join(parts)
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def _encode_32(values: Any) -> bytes:
+    """Roaring without runs: sorted arrays of up to 4,096 values a container, bit maps above."""
+    keys, starts = np.unique(values >> np.uint64(16), return_index=True)
+    head, bodies = [struct.pack("<II", _NO_RUNS, len(keys))], []
+    for key, low in zip(keys, np.split(values & np.uint64(0xFFFF), starts[1:]), strict=True):
+        head.append(struct.pack("<HH", int(key), len(low) - 1))
+        if len(low) <= 4096:
+            bodies.append(low.astype("<u2").tobytes())
+        else:
+            bits = np.zeros(65536, np.uint8)
+            bits[low] = 1
+            bodies.append(np.packbits(bits, bitorder="little").tobytes())
+    at = 8 + 8 * len(keys)
+    for body in bodies:
+        head.append(struct.pack("<I", at))
+        at += len(body)
+    return b"".join([*head, *bodies])
+
+
+def decode(content: bytes) -> Any:
+    """Read a deletion vector of any writer: a sorted numpy array of positions. ProtocolError if it is corrupt."""
+    (length,) = struct.unpack_from(">I", content)
+    body = content[4 : 4 + length]
+    magic, count = struct.unpack_from("<IQ", body)
+    if magic != _MAGIC or content[4 + length :] != struct.pack(">I", zlib.crc32(body)):
+        raise ProtocolError("a deletion vector is corrupt (its CRC-32 is wrong); restore it from a backup")
+    found, at = [], 12
+    for _ in range(count):
+        (high,) = struct.unpack_from("<I", body, at)
+        values, at = _decode_32(body, at + 4)
+        found.append(values + (high << 32))
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _decode_32(body: bytes, at: int) -> tuple[Any, int]:
+    (cookie,) = struct.unpack_from("<I", body, at)
+    at += 4
+    if cookie & 0xFFFF == _RUNS:
+        count = (cookie >> 16) + 1
+        flags = np.unpackbits(np.frombuffer(body, np.uint8, (count + 7) // 8, at), bitorder="little")[:count]
+        at += (count + 7) // 8
+    else:
+        (count,) = struct.unpack_from("<I", body, at)
+        flags = np.zeros(count, np.uint8)
+        at += 4
+    heads = np.frombuffer(body, "<u2", 2 * count, at).reshape(count, 2).astype(np.int64)
+    at += 4 * count
+    if cookie & 0xFFFF != _RUNS or count >= 4:
+        at += 4 * count
+    found = []
+    for (key, less), runs in zip(heads, flags, strict=True):
+        if runs:
+            (pairs,) = struct.unpack_from("<H", body, at)
+            spans = np.frombuffer(body, "<u2", 2 * pairs, at + 2).reshape(pairs, 2).astype(np.int64)
+            low = np.concatenate([np.arange(start, start + more + 1) for start, more in spans])
+            at += 2 + 4 * pairs
+        elif less < 4096:
+            low = np.frombuffer(body, "<u2", less + 1, at).astype(np.int64)
+            at += 2 * (int(less) + 1)
+        else:
+            low = np.flatnonzero(np.unpackbits(np.frombuffer(body, np.uint8, 8192, at), bitorder="little"))
+            at += 8192
+        found.append(low + (int(key) << 16))
+    return (np.concatenate(found) if found else np.empty(0, np.int64)), at
+
+
+# Files
+
+
+def local_path(path: str) -> str | None:
+    """Return the local path of `file:` addresses and plain paths, None for others."""
+    if path.startswith("file:"):
+        return unquote(urlparse(path).path)
+    return None if "://" in path else path
+
+
+@contextmanager
+def opened(path: str) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file of the store or the lake. ProtocolError if it is missing or none."""
+    local = local_path(path)
+    try:
+        source = cast(BinaryIO, open(local, "rb") if local is not None else fsspec.open(path, "rb").open())
+    except FileNotFoundError as error:
+        raise ProtocolError(f"{path} is missing though it is named; restore it from a backup") from error
+    with source:
+        try:
+            file = pq.ParquetFile(source)
+        except pa.ArrowInvalid as error:
+            raise ProtocolError(f"{path} is not a Parquet file ({error}); restore it from a backup") from error
+        with file:
+            yield file

@@ -1,0 +1,186 @@
+"""What the Spark writer applies and publishes next, from a journal alone."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from common.errors import ProtocolError
+from spark_writer.chain import Batch, Chain, Work, changed_tables, follow, next_batch, publication, shown
+
+T = "shop.orders"
+
+
+def epoch(slot: int, base: int | None) -> dict[str, Any]:
+    return {"kind": "epoch", "slot": slot, "base": base}
+
+
+def checkpoint(
+    slot: int,
+    of: int = 1,
+    *,
+    inside: bool = False,
+    kept: bool = False,
+    generation: int = 1,
+    rows: int = 0,
+    truncated_at: int | None = None,
+    show: bool = True,
+) -> dict[str, Any]:
+    record = {"table": T, "generation": generation, "rows": rows, "truncated_at": truncated_at}
+    return {
+        "kind": "checkpoint",
+        "slot": slot,
+        "epoch": of,
+        "inside": inside,
+        "kept": kept,
+        "position": {"file": "b.1", "offset": slot},
+        "source_time": 1.0,
+        "staged": [record] if rows else [],
+        "tables": {T: {"generation": generation, "phase": "live", "show": show}},
+    }
+
+
+def chain_of(*entries: dict[str, Any], published: tuple[int, ...] = ()) -> Chain:
+    by_slot = {entry["slot"]: entry for entry in entries}
+    return follow(max(by_slot, default=0), by_slot.get, published)
+
+
+def slots(batch: Batch | None) -> list[int]:
+    assert batch is not None
+    return [entry["slot"] for entry in batch.entries]
+
+
+def test_an_empty_journal_has_no_chain() -> None:
+    assert chain_of().after(0) == []
+    assert chain_of(epoch(1, None)).after(0) == []
+
+
+def test_the_chain_goes_back_by_the_bases_and_leaves_out_what_they_leave_out() -> None:
+    chain = chain_of(
+        epoch(1, None),
+        checkpoint(2),
+        checkpoint(3),
+        checkpoint(4),
+        epoch(5, 3),
+        checkpoint(6, 5),
+        epoch(7, 6),
+        epoch(8, 6),
+        checkpoint(9, 8),
+    )
+    assert chain.after(0) == [2, 3, 6, 9]
+    assert chain.after(3) == [6, 9]
+    assert 4 not in chain
+    assert chain.newest([2, 4]) == 2
+    assert chain.newest([4]) is None
+
+
+def test_an_epoch_without_a_base_begins_a_new_history() -> None:
+    assert chain_of(epoch(1, None), checkpoint(2), epoch(3, None), checkpoint(4, 3)).after(0) == [4]
+
+
+def test_older_entries_are_not_asked_for_once_a_publication_is_found() -> None:
+    chain = chain_of(epoch(10, 8), checkpoint(11, 10), epoch(12, 11), checkpoint(13, 12), published=(11,))
+    assert chain.after(11) == [13]
+
+
+def test_a_missing_entry_and_a_base_that_is_not_before_its_epoch_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="missing"):
+        chain_of(epoch(5, 3), checkpoint(6, 5))
+    with pytest.raises(ProtocolError, match="not before"):
+        chain_of(epoch(1, 4), checkpoint(2))
+
+
+def test_checkpoints_are_applied_at_once_to_the_last_that_can_be_published() -> None:
+    batch = next_batch([checkpoint(2), checkpoint(3, inside=True), checkpoint(4), checkpoint(5, inside=True)])
+    assert slots(batch) == [2, 3, 4]
+    assert batch is not None
+    assert batch.publish
+
+
+def test_a_cut_inside_a_transaction_is_applied_but_not_published() -> None:
+    batch = next_batch([checkpoint(2, inside=True), checkpoint(3, inside=True)])
+    assert batch == Batch(entries=batch.entries if batch else (), publish=False, kept=False)
+    assert slots(batch) == [2, 3]
+
+
+def test_a_kept_cut_ends_its_batch_and_an_inside_one_is_kept_at_the_next_that_can_be_published() -> None:
+    assert slots(next_batch([checkpoint(2), checkpoint(3, kept=True), checkpoint(4)])) == [2, 3]
+    late = next_batch([checkpoint(2, inside=True, kept=True), checkpoint(3), checkpoint(4)])
+    assert slots(late) == [2, 3]
+    assert late is not None
+    assert late.kept
+    pending = next_batch([checkpoint(4), checkpoint(5)], kept_pending=True)
+    assert slots(pending) == [4]
+    assert pending is not None
+    assert pending.kept
+
+
+def test_nothing_is_applied_together_over_a_truncate_or_a_generation() -> None:
+    assert slots(next_batch([checkpoint(2, rows=1), checkpoint(3, rows=2, truncated_at=7)])) == [2]
+    assert slots(next_batch([checkpoint(3, rows=2, truncated_at=7), checkpoint(4)])) == [3, 4]
+    assert slots(next_batch([checkpoint(2), checkpoint(3, generation=2)])) == [2]
+    assert slots(next_batch([checkpoint(3, generation=2), checkpoint(4, generation=2)], generations={T: 1})) == [3, 4]
+
+
+def test_a_batch_is_bounded_but_never_empty() -> None:
+    assert slots(next_batch([checkpoint(2, rows=60), checkpoint(3, rows=60)], max_rows=100)) == [2]
+    assert slots(next_batch([checkpoint(2, rows=500), checkpoint(3)], max_rows=100)) == [2]
+    assert next_batch([]) is None
+
+
+def test_any_journal_is_applied_whole_in_order_and_every_kept_cut_gets_its_publication() -> None:
+    for seed in range(300):
+        draw = random.Random(seed)
+        entries, generation = [], 1
+        for slot in range(2, 2 + draw.randrange(1, 25)):
+            generation += draw.random() < 0.1
+            cut = checkpoint(
+                slot,
+                inside=draw.random() < 0.4,
+                kept=draw.random() < 0.3,
+                generation=generation,
+                rows=draw.randrange(4),
+                truncated_at=5 if draw.random() < 0.1 else None,
+            )
+            entries.append(cut)
+        left, applied, pending, published = list(entries), [], False, []
+        while batch := next_batch(left, kept_pending=pending, max_rows=10):
+            applied += slots(batch)
+            left = left[len(batch.entries) :]
+            pending = batch.kept
+            assert len({entry["tables"][T]["generation"] for entry in batch.entries}) == 1
+            if batch.publish:
+                assert not batch.entries[-1]["inside"]
+                published.append((batch.last, batch.kept))
+                pending = False
+        assert applied == [entry["slot"] for entry in entries]
+        for entry in entries:
+            if entry["kept"]:
+                after = [(n, kept) for n, kept in published if n >= entry["slot"]]
+                assert after[:1] == [(min((n for n, _ in after), default=0), True)][: len(after)]
+
+
+def test_a_publication_shows_what_the_entry_shows_and_leaves_the_rest_as_it_was() -> None:
+    work = {T: Work(snapshot_id=7, branch="staging_3", generation=1, schema="h")}
+    first = publication(checkpoint(2), w=3, kept=False, work=work, previous=None, published_at=1.0)
+    assert first["tables"][T]["main"] == {"snapshot_id": 7, "position": {"file": "b.1", "offset": 2}}
+    assert shown(first, T)
+    later = {T: Work(snapshot_id=9, branch="staging_3", generation=2, schema="h")}
+    second = publication(
+        checkpoint(3, generation=2, show=False), w=3, kept=True, work=later, previous=first, published_at=2.0
+    )
+    assert second["tables"][T]["main"] == first["tables"][T]["main"]
+    assert Work.from_json(second["tables"][T]["work"]) == later[T]
+    assert not shown(second, T)
+    assert changed_tables(second, first) == [T]
+    same = publication(checkpoint(4), w=3, kept=False, work=work, previous=None, published_at=2.0)
+    assert changed_tables(same, first) == []
+
+
+def test_an_inside_cut_or_an_unapplied_table_is_not_published() -> None:
+    with pytest.raises(ProtocolError, match="inside a transaction"):
+        publication(checkpoint(2, inside=True), w=1, kept=False, work={}, previous=None, published_at=1.0)
+    with pytest.raises(ProtocolError, match="never applied"):
+        publication(checkpoint(2), w=1, kept=False, work={}, previous=None, published_at=1.0)

@@ -1,0 +1,118 @@
+"""Staged files: what a writer leaves in the store, and how much it holds back."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.errors import ProtocolError
+from common.schema import FIELD_ID, META_FIELDS, Column, TableSchema
+from common.store import PipelineStore, Store
+from services.writer import staging
+from services.writer.staging import Budget, ChangesFile, ChunkFile
+
+T = TableSchema(
+    table_id="shop.orders",
+    columns=(
+        Column(name="id", field_id=1, mysql_type="bigint", nullable=False),
+        Column(name="note", field_id=5, mysql_type="varchar(40)", nullable=True),
+    ),
+    key=("id",),
+    last_field_id=5,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PipelineStore:
+    return Store(f"file://{tmp_path}").pipeline("shop")
+
+
+def named(**more: Any) -> dict[str, Any]:
+    return {"epoch": 3, "incarnation": "w0", "table_id": T.table_id, "generation": 2, "schema": T.hash, **more}
+
+
+def rows(*ids: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": list(ids), "note": [f"n{i}" for i in ids]}, schema=T.arrow)
+
+
+def changes(ops: list[str], first: int = 0) -> pa.RecordBatch:
+    count = len(ops)
+    meta = [
+        pa.array(ops).dictionary_encode(),
+        pa.array(range(first, first + count), pa.int64()),
+        pa.array(["b.1"] * count).dictionary_encode(),
+        *(pa.nulls(count, field.type) for field in META_FIELDS[3:]),
+    ]
+    fields = [field.with_type(one.type) for field, one in zip(META_FIELDS, meta, strict=True)]
+    table = rows(*range(count))
+    return pa.RecordBatch.from_arrays([*table.columns, *meta], schema=pa.schema([*T.arrow, *fields]))
+
+
+def read(store: PipelineStore, record: dict[str, Any]) -> pa.Table:
+    path = Path(store.location(record["path"]))
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == record["sha256"]
+    assert path.stat().st_size == record["size"]
+    return pq.read_table(path)
+
+
+def test_a_chunk_file_has_the_tables_columns_with_their_field_ids(store: PipelineStore) -> None:
+    file = ChunkFile(store, split_id="s1", **named())
+    file.append(rows(1, 2))
+    file.append(rows(3))
+    record = file.close()
+    assert (record["kind"], record["rows"], record["split"], record["seq_min"]) == ("chunk", 3, "s1", None)
+    assert (record["table"], record["generation"], record["schema"]) == (T.table_id, 2, T.hash)
+    table = read(store, record)
+    assert table["id"].to_pylist() == [1, 2, 3]
+    assert [field.metadata[FIELD_ID] for field in table.schema] == [b"1", b"5"]
+
+
+def test_a_changes_file_has_absolute_seq_and_knows_its_truncate(store: PipelineStore) -> None:
+    file = ChangesFile(store, **named())
+    file.append(changes(["+I", "t", "+U"]), 100)
+    file.append(changes(["-D"], first=3), 100)
+    record = file.close()
+    assert (record["kind"], record["rows"]) == ("changes", 4)
+    assert (record["seq_min"], record["seq_max"], record["truncated_at"]) == (100, 103, 101)
+    table = read(store, record)
+    assert table.column_names == ["id", "note", *(field.name for field in META_FIELDS)]
+    assert table["_seq"].to_pylist() == [100, 101, 102, 103]
+    assert table.schema.field("_op").type == pa.string()
+
+
+def test_changes_out_of_order_and_other_columns_are_refused(store: PipelineStore) -> None:
+    file = ChangesFile(store, **named())
+    file.append(changes(["+I", "+I"]), 10)
+    with pytest.raises(ProtocolError, match="twice or late"):
+        file.append(changes(["+I"]), 11)
+    with pytest.raises(ProtocolError, match="does not end in"):
+        file.append(rows(1), 20)
+    chunk = ChunkFile(store, split_id="s1", **named())
+    chunk.append(rows(1))
+    with pytest.raises(ProtocolError, match="other columns"):
+        chunk.append(changes(["+I"]))
+
+
+def test_nothing_is_in_the_store_before_close_or_after_discard(store: PipelineStore, tmp_path: Path) -> None:
+    file = ChunkFile(store, split_id="s1", **named())
+    file.append(rows(1))
+    file.discard()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_open_files_hold_back_no_more_than_their_budget(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "ROW_GROUP_BYTES", 1 << 20)
+    budget = Budget(limit_bytes=100_000)
+    files = [ChunkFile(store, split_id=f"s{at}", budget=budget, **named()) for at in range(4)]
+    for number in range(50):
+        for file in files:
+            file.append(rows(*range(number * 100, number * 100 + 100)))
+        assert sum(file._file.held_bytes for file in files) <= 100_000
+    records = [file.close() for file in files]
+    assert [record["rows"] for record in records] == [5000] * 4
+    assert read(store, records[3])["id"].to_pylist() == list(range(5000))
