@@ -1,0 +1,395 @@
+"""The enumerator's machine: splits out and back, reports once, tables through their phases, checkpoints composed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from common.chandy_lamport import Process
+from common.errors import ProtocolError
+from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send
+from common.messages import (
+    AssignSplits,
+    ExcludeTable,
+    IncludeTable,
+    Marker,
+    Message,
+    PartSaved,
+    SnapshotSplit,
+    SplitFailed,
+    SplitReleased,
+    SplitReport,
+    SplitsWanted,
+    StopStream,
+    TableReport,
+    TakeBackSplit,
+)
+from common.positions import High, Low
+from common.schema import Column, TableSchema
+from services.enumerator.machine import (
+    MAX_ATTEMPTS,
+    Began,
+    BoundFound,
+    DescribeTable,
+    Enumerator,
+    FindBound,
+    FindTables,
+    Plan,
+    SplittingFailed,
+    TableDescribed,
+    TableFound,
+    TablesFound,
+    WriteCheckpoint,
+)
+
+SCHEMA = TableSchema(
+    table_id="d.t", columns=(Column(name="id", field_id=1, mysql_type="int", nullable=False),), key=("id",), last_field_id=1
+)
+WIDER = SCHEMA.add_column("c", "int", nullable=True)
+
+
+def low(offset: int, server: str = "s") -> Low:
+    return Low(server=server, file="binlog.000001", offset=offset)
+
+
+def high(offset: int, server: str = "s") -> High:
+    return High(server=server, file="binlog.000001", offset=offset)
+
+
+def found(table: str = "d.t", **of: Any) -> TableFound:
+    return TableFound(**({"table_id": table, "schema": SCHEMA, "estimate": 20, "row_bytes": 10} | of))
+
+
+class Bench:
+    """An enumerator in its process, with `readers` readers and one writer; keeps what was sent."""
+
+    def __init__(self, readers: int = 1, *, exact: bool = False, snapshot_only: bool = False, part: Any = None) -> None:
+        names = tuple(f"reader-{i}" for i in range(readers))
+        plan = Plan(readers=names, writers=("writer-0",), chunk_rows=10, exact=exact, snapshot_only=snapshot_only)
+        self.machine = Enumerator(plan) if part is None else Enumerator.restored(plan, json.loads(json.dumps(part)))
+        self.process = Process(self.machine, inbound=names, outbound=names, initiator=True)
+        self.sent: list[tuple[str, Message]] = []
+        self.orders: list[Effect] = []
+        self.assigned: list[tuple[str, SnapshotSplit]] = []
+
+    def tell(self, event: Event) -> list[Effect]:
+        return self.note(self.process.handle(event, 1.0))
+
+    def note(self, effects: list[Effect]) -> list[Effect]:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.sent.append((effect.receiver, effect.message))
+                if isinstance(effect.message, AssignSplits):
+                    self.assigned += [(effect.receiver, split) for split in effect.message.splits]
+            else:
+                self.orders.append(effect)
+        return effects
+
+    def get(self, message: Message, reader: int = 0) -> list[Effect]:
+        return self.tell(MessageReceived(channel=f"reader-{reader}", message=message))
+
+    def begin(self, *tables: TableFound) -> Bench:
+        self.tell(Began())
+        self.tell(TablesFound(tables=tables or (found(),)))
+        return self
+
+    def split_in(self, *ends: str | None, table: str = "d.t", generation: int = 1) -> Bench:
+        """Answer the walk's questions: one chunk for each end."""
+        for end in ends:
+            self.tell(BoundFound(table_id=table, generation=generation, end=None if end is None else (end,)))
+        return self
+
+    def report(self, split: SnapshotSplit, reader: int = 0, at: int = 100, **other: Any) -> list[Effect]:
+        of = {
+            "split_id": split.split_id, "table_id": split.table_id, "generation": split.generation, "attempt": split.attempt,
+            "rows": 3, "checksum": "", "low": low(at), "high": high(at + 10), "schema": SCHEMA,
+        }  # fmt: skip
+        return self.get(SplitReport(**(of | other)), reader)
+
+    def of(self, kind: type) -> list[Any]:
+        return [message for _, message in self.sent if isinstance(message, kind)]
+
+    def start(self, checkpoint: int) -> None:
+        self.machine.begin(checkpoint, False, 1.0)
+        self.note(self.process.start(checkpoint, False, 1.0))
+
+    def part(self) -> Any:
+        return next(o.state for o in reversed(self.orders) if isinstance(o, SavePart))
+
+
+def test_a_table_is_found_asked_about_and_its_splits_are_pulled() -> None:
+    bench = Bench()
+    assert any(isinstance(e, FindTables) for e in bench.tell(Began()))
+    (question,) = bench.tell(TablesFound(tables=(found(),)))
+    assert isinstance(question, FindBound)
+    bench.split_in("10", None)
+    assert bench.assigned == []
+    bench.get(SplitsWanted(free=1))
+    assert [s.split_end for _, s in bench.assigned] == [("10",)]
+    bench.get(SplitsWanted(free=1))
+    assert [s.split_start for _, s in bench.assigned] == [None, ("10",)]
+
+
+def test_a_reader_never_gets_more_than_it_asked_for() -> None:
+    bench = Bench(readers=2).begin().split_in("1", "2", "3", "4", None)
+    bench.get(SplitsWanted(free=2), 0)
+    bench.get(SplitsWanted(free=1), 1)
+    assert [reader for reader, _ in bench.assigned] == ["reader-0", "reader-0", "reader-1"]
+
+
+def test_a_table_goes_to_the_stream_with_its_lowest_low_and_highest_high_when_all_is_reported() -> None:
+    bench = Bench().begin().split_in("10", None)
+    bench.get(SplitsWanted(free=2))
+    (_, first), (_, second) = bench.assigned
+    bench.report(first, at=200)
+    assert bench.of(IncludeTable) == []
+    bench.report(second, at=150)
+    (include,) = bench.of(IncludeTable)
+    assert (include.low, include.high, include.splits) == (low(150), high(210), ())
+    assert bench.machine.tables["d.t"].phase == "catch-up"
+
+
+def test_in_exact_the_finished_chunks_travel_with_their_highs() -> None:
+    bench = Bench(exact=True).begin().split_in("10", None)
+    bench.get(SplitsWanted(free=2))
+    for _, split in list(bench.assigned):
+        bench.report(split)
+    (include,) = bench.of(IncludeTable)
+    assert [(s.split_start, s.split_end, s.high) for s in include.splits] == [(None, ("10",), high(110)), (("10",), None, high(110))]
+
+
+def test_a_report_is_accepted_once_and_only_of_the_attempt_that_is_out() -> None:
+    bench = Bench().begin().split_in(None)
+    bench.get(SplitsWanted(free=1))
+    ((_, split),) = bench.assigned
+    bench.report(split, attempt=2)
+    bench.report(split, generation=2)
+    assert bench.of(IncludeTable) == []
+    bench.report(split)
+    bench.report(split)
+    assert len(bench.of(IncludeTable)) == 1
+    assert bench.machine.tables["d.t"].rows_done == 3
+
+
+def test_other_columns_in_a_report_read_the_table_again() -> None:
+    bench = Bench().begin().split_in(None)
+    bench.get(SplitsWanted(free=1))
+    effects = bench.report(bench.assigned[0][1], schema=WIDER)
+    assert DescribeTable(table_id="d.t", generation=2) in effects
+    assert bench.machine.tables["d.t"].phase == "waiting"
+
+
+def test_chunks_read_from_two_servers_read_the_table_again() -> None:
+    bench = Bench().begin().split_in("10", None)
+    bench.get(SplitsWanted(free=2))
+    (_, first), (_, second) = bench.assigned
+    bench.report(first)
+    effects = bench.report(second, low=low(4, "other"), high=high(4, "other"))
+    assert DescribeTable(table_id="d.t", generation=2) in effects
+    assert bench.machine.accepted == {first.split_id: 1}
+
+
+def test_the_next_generation_is_described_and_split_anew() -> None:
+    bench = Bench().begin().split_in(None)
+    bench.get(SplitsWanted(free=1))
+    bench.report(bench.assigned[0][1])
+    bench.get(TableReport(table_id="d.t", generation=1, state="restart", cause="DDL"))
+    assert bench.of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
+    bench.tell(TableDescribed(generation=1, table=found()))
+    assert bench.machine.tables["d.t"].splitter is None
+    bench.tell(TableDescribed(generation=2, table=found()))
+    bench.split_in(None, generation=2)
+    bench.get(SplitsWanted(free=1))
+    assert bench.assigned[-1][1].split_id == "d.t:2:1"
+
+
+@pytest.mark.parametrize("state", ["live", "restart", "fault"])
+def test_a_table_report_of_a_generation_that_is_over_is_ignored(state: str) -> None:
+    bench = Bench().begin().split_in(None)
+    before = len(bench.sent)
+    assert bench.get(TableReport(table_id="d.t", generation=1, state=state)) == []  # not in the stream yet
+    bench.get(TableReport(table_id="d.t", generation=7, state=state))
+    bench.get(TableReport(table_id="d.unknown", generation=1, state=state))
+    assert len(bench.sent) == before
+
+
+def test_a_failed_chunk_is_tried_again_then_its_table_is_quarantined_with_the_cause() -> None:
+    bench = Bench().begin().split_in(None)
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        bench.get(SplitsWanted(free=1))
+        split = bench.assigned[-1][1]
+        assert split.attempt == attempt
+        bench.get(SplitFailed(split_id=split.split_id, table_id="d.t", generation=1, attempt=attempt, cause="gone", retry=True))
+    table = bench.machine.tables["d.t"]
+    assert (table.phase, table.cause) == ("quarantined", "gone")
+    bench.get(SplitsWanted(free=1))
+    assert len(bench.assigned) == MAX_ATTEMPTS
+
+
+def test_a_table_without_identity_is_quarantined_and_the_others_go_on() -> None:
+    bench = Bench().begin(TableFound(table_id="d.k", fault="no key"), found()).split_in(None)
+    bench.get(SplitsWanted(free=1))
+    assert bench.machine.tables["d.k"].cause == "no key"
+    assert [s.table_id for _, s in bench.assigned] == ["d.t"]
+
+
+def test_splitting_that_fails_reads_the_table_again() -> None:
+    bench = Bench().begin()
+    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause="definition changed", restart=True))
+    assert bench.machine.tables["d.t"].generation == 2
+
+
+def test_a_waiting_split_of_a_busy_reader_is_taken_back_for_an_idle_one() -> None:
+    """1. reader-0 holds two splits, nothing is left. 2. reader-1 asks. 3. The unstarted one is asked back. 4. Released, it
+    goes to reader-1."""
+    bench = Bench(readers=2).begin().split_in("10", None)
+    bench.get(SplitsWanted(free=2), 0)
+    bench.get(SplitsWanted(free=2), 1)
+    assert [m.split_id for m in bench.of(TakeBackSplit)] == ["d.t:1:2"]
+    bench.get(SplitReleased(split_id="d.t:1:2", attempt=1), 0)
+    assert bench.assigned[-1] == ("reader-1", bench.assigned[1][1])
+
+
+def test_a_stream_that_only_replays_the_snapshot_is_stopped_when_every_table_is_live_or_quarantined() -> None:
+    bench = Bench(snapshot_only=True).begin(found(), TableFound(table_id="d.k", fault="no key")).split_in(None)
+    bench.get(SplitsWanted(free=1))
+    bench.report(bench.assigned[0][1])
+    assert bench.of(StopStream) == []
+    bench.get(TableReport(table_id="d.t", generation=1, state="live"))
+    assert len(bench.of(StopStream)) == 1
+
+
+def test_tables_that_start_without_a_snapshot_go_to_the_stream_at_once() -> None:
+    bench = Bench()
+    bench.tell(Began())
+    bench.tell(TablesFound(tables=(found(),), start=(low(4), high(4))))
+    assert [m.low for m in bench.of(IncludeTable)] == [low(4)]
+
+
+# --- checkpoints ---
+
+
+def staged(split: SnapshotSplit, attempt: int | None = None) -> dict[str, Any]:
+    name = f"{split.split_id}#{attempt or split.attempt}"
+    return {"path": name, "kind": "chunk", "split": name, "table": "d.t", "generation": 1, "rows": 3, "schema": SCHEMA.hash}
+
+
+def finish(bench: Bench, checkpoint: int, *files: dict[str, Any], stream: Any = None) -> dict[str, Any]:
+    """Bring the checkpoint to its entry."""
+    for i in range(len(bench.machine.plan.readers)):
+        bench.get(Marker(checkpoint=checkpoint), i)
+    bench.tell(PartStored(checkpoint=checkpoint, ref={"path": "e"}))
+    for i in range(len(bench.machine.plan.readers)):
+        bench.get(PartSaved(checkpoint=checkpoint, part={"path": f"r{i}"}, stream=stream if i == 0 else None), i)
+    saved = PartSaved(checkpoint=checkpoint, staged=tuple(files))
+    bench.note(bench.machine.handle(MessageReceived(channel="writer-0", message=saved), 2.0))
+    order = bench.orders[-1]
+    assert isinstance(order, WriteCheckpoint)
+    return order.entry
+
+
+def test_an_entry_is_written_only_when_every_member_has_saved_its_part() -> None:
+    bench = Bench(readers=2).begin().split_in(None)
+    bench.start(5)
+    assert [type(m) for _, m in bench.sent[-2:]] == [Marker, Marker]
+    entry = finish(bench, 5)
+    assert set(entry["parts"]) == {"enumerator", "reader-0", "reader-1"}
+    assert sum(isinstance(o, WriteCheckpoint) for o in bench.orders) == 1
+
+
+def test_a_report_before_the_cut_and_one_in_flight_are_in_the_entry_one_after_it_is_in_the_next() -> None:
+    """1. A report reaches the enumerator. 2. It starts N. 3. Another report comes before that reader's marker. 4. The marker.
+    5. A third report. N has the files of the first two; N+1 that of the third, once."""
+    bench = Bench().begin().split_in("10", "20", None)
+    bench.get(SplitsWanted(free=3))
+    first, second, third = (split for _, split in bench.assigned)
+    bench.report(first)
+    bench.start(5)
+    bench.report(second)
+    bench.get(Marker(checkpoint=5))
+    bench.report(third)
+    bench.tell(PartStored(checkpoint=5, ref={"path": "e"}))
+    bench.get(PartSaved(checkpoint=5, part={"path": "r"}))
+    saved = PartSaved(checkpoint=5, staged=(staged(first), staged(second), staged(first, attempt=9)))
+    (order,) = bench.machine.handle(MessageReceived(channel="writer-0", message=saved), 2.0)
+    assert isinstance(order, WriteCheckpoint)
+    assert [f["split"] for f in order.entry["staged"]] == [f"{first.split_id}#1", f"{second.split_id}#1"]
+    assert order.entry["tables"]["d.t"]["phase"] == "snapshot"
+    bench.start(6)
+    entry = finish(bench, 6, staged(third), staged(second))
+    assert [f["split"] for f in entry["staged"]] == [f"{third.split_id}#1"]
+    assert entry["tables"]["d.t"]["phase"] == "catch-up"
+
+
+def test_the_entry_shows_what_the_stream_says_is_live() -> None:
+    bench = Bench().begin().split_in(None)
+    bench.get(SplitsWanted(free=1))
+    bench.report(bench.assigned[0][1])
+    bench.start(5)
+    table = {"generation": 1, "live": True, "schema": WIDER.hash, "since": {SCHEMA.hash: 0, WIDER.hash: 7}, "schemas": {WIDER.hash: WIDER.to_json()}}
+    stream = {"position": {"x": 1}, "sourceTime": 3.0, "inside": True, "seq": 9, "tables": {"d.t": table}}
+    entry = finish(bench, 5, stream=stream)
+    assert entry["tables"]["d.t"] == {
+        "generation": 1, "phase": "live", "schema": WIDER.hash, "since_seq": {SCHEMA.hash: 0, WIDER.hash: 7}, "cause": None, "show": True,
+    }  # fmt: skip
+    assert set(entry["schemas"]) == {SCHEMA.hash, WIDER.hash}
+    assert (entry["inside"], entry["position"], entry["source_time"]) == (True, {"x": 1}, 3.0)
+
+
+def test_a_restore_queues_what_was_out_with_the_next_attempt_and_takes_the_reports_in_flight() -> None:
+    bench = Bench().begin().split_in("10", "20", None)
+    bench.get(SplitsWanted(free=2))
+    bench.start(5)
+    bench.report(bench.assigned[0][1])
+    finish(bench, 5)
+    again = Bench(readers=3, part=bench.part())
+    assert [(s.split_id, s.attempt) for s in again.machine.todo] == [("d.t:1:2", 2), ("d.t:1:3", 1)]
+    assert again.machine.tables["d.t"].splits_done == 1
+    again.tell(Began())
+    again.get(SplitsWanted(free=2), 2)
+    assert [(r, s.attempt) for r, s in again.assigned] == [("reader-2", 2), ("reader-2", 1)]
+
+
+def test_the_orders_that_follow_from_a_report_in_flight_go_out_in_the_new_epoch() -> None:
+    bench = Bench().begin().split_in(None)
+    bench.get(SplitsWanted(free=1))
+    bench.start(5)
+    bench.report(bench.assigned[0][1])
+    finish(bench, 5)
+    again = Bench(part=bench.part())
+    again.tell(Began())
+    assert len(again.of(IncludeTable)) == 1
+    again = Bench(part={"state": again.machine.snapshot(), "recorded": {}})
+    again.tell(Began())
+    assert again.of(IncludeTable) == []
+
+
+def test_a_table_that_waits_for_its_next_generation_is_described_again_after_a_restore() -> None:
+    bench = Bench().begin().split_in(None)
+    bench.tell(SplittingFailed(table_id="d.t", generation=1, cause="x", restart=True))
+    again = Bench(part={"state": bench.machine.snapshot(), "recorded": {}})
+    assert DescribeTable(table_id="d.t", generation=2) in again.tell(Began())
+
+
+def test_an_illegal_step_is_refused_and_leaves_the_enumerator_as_it_was() -> None:
+    bench = Bench().begin().split_in("10", None)
+    bench.get(SplitsWanted(free=1))
+    bench.start(5)
+    before = repr(vars(bench.machine))
+    illegal: list[Event] = [
+        PartStored(checkpoint=5, ref={}),  # its cut is not complete
+        PartStored(checkpoint=6, ref={}),
+        MessageReceived(channel="reader-0", message=PartSaved(checkpoint=4)),
+        MessageReceived(channel="reader-0", message=StopStream()),
+        MessageReceived(channel="writer-0", message=SplitsWanted(free=1)),
+    ]
+    for event in illegal:
+        with pytest.raises(ProtocolError):
+            bench.machine.handle(event, 1.0)
+        assert repr(vars(bench.machine)) == before
+    bench.get(Marker(checkpoint=5))
+    bench.get(PartSaved(checkpoint=5, part={}))
+    with pytest.raises(ProtocolError, match="twice"):
+        bench.get(PartSaved(checkpoint=5, part={}))
