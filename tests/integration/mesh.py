@@ -1,0 +1,618 @@
+"""The whole mesh as real processes, what stands in its journal, a lake in Python, and an oracle of the source.
+
+- `Mesh`: Redis, enumerators, readers and writers as processes, in a folder of its own; killed and started one by one.
+- `Pipeline`: one pipeline of a mesh; waits for conditions with deadlines, and tells the processes' logs if they fail.
+- `cuts`: the lake that the Spark writer would make of the journal, in Python: chunk rows appended, changes by `_seq`,
+  the last of a key, `t`, generations. It gives each checkpoint that could be published, with what it shows, so a test
+  of what is *shown* needs no Spark.
+- `History`: the source's own story, replayed from what its mysqlbinlog prints: the content of a table at any position
+  between two transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pymysql
+
+from common import mysql, store
+from common.config import parse
+from common.positions import FilePosition
+from common.schema import TableSchema
+from spark_writer.chain import follow
+from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis
+
+ROOT = Path(__file__).resolve().parents[2]
+ENDS_SECONDS = 20.0
+POLL_SECONDS = 0.05
+T = TypeVar("T")
+Row = dict[str, Any]
+Content = dict[tuple[Any, ...], Row]
+Columns = tuple[tuple[str, ...], tuple[str, ...]]
+"""All columns of a table in order, and those of its key."""
+
+
+def waited(condition: Callable[[], T], what: str, seconds: float, told: Callable[[], str] = lambda: "") -> T:
+    """What `condition` returns once that is true; fails with `what` and what `told` adds after the deadline."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}\n{told()}"
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Service:
+    """One process of the mesh."""
+
+    role: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def rss_mib(self) -> float:
+        return psutil.Process(self.popen.pid).memory_info().rss / (1 << 20)
+
+
+class Mesh:
+    """Redis and the services of one test. What a test kills stays dead until it calls `start`.
+
+    `programs` replaces the command of a role (after the interpreter), for a test that breaks one on purpose.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        readers: int = 2,
+        writers: int = 2,
+        enumerators: int = 1,
+        spark: bool = False,
+        programs: Mapping[str, Sequence[str]] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.redis = Redis()
+        self.services: list[Service] = []
+        self._roles = ["enumerator"] * enumerators + ["reader"] * readers + ["writer"] * writers
+        self._roles += ["spark_writer"] * spark
+        self._programs = dict(programs or {})
+        self._wanted = {"CUTLINE_READERS": str(readers), "CUTLINE_WRITERS": str(writers), **(environment or {})}
+        self.store = store.Store(f"file://{folder}/store")
+
+    def __enter__(self) -> Self:
+        self.redis.start()
+        self.store.prepare()
+        for role in self._roles:
+            self.start(role)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for service in self.services:
+            service.popen.terminate()
+        deadline = time.monotonic() + ENDS_SECONDS
+        for service in self.services:
+            try:
+                service.popen.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                service.popen.kill()
+                service.popen.wait()
+        self.redis.close()
+
+    def start(self, role: str) -> Service:
+        """Start one more service of this role."""
+        module = "spark_writer" if role == "spark_writer" else f"services.{role}"
+        log = self.folder / f"{role}-{sum(1 for one in self.folder.glob('*.log'))}.log"
+        environ = (
+            os.environ
+            | self._wanted
+            | {
+                "CUTLINE_REDIS_URL": self.redis.url,
+                "CUTLINE_STORE_URL": f"file://{self.folder}/store",
+                "CDC_PASSWORD": CDC_PASSWORD,
+                "PYTHONPATH": str(ROOT),
+            }
+        )
+        with log.open("wb") as output:
+            popen = subprocess.Popen(
+                [sys.executable, *self._programs.get(role, ("-m", module))],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ, cwd=self.folder,
+                start_new_session=True,
+            )  # fmt: skip
+        service = Service(role, popen, log)
+        self.services.append(service)
+        return service
+
+    def of(self, role: str) -> list[Service]:
+        """The running services of a role."""
+        return [one for one in self.services if one.role == role and one.popen.poll() is None]
+
+    def kill(self, service: Service) -> None:
+        """SIGKILL, at once."""
+        service.popen.kill()
+        service.popen.wait()
+        self.services.remove(service)
+
+    def leave(self, service: Service) -> None:
+        """SIGTERM, as an operator who takes a machine away."""
+        service.popen.send_signal(signal.SIGTERM)
+        service.popen.wait(ENDS_SECONDS)
+        self.services.remove(service)
+
+    def leader(self, pipeline: Pipeline) -> Service:
+        """The enumerator that leads the pipeline."""
+
+        def find() -> Service | None:
+            incarnation = pipeline.status().get("enumerator", {}).get("leader")
+            with contextlib.suppress(Exception), self.redis.client() as client:
+                said: Any = client.get(f"cutline:service:{incarnation}")
+                pid = json.loads(said)["pid"]
+                return next((one for one in self.of("enumerator") if one.popen.pid == pid), None)
+            return None
+
+        return waited(find, "a leader", 20, self.told)
+
+    def told(self, lines: int = 12) -> str:
+        """The ends of all logs."""
+        ends = []
+        for log in sorted(self.folder.glob("*.log")):
+            text = log.read_text(errors="replace").splitlines()[-lines:]
+            ends.append(f"--- {log.name}\n" + "\n".join(text))
+        return "\n".join(ends)
+
+    def pipeline(self, name: str, server: Database, tables: Sequence[str], **settings: Any) -> Pipeline:
+        """Define a pipeline; the mesh takes it up. `settings`: chunk_rows, chunks, interval_seconds."""
+        listed = ", ".join(f'"{table}"' for table in tables)
+        config = parse(
+            f"name: {name}\n"
+            f"source: {{host: {server.host}, port: {server.port}, user: {CDC_USER}, password_env: CDC_PASSWORD}}\n"
+            f"tables: [{listed}]\n"
+            f"snapshot: {{chunk_rows: {settings.get('chunk_rows', 100)}, chunks: {settings.get('chunks', 'replay')}}}\n"
+            f"checkpoint: {{interval_seconds: {settings.get('interval_seconds', 0.5)}}}\n"
+            f"sink: {{type: iceberg, warehouse: {self.folder}/lake}}\n"
+        )
+        self.store.pipeline(name).define(config.definition())
+        return Pipeline(self, name, server)
+
+
+class Pipeline:
+    """One pipeline of a mesh, seen from outside: by its journal and its status in Redis."""
+
+    def __init__(self, mesh: Mesh, name: str, server: Database) -> None:
+        self.mesh, self.name, self.server = mesh, name, server
+        self.store = mesh.store.pipeline(name)
+        self._entries: list[dict[str, Any]] = []
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The journal so far."""
+        self._entries += self.store.journal_tail(len(self._entries))
+        return self._entries
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """The newest checkpoint entry."""
+        return next((entry for entry in reversed(self.entries()) if entry["kind"] == "checkpoint"), None)
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """The epoch entries so far."""
+        return [entry for entry in self.entries() if entry["kind"] == "epoch"]
+
+    def status(self) -> dict[str, Any]:
+        """What the services show of themselves; {} if Redis doesn't answer."""
+        with contextlib.suppress(Exception), self.mesh.redis.client() as client:
+            found: Any = client.hgetall(f"cutline:status:{self.name}")
+            return {part.decode(): json.loads(body) for part, body in found.items()}
+        return {}
+
+    def until(self, condition: Callable[[], T], what: str, seconds: float = 60.0) -> T:
+        """Wait for a condition; its failure tells the tables' states and the services' logs."""
+        return waited(condition, what, seconds, self.told)
+
+    def told(self) -> str:
+        """Where the pipeline is, for a failure's message."""
+        newest = self.checkpoint()
+        tables = newest and {
+            name: (of["phase"], of["generation"], of["show"], of["cause"]) for name, of in newest["tables"].items()
+        }
+        position = newest and newest["position"]
+        epochs = [(one["slot"], one["base"], one["cause"]) for one in self.epochs()]
+        slot = newest and newest["slot"]
+        return f"{self.name}: epochs {epochs}\nnewest {slot} at {position}: {tables}\n{self.mesh.told()}"
+
+    def phase(self, table: str) -> str | None:
+        """The table's phase in the newest checkpoint."""
+        newest = self.checkpoint()
+        return newest["tables"].get(table, {}).get("phase") if newest else None
+
+    def shows(self, *tables: str) -> bool:
+        """Whether the newest checkpoint shows all these tables."""
+        newest = self.checkpoint()
+        return newest is not None and all(newest["tables"].get(table, {}).get("show") for table in tables)
+
+    def catches_up(self, *tables: str, seconds: float = 60.0) -> dict[str, Any]:
+        """Take the source's flushed position now, and wait for a checkpoint that shows the tables at or after it."""
+        with contextlib.closing(connection(self.server)) as conn:
+            target = mysql.flushed_position(conn, mysql.server(conn))
+
+        def reached() -> dict[str, Any] | None:
+            newest = self.checkpoint()
+            if newest is None or newest["inside"] or newest["position"] is None or not self.shows(*tables):
+                return None
+            return newest if place(newest) >= target else None
+
+        return self.until(reached, f"{self.name} shows {', '.join(tables)} at {target}", seconds)
+
+    def goes_on(self, checkpoints: int = 2, seconds: float = 60.0) -> None:
+        """Wait for so many more checkpoints."""
+        begun = len(self.entries())
+
+        def more() -> bool:
+            return sum(entry["kind"] == "checkpoint" for entry in self.entries()[begun:]) >= checkpoints
+
+        self.until(more, f"{checkpoints} more checkpoints of {self.name}", seconds)
+
+    def next_epoch(self, after: int, seconds: float = 60.0) -> None:
+        """Wait for an epoch beyond `after` epochs that has completed a checkpoint."""
+        self.until(lambda: len(self.epochs()) > after, f"epoch {after + 1} of {self.name}", seconds)
+        slot = self.epochs()[after]["slot"]
+        self.until(
+            lambda: (newest := self.checkpoint()) and newest["slot"] > slot, f"a checkpoint after epoch {slot}", seconds
+        )
+
+
+def connection(server: Database) -> mysql.Connection:
+    """A connection as Cutline makes it."""
+    return mysql.connect(mysql.Source(host=server.host, port=server.port, user=CDC_USER, password=CDC_PASSWORD))
+
+
+def place(entry: Mapping[str, Any]) -> FilePosition:
+    """Where in the binlog a checkpoint is."""
+    return FilePosition(entry["position"]["file"], entry["position"]["offset"])
+
+
+# --- the lake, in Python ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Table:
+    """One table of the lake: key -> rows (more than one if something was doubled), a row by field id."""
+
+    generation: int
+    rows: dict[tuple[Any, ...], list[dict[int, Any]]] = field(default_factory=dict)
+    seq: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A table as a publication shows it. `doubled`: keys that stand in it more than once."""
+
+    schema: TableSchema
+    generation: int
+    content: Content
+    doubled: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A checkpoint that could be published, and the tables that it would show."""
+
+    slot: int
+    at: FilePosition | None
+    entry: Mapping[str, Any]
+    tables: Mapping[str, Shown]
+
+
+def cuts(pipeline: Pipeline) -> Iterator[Cut]:
+    """Apply the journal's chain from its beginning; give each checkpoint that is not `inside` a transaction."""
+    entries = {entry["slot"]: entry for entry in pipeline.entries()}
+    lake: dict[str, _Table] = {}
+    for slot in follow(max(entries, default=0), entries.get).after(0):
+        entry = entries[slot]
+        schemas = {name: TableSchema.from_json(body) for name, body in entry["schemas"].items()}
+        for table, said in entry["tables"].items():
+            if table not in lake or lake[table].generation != said["generation"]:
+                lake[table] = _Table(generation=said["generation"])
+            staged = [one for one in entry["staged"] if one["table"] == table]
+            for one in staged:
+                assert one["generation"] <= said["generation"], f"{slot}: {one} is of a generation to come"
+            _apply(pipeline.store, lake[table], schemas, [o for o in staged if o["generation"] == said["generation"]])
+        if not entry["inside"]:
+            shown = {
+                table: _shown(lake[table], schemas[said["schema"]])
+                for table, said in entry["tables"].items()
+                if said["show"]
+            }
+            at = place(entry) if entry["position"] else None
+            yield Cut(slot=slot, at=at, entry=entry, tables=shown)
+
+
+def _apply(
+    pipeline: store.PipelineStore,
+    table: _Table,
+    schemas: Mapping[str, TableSchema],
+    staged: Iterable[Mapping[str, Any]],
+) -> None:
+    files = list(staged)
+    truncated = max((one["truncated_at"] for one in files if one["truncated_at"] is not None), default=None)
+    if truncated is not None:
+        table.rows = {}
+    last: dict[tuple[Any, ...], tuple[int, str, dict[int, Any]]] = {}
+    for one in files:
+        schema = schemas[one["schema"]]
+        ids = {column.name: column.field_id for column in schema.columns}
+        read = pq.read_table(_path(pipeline, one))
+        assert read.num_rows == one["rows"], f"{one['path']} has {read.num_rows} rows, the journal says {one['rows']}"
+        if one["kind"] == "chunk":
+            if truncated is None:
+                for row in read.to_pylist():
+                    key = tuple(row[name] for name in schema.key)
+                    table.rows.setdefault(key, []).append({ids[name]: value for name, value in row.items()})
+            continue
+        assert one["seq_min"] > table.seq, f"{one['path']} has _seq {one['seq_min']} after {table.seq}"
+        for row in read.to_pylist():
+            seq, op = row["_seq"], row["_op"]
+            if op == "t" or (truncated is not None and seq < truncated):
+                continue
+            key = tuple(row[name] for name in schema.key)
+            if key not in last or last[key][0] < seq:
+                last[key] = seq, op, {ids[name]: row[name] for name in ids}
+    table.seq = max([table.seq, *(one["seq_max"] for one in files if one["kind"] == "changes")])
+    for key, (_, op, values) in last.items():
+        if op == "-D":
+            table.rows.pop(key, None)
+        else:
+            table.rows[key] = [values] * max(1, len(table.rows.get(key, ())))
+
+
+def _path(pipeline: store.PipelineStore, one: Mapping[str, Any]) -> str:
+    return pipeline.location(one["path"]).removeprefix("file://")
+
+
+def _shown(table: _Table, schema: TableSchema) -> Shown:
+    defaults = {
+        column.name: pa.scalar(column.initial_default).cast(schema.arrow.field(column.name).type).as_py()
+        for column in schema.columns
+        if column.initial_default is not None
+    }
+    content = {
+        key: {column.name: rows[0].get(column.field_id, defaults.get(column.name)) for column in schema.columns}
+        for key, rows in table.rows.items()
+    }
+    doubled = tuple(key for key, rows in table.rows.items() if len(rows) > 1)
+    return Shown(schema=schema, generation=table.generation, content=content, doubled=doubled)
+
+
+# --- the oracle -------------------------------------------------------------------------------------------------------
+
+
+_EVENT = re.compile(r"#\d{6} .* end_log_pos (\d+) (?:CRC32 \S+ )?\s*(\w+)(.*)")
+_ROW = re.compile(r"### (INSERT INTO|UPDATE|DELETE FROM) `(.+)`\.`(.+)`")
+_TRUNCATE = re.compile(r"TRUNCATE (?:TABLE )?`?(\w+)`?\.`?(\w+)`?$", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Change:
+    table: str
+    op: str
+    before: list[Any] = field(default_factory=list)
+    after: list[Any] = field(default_factory=list)
+
+
+class History:
+    """What tables held at each position, from the server's binlog files; made before the tables are.
+
+    The server's own mysqlbinlog decodes them: no code of Cutline's (mysql-replication would ask MariaDB for the
+    connection again for ever). Good for integers, decimals and plain text; of DDL it knows TRUNCATE of `db.table` only.
+    """
+
+    def __init__(self, server: Database) -> None:
+        self.server = server
+        self.begin = flushed(server)
+
+    def at(self, tables: Mapping[str, Columns], places: Iterable[FilePosition]) -> list[dict[str, Content]]:
+        """The content of `tables` at each of the places (in their order), which lie between two transactions."""
+        asked = list(places)
+        wanted = sorted(set(asked))
+        states: dict[FilePosition, dict[str, Content]] = {}
+        now: dict[str, Content] = {table: {} for table in tables}
+        for ends, changes in self._transactions():
+            while wanted and wanted[0] < ends:
+                states[wanted.pop(0)] = {table: dict(rows) for table, rows in now.items()}
+            for change in changes:
+                if change.table in tables:
+                    _replay(now[change.table], tables[change.table], change)
+        for one in wanted:
+            states[one] = now
+        return [states[one] for one in asked]
+
+    def _transactions(self) -> Iterator[tuple[FilePosition, list[_Change]]]:
+        """The end of each transaction, and its changes."""
+        files = [row[0] for row in self.server.execute("SHOW BINARY LOGS")]
+        for file in files[files.index(self.begin.file) :]:
+            pending: list[_Change] = []
+            values: list[Any] = []
+            end, kind, words = 0, "", ""
+            for line in self._text(file):
+                if line.startswith("###   @"):
+                    values.append(_value(line.split("=", 1)[1]))
+                elif line == "### WHERE":
+                    values = pending[-1].before
+                elif line == "### SET":
+                    values = pending[-1].after
+                elif row := _ROW.match(line):
+                    pending.append(_Change(f"{row[2]}.{row[3]}", row[1][0]))
+                elif event := _EVENT.match(line):
+                    end, kind, words = int(event[1]), event[2], event[3]
+                    if kind == "Xid":
+                        yield FilePosition(file, end), pending
+                        pending = []
+                elif kind == "Query" and (truncated := _TRUNCATE.match(line)):
+                    yield FilePosition(file, end), [_Change(f"{truncated[1]}.{truncated[2]}", "T")]
+            assert not pending, f"{file} ends within a transaction, at {end} ({kind} {words})"
+
+    def _text(self, file: str) -> Iterator[str]:
+        """What mysqlbinlog prints of one file."""
+        assert self.server.folder is not None
+        path, program = self.server.folder / "data" / file, ["mariadb-binlog"]
+        if isinstance(self.server, MySQL):
+            path = "/" / path.relative_to(MySQL.system())
+            program = ["chroot", str(MySQL.system()), "/usr/bin/mysqlbinlog"]
+        begin = self.begin.offset if file == self.begin.file else 4
+        command = [*program, "-v", "--base64-output=decode-rows", f"--start-position={begin}", str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+            assert process.stdout is not None
+            yield from (line.rstrip("\n") for line in process.stdout)
+        assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}"
+
+
+def _value(text: str) -> Any:
+    if text == "NULL":
+        return None
+    if text.startswith("'"):
+        return text[1:-1]
+    text = text.split(" ")[0]
+    return Decimal(text) if "." in text else int(text)
+
+
+def _replay(content: Content, columns: Columns, change: _Change) -> None:
+    """One change; a row that is not there to be changed is a fault of the oracle."""
+    names, key = columns
+    if change.op == "T":
+        content.clear()
+    if change.op in "UD":
+        before = dict(zip(names, change.before, strict=True))
+        del content[tuple(before[name] for name in key)]
+    if change.op in "UI":
+        after = dict(zip(names, change.after, strict=True))
+        content[tuple(after[name] for name in key)] = after
+
+
+def flushed(server: Database) -> FilePosition:
+    """The end of the server's binlog now."""
+    with contextlib.closing(connection(server)) as conn:
+        return mysql.flushed_position(conn, mysql.server(conn))
+
+
+def content(server: Database, table: str, key: Sequence[str]) -> Content:
+    """What a SELECT sees now, as the lake shows it."""
+    with contextlib.closing(server.connect(cursorclass=pymysql.cursors.DictCursor)) as conn, conn.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table}")
+        return {tuple(row[name] for name in key): row for row in cursor.fetchall()}
+
+
+def differences(found: Content, wanted: Content) -> list[str]:
+    """One line a key that differs, at most ten; [] if both are equal."""
+    lines = [f"{key}: lacks {wanted[key]}" for key in wanted.keys() - found.keys()]
+    lines += [f"{key}: has {found[key]}, which is not there" for key in found.keys() - wanted.keys()]
+    lines += [
+        f"{key}: {found[key]} for {wanted[key]}" for key in found.keys() & wanted.keys() if found[key] != wanted[key]
+    ]
+    return lines[:10]
+
+
+def judge(pipeline: Pipeline, history: History, tables: Mapping[str, Columns]) -> tuple[list[Cut], list[str]]:
+    """Every publishable checkpoint, and what is wrong with those that show a table: one line a difference.
+
+    Compared with the source's content at the checkpoint's position; a key that is there twice is wrong too.
+    """
+    found = list(cuts(pipeline))
+    showing = [cut for cut in found if cut.tables and cut.at is not None]
+    at = sorted({cut.at for cut in showing if cut.at is not None})
+    truth = dict(zip(at, history.at(tables, at), strict=True))
+    faults = []
+    for cut in showing:
+        assert cut.at is not None
+        for table in cut.tables.keys() & tables.keys():
+            shown = cut.tables[table]
+            said = differences(shown.content, truth[cut.at][table]) + [f"{key} is there twice" for key in shown.doubled]
+            faults += [f"checkpoint {cut.slot} at {cut.at}, {table}: {line}" for line in said]
+    return found, faults
+
+
+# --- somebody who changes rows ----------------------------------------------------------------------------------------
+
+
+class Hammer:
+    """Connections that run a transaction over and over until `stop`, each in a thread.
+
+    `transaction(cursor, luck, number)` runs the statements; a deadlock is rolled back and tried again, a server that
+    is away is connected to again. `done` counts the committed transactions.
+    """
+
+    def __init__(
+        self,
+        server: Database,
+        transaction: Callable[[Any, random.Random, int], None],
+        *,
+        threads: int = 4,
+        pause_seconds: float = 0.0,
+        survives: bool = False,
+        seed: int = 1,
+    ) -> None:
+        self.done = 0
+        self._server, self._transaction, self._pause, self._survives = server, transaction, pause_seconds, survives
+        self._ends = threading.Event()
+        self._failures: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(number, random.Random(seed * 1000 + number)), daemon=True)
+            for number in range(threads)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End after the transactions that run; raise what a thread failed of."""
+        self._ends.set()
+        for thread in self._threads:
+            thread.join(60)
+        assert not self._failures, self._failures
+
+    def _run(self, number: int, luck: random.Random) -> None:
+        conn: Any = None
+        while not self._ends.is_set():
+            try:
+                conn = conn or self._server.connect(
+                    autocommit=False, init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+                )
+                with conn.cursor() as cursor:
+                    self._transaction(cursor, luck, number)
+                conn.commit()
+                self.done += 1
+                self._ends.wait(self._pause)
+            except pymysql.MySQLError as error:
+                if error.args[0] in (1205, 1213):
+                    conn.rollback()
+                elif self._survives:
+                    conn = None
+                    self._ends.wait(0.2)
+                else:
+                    self._failures.append(error)
+                    return
+            except BaseException as error:
+                self._failures.append(error)
+                return
