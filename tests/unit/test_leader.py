@@ -1,0 +1,300 @@
+"""The leader's machine: lease and journal decide who leads, epochs end and begin, checkpoints start and are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from common.messages import Marker, PartSaved
+from services.enumerator.leader import (
+    GATHER_SECONDS,
+    KEPT_SECONDS,
+    MAX_HALTS,
+    SETTLE_SECONDS,
+    CloseEpoch,
+    EntryRefused,
+    EntryWritten,
+    EpochFailed,
+    EpochOpened,
+    JournalRead,
+    Leader,
+    Member,
+    Observed,
+    OpenEpoch,
+    Orders,
+    ReadJournal,
+    SavepointAsked,
+    WriteEntry,
+)
+from services.enumerator.machine import TablesFound
+
+READER, WRITER = Member(incarnation="r1", role="reader"), Member(incarnation="w1", role="writer")
+
+
+class Bench:
+    """A leader and the time."""
+
+    def __init__(self, *, interval: float = 10.0, readers: int = 1) -> None:
+        orders = Orders(
+            chunk_rows=10, exact=False, snapshot_only=False, interval_seconds=interval, readers=readers, writers=1
+        )
+        self.leader = Leader(incarnation="e1", orders=orders)
+        self.now = 0.0
+        self.effects: list[Effect] = []
+        self.members: tuple[Member, ...] = (READER, WRITER)
+
+    def tell(self, event: Event) -> list[Effect]:
+        effects = self.leader.handle(event, self.now)
+        self.effects += effects
+        return effects
+
+    def see(self, *members: Member, held: bool = True) -> list[Effect]:
+        return self.tell(Observed(held=held, members=members or self.members))
+
+    def wait(self, seconds: float) -> list[Effect]:
+        self.now += seconds
+        return self.tell(Ticked())
+
+    def last(self, kind: type) -> Any:
+        return next(e for e in reversed(self.effects) if isinstance(e, kind))
+
+    def written(self) -> list[Effect]:
+        order = self.last(WriteEntry)
+        return self.tell(EntryWritten(slot=order.slot, nonce=order.entry["nonce"]))
+
+    def lead(self, tail: int = 0, base: int | None = None) -> Bench:
+        """From wherever it is to leading the next epoch."""
+        if self.leader.state == "idle":
+            self.see()
+        self.tell(JournalRead(tail=tail, base=base))
+        self.written()
+        self.tell(EpochOpened(epoch=tail + 1, part=None))
+        self.tell(TablesFound(tables=()))
+        assert self.leader.state == "leading"
+        return self
+
+    def complete(self, *, inside: bool = False) -> Any:
+        """Bring the checkpoint in flight to its entry, which is not written yet."""
+        assert self.leader.in_flight is not None
+        n = self.leader.in_flight[0]
+        self.tell(MessageReceived(channel="reader-0", message=Marker(checkpoint=n)))
+        self.tell(PartStored(checkpoint=n, ref={"path": "e"}))
+        stream = {"position": None, "sourceTime": None, "inside": inside, "tables": {}}
+        self.tell(MessageReceived(channel="reader-0", message=PartSaved(checkpoint=n, part={"path": "r"}, stream=stream)))
+        self.tell(MessageReceived(channel="writer-0", message=PartSaved(checkpoint=n)))
+        order = self.last(WriteEntry)
+        assert order.slot == n
+        return order.entry
+
+
+def test_who_has_the_lease_reads_the_journal_and_proposes_the_next_slot_as_its_epoch() -> None:
+    bench = Bench()
+    assert bench.see(held=False) == []
+    assert bench.see() == [ReadJournal()]
+    (order,) = bench.tell(JournalRead(tail=7, base=5))
+    assert isinstance(order, WriteEntry)
+    assert (order.slot, order.entry["base"], order.entry["members"]["readers"]) == (8, 5, ["r1"])
+    assert bench.written() == [OpenEpoch(epoch=8, base=5, readers=("r1",), writers=("w1",))]
+
+
+def test_it_waits_a_while_for_the_members_that_are_wanted() -> None:
+    bench = Bench(readers=2)
+    bench.see()
+    assert bench.tell(JournalRead(tail=0, base=None)) == []
+    assert bench.see() == []
+    bench.now = GATHER_SECONDS + 0.1
+    assert [type(e) for e in bench.see()] == [WriteEntry]
+
+
+def test_it_never_leads_without_a_reader_and_a_writer() -> None:
+    bench = Bench()
+    bench.see(READER)
+    bench.tell(JournalRead(tail=0, base=None))
+    bench.now = 10 * GATHER_SECONDS
+    assert bench.see(READER) == []
+    assert [type(e) for e in bench.see()] == [WriteEntry]
+
+
+@pytest.mark.parametrize("state", ["proposing", "leading"])
+def test_who_is_refused_a_slot_by_another_is_deposed_and_reads_the_journal_again(state: str) -> None:
+    bench = Bench(interval=1.0)
+    if state == "leading":
+        bench.lead()
+        bench.wait(1.0)
+        bench.complete()
+    else:
+        bench.see()
+        bench.tell(JournalRead(tail=0, base=None))
+    slot = bench.last(WriteEntry).slot
+    effects = bench.tell(EntryRefused(slot=slot, nonce="another:1"))
+    assert effects[-1] == ReadJournal()
+    assert (CloseEpoch(epoch=1) in effects) == (state == "leading")
+    assert bench.leader.process is None
+
+
+def test_a_refusal_by_our_own_entry_is_a_lost_answer() -> None:
+    bench = Bench()
+    bench.see()
+    bench.tell(JournalRead(tail=0, base=None))
+    (effect,) = bench.tell(EntryRefused(slot=1, nonce=bench.last(WriteEntry).entry["nonce"]))
+    assert isinstance(effect, OpenEpoch)
+
+
+def test_a_slow_write_of_a_checkpoint_is_not_taken_for_the_epoch_proposed_after_it() -> None:
+    """1. Checkpoint 2's entry is being written. 2. A member goes. 3. The journal, read before the write lands, ends at 1, so
+    epoch 2 is proposed. 4. The checkpoint's write lands. 5. The epoch is refused and proposed again after it."""
+    bench = Bench(interval=1.0).lead()
+    bench.wait(1.0)
+    slow = bench.complete()["nonce"]
+    bench.tell(EpochFailed(epoch=1, cause="a channel was lost"))
+    bench.tell(JournalRead(tail=1, base=None))
+    assert bench.last(WriteEntry).entry["kind"] == "epoch"
+    assert bench.tell(EntryWritten(slot=2, nonce=slow)) == []
+    assert bench.leader.state == "proposing"
+    assert bench.tell(EntryRefused(slot=2, nonce=slow)) == [ReadJournal()]
+    bench.tell(JournalRead(tail=2, base=2))
+    assert (bench.last(WriteEntry).slot, bench.last(WriteEntry).entry["base"]) == (3, 2)
+
+
+def test_a_lost_lease_ends_the_epoch_and_a_new_one_starts_checkpoints_again() -> None:
+    bench = Bench(interval=1.0).lead()
+    bench.wait(1.0)
+    assert bench.leader.in_flight is not None
+    assert bench.see(held=False) == [CloseEpoch(epoch=1)]
+    assert bench.leader.in_flight is None
+    bench.lead(tail=1)
+    bench.wait(1.0)
+    assert bench.leader.in_flight == (3, None)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        (READER,),
+        (Member(incarnation="r2", role="reader"), WRITER),
+        (READER, Member(incarnation="w1", role="writer", failed_epoch=1, failed="no room")),
+    ],
+)
+def test_a_member_that_is_gone_or_gave_up_ends_the_epoch(members: tuple[Member, ...]) -> None:
+    bench = Bench().lead()
+    assert bench.see(*members) == [CloseEpoch(epoch=1), ReadJournal()]
+    assert bench.leader.cause
+
+
+def test_what_a_member_said_of_an_older_epoch_is_not_held_against_it() -> None:
+    bench = Bench().lead(tail=4, base=4)
+    assert bench.see(READER, Member(incarnation="w1", role="writer", failed_epoch=3, failed="lost")) == []
+
+
+def test_epochs_that_end_by_what_trying_again_cannot_mend_halt_the_pipeline() -> None:
+    bench = Bench()
+    for n in range(MAX_HALTS):
+        bench.lead(tail=n)
+        bench.tell(EpochFailed(epoch=n + 1, cause="corrupt", halts=True))
+    assert bench.leader.state == "halted"
+    assert bench.see() == []
+
+
+def test_new_members_are_taken_in_after_a_checkpoint() -> None:
+    bench = Bench().lead()
+    more = (READER, WRITER, Member(incarnation="r2", role="reader"))
+    bench.see(*more)
+    bench.now += SETTLE_SECONDS + 1
+    bench.see(*more)
+    assert isinstance(bench.wait(0.0)[0], Send)
+    bench.complete()
+    assert bench.written() == [CloseEpoch(epoch=1), ReadJournal()]
+    bench.tell(JournalRead(tail=2, base=2))
+    assert bench.last(WriteEntry).entry["members"]["readers"] == ["r1", "r2"]
+
+
+def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as_number() -> None:
+    bench = Bench(interval=5.0).lead()
+    assert bench.wait(4.9) == []
+    (marker,) = bench.wait(0.2)
+    assert marker == Send(receiver="reader-0", message=Marker(checkpoint=2))
+    assert bench.wait(100.0) == []
+    entry = bench.complete()
+    assert (entry["epoch"], entry["kept"], entry["request"]) == (1, False, None)
+    bench.written()
+    assert bench.leader.base == 2
+    bench.wait(5.1)
+    assert bench.leader.in_flight == (3, None)
+
+
+def test_a_checkpoint_an_hour_is_kept() -> None:
+    bench = Bench(interval=5.0).lead()
+    kept = []
+    for _ in range(4):
+        bench.wait(KEPT_SECONDS / 2 + 1)
+        kept.append(bench.complete()["kept"])
+        bench.written()
+    assert kept == [False, False, True, False]
+
+
+def test_a_kept_cut_inside_a_transaction_leaves_it_to_the_next() -> None:
+    bench = Bench(interval=5.0).lead()
+    bench.wait(5.0)
+    bench.complete()
+    bench.written()
+    bench.wait(KEPT_SECONDS)
+    assert bench.complete(inside=True)["kept"] is False
+    bench.written()
+    bench.wait(5.1)
+    assert bench.complete()["kept"] is True
+
+
+def test_a_savepoint_starts_at_once_and_its_entry_carries_the_request() -> None:
+    bench = Bench().lead()
+    bench.tell(SavepointAsked(request="please"))
+    entry = bench.complete()
+    assert (entry["kept"], entry["request"]) == (True, "please")
+
+
+def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() -> None:
+    bench = Bench().lead()
+    bench.tell(SavepointAsked(request="please"))
+    entry = bench.complete(inside=True)
+    assert (entry["kept"], entry["request"]) == (False, None)
+    bench.written()
+    entry = bench.complete()
+    assert (entry["kept"], entry["request"]) == (True, "please")
+    assert bench.leader.requests == []
+
+
+@pytest.mark.parametrize("end", [EpochFailed(epoch=1, cause="x"), Observed(held=False, members=())])
+def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
+    bench = Bench().lead()
+    bench.tell(SavepointAsked(request="please"))
+    bench.tell(end)
+    bench.lead(tail=1)
+    bench.wait(0.0)
+    assert bench.complete()["request"] == "please"
+
+
+def test_facts_of_an_epoch_that_is_over_are_ignored() -> None:
+    bench = Bench(interval=1.0).lead()
+    bench.wait(1.0)
+    bench.tell(EpochFailed(epoch=1, cause="x"))
+    late: tuple[Event, ...] = (
+        EpochFailed(epoch=1, cause="again"),
+        EpochOpened(epoch=1, part=None),
+        PartStored(checkpoint=2, ref={}),
+        MessageReceived(channel="reader-0", message=Marker(checkpoint=2)),
+        EntryWritten(slot=2, nonce="e1:2"),
+        EntryRefused(slot=2, nonce="x"),
+        Ticked(),
+    )
+    for event in late:
+        assert bench.tell(event) == []
+    assert bench.leader.state == "reading"
+
+
+def test_the_enumerators_part_is_saved_when_the_readers_markers_are_back() -> None:
+    bench = Bench(interval=1.0).lead()
+    bench.wait(1.0)
+    (save,) = bench.tell(MessageReceived(channel="reader-0", message=Marker(checkpoint=2)))
+    assert isinstance(save, SavePart)
+    assert save.state["recorded"] == {"reader-0": []}
