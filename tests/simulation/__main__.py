@@ -10,8 +10,10 @@ import time
 import traceback
 from collections import Counter
 
+from tests.simulation.bites import BITES
 from tests.simulation.world import World
 
+SEEDS = 2000
 ENFORCED_SEEDS = 1000  # from so many seeds on, a counter that stays 0 fails the sweep
 
 
@@ -53,6 +55,7 @@ def sweep(first: int, seeds: int, jobs: int, *, stop: bool = False) -> tuple[Cou
         results = pool.imap_unordered(one, numbers, chunksize=4) if pool else map(one, numbers)
         for seed, counted, fault in results:
             count += counted
+            count["seeds"] += 1
             if fault is not None:
                 failed.append((seed, fault))
                 if stop:
@@ -64,10 +67,15 @@ def sweep(first: int, seeds: int, jobs: int, *, stop: bool = False) -> tuple[Cou
     return count, failed
 
 
+def never_met(count: Counter[str]) -> list[str]:
+    """What the sweep must meet and did not."""
+    return [name for name in BITES if not count[name]]
+
+
 def main() -> int:
     """Run what the arguments ask for; 0 if nothing failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=2000, help="how many seeds")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many seeds")
     parser.add_argument("--seed", type=int, help="replay this one and print its story")
     parser.add_argument("--first", type=int, default=1, help="the first seed of the sweep")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -82,8 +90,14 @@ def main() -> int:
         print(f"{many:9d}  {name}")
     for seed, fault in sorted(failed)[:20]:
         print(f"seed {seed}: {fault[:400]}")
-    print(f"{args.seeds} seeds in {seconds:.1f} s ({args.seeds / seconds:.1f} a second), {len(failed)} failed; replay one with --seed S")
-    return 1 if failed else 0
+    missed = never_met(count) if args.seeds >= ENFORCED_SEEDS and not args.stop else []
+    for name in missed:
+        print(f"never met: {name}")
+    ran = count["seeds"]
+    print(
+        f"{ran} seeds in {seconds:.1f} s ({ran / seconds:.1f} a second), {len(failed)} failed; replay one with --seed S"
+    )
+    return 1 if failed or missed else 0
 
 
 if __name__ == "__main__":

@@ -144,7 +144,9 @@ def entry_is_sound(world: World, entry: dict[str, Any]) -> None:
     for file in entry["staged"]:
         table = entry["tables"].get(file["table"])
         if table and table["generation"] == file["generation"] and file["schema"] not in entry["schemas"]:
-            raise Failure(f"checkpoint {entry['slot']} names schema {file['schema']} of {file['table']} without giving it")
+            raise Failure(
+                f"checkpoint {entry['slot']} names schema {file['schema']} of {file['table']} without giving it"
+            )
     before = [n for n in slots if n < entry["slot"]][-1:]
     if before and journal[before[0]]["position"] and entry["position"]:
         mine, earlier = Position.from_json(entry["position"]), Position.from_json(journal[before[0]]["position"])
@@ -238,11 +240,19 @@ def publication_equals_source(world: World, publication: dict[str, Any]) -> None
             continue  # of an older generation, and marked so
         schema = world.lake.schemas[entry["tables"][table]["schema"]]
         if tuple(c.name for c in schema.columns) != columns[table]:
-            raise Failure(f"{table} has columns {[c.name for c in schema.columns]} in publication {publication['n']} and {columns[table]} at the source")
+            raise Failure(
+                f"{table} has columns {[c.name for c in schema.columns]} in publication {publication['n']} and {columns[table]} at the source"
+            )
         shown = _shown(world, world.lake.snapshots[of["main"]["snapshot_id"]], schema, table)
         if shown != state[table]:
-            wrong = {k: (shown.get(k), state[table].get(k)) for k in {*shown, *state[table]} if shown.get(k) != state[table].get(k)}
-            raise Failure(f"{table} in publication {publication['n']} differs from the source at {position} (lake, source): {wrong}")
+            wrong = {
+                k: (shown.get(k), state[table].get(k))
+                for k in {*shown, *state[table]}
+                if shown.get(k) != state[table].get(k)
+            }
+            raise Failure(
+                f"{table} in publication {publication['n']} differs from the source at {position} (lake, source): {wrong}"
+            )
         world.count["table compared"] += 1
         if table in ("shop.a", "shop.b"):
             at = columns[table].index("amount")
@@ -262,7 +272,9 @@ def no_key_goes_back(world: World, table: str, n: int, rows: Rows) -> None:
         at = [c.name for c in world.lake.schemas[found[0][0]].columns].index("stamp")
         stamp = found[0][1][at]
         if stamp < known.get(key, 0):
-            raise Failure(f"row {key} of {table} went back from stamp {known[key]} to {stamp} as main moved to publication {n}")
+            raise Failure(
+                f"row {key} of {table} went back from stamp {known[key]} to {stamp} as main moved to publication {n}"
+            )
         known[key] = stamp
     world.count["main moved"] += 1
 
@@ -283,7 +295,11 @@ def what_is_missing(world: World) -> str:
     if not on_chain:
         return f"nothing is published; the journal ends at {max(journal, default=0)}"
     newest = publications[on_chain[-1]]
-    wrong = {t: of["state"] for t, of in newest["tables"].items() if of["state"] != ("quarantined" if t in world.quarantined else "live")}
+    wrong = {
+        t: of["state"]
+        for t, of in newest["tables"].items()
+        if of["state"] != ("quarantined" if t in world.quarantined else "live")
+    }
     absent = set(world.known_tables) - set(newest["tables"])
     if wrong or absent:
         causes = {t: journal[newest["n"]]["tables"][t]["cause"] for t in wrong}
@@ -294,7 +310,9 @@ def what_is_missing(world: World) -> str:
             return f"publication {newest['n']} stands at {position}, the source at {end}"
     for table, of in newest["tables"].items():
         main = world.lake.main.get(table)
-        if table not in world.quarantined and (main is None or of["main"] is None or main.snapshot != of["main"]["snapshot_id"]):
+        if table not in world.quarantined and (
+            main is None or of["main"] is None or main.snapshot != of["main"]["snapshot_id"]
+        ):
             return f"main of {table} does not show publication {newest['n']}"
     return ""
 

@@ -140,7 +140,10 @@ class SparkWriter:
                 rows = applied(rows, staged, world.store.files, world.count)
             if staged or fresh or done is None:
                 self.work[table] = Work(
-                    snapshot_id=world.lake.put(rows), branch=f"staging_{self.w}", generation=of["generation"], schema=of["schema"] or ""
+                    snapshot_id=world.lake.put(rows),
+                    branch=f"staging_{self.w}",
+                    generation=of["generation"],
+                    schema=of["schema"] or "",
                 )
         world.count["Spark writer applied several checkpoints at once"] += len(batch.entries) > 1
         self.done, self.kept_pending = batch.last, batch.kept
@@ -153,7 +156,12 @@ class SparkWriter:
     def publish(self, batch: Batch) -> str:
         world = self.world
         record = publication(
-            batch.entries[-1], w=self.w, kept=batch.kept, work=self.work, previous=self.published, published_at=world.now
+            batch.entries[-1],
+            w=self.w,
+            kept=batch.kept,
+            work=self.work,
+            previous=self.published,
+            published_at=world.now,
         )
         if not world.store.publish(record):
             world.count["publication refused"] += 1

@@ -82,7 +82,9 @@ KINDS = {
 class Source:
     """One source database over its servers."""
 
-    def __init__(self, rng: random.Random, count: Counter[str], *, flavour: str, tables: tuple[str, ...], rows: int) -> None:
+    def __init__(
+        self, rng: random.Random, count: Counter[str], *, flavour: str, tables: tuple[str, ...], rows: int
+    ) -> None:
         self.rng, self.count, self.flavour = rng, count, flavour
         self.tables = tables
         self.ordered = flavour != MYSQL or rng.random() < 0.6
@@ -242,7 +244,9 @@ class Source:
             else:  # rows change, and no row event says so
                 at = old.index("amount")
                 txn.state[txn.table] = {
-                    key: (*row[:at], row[at] + 1000, *row[at + 1 :]) for i, (key, row) in enumerate(sorted(rows.items())) if i % 3
+                    key: (*row[:at], row[at] + 1000, *row[at + 1 :])
+                    for i, (key, row) in enumerate(sorted(rows.items()))
+                    if i % 3
                 }
 
     def busy(self) -> bool:
@@ -462,7 +466,9 @@ class Source:
         if bound is None:
             return None
         kinds = KINDS[table].key
-        return tuple(part if kind.startswith("varchar") else int(part) for part, (_, kind) in zip(bound, kinds, strict=True))
+        return tuple(
+            part if kind.startswith("varchar") else int(part) for part, (_, kind) in zip(bound, kinds, strict=True)
+        )
 
     def inside(self, table: str, key: Row, start: Any, end: Any) -> bool:
         """start <= key < end, compared as the server does."""
@@ -590,7 +596,13 @@ class Source:
                         seq += 1
                 taken += upto - rows_at
                 if upto < len(changes):
-                    position = Position(server=self.server, file=txn.file, offset=txn.start, gtids=str(gtids) if gtids else "", rows=upto)
+                    position = Position(
+                        server=self.server,
+                        file=txn.file,
+                        offset=txn.start,
+                        gtids=str(gtids) if gtids else "",
+                        rows=upto,
+                    )
                     stop = True
                     self.count["read ends inside a transaction"] += 1
                     break
@@ -606,13 +618,16 @@ class Source:
             rows_at = 0
             if txn.gtid and self.flavour != PLAIN:
                 gtids = gtids.add(txn.gtid)
-            position = Position(server=self.server, file=txn.end_file, offset=txn.end, gtids=str(gtids) if gtids else "")
+            position = Position(
+                server=self.server, file=txn.end_file, offset=txn.end, gtids=str(gtids) if gtids else ""
+            )
             source_time = txn.at or None
             at += 1
             if stop or taken >= max_rows:
                 break
         batches = tuple(
-            ChangeBatch(table_id=t, generation=g, schema=h, rows=len(body), body=body) for (t, g, h), body in bodies.items()
+            ChangeBatch(table_id=t, generation=g, schema=h, rows=len(body), body=body)
+            for (t, g, h), body in bodies.items()
         )
         gone = {f.table_id for f in faults}
         return ChangesRead(
@@ -644,7 +659,9 @@ class Source:
                 self.count["exact: change is in its chunk already"] += 1
         return out
 
-    def _ddl(self, route: RouteTo, txn: Txn, position: Position, seq: int, bodies: Any, schemas: Any, fault: Any) -> int:
+    def _ddl(
+        self, route: RouteTo, txn: Txn, position: Position, seq: int, bodies: Any, schemas: Any, fault: Any
+    ) -> int:
         try:
             past = route.high.reached_by(position)
         except SourceLost:

@@ -282,7 +282,9 @@ class World:
         self.versions: dict[str, dict[Any, Any]] = {}
         self.asked_requests: list[str] = []
         self.quarantined: set[str] = set()
-        self.source = Source(self.rng, self.count, flavour=self.shape.flavour, tables=self.shape.tables, rows=self.shape.rows)
+        self.source = Source(
+            self.rng, self.count, flavour=self.shape.flavour, tables=self.shape.tables, rows=self.shape.rows
+        )
         self.names = 0
         self.known_tables = list(self.shape.tables)
         if len(self.known_tables) > 2 and self.rng.random() < 0.3:
@@ -507,7 +509,11 @@ class World:
                 epoch, cause, halts = other.failed
                 members.append(
                     Member(
-                        incarnation=other.incarnation, role=other.role, failed_epoch=epoch, failed=cause or None, halts=halts
+                        incarnation=other.incarnation,
+                        role=other.role,
+                        failed_epoch=epoch,
+                        failed=cause or None,
+                        halts=halts,
                     )
                 )
         assert service.leader is not None
@@ -584,7 +590,11 @@ class World:
 
     def tell(self, service: Service, token: Any, event: Event) -> None:
         """Put a fact into a service's inbox; answers to an epoch that is over are nobody's."""
-        if service.alive and (token == "any" or (token is not None and token == service.token) or (service.leader and isinstance(event, Ticked))):
+        if service.alive and (
+            token == "any"
+            or (token is not None and token == service.token)
+            or (service.leader and isinstance(event, Ticked))
+        ):
             service.inbox.append((token, event))
             self.pump(service)
 
@@ -715,11 +725,14 @@ class World:
                     rows += [(seq_base + seq, op, key, row) for seq, op, key, row in body]
             case Drop(split_id=split_id, attempt=attempt):
                 self.count["chunk file dropped"] += 1
-                for file in [f for f in service.open if isinstance(f, ChunkFile) and (f.split_id, f.attempt) == (split_id, attempt)]:
+                for file in [
+                    f
+                    for f in service.open
+                    if isinstance(f, ChunkFile) and (f.split_id, f.attempt) == (split_id, attempt)
+                ]:
                     del service.open[file]
             case StageCut():
                 self.later(service, self.lag(3), lambda: self.staged(service, effect))
-                self.count["torn temporary files left by a crash"] += 0
             case _:
                 self.perform_leader(service, effect)
         return True
@@ -795,7 +808,9 @@ class World:
         epoch, _, receiver = channel.name
         for service in self.services:
             if service.alive and service.epoch == epoch and service.token is not None:
-                if receiver == (service.name or "enumerator") and (service.leader is not None) == (receiver == "enumerator"):
+                if receiver == (service.name or "enumerator") and (service.leader is not None) == (
+                    receiver == "enumerator"
+                ):
                     return service
         return None
 
@@ -881,7 +896,9 @@ class World:
         chunk["schema"] = self.source.schema(split.table_id)
         if self.shape.flavour == MARIADB:
             low = chunk["low"]
-            self.take_high(service, chunk, connection, reader_machine.High(server=low.server, file=low.file, offset=low.offset))
+            self.take_high(
+                service, chunk, connection, reader_machine.High(server=low.server, file=low.file, offset=low.offset)
+            )
         else:
             self.at(self.lag(3), self.take_high, service, chunk, connection, None)
 
@@ -896,7 +913,11 @@ class World:
         if chunk["rows"] is None or (other and self.rng.random() < 0.5) or (self.troubled and self.rng.random() < 0.01):
             service.chunk = None
             failed = ChunkFailed(
-                split_id=split.split_id, attempt=split.attempt, cause="a DDL came between", restart=other, retry=not other
+                split_id=split.split_id,
+                attempt=split.attempt,
+                cause="a DDL came between",
+                restart=other,
+                retry=not other,
             )
             self.tell(service, service.token, failed)
             return
@@ -977,7 +998,11 @@ class World:
         rows = len(source.visible[table])
         estimate = max(0, rows + rng.randrange(-rows // 2 - 1, rows + 2))
         return TableFound(
-            table_id=table, schema=source.schema(table), estimate=estimate, row_bytes=100, integer_key=KINDS[table].integer
+            table_id=table,
+            schema=source.schema(table),
+            estimate=estimate,
+            row_bytes=100,
+            integer_key=KINDS[table].integer,
         )
 
     def find_tables(self) -> Event:
@@ -1001,7 +1026,9 @@ class World:
         source = self.source
         if self.troubled and self.rng.random() < 0.01:
             self.count["splitting failed"] += 1
-            return SplittingFailed(table_id=order.table_id, generation=order.generation, cause="definition changed", restart=True)
+            return SplittingFailed(
+                table_id=order.table_id, generation=order.generation, cause="definition changed", restart=True
+            )
         keys = sorted(k for k in source.visible[order.table_id] if source.inside(order.table_id, k, order.start, None))
         end = source.literal(order.table_id, keys[order.rows]) if len(keys) > order.rows else None
         self.count["split by a walk of the index"] += end is not None
@@ -1032,13 +1059,17 @@ class World:
             return
         written = self.store.put_entry(slot, entry)
         if written:
-            self.tell_story(f"journal {slot}: {entry['kind']} of {service.incarnation}, epoch {entry.get('epoch', slot)} base {entry.get('base')} position {entry.get('position')}")
+            self.tell_story(
+                f"journal {slot}: {entry['kind']} of {service.incarnation}, epoch {entry.get('epoch', slot)} base {entry.get('base')} position {entry.get('position')}"
+            )
             self.count[f"{entry['kind']} written"] += 1
             if entry["kind"] == "checkpoint":
                 checks.cut_is_consistent(self, entry)
                 checks.entry_is_sound(self, entry)
         answer: Event = EntryWritten(slot=slot, nonce=entry["nonce"])
-        if not written or (self.troubled and self.rng.random() < 0.06):  # lost answer: written again, refused, looked at
+        if not written or (
+            self.troubled and self.rng.random() < 0.06
+        ):  # lost answer: written again, refused, looked at
             self.count["lost answer of the store"] += written
             there = self.store.journal[slot]
             self.count["slot refused"] += there["nonce"] != entry["nonce"]
@@ -1058,7 +1089,10 @@ class World:
             part = json.loads(self.store.parts[self.store.journal[order.base]["parts"]["enumerator"]["path"]])
             self.count["restore"] += 1
             before = self.store.journal[self.store.journal[order.base]["epoch"]]["members"]
-            self.count["restore with other numbers of members"] += (len(before["readers"]), len(before["writers"])) != (len(readers), len(writers))
+            self.count["restore with other numbers of members"] += (len(before["readers"]), len(before["writers"])) != (
+                len(readers),
+                len(writers),
+            )
         self.announced = order.epoch
         for channel in self.channels.values():
             if channel.name[0] < order.epoch and not channel.gone:
@@ -1176,8 +1210,10 @@ class World:
                 self.at(self.rng.uniform(0.1, 4.0), self.silence, service, token)
 
     def silence(self, service: Service, token: Any) -> None:
-        if service.alive and service.token == token and any(
-            c.gone for c in self.channels.values() if c.name[0] == service.epoch
+        if (
+            service.alive
+            and service.token == token
+            and any(c.gone for c in self.channels.values() if c.name[0] == service.epoch)
         ):
             self.fail(service, "its streams are gone")
 
@@ -1241,6 +1277,16 @@ class World:
 
 
 __all__ = [
-    "AssignSplits", "ChunkDropped", "ChunkEnd", "Enumerator", "ExcludeTable", "Failure", "IncludeTable", "MYSQL", "SplitReleased",
-    "StopStream", "TakeBackSplit", "World",
+    "MYSQL",
+    "AssignSplits",
+    "ChunkDropped",
+    "ChunkEnd",
+    "Enumerator",
+    "ExcludeTable",
+    "Failure",
+    "IncludeTable",
+    "SplitReleased",
+    "StopStream",
+    "TakeBackSplit",
+    "World",
 ]  # fmt: skip

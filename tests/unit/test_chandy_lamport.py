@@ -37,7 +37,9 @@ class Account:
     def snapshot(self) -> dict[str, Any]:
         return {"amount": self.amount}
 
-    def cut(self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
+    def cut(
+        self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
+    ) -> list[Effect]:
         found = {c: [m.free for m in messages if isinstance(m, SplitsWanted)] for c, messages in recorded.items()}
         self.cuts[checkpoint] = (state["amount"], found)
         return [SavePart(checkpoint=checkpoint, state=state)]

@@ -45,7 +45,10 @@ from services.enumerator.machine import (
 )
 
 SCHEMA = TableSchema(
-    table_id="d.t", columns=(Column(name="id", field_id=1, mysql_type="int", nullable=False),), key=("id",), last_field_id=1
+    table_id="d.t",
+    columns=(Column(name="id", field_id=1, mysql_type="int", nullable=False),),
+    key=("id",),
+    last_field_id=1,
 )
 WIDER = SCHEMA.add_column("c", "int", nullable=True)
 
@@ -157,7 +160,10 @@ def test_in_exact_the_finished_chunks_travel_with_their_highs() -> None:
     for _, split in list(bench.assigned):
         bench.report(split)
     (include,) = bench.of(IncludeTable)
-    assert [(s.split_start, s.split_end, s.high) for s in include.splits] == [(None, ("10",), high(110)), (("10",), None, high(110))]
+    assert [(s.split_start, s.split_end, s.high) for s in include.splits] == [
+        (None, ("10",), high(110)),
+        (("10",), None, high(110)),
+    ]
 
 
 def test_a_report_is_accepted_once_and_only_of_the_attempt_that_is_out() -> None:
@@ -221,7 +227,11 @@ def test_a_failed_chunk_is_tried_again_then_its_table_is_quarantined_with_the_ca
         bench.get(SplitsWanted(free=1))
         split = bench.assigned[-1][1]
         assert split.attempt == attempt
-        bench.get(SplitFailed(split_id=split.split_id, table_id="d.t", generation=1, attempt=attempt, cause="gone", retry=True))
+        bench.get(
+            SplitFailed(
+                split_id=split.split_id, table_id="d.t", generation=1, attempt=attempt, cause="gone", retry=True
+            )
+        )
     table = bench.machine.tables["d.t"]
     assert (table.phase, table.cause) == ("quarantined", "gone")
     bench.get(SplitsWanted(free=1))
@@ -273,7 +283,15 @@ def test_tables_that_start_without_a_snapshot_go_to_the_stream_at_once() -> None
 
 def staged(split: SnapshotSplit, attempt: int | None = None) -> dict[str, Any]:
     name = f"{split.split_id}#{attempt or split.attempt}"
-    return {"path": name, "kind": "chunk", "split": name, "table": "d.t", "generation": 1, "rows": 3, "schema": SCHEMA.hash}
+    return {
+        "path": name,
+        "kind": "chunk",
+        "split": name,
+        "table": "d.t",
+        "generation": 1,
+        "rows": 3,
+        "schema": SCHEMA.hash,
+    }
 
 
 def finish(bench: Bench, checkpoint: int, *files: dict[str, Any], stream: Any = None) -> dict[str, Any]:
@@ -328,7 +346,13 @@ def test_the_entry_shows_what_the_stream_says_is_live() -> None:
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.start(5)
-    table = {"generation": 1, "live": True, "schema": WIDER.hash, "since": {SCHEMA.hash: 0, WIDER.hash: 7}, "schemas": {WIDER.hash: WIDER.to_json()}}
+    table = {
+        "generation": 1,
+        "live": True,
+        "schema": WIDER.hash,
+        "since": {SCHEMA.hash: 0, WIDER.hash: 7},
+        "schemas": {WIDER.hash: WIDER.to_json()},
+    }
     stream = {"position": {"x": 1}, "sourceTime": 3.0, "inside": True, "seq": 9, "tables": {"d.t": table}}
     entry = finish(bench, 5, stream=stream)
     assert entry["tables"]["d.t"] == {

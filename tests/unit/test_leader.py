@@ -82,7 +82,9 @@ class Bench:
         self.tell(MessageReceived(channel="reader-0", message=Marker(checkpoint=n)))
         self.tell(PartStored(checkpoint=n, ref={"path": "e"}))
         stream = {"position": None, "sourceTime": None, "inside": inside, "tables": {}}
-        self.tell(MessageReceived(channel="reader-0", message=PartSaved(checkpoint=n, part={"path": "r"}, stream=stream)))
+        self.tell(
+            MessageReceived(channel="reader-0", message=PartSaved(checkpoint=n, part={"path": "r"}, stream=stream))
+        )
         self.tell(MessageReceived(channel="writer-0", message=PartSaved(checkpoint=n)))
         order = self.last(WriteEntry)
         assert order.slot == n

@@ -105,7 +105,10 @@ def test_a_foreign_message_is_refused_by_name(header: dict[str, object]) -> None
         decode(header)
 
 
-@pytest.mark.parametrize("header", [{"type": "Marker"}, {"type": "AssignSplits", "splits": [{"splitId": "x"}]}, {"type": "AssignSplits", "splits": 3}])
+@pytest.mark.parametrize(
+    "header",
+    [{"type": "Marker"}, {"type": "AssignSplits", "splits": [{"splitId": "x"}]}, {"type": "AssignSplits", "splits": 3}],
+)
 def test_an_incomplete_message_is_refused(header: dict[str, object]) -> None:
     with pytest.raises(ProtocolError, match="can't be read"):
         decode(header)

@@ -17,7 +17,9 @@ def schema(*types: str) -> TableSchema:
     return TableSchema(table_id="d.t", columns=columns, key=tuple(c.name for c in columns), last_field_id=len(columns))
 
 
-def splitter(*types: str, chunk_rows: int = 10, estimate: int = 100, row_bytes: int = 100, integer: bool = True) -> Splitter:
+def splitter(
+    *types: str, chunk_rows: int = 10, estimate: int = 100, row_bytes: int = 100, integer: bool = True
+) -> Splitter:
     return Splitter(
         table_id="d.t", generation=1, schema=schema(*(types or ("int",))), chunk_rows=chunk_rows, estimate=estimate,
         row_bytes=row_bytes, integer_key=integer,
@@ -80,7 +82,12 @@ def test_composite_and_text_keys_are_compared_by_mysql_alone() -> None:
     machine = splitter("int", "varchar(9)", integer=False)
     assert machine.wants() == "bound"
     first, second = *machine.bounded(("3", "é")), *machine.bounded(None)
-    assert (first.split_start, first.split_end, second.split_start, second.split_end) == (None, ("3", "é"), ("3", "é"), None)
+    assert (first.split_start, first.split_end, second.split_start, second.split_end) == (
+        None,
+        ("3", "é"),
+        ("3", "é"),
+        None,
+    )
     assert first.split_key_type == ("int", "varchar(9)")
 
 

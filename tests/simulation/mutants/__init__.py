@@ -35,7 +35,7 @@ MUTANTS = (
         CHANDY_LAMPORT,
         "        return effects\n\n    def _take",
         "        late = [e for e in effects if isinstance(e, Send) and isinstance(e.message, Marker)]\n"
-        "        effects = [e for e in effects if e not in late] + getattr(self, \"_late\", [])\n"
+        '        effects = [e for e in effects if e not in late] + getattr(self, "_late", [])\n'
         "        self._late = late\n        return effects\n\n    def _take",
     ),
     one(
@@ -152,12 +152,12 @@ MUTANTS = (
                 READER,
                 "            ends = [Send(receiver=writer, message=end), Send(receiver=ENUMERATOR, message=report)]",
                 "            ends = [Send(receiver=writer, message=end)]\n"
-                "            self._apart = [*getattr(self, \"_apart\", []), Send(receiver=ENUMERATOR, message=report)]",
+                '            self._apart = [*getattr(self, "_apart", []), Send(receiver=ENUMERATOR, message=report)]',
             ),
             (
                 READER,
                 "            case Ticked():\n                return []",
-                "            case Ticked():\n                apart, self._apart = getattr(self, \"_apart\", []), []\n                return apart",
+                '            case Ticked():\n                apart, self._apart = getattr(self, "_apart", []), []\n                return apart',
             ),
         ),
     ),
@@ -167,7 +167,12 @@ MUTANTS = (
         "                if not any(s.split_id == split_id and s.attempt == attempt for s in self.queue):\n                    return []",
         "                if False:\n                    return []",
     ),
-    one("a table joins main though main has passed its low", READER, "            if passed:\n", "            if False:\n"),
+    one(
+        "a table joins main though main has passed its low",
+        READER,
+        "            if passed:\n",
+        "            if False:\n",
+    ),
     one(
         "a table is let in while main is being read",
         READER,
@@ -240,7 +245,7 @@ MUTANTS = (
         "the low of MySQL is all that is flushed",
         SOURCE,
         "offset=4, gtids=str(self.executed))",
-        "offset=4, gtids=str(GtidSet.parse(\",\".join(t.gtid for t in self.log if t.gtid))))",
+        'offset=4, gtids=str(GtidSet.parse(",".join(t.gtid for t in self.log if t.gtid))))',
     ),
     one("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0"),
 )

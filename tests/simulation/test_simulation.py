@@ -1,0 +1,44 @@
+"""The sweep of `make test`: thousands of worlds, each from one seed, and what they must have met between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.__main__ import SEEDS, never_met, one, sweep
+from tests.simulation.world import World
+
+
+@pytest.fixture(scope="module")
+def swept() -> tuple[Counter[str], list[tuple[int, str]]]:
+    return sweep(1, SEEDS, jobs=2)
+
+
+@pytest.mark.timeout(1200)
+def test_no_seed_fails(swept: tuple[Counter[str], list[tuple[int, str]]]) -> None:
+    _, failed = swept
+    assert not failed, f"replay with `python -m tests.simulation --seed {failed[0][0]}`: {failed[:5]}"
+
+
+@pytest.mark.timeout(1200)
+def test_everything_that_can_go_wrong_went_wrong_somewhere(swept: tuple[Counter[str], list[tuple[int, str]]]) -> None:
+    count, _ = swept
+    assert never_met(count) == []
+
+
+def test_a_seed_replays_exactly() -> None:
+    stories = []
+    for _ in range(2):
+        world = World(4)
+        world.run()
+        stories.append((list(world.story), world.events, world.count))
+    assert stories[0] == stories[1]
+
+
+def test_the_sweep_tells_which_seed_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(world: World) -> None:
+        raise AssertionError(f"made to fail in seed {world.seed}")
+
+    monkeypatch.setattr(World, "run", run)
+    assert one(7)[2] == "AssertionError: made to fail in seed 7"

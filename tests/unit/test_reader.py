@@ -1,0 +1,426 @@
+"""The reader's machine: chunks commit by their last message; tables join, catch up, meet and become live; cuts restore."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from common.chandy_lamport import Process
+from common.errors import ProtocolError
+from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send
+from common.messages import (
+    AssignSplits,
+    ChunkDropped,
+    ChunkEnd,
+    CompletedSplit,
+    ExcludeTable,
+    IncludeTable,
+    Marker,
+    Message,
+    PartSaved,
+    Records,
+    SnapshotSplit,
+    SplitFailed,
+    SplitReleased,
+    SplitReport,
+    SplitsWanted,
+    StopStream,
+    TableReport,
+    TakeBackSplit,
+)
+from common.positions import High, Low, Position
+from common.schema import Column, TableSchema
+from services.reader import machine as machine_file
+from services.reader.machine import (
+    HELD_SPLITS,
+    Began,
+    ChangeBatch,
+    ChangesRead,
+    ChunkFailed,
+    ChunkRead,
+    ChunkRowsRead,
+    CloseCursor,
+    ContinueChunk,
+    ReadChanges,
+    ReadChunk,
+    Reader,
+    SchemaChanged,
+    TableFaulted,
+)
+
+SCHEMA = TableSchema(
+    table_id="d.t",
+    columns=(Column(name="id", field_id=1, mysql_type="int", nullable=False),),
+    key=("id",),
+    last_field_id=1,
+)
+WIDER = SCHEMA.add_column("c", "int", nullable=True)
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+FAR = 64 << 20  # more than what catch-up may lie behind before main waits for it
+
+
+def low(offset: int, gtids: str = "", server: str = "s") -> Low:
+    return Low(server=server, file="b.000001", offset=offset, gtids=gtids)
+
+
+def high(offset: int, server: str = "s") -> High:
+    return High(server=server, file="b.000001", offset=offset)
+
+
+def place(offset: int, *, rows: int = 0, gtids: str = "", server: str = "s") -> Position:
+    return Position(server=server, file="b.000001", offset=offset, rows=rows, gtids=gtids)
+
+
+def split(number: int = 1, attempt: int = 1) -> SnapshotSplit:
+    return SnapshotSplit(
+        split_id=f"d.t:1:{number}", table_id="d.t", generation=1, attempt=attempt, split_key_type=("int",), split_start=None,
+        split_end=None, schema=SCHEMA,
+    )  # fmt: skip
+
+
+class Bench:
+    """A reader with the stream, in its process, with two writers."""
+
+    def __init__(self, *, stream: bool = True, state: Any = None) -> None:
+        self.reader = Reader(name="reader-0", writers=("writer-0", "writer-1"), stream=stream)
+        if state is not None:
+            self.reader.restore(json.loads(json.dumps(state)))
+        out = ("writer-0", "writer-1", "enumerator")
+        self.process = Process(self.reader, inbound=("enumerator",), outbound=out)
+
+    def tell(self, event: Event) -> list[Effect]:
+        return self.process.handle(event, 0.0)
+
+    def get(self, message: Message) -> list[Effect]:
+        return self.tell(MessageReceived(channel="enumerator", message=message))
+
+    def include(self, table: str = "d.t", *, at: int = 100, until: int = 200, **other: Any) -> list[Effect]:
+        of = {"table_id": table, "generation": 1, "schema": SCHEMA, "low": low(at), "high": high(until)}
+        return self.get(IncludeTable(**(of | other)))
+
+    def read(
+        self, offset: int, *, cursor: str = "main", rows: int = 0, table: str = "d.t", **other: Any
+    ) -> list[Effect]:
+        """The cursor's answer: it has come to `offset`, with `rows` changes of `table`."""
+        batches = (ChangeBatch(table_id=table, generation=1, schema=SCHEMA.hash, rows=rows, body=[]),) if rows else ()
+        of = {"cursor": cursor, "position": place(offset), "rows": rows, "batches": batches}
+        return self.tell(ChangesRead(**(of | other)))
+
+    def cursor_of(self, table: str) -> str | None:
+        return self.reader.tables[table].cursor
+
+
+def asked(effects: list[Effect]) -> dict[str, ReadChanges]:
+    return {e.cursor: e for e in effects if isinstance(e, ReadChanges)}
+
+
+def sent(effects: list[Effect], kind: type) -> list[Any]:
+    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
+
+
+# --- chunks ---
+
+
+def test_a_reader_asks_for_splits_as_it_begins() -> None:
+    assert Bench().tell(Began()) == [Send(receiver="enumerator", message=SplitsWanted(free=HELD_SPLITS))]
+
+
+def test_one_chunk_is_read_at_a_time_and_its_next_batch_is_asked_for_behind_the_last() -> None:
+    bench = Bench()
+    assert bench.get(AssignSplits(splits=(split(1), split(2)))) == [ReadChunk(split=split(1))]
+    send, more = bench.tell(ChunkRowsRead(split_id="d.t:1:1", attempt=1, rows=5, body=[]))
+    assert isinstance(send, Send)
+    assert more == ContinueChunk(split_id="d.t:1:1", attempt=1)
+
+
+def test_the_end_of_a_chunk_and_its_report_go_out_in_one_step_and_then_the_next_is_read() -> None:
+    bench = Bench()
+    bench.get(AssignSplits(splits=(split(1), split(2))))
+    read = ChunkRead(split_id="d.t:1:1", attempt=1, rows=5, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
+    end, report, wanted, following = bench.tell(read)
+    assert isinstance(end, Send)
+    assert isinstance(end.message, ChunkEnd)
+    assert end.receiver.startswith("writer-")
+    assert isinstance(report, Send)
+    assert isinstance(report.message, SplitReport)
+    assert (report.message.low, report.message.high) == (low(1), high(2))
+    assert wanted == Send(receiver="enumerator", message=SplitsWanted(free=1))
+    assert following == ReadChunk(split=split(2))
+
+
+def test_all_rows_of_a_chunk_go_to_one_writer() -> None:
+    bench = Bench()
+    bench.get(AssignSplits(splits=(split(1),)))
+    rows = ChunkRowsRead(split_id="d.t:1:1", attempt=1, rows=5, body=[])
+    read = ChunkRead(split_id="d.t:1:1", attempt=1, rows=10, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
+    effects = [*bench.tell(rows), *bench.tell(rows), *bench.tell(read)]
+    assert len({e.receiver for e in effects if isinstance(e, Send) and e.receiver != "enumerator"}) == 1
+
+
+def test_a_failed_chunk_drops_its_file_and_says_why() -> None:
+    bench = Bench()
+    bench.get(AssignSplits(splits=(split(1),)))
+    effects = bench.tell(ChunkFailed(split_id="d.t:1:1", attempt=1, cause="gone", retry=True))
+    assert sent(effects, ChunkDropped) == [ChunkDropped(split_id="d.t:1:1", attempt=1)]
+    assert [(m.cause, m.retry) for m in sent(effects, SplitFailed)] == [("gone", True)]
+
+
+def test_only_a_split_that_was_not_started_is_given_back() -> None:
+    bench = Bench()
+    bench.get(AssignSplits(splits=(split(1), split(2))))
+    assert bench.get(TakeBackSplit(split_id="d.t:1:1", attempt=1)) == []
+    effects = bench.get(TakeBackSplit(split_id="d.t:1:2", attempt=1))
+    assert sent(effects, SplitReleased) == [SplitReleased(split_id="d.t:1:2", attempt=1)]
+    assert bench.reader.queue == []
+
+
+# --- the incremental split ---
+
+
+def test_the_first_table_starts_main_at_its_low() -> None:
+    bench = Bench()
+    order = asked(bench.include(at=100))["main"]
+    assert (order.after, order.until) == (place(100), None)
+    assert order.routes["d.t"].low == low(100)
+
+
+def test_a_table_is_live_when_main_has_reached_its_highest_high_and_not_before() -> None:
+    bench = Bench()
+    bench.include(at=100, until=200)
+    assert sent(bench.read(190), TableReport) == []
+    assert sent(bench.read(200), TableReport) == [TableReport(table_id="d.t", generation=1, state="live")]
+    assert sent(bench.read(300), TableReport) == []
+
+
+def test_changes_go_to_one_writer_a_table_and_are_counted_over_both_cursors() -> None:
+    bench = Bench()
+    bench.include()
+    (first,) = sent(bench.read(110, rows=3), Records)
+    (second,) = sent(bench.read(120, rows=2), Records)
+    assert (first.seq_base, second.seq_base, bench.reader.seq) == (0, 3, 5)
+
+
+def test_a_table_that_comes_while_main_is_read_is_judged_by_where_main_arrives() -> None:
+    """1. Main is asked at 100. 2. A table with low 150 comes: main seems not to have passed it. 3. Main answers at 180, and
+    what it read had no route for the table. 4. So the table catches up."""
+    bench = Bench()
+    bench.include("d.t", at=100)
+    assert asked(bench.include("d.u", at=150)) == {}
+    assert bench.cursor_of("d.u") is None
+    orders = asked(bench.read(180))
+    assert bench.cursor_of("d.u") == "catch-up"
+    assert (orders["catch-up"].after, orders["catch-up"].until) == (place(150), place(180))
+    assert set(orders["catch-up"].routes) == {"d.u"}
+
+
+def test_a_table_whose_low_main_has_not_passed_joins_it_at_once() -> None:
+    bench = Bench()
+    bench.include("d.t", at=100)
+    bench.include("d.u", at=150)
+    orders = asked(bench.read(150))
+    assert bench.cursor_of("d.u") == "main"
+    assert set(orders["main"].routes) == {"d.t", "d.u"}
+
+
+def test_a_round_starts_at_the_lowest_low_and_later_tables_wait_for_the_next() -> None:
+    bench = Bench()
+    bench.include("d.t", at=100)
+    bench.include("d.u", at=170)
+    bench.include("d.v", at=150)
+    orders = asked(bench.read(FAR))
+    assert orders["catch-up"].after == place(150)
+    bench.include("d.w", at=120)
+    bench.read(FAR + 10)
+    assert bench.cursor_of("d.w") is None
+
+
+def test_cursors_meet_between_two_transactions_at_the_same_place_in_one_step() -> None:
+    """1. Catch-up is asked up to main's place. 2. It arrives while main has gone on: main is held. 3. Catch-up arrives where
+    main stands: its tables move over, its cursor is closed, main goes on with all of them."""
+    bench = Bench()
+    bench.include("d.t", at=100)
+    bench.include("d.u", at=150)
+    bench.read(FAR)
+    orders = asked(bench.read(FAR, cursor="catch-up"))
+    assert orders == {}
+    orders = asked(bench.read(FAR + 50))
+    assert set(orders) == {"catch-up"}
+    assert orders["catch-up"].until == place(FAR + 50)
+    effects = bench.read(FAR + 50, cursor="catch-up")
+    assert CloseCursor(cursor="catch-up") in effects
+    assert set(asked(effects)["main"].routes) == {"d.t", "d.u"}
+    assert "catch-up" not in bench.reader.cursors
+
+
+def test_cursors_do_not_meet_while_one_is_inside_a_transaction() -> None:
+    bench = Bench()
+    bench.include("d.t", at=100)
+    bench.include("d.u", at=150)
+    bench.tell(ChangesRead(cursor="main", position=place(FAR, rows=3), rows=0))
+    assert bench.cursor_of("d.u") is None
+    bench.read(FAR + 10)
+    bench.tell(ChangesRead(cursor="catch-up", position=place(FAR, rows=1), rows=0))
+    assert bench.cursor_of("d.u") == "catch-up"
+
+
+def test_cursors_that_meet_keep_the_gtids_that_both_have() -> None:
+    """Main began at a low whose set named more than lay before its place; after a fail-over that set would skip rows of the
+    tables that caught up."""
+    bench = Bench()
+    bench.include("d.t", low=low(4, f"{UUID}:1-9"))
+    bench.include("d.u", low=low(4, f"{UUID}:1-5"))
+    bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-9"), rows=0))
+    assert bench.cursor_of("d.u") == "catch-up"
+    bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-9"), rows=0))
+    bench.tell(ChangesRead(cursor="catch-up", position=place(80, gtids=f"{UUID}:1-7"), rows=0))
+    assert bench.cursor_of("d.u") == "main"
+    assert bench.reader.cursors["main"].position.gtids == f"{UUID}:1-7"
+
+
+def test_a_table_whose_low_is_of_a_server_that_cannot_be_compared_restarts() -> None:
+    bench = Bench()
+    bench.include("d.t", at=100)
+    bench.include("d.u", low=low(4, server="other"))
+    effects = bench.read(150)
+    assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.u", "restart")]
+    assert "d.u" not in bench.reader.tables
+
+
+def test_a_table_whose_high_is_of_another_server_restarts() -> None:
+    bench = Bench()
+    bench.include()
+    effects = bench.tell(ChangesRead(cursor="main", position=place(500, server="other"), rows=0))
+    assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.t", "restart")]
+
+
+def test_a_fault_takes_the_table_out_and_changes_of_it_are_not_sent() -> None:
+    bench = Bench()
+    bench.include()
+    fault = TableFaulted(table_id="d.t", generation=1, cause="DDL", restart=True)
+    effects = bench.read(150, faults=(fault,))
+    assert [m.state for m in sent(effects, TableReport)] == ["restart"]
+    assert asked(effects)["main"].routes == {}
+
+
+def test_answers_about_an_excluded_table_or_another_generation_are_nobodys() -> None:
+    bench = Bench()
+    bench.include()
+    bench.get(ExcludeTable(table_id="d.t", generation=1))
+    assert sent(bench.read(150, rows=2), Records) == []
+    assert bench.reader.seq == 2
+    bench.get(IncludeTable(table_id="d.t", generation=2, schema=SCHEMA, low=low(150), high=high(160)))
+    assert sent(bench.read(170, rows=2), Records) == []
+
+
+def test_a_change_of_columns_holds_from_its_place_in_the_count() -> None:
+    bench = Bench()
+    bench.include()
+    bench.read(110, rows=3)
+    bench.read(120, rows=2, schemas=(SchemaChanged(table_id="d.t", generation=1, seq=2, new=WIDER),))
+    table = bench.reader.tables["d.t"]
+    assert table.since == {SCHEMA.hash: 0, WIDER.hash: 5}
+    assert table.route().schema == WIDER
+
+
+def test_chunks_travel_with_the_route_until_the_table_is_live() -> None:
+    chunk = CompletedSplit(split_start=None, split_end=None, high=high(150))
+    bench = Bench()
+    order = asked(bench.include(splits=(chunk,)))["main"]
+    assert order.routes["d.t"].splits == (chunk,)
+    assert asked(bench.read(200))["main"].routes["d.t"].splits == ()
+
+
+def test_a_stopped_stream_reads_no_more_except_to_the_end_of_a_transaction() -> None:
+    bench = Bench()
+    bench.include()
+    bench.get(StopStream())
+    orders = asked(bench.tell(ChangesRead(cursor="main", position=place(300, rows=4), rows=4)))
+    assert orders["main"].at_boundary
+    assert asked(bench.read(310)) == {}
+    assert set(asked(bench.include("d.u", at=400))) == {"main"}
+
+
+# --- cuts ---
+
+
+def test_a_marker_waits_for_the_end_of_the_transaction() -> None:
+    bench = Bench()
+    bench.include()
+    bench.tell(ChangesRead(cursor="main", position=place(150, rows=2), rows=2))
+    assert bench.get(Marker(checkpoint=1)) == []
+    effects = bench.read(160, rows=1)
+    kinds = [type(e.message) if isinstance(e, Send) else type(e) for e in effects]
+    assert kinds.index(Records) < kinds.index(Marker)
+    assert SavePart in kinds
+
+
+def test_inside_a_transaction_over_the_set_size_a_marker_is_taken_and_the_cut_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine_file, "INSIDE_ROWS", 10)
+    bench = Bench()
+    bench.include()
+    bench.tell(ChangesRead(cursor="main", position=place(150, rows=12), rows=12))
+    bench.get(Marker(checkpoint=1))
+    ((saved),) = sent(bench.tell(PartStored(checkpoint=1, ref={"path": "p"})), PartSaved)
+    assert saved.stream["inside"] is True
+    assert saved.stream["position"]["rows"] == 12
+
+
+def test_the_part_says_what_the_journal_needs_of_the_stream() -> None:
+    bench = Bench()
+    bench.include()
+    bench.read(200, rows=2, source_time=5.0)
+    bench.get(Marker(checkpoint=1))
+    (saved,) = sent(bench.tell(PartStored(checkpoint=1, ref={"path": "p"})), PartSaved)
+    assert saved.part == {"path": "p"}
+    assert (saved.stream["position"], saved.stream["sourceTime"], saved.stream["seq"]) == (place(200).to_json(), 5.0, 2)
+    assert saved.stream["tables"]["d.t"]["live"] is True
+    with pytest.raises(ProtocolError):
+        bench.tell(PartStored(checkpoint=1, ref={"path": "p"}))
+
+
+def test_a_restored_stream_goes_on_where_it_was_cut() -> None:
+    bench = Bench()
+    bench.include("d.t", at=100)
+    bench.include("d.u", at=150)
+    bench.read(180, rows=3)
+    (save,) = [e for e in bench.get(Marker(checkpoint=1)) if isinstance(e, SavePart)]
+    again = Bench(state=save.state)
+    assert again.reader.snapshot() == bench.reader.snapshot()
+    orders = asked(again.tell(Began()))
+    assert orders["catch-up"].after == place(150)
+    assert again.reader.seq == 3
+
+
+def test_a_reader_without_the_stream_has_no_state() -> None:
+    bench = Bench(stream=False)
+    bench.get(AssignSplits(splits=(split(1),)))
+    (save,) = [e for e in bench.get(Marker(checkpoint=1)) if isinstance(e, SavePart)]
+    assert save.state == {}
+
+
+def test_an_illegal_step_is_refused_and_leaves_the_reader_as_it_was() -> None:
+    bench = Bench()
+    bench.get(AssignSplits(splits=(split(1),)))
+    bench.include()
+    before = repr(vars(bench.reader))
+    illegal: list[Event] = [
+        ChunkRowsRead(split_id="d.t:1:9", attempt=1, rows=1, body=[]),
+        ChunkRowsRead(split_id="d.t:1:1", attempt=2, rows=1, body=[]),
+        ChangesRead(cursor="catch-up", position=place(1), rows=0),
+        PartStored(checkpoint=9, ref={}),
+        MessageReceived(channel="enumerator", message=SplitsWanted(free=1)),
+        MessageReceived(
+            channel="enumerator",
+            message=IncludeTable(table_id="d.t", generation=1, schema=SCHEMA, low=low(1), high=high(1)),
+        ),
+    ]
+    for event in illegal:
+        with pytest.raises(ProtocolError):
+            bench.reader.handle(event, 0.0)
+        assert repr(vars(bench.reader)) == before
+    with pytest.raises(ProtocolError, match="no incremental split"):
+        Bench(stream=False).include()
