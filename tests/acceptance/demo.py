@@ -6,8 +6,8 @@
 3. Five faults, each in another phase: SIGKILL of a reader (in the snapshot), of a writer (in the snapshot), of the
    leading enumerator (a checkpoint in flight), of the Spark writer (a checkpoint to apply), and Redis emptied (all
    tables live).
-4. The changes stop, Ctrl-C takes a savepoint, and every table is compared with the source by key and content, read
-   by `VERSION AS OF 'checkpoint_N'` with one N for all of them.
+4. The changes stop, the lake catches up, Ctrl-C takes a savepoint, and every table is compared with the source by
+   key and content, read by `VERSION AS OF 'checkpoint_N'` with one N for all of them.
 
 Exits with 1 if any row differs.
 """
@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ from pymysql.constants import FIELD_TYPE
 from rich.console import Console
 from rich.table import Table
 
+from common import mysql
 from common.config import load
+from common.positions import High, Position
 from common.store import PipelineStore, Store
 from spark_writer import session
 from tests.acceptance import flights
@@ -165,6 +168,19 @@ class Demo:
 
     # --- the end ---
 
+    def end_of_source(self) -> High:
+        """Where the source's binlog ends now."""
+        source = mysql.Source(host=self.server.host, port=self.server.port, user=CDC_USER, password=CDC_PASSWORD)
+        with closing(mysql.connect(source)) as connection:
+            of = mysql.server(connection)
+            at = mysql.flushed_position(connection, of)
+        return High(server=of.identity, file=at.file, offset=at.offset)
+
+    def shown_to(self, end: High) -> bool:
+        """Whether the newest publication is at `end`."""
+        position = self.store().publications()[-1].body["position"]
+        return position is not None and end.reached_by(Position.from_json(position))
+
     def savepoint(self) -> int:
         """Ctrl-C: a last checkpoint, published and kept; return its number."""
         assert self._run is not None
@@ -260,7 +276,10 @@ def play(server: Database, folder: Path) -> int:
         demo.new_epoch_after(epoch)
         demo.wait("all tables are live", demo.all_live)
         changer.stop()
-        demo.say(f"the changes stop after {sum(changer.applied.values()):,}; Ctrl-C")
+        demo.say(f"the changes stop after {sum(changer.applied.values()):,}")
+        end = demo.end_of_source()
+        demo.wait(f"a publication reaches {end.file}:{end.offset}", lambda: demo.shown_to(end))
+        demo.say("the lake has caught up; Ctrl-C")
         n = demo.savepoint()
         checkpoints = sum(1 for entry in demo.store().journal_tail() if entry["kind"] == "checkpoint")
         demo.say(f"savepoint {n} is published; reading it back")
