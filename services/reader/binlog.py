@@ -530,7 +530,15 @@ class BinlogCursor:
     # ---- the connection ----
 
     def _open(self, after: Position) -> Frames:
-        """Connect, ask who is there, and begin a dump after that position."""
+        """Connect, and begin a dump after that position."""
+        try:
+            return self._begin(after)
+        except ConfigError as error:
+            needed = "GRANT REPLICATION SLAVE, REPLICATION CLIENT (on MariaDB BINLOG MONITOR) ON *.* TO the user"
+            raise ConfigError(*error.faults, f"The binlog needs a right that may be missing: {needed}") from error
+
+    def _begin(self, after: Position) -> Frames:
+        """Ask who is there, whether it has what we took, and begin the dump."""
         connection = self._connection = self._connect()
         server = self._server = mysql.server(connection)
         self._executed = after.executed
@@ -568,6 +576,10 @@ class BinlogCursor:
         with suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self._heard = time.monotonic()
+        while not frames.file:
+            # by GTID the server chooses the file, and names it in its first event
+            if self._step(frames) == NEED:
+                self._receive(frames, self._silence)
         return frames
 
     def _receive(self, frames: Frames, seconds: float) -> bool:
@@ -1046,6 +1058,11 @@ class _Scan:
                     return
             elif kind in (_HEARTBEAT, _HEARTBEAT_2):
                 continue
+            elif kind == _TABLE_MAP:
+                if frames.hold:
+                    yield kind, body, frames
+                else:
+                    cursor._table_map(frames, body, frames.plans)
             elif kind == _PAYLOAD:
                 frames.open_payload(_payload(body))
             elif kind == _GTID_TAGGED:

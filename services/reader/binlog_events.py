@@ -180,6 +180,7 @@ class Frames:
     _number: cython.int  # of the next packet, mod 256
     _long: object  # list of the parts of an event that spans packets, or None
     _long_size: cython.Py_ssize_t
+    _long_whole: cython.bint
     _joined: bytearray  # such an event, whole; empty if there is none at hand
     _inner: bytearray  # decompressed bytes of a transaction payload
     _inner_head: cython.Py_ssize_t
@@ -193,6 +194,7 @@ class Frames:
     _prefix_bytes: bytes
     _last_id: cython.longlong
     _last_plan: Plan
+    _row_before: cython.longlong  # rows of the transaction before the event at hand
     _checked: cython.bint  # the event at hand has had its checksum verified
     _size: cython.longlong  # of the event at hand
 
@@ -255,10 +257,12 @@ class Frames:
         self._head = self._tail = 0
         self._number = 1
         self._long, self._long_size, self._joined = None, 0, bytearray()
+        self._long_whole = True
         self._inner, self._inner_head, self._inner_tail, self._stream = bytearray(), 0, 0, None
         self._payload_end = 0
         self._closing = self._checked = False
         self._prefix_bytes = b""
+        self._row_before = 0
         self._last_id, self._last_plan = -1, Plan("", b"")
         self.plans = {}
         self.checksum = False
@@ -389,7 +393,9 @@ class Frames:
         """One packet of an event that spans several. A payload goes on as a stream; what is over the limit is cut short."""
         if self._long is None:
             self._long, self._long_size = [], 0
-        if self._long_size <= _EVENT_LIMIT or self._long[0][5] == 40:
+            whole = int.from_bytes(self._raw[at + 10 : at + 14], "little") <= _EVENT_LIMIT
+            self._long_whole = whole or self._raw[at + 5] == 40
+        if self._long_whole or self._long_size == 0:
             self._long.append(bytes(self._raw[at : at + n]))
         self._long_size += n
         self._head = at + n
@@ -747,6 +753,9 @@ class Frames:
                     self.ordinal += 1
                     return GO
             self.bytes_taken += len(body)
+            self._row_before = self.place.row
+        else:
+            self.place.row = self._row_before
         decoder = plan.decoder
         self.place.pos = self.event_start
         budget = self.max_rows - self.place.seq

@@ -1,0 +1,924 @@
+"""The binlog cursor on real servers: a dump gives what was done, wherever it is cut, and nothing goes by unsaid."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
+
+from common import mysql as seam
+from common.errors import SourceLost, Unavailable
+from common.positions import High, Low, Position
+from services.reader.binlog import BinlogCursor, Changes, Route, TableFault
+from tests.conftest import started
+from tests.servers import Database, MariaDB, MySQL
+
+DEADLINE_SECONDS = 30.0
+
+
+def source_of(server: Database) -> seam.Source:
+    return seam.Source(host=server.host, port=server.port, user=server.user, password=server.password)
+
+
+@contextmanager
+def connected(server: Database) -> Iterator[tuple[seam.Connection, seam.Server]]:
+    with closing(seam.connect(source_of(server))) as conn:
+        yield conn, seam.server(conn)
+
+
+def here(server: Database) -> Position:
+    """The end of the binlog now; nobody else writes."""
+    with connected(server) as (conn, of):
+        at = seam.flushed_position(conn, of)
+        position = seam.position_at(conn, of, at)
+        return replace(position, gtids=str(seam.gtid_executed(conn))) if of.mysql and of.gtid else position
+
+
+def route(server: Database, table_id: str, at: Position | None = None, *, high: Position | None = None) -> Route:
+    """A route that is past its watermarks, or (with `at`, `high`) not."""
+    with connected(server) as (conn, of):
+        schema = seam.table_schema(conn, table_id)
+        first = seam.first_position(conn, of)
+    low = at or first
+    high = high or first
+    return Route(
+        table_id=table_id,
+        generation=1,
+        schema=schema,
+        low=Low(server=low.server, file=low.file, offset=low.offset, gtids=low.gtids),
+        high=High(server=high.server, file=high.file, offset=high.offset),
+    )
+
+
+@dataclass
+class Stream:
+    """A cursor and where it stands; follows schemas and forgets tables that faulted, as the reader does."""
+
+    server: Database
+    position: Position
+    routes: dict[str, Route]
+    server_id: int = 77001
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    faults: list[TableFault] = field(default_factory=list)
+    schemas: list[str] = field(default_factory=list)
+    positions: list[Position] = field(default_factory=list)
+    seq: int = 0
+
+    def __post_init__(self) -> None:
+        self.cursor = BinlogCursor(lambda: seam.connect(source_of(self.server)), server_id=self.server_id)
+
+    def read(self, **limits: Any) -> Changes:
+        given = {"until": None, "max_rows": 100_000, "max_bytes": 64 << 20, "wait_seconds": 0.3} | limits
+        changes = self.cursor.read(self.position, self.routes, **given)
+        assert changes.position.not_before(self.position)
+        seqs = [seq for batch in changes.batches for seq in batch.batch.column("_seq").to_pylist()]
+        seqs += [change.seq for change in changes.schemas]
+        assert sorted(seqs) == list(range(changes.rows))
+        rows = [row for batch in changes.batches for row in batch.batch.to_pylist()]
+        self.rows += [row | {"_seq": row["_seq"] + self.seq} for row in sorted(rows, key=lambda row: row["_seq"])]
+        self.seq += changes.rows
+        for change in changes.schemas:
+            self.schemas.append(change.ddl)
+            self.routes[change.table_id] = replace(self.routes[change.table_id], schema=change.new)
+        for fault in changes.faults:
+            self.faults.append(fault)
+            del self.routes[fault.table_id]
+        self.position = changes.position
+        self.positions.append(changes.position)
+        return changes
+
+    def drain(self, end: Position | None = None, **limits: Any) -> list[dict[str, Any]]:
+        """Read up to where the server is now."""
+        end = end or here(self.server)
+        high = High(server=end.server, file=end.file, offset=end.offset)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not high.reached_by(self.position):
+            assert time.monotonic() < deadline, f"{self.position} does not reach {end}"
+            self.read(until=high, **limits)
+        return self.rows
+
+    def close(self) -> None:
+        self.cursor.close()
+
+
+@contextmanager
+def stream(server: Database, tables: Iterable[str], at: Position | None = None, **keywords: Any) -> Iterator[Stream]:
+    routes = {table: route(server, table) for table in tables}
+    with closing(Stream(server, at or here(server), routes, **keywords)) as opened:
+        yield opened
+
+
+def plain(rows: Iterable[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+    return [(row["_op"], *(row[name] for name in names)) for row in rows]
+
+
+def transaction(server: Database, *statements: str) -> None:
+    with closing(server.connect(autocommit=False)) as conn, conn.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        conn.commit()
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_each_kind_of_change_comes_in_order_and_a_changed_key_is_a_delete_and_an_insert(
+    source: Database, database: str
+) -> None:
+    source.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY, v VARCHAR(9))")
+    with stream(source, [f"{database}.a"]) as it:
+        source.execute(
+            f"INSERT INTO {database}.a VALUES (1, 'x'), (2, 'y')",
+            f"UPDATE {database}.a SET v = 'z' WHERE id = 2",
+            f"UPDATE {database}.a SET id = 20 WHERE id = 2",
+            f"DELETE FROM {database}.a WHERE id = 1",
+        )
+        rows = it.drain()
+    assert plain(rows, "id", "v") == [
+        ("+I", 1, "x"),
+        ("+I", 2, "y"),
+        ("+U", 2, "z"),
+        ("-D", 2, "z"),
+        ("+I", 20, "z"),
+        ("-D", 1, "x"),
+    ]
+    assert [row["_row"] for row in rows] == [0, 1, 0, 0, 0, 0]
+    assert [row["_table"] for row in rows] == [f"{database}.a"] * 6
+    assert len({row["_gtid"] for row in rows}) == 4
+    assert all(abs(row["_ts"].timestamp() - time.time()) < 60 for row in rows)
+
+
+def test_a_transaction_over_several_tables_keeps_its_order_and_skips_what_nobody_asked_for(
+    source: Database, database: str
+) -> None:
+    for name in "abc":
+        source.execute(f"CREATE TABLE {database}.{name} (id INT PRIMARY KEY, v INT)")
+    with stream(source, [f"{database}.a", f"{database}.b"]) as it:
+        transaction(
+            source,
+            *(f"INSERT INTO {database}.{name} VALUES ({i}, {i})" for i in range(4) for name in "abc"),
+            f"UPDATE {database}.b SET v = v + 1",
+        )
+        rows = it.drain()
+    assert [(row["_table"][-1], row["id"], row["v"]) for row in rows] == [
+        *((name, i, i) for i in range(4) for name in "ab"),
+        *(("b", i, i + 1) for i in range(4)),
+    ]
+    assert len({row["_gtid"] for row in rows}) == 1
+
+
+def busy(server: Database, database: str) -> list[str]:
+    """A history with what matters to a cut: many rows an event, several tables, key changes, foreign events between."""
+    server.execute(
+        f"CREATE TABLE {database}.a (id INT PRIMARY KEY, v VARCHAR(200))",
+        f"CREATE TABLE {database}.b (x INT, y INT, v TEXT, PRIMARY KEY (x, y))",
+        f"CREATE TABLE {database}.other (id INT PRIMARY KEY AUTO_INCREMENT, v INT)",
+    )
+    return [f"{database}.a", f"{database}.b"]
+
+
+def write_busily(server: Database, database: str) -> None:
+    many = ", ".join(f"({i}, REPEAT('{i % 10}', 150))" for i in range(60))
+    transaction(
+        server,
+        f"INSERT INTO {database}.other (v) VALUES (1), (2), (3)",
+        f"INSERT INTO {database}.a VALUES {many}",
+        f"INSERT INTO {database}.other (v) SELECT v FROM {database}.other",
+        f"INSERT INTO {database}.b VALUES (1, 1, 'one'), (1, 2, 'two')",
+        f"UPDATE {database}.a SET id = id + 1000 WHERE id BETWEEN 10 AND 14",
+    )
+    server.execute(f"INSERT INTO {database}.other (v) VALUES (9)")
+    transaction(server, f"UPDATE {database}.b SET y = y + 5", f"DELETE FROM {database}.a WHERE id BETWEEN 20 AND 31")
+    server.execute("FLUSH BINARY LOGS", f"UPDATE {database}.a SET v = 'end' WHERE id < 7")
+
+
+def test_a_stream_cut_at_every_row_and_resumed_by_a_new_cursor_is_the_whole_stream(
+    source: Database, database: str
+) -> None:
+    tables = busy(source, database)
+    begin = here(source)
+    write_busily(source, database)
+    end = here(source)
+    with stream(source, tables, begin) as whole:
+        expected = whole.drain(end)
+    assert len(expected) > 80
+    with stream(source, tables, begin) as resumed:
+        resumed.routes = {table: route(source, table) for table in tables}
+        high = High(server=end.server, file=end.file, offset=end.offset)
+        while not high.reached_by(resumed.position):
+            resumed.read(until=high, max_rows=1)
+            resumed.position = Position.from_json(resumed.position.to_json())
+            resumed.cursor.close()
+        inside = [position for position in resumed.positions if position.inside]
+    assert resumed.rows == expected
+    assert len(inside) > 70
+    assert len(set(inside)) == len(inside)
+
+
+def test_a_stream_cut_at_every_row_and_gone_on_with_is_the_whole_stream(source: Database, database: str) -> None:
+    tables = busy(source, database)
+    begin = here(source)
+    write_busily(source, database)
+    end = here(source)
+    with stream(source, tables, begin) as whole:
+        expected = whole.drain(end)
+    for size in (1, 2, 7):
+        with stream(source, tables, begin) as cut:
+            assert cut.drain(end, max_rows=size) == expected
+    with stream(source, tables, begin) as small:
+        assert small.drain(end, max_bytes=1) == expected
+
+
+def test_at_boundary_goes_on_to_the_end_of_a_transaction_up_to_eight_times_the_limit(
+    source: Database, database: str
+) -> None:
+    source.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)")
+    with stream(source, [f"{database}.a"]) as it:
+        source.execute(f"INSERT INTO {database}.a VALUES {', '.join(f'({i})' for i in range(100))}")
+        assert it.read(max_rows=20).position.inside
+        changes = it.read(max_rows=20, at_boundary=True)
+        assert not changes.position.inside
+        assert changes.rows == 80
+        source.execute(f"INSERT INTO {database}.a VALUES {', '.join(f'({i})' for i in range(100, 300))}")
+        changes = it.read(max_rows=20, at_boundary=True)
+        assert changes.position.inside
+        assert changes.rows == 160
+
+
+def test_a_position_inside_a_transaction_holds_though_a_table_of_it_is_no_longer_routed(
+    source: Database, database: str
+) -> None:
+    tables = busy(source, database)
+    begin = here(source)
+    write_busily(source, database)
+    end = here(source)
+    with stream(source, tables[:1], begin) as alone:
+        expected = [(row["_op"], row["id"], row["v"]) for row in alone.drain(end)]
+    for cut in (1, 50, 61, 62, 63, 65):
+        with stream(source, tables, begin) as it:
+            it.read(max_rows=cut)
+            assert it.position.inside
+            it.cursor.close()
+            it.routes = {tables[0]: route(source, tables[0])}
+            it.drain(end)
+            got = [(row["_op"], row["id"], row["v"]) for row in it.rows if row["_table"] == tables[0]]
+            assert got == expected
+
+
+def test_until_a_position_stops_just_there_and_two_cursors_meet(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)")
+    begin = here(source)
+    for i in range(10):
+        source.execute(f"INSERT INTO {database}.a VALUES ({i})")
+    middle = here(source)
+    for i in range(10, 20):
+        source.execute(f"INSERT INTO {database}.a VALUES ({i})")
+    with stream(source, [f"{database}.a"], begin) as it:
+        changes = it.read(until=middle, wait_seconds=20)
+        assert changes.position.same_place(middle)
+        assert changes.rows == 10
+        assert it.read(until=middle, wait_seconds=20).rows == 0
+        assert it.read(until=High(server=middle.server, file=middle.file, offset=middle.offset + 1)).rows == 1
+
+
+def test_what_a_low_covers_is_skipped_and_the_rest_comes(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)", f"CREATE TABLE {database}.b (id INT PRIMARY KEY)")
+    begin = here(source)
+    for i in range(5):
+        transaction(source, f"INSERT INTO {database}.a VALUES ({i})", f"INSERT INTO {database}.b VALUES ({i})")
+    low = here(source)
+    for i in range(5, 9):
+        transaction(source, f"INSERT INTO {database}.a VALUES ({i})", f"INSERT INTO {database}.b VALUES ({i})")
+    with stream(source, [f"{database}.b"], begin) as it:
+        it.routes[f"{database}.a"] = route(source, f"{database}.a", low)
+        rows = it.drain()
+    assert [row["id"] for row in rows if row["_table"].endswith(".a")] == [5, 6, 7, 8]
+    assert [row["id"] for row in rows if row["_table"].endswith(".b")] == list(range(9))
+
+
+def test_idle_is_said_and_the_source_time_follows_the_heartbeat(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)")
+    with stream(source, [f"{database}.a"]) as it:
+        source.execute(f"INSERT INTO {database}.a VALUES (1)")
+        began = time.time()
+        changes = it.read(wait_seconds=2.5)
+        assert changes.idle
+        assert changes.source_time is not None
+        assert changes.source_time > began + 0.5
+
+
+def test_the_position_moves_on_with_foreign_tables_and_files(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)", f"CREATE TABLE {database}.b (id INT PRIMARY KEY)")
+    with stream(source, [f"{database}.a"]) as it:
+        source.execute(
+            f"INSERT INTO {database}.b VALUES (1)", "FLUSH BINARY LOGS", f"INSERT INTO {database}.b VALUES (2)"
+        )
+        end = here(source)
+        it.drain(end)
+        assert it.position.same_place(end)
+        assert it.position.file_position == end.file_position
+        source.execute("FLUSH BINARY LOGS")
+        it.drain()
+    assert it.rows == []
+
+
+# --- against another reader -------------------------------------------------------------------------------------------
+
+
+def test_mysql_replication_reads_the_same_changes(source: Database, database: str) -> None:
+    tables = busy(source, database)
+    begin = here(source)
+    write_busily(source, database)
+    end = here(source)
+    with stream(source, tables, begin) as it:
+        it.drain(end)
+    ours = [(row["_table"], row["_op"], *_key(row)) for row in it.rows]
+    theirs = []
+    reader = BinLogStreamReader(
+        connection_settings={"host": source.host, "port": source.port, "user": "root", "passwd": ""},
+        server_id=77003,
+        log_file=begin.file,
+        log_pos=begin.offset,
+        resume_stream=True,
+        blocking=False,
+        only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
+        only_schemas=[database],
+        is_mariadb=isinstance(source, MariaDB),
+    )
+    seen = set()
+    with closing(reader):
+        for event in reader:
+            # on MariaDB it sometimes connects again by itself and begins anew
+            if (place := (reader.log_file, event.packet.log_pos)) in seen:
+                continue
+            seen.add(place)
+            table = f"{event.schema}.{event.table}"
+            if table not in tables:
+                continue
+            for row in event.rows:
+                if isinstance(event, WriteRowsEvent):
+                    theirs.append((table, "+I", *_key(row["values"])))
+                elif isinstance(event, DeleteRowsEvent):
+                    theirs.append((table, "-D", *_key(row["values"])))
+                elif _key(row["before_values"]) == _key(row["after_values"]):
+                    theirs.append((table, "+U", *_key(row["after_values"])))
+                else:
+                    theirs.append((table, "-D", *_key(row["before_values"])))
+                    theirs.append((table, "+I", *_key(row["after_values"])))
+    assert ours == theirs
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (row["id"],) if "id" in row else (row["x"], row["y"])
+
+
+# --- the server's ways of writing -------------------------------------------------------------------------------------
+
+
+def test_with_and_without_checksums_it_is_the_same(source: Database, database: str) -> None:
+    tables = busy(source, database)
+    begin = here(source)
+    source.execute("SET GLOBAL binlog_checksum = NONE")
+    try:
+        write_busily(source, database)
+        source.execute("SET GLOBAL binlog_checksum = CRC32", f"DELETE FROM {database}.b")
+    finally:
+        source.execute("SET GLOBAL binlog_checksum = CRC32")
+    end = here(source)
+    with stream(source, tables, begin) as it:
+        rows = it.drain(end)
+    assert plain(rows[-2:], "y") == [("-D", 6), ("-D", 7)]
+    assert len(rows) > 80
+    with stream(source, tables, begin) as cut:
+        assert cut.drain(end, max_rows=3) == rows
+
+
+def test_compressed_transactions_of_mysql_are_read_at_every_cut(mysql: MySQL, fresh_database: Any) -> None:
+    database = fresh_database(mysql)
+    tables = busy(mysql, database)
+    begin = here(mysql)
+    mysql.execute("SET GLOBAL binlog_transaction_compression = ON")
+    try:
+        write_busily(mysql, database)
+    finally:
+        mysql.execute("SET GLOBAL binlog_transaction_compression = OFF")
+    mysql.execute(f"DELETE FROM {database}.b")
+    end = here(mysql)
+    with stream(mysql, tables, begin) as it:
+        rows = it.drain(end)
+    assert len(rows) > 80
+    assert plain(rows[-2:], "y") == [("-D", 6), ("-D", 7)]
+    assert len({row["_pos"] for row in rows}) == 4
+    with stream(mysql, tables, begin) as cut:
+        high = High(server=end.server, file=end.file, offset=end.offset)
+        while not high.reached_by(cut.position):
+            cut.read(until=high, max_rows=5)
+            cut.cursor.close()
+    assert cut.rows == rows
+
+
+def test_compressed_events_of_mariadb_are_read_at_every_cut(mariadb: MariaDB, fresh_database: Any) -> None:
+    database = fresh_database(mariadb)
+    tables = busy(mariadb, database)
+    begin = here(mariadb)
+    mariadb.execute("SET GLOBAL log_bin_compress = ON", "SET GLOBAL log_bin_compress_min_len = 10")
+    try:
+        write_busily(mariadb, database)
+        mariadb.execute(f"ALTER TABLE {database}.a ADD COLUMN added_by_a_long_and_compressed_statement INT NULL")
+        mariadb.execute(f"DELETE FROM {database}.b")
+    finally:
+        mariadb.execute("SET GLOBAL log_bin_compress = OFF")
+    end = here(mariadb)
+    with stream(mariadb, tables, begin) as it:
+        it.routes[tables[0]] = replace(it.routes[tables[0]], schema=_without_last(it.routes[tables[0]].schema))
+        before = dict(it.routes)
+        rows = it.drain(end)
+        assert len(it.schemas) == 1
+    assert len(rows) > 80
+    with stream(mariadb, tables, begin) as cut:
+        cut.routes = before
+        high = High(server=end.server, file=end.file, offset=end.offset)
+        while not high.reached_by(cut.position):
+            cut.read(until=high, max_rows=5)
+            cut.cursor.close()
+    assert cut.rows == rows
+
+
+def _without_last(schema: Any) -> Any:
+    return replace(schema, columns=schema.columns[:-1], last_field_id=schema.last_field_id - 1)
+
+
+def test_an_event_over_16_mib_comes_whole(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY, v LONGBLOB)")
+    with stream(source, [f"{database}.a"]) as it:
+        source.execute(f"INSERT INTO {database}.a VALUES (1, REPEAT('q', {40 << 20})), (2, 'small')")
+        rows = it.drain()
+    assert [(row["id"], len(row["v"])) for row in rows] == [(1, 40 << 20), (2, 5)]
+    assert set(rows[0]["v"]) == {ord("q")}
+
+
+def test_a_row_over_64_mib_quarantines_its_table_and_the_others_go_on(source: Database, database: str) -> None:
+    source.execute(
+        f"CREATE TABLE {database}.a (id INT PRIMARY KEY, v LONGBLOB)", f"CREATE TABLE {database}.b (id INT PRIMARY KEY)"
+    )
+    with stream(source, [f"{database}.a", f"{database}.b"]) as it:
+        source.execute(
+            f"INSERT INTO {database}.a VALUES (1, REPEAT('q', {70 << 20}))", f"INSERT INTO {database}.b VALUES (2)"
+        )
+        rows = it.drain()
+    assert plain(rows, "id") == [("+I", 2)]
+    (fault,) = it.faults
+    assert fault.table_id == f"{database}.a"
+    assert not fault.restart
+    assert "64 MiB" in fault.cause
+
+
+# --- statements -------------------------------------------------------------------------------------------------------
+
+
+def test_columns_that_are_added_renamed_widened_and_dropped_are_followed(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(9), w INT)")
+    with stream(source, [table]) as it:
+        source.execute(
+            f"INSERT INTO {table} VALUES (1, 'a', 1)",
+            f"ALTER TABLE {table} ADD COLUMN n INT AFTER id, ADD d VARCHAR(5) NOT NULL DEFAULT 'dd'",
+            f"INSERT INTO {table} VALUES (2, 20, 'b', 2, 'x')",
+            f"ALTER TABLE {table} RENAME COLUMN v TO name, MODIFY w BIGINT",
+            f"INSERT INTO {table} VALUES (3, 30, 'c', 1 << 40, 'y')",
+            f"ALTER TABLE {table} CHANGE name name VARCHAR(90), DROP COLUMN w",
+            f"INSERT INTO {table} VALUES (4, 40, REPEAT('l', 50), 'z')",
+            f"CREATE INDEX i ON {table} (n)",
+            f"TRUNCATE TABLE {table}",
+            f"INSERT INTO {table} VALUES (5, 50, 'e', 'z')",
+        )
+        rows = it.drain()
+        columns = [column.name for column in it.routes[table].schema.columns]
+    assert it.faults == []
+    assert len(it.schemas) == 3
+    assert columns == ["id", "n", "name", "d"]
+    assert [(row["_op"], row["id"]) for row in rows] == [
+        ("+I", 1),
+        ("+I", 2),
+        ("+I", 3),
+        ("+I", 4),
+        ("t", None),
+        ("+I", 5),
+    ]
+    assert rows[1]["d"] == "x"
+    assert rows[2]["w"] == 1 << 40
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE {t} MODIFY v VARCHAR(2)",
+        "ALTER TABLE {t} ADD COLUMN u VARCHAR(36) DEFAULT (CONCAT(v, v))",
+        "ALTER TABLE {t} CONVERT TO CHARACTER SET latin1",
+        "ALTER TABLE {t} DROP PRIMARY KEY",
+        "RENAME TABLE {t} TO {t}_old",
+        "RENAME TABLE {t} TO {t}_old, {t}_new TO {t}",
+        "DROP TABLE {t}",
+        "ALTER TABLE {t} RENAME TO {t}_x",
+    ],
+)
+def test_a_ddl_that_can_change_rows_restarts_the_table_and_no_other(
+    source: Database, database: str, statement: str
+) -> None:
+    table = f"{database}.a"
+    source.execute(
+        f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(9))",
+        f"CREATE TABLE {table}_new LIKE {table}",
+        f"CREATE TABLE {database}.b (id INT PRIMARY KEY)",
+    )
+    with stream(source, [table, f"{database}.b"]) as it:
+        source.execute(
+            f"INSERT INTO {table} VALUES (1, 'a')", statement.format(t=table), f"INSERT INTO {database}.b VALUES (1)"
+        )
+        rows = it.drain()
+    (fault,) = it.faults
+    assert fault.table_id == table
+    assert fault.restart
+    assert plain(rows, "id") == [("+I", 1), ("+I", 1)]
+    assert rows[0]["_table"] == table
+
+
+def test_a_table_that_is_still_being_read_restarts_at_any_ddl_but_a_nullable_add(
+    source: Database, database: str
+) -> None:
+    tables = [f"{database}.a", f"{database}.b", f"{database}.c"]
+    for table in tables:
+        source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(9))")
+    low = here(source)
+    with stream(source, []) as it:
+        it.routes = {
+            table: route(source, table, low, high=replace(low, offset=low.offset + 1_000_000)) for table in tables
+        }
+        source.execute(
+            f"ALTER TABLE {tables[0]} ADD n INT",
+            f"ALTER TABLE {tables[1]} ADD n INT NOT NULL DEFAULT 1",
+            f"TRUNCATE TABLE {tables[2]}",
+        )
+        it.drain()
+    assert [(fault.table_id, fault.restart) for fault in it.faults] == [(tables[1], True), (tables[2], True)]
+    assert len(it.schemas) == 1
+
+
+def test_a_ddl_that_the_low_covers_is_skipped(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    begin = here(source)
+    source.execute(f"DROP TABLE {table}", f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)")
+    low = here(source)
+    source.execute(f"INSERT INTO {table} VALUES (1, 2)")
+    with stream(source, [], begin) as it:
+        it.routes = {table: route(source, table, low)}
+        assert plain(it.drain(), "id", "v") == [("+I", 1, 2)]
+    assert it.faults == []
+
+
+def test_dml_as_a_statement_quarantines(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)", f"INSERT INTO {table} VALUES (1, 1)")
+    with stream(source, [table]) as it:
+        source.execute("SET SESSION binlog_format = STATEMENT", f"UPDATE {table} SET v = 2")
+        assert it.drain() == []
+    (fault,) = it.faults
+    assert not fault.restart
+    assert "binlog_format" in fault.cause
+
+
+def test_a_row_image_with_columns_missing_quarantines(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT, w INT)", f"INSERT INTO {table} VALUES (1, 1, 1)")
+    with stream(source, [table]) as it:
+        source.execute("SET SESSION binlog_row_image = MINIMAL", f"UPDATE {table} SET v = 2")
+        assert it.drain() == []
+    (fault,) = it.faults
+    assert not fault.restart
+    assert "binlog_row_image" in fault.cause
+
+
+def test_events_without_column_names_quarantine(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)")
+    with stream(source, [table]) as it:
+        source.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
+        try:
+            source.execute(f"INSERT INTO {table} VALUES (1, 1)")
+        finally:
+            source.execute("SET GLOBAL binlog_row_metadata = FULL")
+        assert it.drain() == []
+    (fault,) = it.faults
+    assert not fault.restart
+    assert "SET GLOBAL binlog_row_metadata" in fault.cause
+
+
+def test_partial_json_is_refused_by_name(mysql: MySQL, fresh_database: Any) -> None:
+    table = f"{fresh_database(mysql)}.a"
+    mysql.execute(
+        f"CREATE TABLE {table} (id INT PRIMARY KEY, j JSON)", f"""INSERT INTO {table} VALUES (1, '{{"a": 1}}')"""
+    )
+    with stream(mysql, [table]) as it:
+        mysql.execute(
+            "SET SESSION binlog_row_value_options = PARTIAL_JSON", f"UPDATE {table} SET j = JSON_SET(j, '$.a', 2)"
+        )
+        assert it.drain() == []
+    (fault,) = it.faults
+    assert not fault.restart
+    assert "binlog_row_value_options" in fault.cause
+
+
+def test_savepoints_and_rolled_back_parts_leave_what_stayed(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    with stream(source, [table]) as it:
+        transaction(
+            source,
+            f"INSERT INTO {table} VALUES (1)",
+            "SAVEPOINT s",
+            f"INSERT INTO {table} VALUES (2)",
+            "ROLLBACK TO SAVEPOINT s",
+            f"INSERT INTO {table} VALUES (3)",
+        )
+        assert plain(it.drain(), "id") == [("+I", 1), ("+I", 3)]
+    assert it.faults == []
+
+
+@pytest.mark.parametrize("flavour", ["mariadb", "mysql_nogtid"])
+def test_a_rollback_in_the_binlog_after_rows_were_given_out_restarts_their_tables(
+    request: pytest.FixtureRequest, fresh_database: Any, flavour: str
+) -> None:
+    server: Database = request.getfixturevalue(flavour)
+    database = fresh_database(server)
+    table, other = f"{database}.a", f"{database}.m"
+    server.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"CREATE TABLE {other} (id INT) ENGINE=MyISAM")
+    with stream(server, [table]) as it:
+        transaction(
+            server,
+            f"INSERT INTO {table} VALUES (1)",
+            "SAVEPOINT s",
+            f"INSERT INTO {other} VALUES (1)",
+            f"INSERT INTO {table} VALUES (2)",
+            "ROLLBACK TO SAVEPOINT s",
+        )
+        rows = it.drain()
+        kept = [row[0] for row in server.execute(f"SELECT id FROM {table}")]
+    assert kept == [1]
+    assert [fault.restart for fault in it.faults] == [True] or [row["id"] for row in rows] == kept
+
+
+# --- XA ---------------------------------------------------------------------------------------------------------------
+
+
+def prepare(server: Database, xid: str, *statements: str) -> None:
+    """Leave a prepared XA transaction behind."""
+    with closing(server.connect()) as conn, conn.cursor() as cursor:
+        cursor.execute(f"XA START {xid}")
+        for statement in statements:
+            cursor.execute(statement)
+        cursor.execute(f"XA END {xid}")
+        cursor.execute(f"XA PREPARE {xid}")
+
+
+def test_rows_of_an_xa_transaction_come_at_its_commit_and_not_at_its_rollback(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    with stream(source, [table]) as it:
+        prepare(source, "'one','b',7", f"INSERT INTO {table} VALUES (1), (2)")
+        prepare(source, "'two'", f"INSERT INTO {table} VALUES (3)")
+        source.execute(f"INSERT INTO {table} VALUES (4)")
+        source.execute("XA ROLLBACK 'two'", "XA COMMIT 'one','b',7")
+        source.execute(f"INSERT INTO {table} VALUES (5)")
+        rows = it.drain()
+    assert plain(rows, "id") == [("+I", 4), ("+I", 1), ("+I", 2), ("+I", 5)]
+    assert it.faults == []
+    assert rows[1]["_gtid"] == rows[2]["_gtid"] != rows[0]["_gtid"]
+
+
+def test_a_prepared_xa_transaction_is_found_again_after_a_restart_at_every_cut(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    begin = here(source)
+    prepare(source, "'x'", f"INSERT INTO {table} VALUES (1)")
+    source.execute("XA ROLLBACK 'x'")
+    prepare(source, "'x'", f"INSERT INTO {table} VALUES (11), (12), (13)", f"INSERT INTO {table} VALUES (14)")
+    source.execute("FLUSH BINARY LOGS", f"INSERT INTO {table} VALUES (2)")
+    prepared = here(source)
+    source.execute("XA COMMIT 'x'", f"INSERT INTO {table} VALUES (3)")
+    end = here(source)
+    with stream(source, [table], begin) as whole:
+        expected = whole.drain(end)
+    assert [row["id"] for row in expected] == [2, 11, 12, 13, 14, 3]
+    for start in (begin, prepared):
+        with stream(source, [table], start) as cut:
+            high = High(server=end.server, file=end.file, offset=end.offset)
+            while not high.reached_by(cut.position):
+                cut.read(until=high, max_rows=1)
+                cut.cursor.close()
+        wanted = expected if start is begin else expected[1:]
+        assert [row | {"_seq": 0} for row in cut.rows] == [row | {"_seq": 0} for row in wanted]
+
+
+def test_xa_in_one_phase_is_a_commit(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    with stream(source, [table]) as it:
+        with closing(source.connect()) as conn, conn.cursor() as cursor:
+            for statement in (
+                "XA START 'p'",
+                f"INSERT INTO {table} VALUES (1)",
+                "XA END 'p'",
+                "XA COMMIT 'p' ONE PHASE",
+            ):
+                cursor.execute(statement)
+        assert plain(it.drain(), "id") == [("+I", 1)]
+
+
+# --- the connection ---------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_of_the_server_is_said_once_and_the_same_read_goes_on(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    with stream(source, [table]) as it:
+        source.execute(f"INSERT INTO {table} VALUES (1)")
+        it.drain()
+        source.stop()
+        with pytest.raises(Unavailable):
+            it.read(wait_seconds=5)
+        with pytest.raises(Unavailable):
+            it.read(wait_seconds=5)
+        source.start()
+        source.execute(f"INSERT INTO {table} VALUES (2)")
+        assert plain(it.drain(), "id") == [("+I", 1), ("+I", 2)]
+
+
+def test_a_killed_server_goes_on_too(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    with stream(source, [table]) as it:
+        source.execute(f"INSERT INTO {table} VALUES (1)")
+        it.drain()
+        source.kill()
+        with pytest.raises(Unavailable):
+            it.read(wait_seconds=5)
+        source.start()
+        source.execute(f"INSERT INTO {table} VALUES (2)")
+        assert plain(it.drain(), "id") == [("+I", 1), ("+I", 2)]
+
+
+def test_a_purged_start_is_lost_with_its_remedy(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    begin = here(source)
+    source.execute(f"INSERT INTO {table} VALUES (1)", "FLUSH BINARY LOGS", f"INSERT INTO {table} VALUES (2)")
+    end = here(source)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while source.execute("SHOW BINARY LOGS")[0][0] != end.file:
+        # a file that a dump of another test still holds is not purged
+        assert time.monotonic() < deadline
+        source.execute(f"PURGE BINARY LOGS TO '{end.file}'")
+    with stream(source, [], begin) as it, pytest.raises(SourceLost, match=r"purged.*binlog_expire_logs_seconds"):
+        it.read()
+
+
+def test_a_place_that_is_no_event_is_lost(mysql_nogtid: MySQL, fresh_database: Any) -> None:
+    database = fresh_database(mysql_nogtid)
+    mysql_nogtid.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)")
+    at = here(mysql_nogtid)
+    mysql_nogtid.execute(f"INSERT INTO {database}.a VALUES (1)")
+    with stream(mysql_nogtid, [], replace(at, offset=at.offset + 7)) as it, pytest.raises(SourceLost, match=at.file):
+        it.read()
+
+
+def test_without_gtids_all_goes_by_file_and_offset(mysql_nogtid: MySQL, fresh_database: Any) -> None:
+    database = fresh_database(mysql_nogtid)
+    tables = busy(mysql_nogtid, database)
+    begin = here(mysql_nogtid)
+    write_busily(mysql_nogtid, database)
+    end = here(mysql_nogtid)
+    with stream(mysql_nogtid, tables, begin) as it:
+        rows = it.drain(end)
+    assert it.position.gtids == ""
+    assert {row["_gtid"] for row in rows} == {None}
+    with stream(mysql_nogtid, tables, begin) as cut:
+        high = High(server=end.server, file=end.file, offset=end.offset)
+        while not high.reached_by(cut.position):
+            cut.read(until=high, max_rows=3)
+            cut.cursor.close()
+    assert cut.rows == rows
+    with (
+        stream(mysql_nogtid, tables, replace(begin, server="another")) as it,
+        pytest.raises(SourceLost, match="server"),
+    ):
+        it.read()
+
+
+def test_transactions_ahead_of_the_file_are_passed_over(mysql: MySQL, fresh_database: Any) -> None:
+    database = fresh_database(mysql)
+    mysql.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)")
+    mysql.execute(f"INSERT INTO {database}.a VALUES (1)")
+    with connected(mysql) as (conn, of):
+        latest = seam.current_position(conn, of)
+    assert latest.offset == 4
+    mysql.execute(f"INSERT INTO {database}.a VALUES (2)")
+    with stream(mysql, [f"{database}.a"], latest) as it:
+        assert plain(it.drain(), "id") == [("+I", 2)]
+    assert it.position.same_place(here(mysql))
+
+
+def test_mariadb_starts_after_a_gtid(mariadb: MariaDB, fresh_database: Any) -> None:
+    database = fresh_database(mariadb)
+    mariadb.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)", f"INSERT INTO {database}.a VALUES (1)")
+    at = here(mariadb)
+    mariadb.execute(f"INSERT INTO {database}.a VALUES (2)")
+    with connected(mariadb) as (conn, _):
+        first = seam.binlogs(conn)[0].file
+    with stream(mariadb, [f"{database}.a"], replace(at, file=first, offset=4)) as it:
+        assert plain(it.drain(), "id") == [("+I", 2)]
+    assert it.position.same_place(here(mariadb))
+
+
+def test_tagged_gtids_are_taken_and_resumed_after(mysql: MySQL, fresh_database: Any) -> None:
+    database = fresh_database(mysql)
+    mysql.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)")
+    with stream(mysql, [f"{database}.a"]) as it:
+        mysql.execute("SET SESSION gtid_next = 'AUTOMATIC:blue'", f"INSERT INTO {database}.a VALUES (1)")
+        mysql.execute(f"INSERT INTO {database}.a VALUES (2)")
+        mysql.execute("SET SESSION gtid_next = 'AUTOMATIC:blue'", f"INSERT INTO {database}.a VALUES (3)")
+        rows = it.drain()
+        assert plain(rows, "id") == [("+I", 1), ("+I", 2), ("+I", 3)]
+        assert ":blue:" in rows[0]["_gtid"]
+        assert abs(rows[0]["_ts"].timestamp() - time.time()) < 60
+        assert it.position.gtids == here(mysql).gtids
+
+
+def test_another_server_is_found_by_gtid_and_a_strange_one_is_lost(mysql: MySQL, fresh_database: Any) -> None:
+    database = fresh_database(mysql)
+    table = f"{database}.a"
+    mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
+    at = here(mysql)
+    mysql.execute(
+        f"INSERT INTO {table} VALUES (2)", "SET SESSION gtid_next = 'AUTOMATIC:red'", f"INSERT INTO {table} VALUES (3)"
+    )
+    end = here(mysql)
+    # as if `at` came from another server with the same transactions
+    with stream(mysql, [table], replace(at, server="another", file="other.000001", offset=99)) as it:
+        it.read(until=end, wait_seconds=20)
+        assert plain(it.rows, "id") == [("+I", 2), ("+I", 3)]
+        assert it.position.file_position == end.file_position
+        assert it.position.server == end.server
+    # and after one with a tag
+    with stream(mysql, [table], replace(end, server="another")) as it:
+        mysql.execute(f"INSERT INTO {table} VALUES (4)")
+        it.read(until=here(mysql), wait_seconds=20)
+        assert plain(it.rows, "id") == [("+I", 4)]
+    strange = replace(at, gtids="11111111-1111-1111-1111-111111111111:1-5")
+    with stream(mysql, [], strange) as it, pytest.raises(SourceLost, match="lacks transactions"):
+        it.read()
+    half = replace(at, server="another", rows=3)
+    with stream(mysql, [], half) as it, pytest.raises(SourceLost, match="half taken"):
+        it.read()
+
+
+def test_two_cursors_with_one_server_id_are_told_and_do_not_fight_silently(mariadb: MariaDB) -> None:
+    with stream(mariadb, []) as first, stream(mariadb, []) as second:
+        first.read()
+        second.read()
+        with pytest.raises((Unavailable, SourceLost)):
+            first.read(wait_seconds=5)
+
+
+def test_a_missing_grant_is_a_fault_of_the_configuration(source: Database) -> None:
+    source.execute("DROP USER IF EXISTS 'poor'@'%'", "CREATE USER 'poor'@'%' IDENTIFIED BY 'poor'")
+    source.execute("GRANT SELECT ON *.* TO 'poor'@'%'")
+    at = here(source)
+    poor = seam.Source(host=source.host, port=source.port, user="poor", password="poor")
+    cursor = BinlogCursor(lambda: seam.connect(poor), server_id=77009)
+    with closing(cursor), pytest.raises(seam.ConfigError, match="REPLICATION"):
+        cursor.read(at, {}, until=None, max_rows=1, max_bytes=1, wait_seconds=3)
+    source.execute("DROP USER 'poor'@'%'")
+
+
+@pytest.mark.parametrize("flavour", [MySQL, MariaDB])
+def test_a_binlog_is_read_from_its_first_byte(flavour: type[Database]) -> None:
+    server = flavour()
+    with started(server):
+        server.execute("CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY)")
+        low = here(server)
+        server.execute("INSERT INTO d.a VALUES (1)")
+        with connected(server) as (conn, of):
+            first = seam.first_position(conn, of)
+        assert first.offset == 4
+        with stream(server, [], first) as it:
+            it.routes["d.a"] = route(server, "d.a", low)
+            assert plain(it.drain(), "id") == [("+I", 1)]
+            assert it.position.same_place(here(server))
+            assert it.position.file_position == here(server).file_position
