@@ -26,6 +26,7 @@ from common.store import PipelineStore, StagedFile, file_name
 
 ROW_GROUP_BYTES = 32 << 20
 HELD_BACK_BYTES = 64 << 20
+DICTIONARY_SAMPLE_ROWS = 1000
 _META = pa.schema(META_FIELDS)
 
 
@@ -71,9 +72,6 @@ class _ParquetFile:
         if self._schema is None:
             self._schema = batch.schema
             self._sink = self._store.open_staged(self._name)
-            self._writer = pq.ParquetWriter(
-                self._sink, batch.schema, compression="zstd", store_schema=False, write_page_checksum=True
-            )
         elif not batch.schema.equals(self._schema, check_metadata=True):
             raise ProtocolError(
                 f"a batch for {self._name} has other columns than the file; the schema's hash was wrong"
@@ -90,6 +88,15 @@ class _ParquetFile:
         if self._held:
             table = pa.Table.from_batches(self._held, self._schema)
             self._held, self.held_bytes = [], 0
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(
+                    self._sink,
+                    self._schema,
+                    compression="zstd",
+                    use_dictionary=_repeating(table),
+                    store_schema=False,
+                    write_page_checksum=True,
+                )
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
     def finish(self) -> dict[str, Any]:
@@ -110,9 +117,10 @@ class _ParquetFile:
         """Drop the file; harmless after `finish`."""
         self._budget.remove(self)
         self._held, self.held_bytes = [], 0
-        if self._sink is not None:
+        if self._writer is not None:
             with suppress(OSError, ValueError, pa.ArrowException):
                 self._writer.close()  # else pyarrow would write the footer when the object is forgotten
+        if self._sink is not None:
             self._sink.discard()
 
 
@@ -224,6 +232,16 @@ class ChangesFile:
     def discard(self) -> None:
         """Drop the file, for an epoch that ended."""
         self._file.discard()
+
+
+def _repeating(rows: pa.Table) -> list[str]:
+    """The columns whose values repeat in the first rows. A dictionary makes these smaller, others larger and slower."""
+    first = rows.slice(0, DICTIONARY_SAMPLE_ROWS)
+    return [
+        name
+        for name, column in zip(first.column_names, first.columns, strict=True)
+        if not pa.types.is_nested(column.type) and pc.count_distinct(column).as_py() * 4 <= first.num_rows
+    ]
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
