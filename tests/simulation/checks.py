@@ -44,7 +44,8 @@ class Failure(Exception):
 
 
 def state_of(machine: Any) -> Any:
-    """What a restore must bring back, read from the live machine without its own `snapshot`; None if there is nothing."""
+    """What a restore must bring back, read from the live machine without its own `snapshot`; None if there is
+    nothing."""
     if isinstance(machine, Reader) and machine.stream:
         return (
             machine.seq,
@@ -86,7 +87,8 @@ def restore_is_exact(world: World, machine: Any, base: int, name: str) -> None:
 
 
 def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, part: str) -> None:
-    """The enumerator of a part without recorded messages is the one at the cut, its splits that were out queued again."""
+    """The enumerator of a part without recorded messages is the one at the cut, its splits that were out queued
+    again."""
     restored = Enumerator.restored(enumerator.plan, {"state": json.loads(part)["state"], "recorded": {}})
     if state_of(restored) != live:
         raise Failure(f"an enumerator restored from its part is {state_of(restored)} and was {live}")
@@ -110,8 +112,8 @@ def chain(journal: dict[int, dict[str, Any]]) -> list[int]:
 
 
 def cut_is_consistent(world: World, entry: dict[str, Any]) -> None:
-    """The cut is consistent: on every channel, what its sender had sent at its snapshot is what its receiver counts to the
-    checkpoint (in its state or recorded as the channel's)."""
+    """The cut is consistent: on every channel, what its sender had sent at its snapshot is what its receiver counts
+    to the checkpoint (in its state or recorded as the channel's)."""
     cuts = world.cuts[entry["epoch"], entry["slot"]]
     members = world.store.journal[entry["epoch"]]["members"]
     readers = [f"reader-{i}" for i in range(len(members["readers"]))]
@@ -159,8 +161,8 @@ def entry_is_sound(world: World, entry: dict[str, Any]) -> None:
 
 
 def journal_is_of_one_line(world: World) -> None:
-    """An old epoch is mute: every checkpoint in the journal was written by the leader of the newest epoch before it, and
-    every epoch's base was on the chain then."""
+    """An old epoch is mute: every checkpoint in the journal was written by the leader of the newest epoch before it,
+    and every epoch's base was on the chain then."""
     journal = world.store.journal
     newest = None
     if chain(journal) != follow(max(journal, default=0), journal.get).after(0):
@@ -219,8 +221,8 @@ def _shown(world: World, rows: Rows, schema: TableSchema, table: str) -> dict[An
 
 
 def publication_equals_source(world: World, publication: dict[str, Any]) -> None:
-    """Nothing is lost or doubled: every table that a publication shows at its position equals the source there, by key and
-    content, with the source's columns; and amounts moved between two tables still add up."""
+    """Nothing is lost or doubled: every table that a publication shows at its position equals the source there, by
+    key and content, with the source's columns; and amounts moved between two tables still add up."""
     entry = world.store.journal[publication["n"]]
     if entry["inside"]:
         raise Failure(f"checkpoint {publication['n']} is inside a transaction and was published")
@@ -241,7 +243,8 @@ def publication_equals_source(world: World, publication: dict[str, Any]) -> None
         schema = world.lake.schemas[entry["tables"][table]["schema"]]
         if tuple(c.name for c in schema.columns) != columns[table]:
             raise Failure(
-                f"{table} has columns {[c.name for c in schema.columns]} in publication {publication['n']} and {columns[table]} at the source"
+                f"{table} has columns {[c.name for c in schema.columns]} in publication {publication['n']}"
+                f" and {columns[table]} at the source"
             )
         shown = _shown(world, world.lake.snapshots[of["main"]["snapshot_id"]], schema, table)
         if shown != state[table]:
@@ -251,7 +254,8 @@ def publication_equals_source(world: World, publication: dict[str, Any]) -> None
                 if shown.get(k) != state[table].get(k)
             }
             raise Failure(
-                f"{table} in publication {publication['n']} differs from the source at {position} (lake, source): {wrong}"
+                f"{table} in publication {publication['n']} differs from the source at {position} (lake,"
+                f" source): {wrong}"
             )
         world.count["table compared"] += 1
         if table in ("shop.a", "shop.b"):

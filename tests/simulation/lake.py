@@ -171,7 +171,8 @@ class SparkWriter:
         return "published"
 
     def move(self, record: dict[str, Any]) -> bool:
-        """`main` of each live table; refused if a newer start moved it, or if what it shows is newer and on the chain."""
+        """`main` of each live table; refused if a newer start moved it, or if what it shows is newer and on the
+        chain."""
         world = self.world
         on_chain = self.chain()
         moved = True

@@ -393,7 +393,8 @@ class Source:
         self.count["server restart"] += 1
 
     def fail_over(self, now: float) -> None:
-        """Another server takes over: same transactions by GTID, other files; what was only flushed may be lost there."""
+        """Another server takes over: same transactions by GTID, other files; what was only flushed may be lost
+        there."""
         for xid in list(self.prepared):  # the new primary's client rolls back what it finds prepared
             if not any(t.xid == xid and t.kind in ("commit", "rollback") for t in self.pending):
                 self.commit(Txn("rollback", self._gtid(), xid=xid), now)
@@ -529,7 +530,8 @@ class Source:
         return len(self.log), True
 
     def read(self, order: ReadChanges, xa: dict[int, tuple[Change, ...]], *, exact: bool, max_rows: int) -> ChangesRead:
-        """What `BinlogCursor.read` promises. `xa` is the memory of the dump connection; SourceLost if it can't go on."""
+        """What `BinlogCursor.read` promises. `xa` is the memory of the dump connection; SourceLost if it can't go
+        on."""
         after, until = order.after, order.until
         executed = after.executed
         if self.lost_gtids and isinstance(executed, (GtidSet, MariaGtid)):
@@ -631,7 +633,8 @@ class Source:
         )
         gone = {f.table_id for f in faults}
         return ChangesRead(
-            cursor=order.cursor, position=position, rows=seq, batches=tuple(b for b in batches if b.table_id not in gone),
+            cursor=order.cursor, position=position, rows=seq,
+            batches=tuple(b for b in batches if b.table_id not in gone),
             schemas=tuple(schemas), faults=tuple(faults), source_time=source_time,
         )  # fmt: skip
 

@@ -1,9 +1,9 @@
 """The simulated world: real machines on a fake network, store, source and lake, from one seed.
 
-Leader (with Enumerator and Process), Process(Reader) and Process(Writer) are the real ones of common/ and services/. The
-world carries their effects out in order, as common/driver.py does, and its events come from one heap in the order of a
-clock of its own. What can go wrong outside does: see `World.faults`. What is checked, and when, stands in checks.py.
-"""
+Leader (with Enumerator and Process), Process(Reader) and Process(Writer) are the real ones of common/ and services/.
+The world carries their effects out in order, as common/driver.py does, and its events come from one heap in the
+order of a clock of its own. What can go wrong outside does: see `World.faults`. What is checked, and when, stands in
+checks.py."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Store:
 
 
 class Probe:
-    """Stands between a Process and its machine: counts what the machine took and gave, and sees every local snapshot."""
+    """Stands between a Process and its machine: counts what it took and gave, sees every local snapshot."""
 
     def __init__(self, world: World, name: str, machine: Any, epoch: int) -> None:
         self.world, self.name, self.machine, self.epoch = world, name, machine, epoch
@@ -244,7 +244,8 @@ class Shape:
         return cls(
             flavour=flavour, exact=flavour != PLAIN and rng.random() < 0.4, tables=tables, rows=rng.choice((4, 12, 24)),
             chunk_rows=rng.choice((2, 5, 9)), readers=rng.choice((1, 2, 3)), writers=rng.choice((1, 2, 3)),
-            enumerators=rng.choice((1, 2, 2)), interval=rng.choice((0.3, 1.0, 2.0)), lag=rng.choice((0.005, 0.03, 0.12)),
+            enumerators=rng.choice((1, 2, 2)), interval=rng.choice((0.3, 1.0, 2.0)),
+            lag=rng.choice((0.005, 0.03, 0.12)),
             gap=rng.choice((0.05, 0.15, 0.4)), chaos=rng.uniform(4, 12), faults=rng.choice((0, 1, 2, 4)),
             max_rows=rng.choice((3, 8, 40)), snapshot_only=rng.random() < 0.05, wire=rng.random() < 0.15,
         )  # fmt: skip
@@ -976,16 +977,19 @@ class World:
             rows = service.open.pop(file)
             chunk = isinstance(file, ChunkFile)
             kind = f"{file.split_id}#{file.attempt}" if chunk else f"changes-{file.after}"
-            path = f"staged/{service.epoch}/{service.incarnation}/{order.checkpoint}/{file.table_id}/{file.generation}/{file.schema}/{kind}"
+            of = f"{file.table_id}/{file.generation}/{file.schema}/{kind}"
+            path = f"staged/{service.epoch}/{service.incarnation}/{order.checkpoint}/{of}"
             if path in self.store.files:
                 raise Failure(f"the staged file {path} was put twice")
             self.store.files[path] = rows
             found.append(
                 {
-                    "path": path, "sha256": "", "size": len(rows), "rows": len(rows), "kind": "chunk" if chunk else "changes",
+                    "path": path, "sha256": "", "size": len(rows), "rows": len(rows),
+                    "kind": "chunk" if chunk else "changes",
                     "table": file.table_id, "generation": file.generation, "schema": file.schema,
                     "split": f"{file.split_id}#{file.attempt}" if chunk else None,
-                    "seq_min": None if chunk else min(r[0] for r in rows), "seq_max": None if chunk else max(r[0] for r in rows),
+                    "seq_min": None if chunk else min(r[0] for r in rows),
+                    "seq_max": None if chunk else max(r[0] for r in rows),
                     "truncated_at": None if chunk else max((r[0] for r in rows if r[1] == "t"), default=None),
                 }
             )  # fmt: skip
@@ -1060,7 +1064,8 @@ class World:
         written = self.store.put_entry(slot, entry)
         if written:
             self.tell_story(
-                f"journal {slot}: {entry['kind']} of {service.incarnation}, epoch {entry.get('epoch', slot)} base {entry.get('base')} position {entry.get('position')}"
+                f"journal {slot}: {entry['kind']} of {service.incarnation}, epoch {entry.get('epoch', slot)}"
+                f" base {entry.get('base')} position {entry.get('position')}"
             )
             self.count[f"{entry['kind']} written"] += 1
             if entry["kind"] == "checkpoint":
@@ -1156,8 +1161,10 @@ class World:
         getattr(self, f"fault_{name}")()
 
     faults = (
-        "crash_reader", "crash_reader", "crash_writer", "crash_leader", "crash_leader", "pause", "pause", "redis_emptied", "lost_tail",
-        "more_readers", "more_writers", "fewer", "restart_source", "fail_over", "steal_lease", "zombie_leader", "savepoint", "older",
+        "crash_reader", "crash_reader", "crash_writer", "crash_leader", "crash_leader", "pause", "pause",
+        "redis_emptied", "lost_tail",
+        "more_readers", "more_writers", "fewer", "restart_source", "fail_over", "steal_lease",
+        "zombie_leader", "savepoint", "older",
     )  # fmt: skip
 
     def fault_crash_reader(self) -> None:

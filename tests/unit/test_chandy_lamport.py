@@ -91,7 +91,8 @@ def two(p: int = 5, q: int = 5) -> Wire:
 
 
 def test_the_single_token_is_recorded_once_where_it_is_in_flight_from_q_to_p() -> None:
-    """The paper's single-token system (its figures 1 to 4, section 2), with the token in the channel as the cut is taken.
+    """The paper's single-token system (its figures 1 to 4, section 2), with the token in the channel as the cut is
+    taken.
 
     1. q holds the token and sends it to p; it is in flight.
     2. p, which holds nothing, records its state and sends its marker to q.

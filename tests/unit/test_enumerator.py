@@ -106,7 +106,8 @@ class Bench:
 
     def report(self, split: SnapshotSplit, reader: int = 0, at: int = 100, **other: Any) -> list[Effect]:
         of = {
-            "split_id": split.split_id, "table_id": split.table_id, "generation": split.generation, "attempt": split.attempt,
+            "split_id": split.split_id, "table_id": split.table_id, "generation": split.generation,
+            "attempt": split.attempt,
             "rows": 3, "checksum": "", "low": low(at), "high": high(at + 10), "schema": SCHEMA,
         }  # fmt: skip
         return self.get(SplitReport(**(of | other)), reader)
@@ -252,8 +253,8 @@ def test_splitting_that_fails_reads_the_table_again() -> None:
 
 
 def test_a_waiting_split_of_a_busy_reader_is_taken_back_for_an_idle_one() -> None:
-    """1. reader-0 holds two splits, nothing is left. 2. reader-1 asks. 3. The unstarted one is asked back. 4. Released, it
-    goes to reader-1."""
+    """1. reader-0 holds two splits, nothing is left. 2. reader-1 asks. 3. The unstarted one is asked back. 4.
+    Released, it goes to reader-1."""
     bench = Bench(readers=2).begin().split_in("10", None)
     bench.get(SplitsWanted(free=2), 0)
     bench.get(SplitsWanted(free=2), 1)
@@ -318,8 +319,8 @@ def test_an_entry_is_written_only_when_every_member_has_saved_its_part() -> None
 
 
 def test_a_report_before_the_cut_and_one_in_flight_are_in_the_entry_one_after_it_is_in_the_next() -> None:
-    """1. A report reaches the enumerator. 2. It starts N. 3. Another report comes before that reader's marker. 4. The marker.
-    5. A third report. N has the files of the first two; N+1 that of the third, once."""
+    """1. A report reaches the enumerator. 2. It starts N. 3. Another report comes before that reader's marker. 4.
+    The marker. 5. A third report. N has the files of the first two; N+1 that of the third, once."""
     bench = Bench().begin().split_in("10", "20", None)
     bench.get(SplitsWanted(free=3))
     first, second, third = (split for _, split in bench.assigned)
@@ -356,7 +357,8 @@ def test_the_entry_shows_what_the_stream_says_is_live() -> None:
     stream = {"position": {"x": 1}, "sourceTime": 3.0, "inside": True, "seq": 9, "tables": {"d.t": table}}
     entry = finish(bench, 5, stream=stream)
     assert entry["tables"]["d.t"] == {
-        "generation": 1, "phase": "live", "schema": WIDER.hash, "since_seq": {SCHEMA.hash: 0, WIDER.hash: 7}, "cause": None, "show": True,
+        "generation": 1, "phase": "live", "schema": WIDER.hash, "since_seq": {SCHEMA.hash: 0, WIDER.hash: 7},
+        "cause": None, "show": True,
     }  # fmt: skip
     assert set(entry["schemas"]) == {SCHEMA.hash, WIDER.hash}
     assert (entry["inside"], entry["position"], entry["source_time"]) == (True, {"x": 1}, 3.0)

@@ -145,8 +145,9 @@ def test_a_refusal_by_our_own_entry_is_a_lost_answer() -> None:
 
 
 def test_a_slow_write_of_a_checkpoint_is_not_taken_for_the_epoch_proposed_after_it() -> None:
-    """1. Checkpoint 2's entry is being written. 2. A member goes. 3. The journal, read before the write lands, ends at 1, so
-    epoch 2 is proposed. 4. The checkpoint's write lands. 5. The epoch is refused and proposed again after it."""
+    """1. Checkpoint 2's entry is being written. 2. A member goes. 3. The journal, read before the write lands, ends
+    at 1, so epoch 2 is proposed. 4. The checkpoint's write lands. 5. The epoch is refused and proposed again after
+    it."""
     bench = Bench(interval=1.0).lead()
     bench.wait(1.0)
     slow = bench.complete()["nonce"]

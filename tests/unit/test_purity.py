@@ -24,7 +24,8 @@ PURE = (
     "spark_writer/chain.py",
 )
 LIBRARY = {
-    "__future__", "bisect", "collections", "dataclasses", "datetime", "decimal", "enum", "functools", "hashlib", "itertools",
+    "__future__", "bisect", "collections", "dataclasses", "datetime", "decimal", "enum", "functools", "hashlib",
+    "itertools",
     "json", "math", "numpy", "operator", "pyarrow", "re", "types", "typing",
 }  # fmt: skip
 OWN = {path.removesuffix(".py").replace("/", ".") for path in PURE}

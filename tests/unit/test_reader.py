@@ -1,4 +1,5 @@
-"""The reader's machine: chunks commit by their last message; tables join, catch up, meet and become live; cuts restore."""
+"""The reader's machine: chunks commit by their last message; tables join, catch up, meet and become live; cuts
+restore."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def place(offset: int, *, rows: int = 0, gtids: str = "", server: str = "s") -> 
 
 def split(number: int = 1, attempt: int = 1) -> SnapshotSplit:
     return SnapshotSplit(
-        split_id=f"d.t:1:{number}", table_id="d.t", generation=1, attempt=attempt, split_key_type=("int",), split_start=None,
+        split_id=f"d.t:1:{number}", table_id="d.t", generation=1, attempt=attempt, split_key_type=("int",),
+        split_start=None,
         split_end=None, schema=SCHEMA,
     )  # fmt: skip
 
@@ -203,8 +205,8 @@ def test_changes_go_to_one_writer_a_table_and_are_counted_over_both_cursors() ->
 
 
 def test_a_table_that_comes_while_main_is_read_is_judged_by_where_main_arrives() -> None:
-    """1. Main is asked at 100. 2. A table with low 150 comes: main seems not to have passed it. 3. Main answers at 180, and
-    what it read had no route for the table. 4. So the table catches up."""
+    """1. Main is asked at 100. 2. A table with low 150 comes: main seems not to have passed it. 3. Main answers at
+    180, and what it read had no route for the table. 4. So the table catches up."""
     bench = Bench()
     bench.include("d.t", at=100)
     assert asked(bench.include("d.u", at=150)) == {}
@@ -237,8 +239,8 @@ def test_a_round_starts_at_the_lowest_low_and_later_tables_wait_for_the_next() -
 
 
 def test_cursors_meet_between_two_transactions_at_the_same_place_in_one_step() -> None:
-    """1. Catch-up is asked up to main's place. 2. It arrives while main has gone on: main is held. 3. Catch-up arrives where
-    main stands: its tables move over, its cursor is closed, main goes on with all of them."""
+    """1. Catch-up is asked up to main's place. 2. It arrives while main has gone on: main is held. 3. Catch-up
+    arrives where main stands: its tables move over, its cursor is closed, main goes on with all of them."""
     bench = Bench()
     bench.include("d.t", at=100)
     bench.include("d.u", at=150)
@@ -266,14 +268,13 @@ def test_cursors_do_not_meet_while_one_is_inside_a_transaction() -> None:
 
 
 def test_cursors_that_meet_keep_the_gtids_that_both_have() -> None:
-    """Main began at a low whose set named more than lay before its place; after a fail-over that set would skip rows of the
-    tables that caught up."""
+    """Main began at a low whose set named more than lay before its place; after a fail-over that set would skip rows
+    of the tables that caught up."""
     bench = Bench()
     bench.include("d.t", low=low(4, f"{UUID}:1-9"))
     bench.include("d.u", low=low(4, f"{UUID}:1-5"))
     bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-9"), rows=0))
     assert bench.cursor_of("d.u") == "catch-up"
-    bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-9"), rows=0))
     bench.tell(ChangesRead(cursor="catch-up", position=place(80, gtids=f"{UUID}:1-7"), rows=0))
     assert bench.cursor_of("d.u") == "main"
     assert bench.reader.cursors["main"].position.gtids == f"{UUID}:1-7"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One broken rule: what is replaced where (each old text stands once in its file), and how many seeds may be tried."""
+    """One broken rule: what is replaced where (each old text stands once in its file), how many seeds may be tried."""
 
     rule: str
     edits: tuple[tuple[str, str, str], ...]
@@ -157,14 +157,16 @@ MUTANTS = (
             (
                 READER,
                 "            case Ticked():\n                return []",
-                '            case Ticked():\n                apart, self._apart = getattr(self, "_apart", []), []\n                return apart',
+                '            case Ticked():\n                apart, self._apart = getattr(self, "_apart", []), []\n'
+                "                return apart",
             ),
         ),
     ),
     one(
         "a split that is being read is given back",
         READER,
-        "                if not any(s.split_id == split_id and s.attempt == attempt for s in self.queue):\n                    return []",
+        "                if not any(s.split_id == split_id and s.attempt == attempt for s in self.queue):\n"
+        "                    return []",
         "                if False:\n                    return []",
     ),
     one(
