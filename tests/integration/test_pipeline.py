@@ -1,0 +1,342 @@
+"""The mesh end to end, without Spark: kills, restarts, rescaling, DDL, what can't be copied, a large transaction.
+
+What a publication would show is compared, at each checkpoint that could be published, with the source's own history.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import random
+from collections.abc import Callable
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from tests.integration.mesh import Columns, Cut, Hammer, History, Mesh, Pipeline, content, cuts, differences, judge
+from tests.servers import Database, MySQL
+
+ACCOUNTS = 120
+BALANCE = 1000
+Fresh = Callable[[Database], str]
+
+
+# --- a constant sum -----------------------------------------------------------------------------------------------
+
+
+class Bank:
+    """Two tables whose sum stays, while transactions move amounts between them, insert and remove empty accounts."""
+
+    def __init__(self, server: Database, fresh: Fresh) -> None:
+        self.server = server
+        server.execute("FLUSH BINARY LOGS")
+        self.history = History(server)
+        self.schema = fresh(server)
+        self.names = (f"{self.schema}.cash", f"{self.schema}.debt")
+        self.tables: dict[str, Columns] = {name: (("id", "amount", "note"), ("id",)) for name in self.names}
+        rows = ", ".join(f"({number}, {BALANCE}, NULL)" for number in range(ACCOUNTS))
+        for name in self.names:
+            server.execute(
+                f"CREATE TABLE {name} (id INT PRIMARY KEY, amount BIGINT NOT NULL, note VARCHAR(40))",
+                f"INSERT INTO {name} VALUES {rows}",
+            )
+        server.execute("FLUSH BINARY LOGS")
+        self.numbers = itertools.count(ACCOUNTS)
+
+    def move(self, cursor: Any, luck: random.Random, number: int) -> None:
+        amount = luck.randrange(1, 100)
+        for name, sign in zip(self.names, (1, -1), strict=True):
+            account = luck.randrange(ACCOUNTS)
+            cursor.execute(f"UPDATE {name} SET amount = amount + %s WHERE id = %s", (sign * amount, account))
+        if luck.random() < 0.2:
+            cursor.execute(f"INSERT INTO {self.names[0]} VALUES (%s, 0, 'empty')", (next(self.numbers),))
+            cursor.execute(f"DELETE FROM {self.names[0]} WHERE amount = 0 AND id > %s LIMIT 1", (ACCOUNTS,))
+
+    def moving(self, **keywords: Any) -> Hammer:
+        """Three connections that move amounts until the end of the `with`."""
+        return Hammer(self.server, self.move, threads=3, pause_seconds=0.02, **keywords)
+
+    def agrees(self, pipeline: Pipeline, end: dict[str, Any]) -> None:
+        """Every publication equals the source at its position, the sum is the constant, the end is what is there."""
+        found, faults = judge(pipeline, self.history, self.tables)
+        assert not faults, "\n".join([pipeline.told(), *faults[:20]])
+        both = [cut for cut in found if cut.tables.keys() == set(self.names)]
+        assert len(both) >= 5
+        for cut in both:
+            total = sum(row["amount"] for name in self.names for row in cut.tables[name].content.values())
+            assert total == 2 * ACCOUNTS * BALANCE, f"checkpoint {cut.slot} has {total}"
+        last = next(cut for cut in found if cut.slot == end["slot"])
+        for name in self.names:
+            assert differences(last.tables[name].content, content(self.server, name, ["id"])) == []
+
+
+def test_the_sum_over_two_tables_is_constant_while_services_are_killed(
+    source: Database, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. Amounts move between two tables, which are read in small chunks.
+    2. A reader gets SIGKILL in the snapshot, and is started again; both tables come to be shown.
+    3. A writer gets SIGKILL; 4. the leading enumerator gets it, and the other one takes over.
+    5. A third reader joins; 6. a writer leaves for good.
+    7. The movers stop, the pipeline catches up.
+    Each time the next epoch completes checkpoints. Every publishable one has the sum, and the source's content.
+    """
+    bank = Bank(source, fresh_database)
+    with Mesh(tmp_path, enumerators=2) as mesh, bank.moving() as movers:
+        pipeline = mesh.pipeline("bank", source, [f"{bank.schema}.*"], chunk_rows=10)
+        pipeline.until(lambda: pipeline.checkpoint(), "a first checkpoint")
+        luck = random.Random(3)
+        mesh.kill(luck.choice(mesh.of("reader")))
+        mesh.start("reader")
+        pipeline.next_epoch(1)
+        pipeline.until(lambda: pipeline.shows(*bank.names), "both tables to be shown")
+        mesh.kill(luck.choice(mesh.of("writer")))
+        mesh.start("writer")
+        pipeline.next_epoch(2)
+        mesh.kill(mesh.leader(pipeline))
+        pipeline.next_epoch(3)
+        mesh.start("reader")
+        pipeline.next_epoch(4)
+        assert len(pipeline.epochs()[4]["members"]["readers"]) == 3
+        mesh.leave(mesh.of("writer")[0])
+        pipeline.next_epoch(5, seconds=90)
+        assert len(pipeline.epochs()[5]["members"]["writers"]) == 1
+        pipeline.goes_on(2)
+        movers.stop()
+        end = pipeline.catches_up(*bank.names)
+    bank.agrees(pipeline, end)
+
+
+def test_the_sum_over_two_tables_is_constant_while_redis_and_the_source_restart(
+    source: Database, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. Amounts move between two tables, which are read in small chunks.
+    2. Redis is emptied while the tables are read, and again when they are live.
+    3. Redis restarts (and has lost everything). 4. The source restarts, 5. and is killed and started.
+    6. The movers stop, the pipeline catches up.
+    Every publishable checkpoint has the sum, and the source's content.
+    """
+    bank = Bank(source, fresh_database)
+    with Mesh(tmp_path) as mesh, bank.moving(survives=True) as movers:
+        pipeline = mesh.pipeline("bank", source, [f"{bank.schema}.*"], chunk_rows=10)
+        pipeline.until(lambda: pipeline.checkpoint(), "a first checkpoint")
+        mesh.redis.flush()
+        pipeline.until(lambda: pipeline.shows(*bank.names), "both tables to be shown")
+        epochs = len(pipeline.epochs())
+        mesh.redis.flush()
+        pipeline.next_epoch(epochs)
+        epochs = len(pipeline.epochs())
+        mesh.redis.restart()
+        pipeline.next_epoch(epochs)
+        source.restart()
+        pipeline.goes_on(2)
+        source.kill()
+        source.start()
+        pipeline.catches_up(*bank.names)
+        movers.stop()
+        end = pipeline.catches_up(*bank.names)
+    bank.agrees(pipeline, end)
+
+
+# --- DDL --------------------------------------------------------------------------------------------------------------
+
+
+def test_changes_of_tables_arrive_in_place_or_as_the_next_generation(
+    source: Database, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. Tables go live; each is changed by DDL, with rows changed before and after.
+    2. ADD, DROP and RENAME COLUMN and TRUNCATE go on in the same generation; MODIFY of the precision and DROP and
+       CREATE start the next one.
+    The last checkpoint shows what a SELECT sees.
+    """
+    schema = fresh_database(source)
+    kinds = {"added": 1, "dropped": 1, "renamed": 1, "truncated": 1, "modified": 2, "recreated": 2, "untouched": 1}
+    create = "(id INT PRIMARY KEY, a VARCHAR(20), b DECIMAL(10,2), at DATETIME(6))"
+    rows = ", ".join(f"({n}, 'row {n}', {n}.25, '2024-01-02 03:04:05.678901')" for n in range(30))
+    for kind in kinds:
+        source.execute(f"CREATE TABLE {schema}.{kind} {create}", f"INSERT INTO {schema}.{kind} VALUES {rows}")
+    source.execute("FLUSH BINARY LOGS")
+    names = [f"{schema}.{kind}" for kind in kinds]
+    with Mesh(tmp_path) as mesh:
+        pipeline = mesh.pipeline("ddl", source, [f"{schema}.*"], chunk_rows=10)
+        pipeline.until(lambda: pipeline.shows(*names), "all tables to be shown")
+        for kind in kinds:
+            source.execute(f"UPDATE {schema}.{kind} SET a = 'before' WHERE id < 5")
+        source.execute(
+            f"ALTER TABLE {schema}.added ADD COLUMN extra INT NULL",
+            f"UPDATE {schema}.added SET extra = id WHERE id BETWEEN 3 AND 9",
+            f"ALTER TABLE {schema}.dropped DROP COLUMN b",
+            f"ALTER TABLE {schema}.renamed RENAME COLUMN a TO c",
+            f"UPDATE {schema}.renamed SET c = 'after' WHERE id > 20",
+            f"TRUNCATE TABLE {schema}.truncated",
+            f"INSERT INTO {schema}.truncated VALUES (7, 'again', 1, NULL)",
+            f"ALTER TABLE {schema}.modified MODIFY at DATETIME",
+            f"DROP TABLE {schema}.recreated",
+            f"CREATE TABLE {schema}.recreated (id BIGINT PRIMARY KEY, other INT)",
+            f"INSERT INTO {schema}.recreated VALUES (1, 10), (2, 20)",
+        )
+        for kind in kinds:
+            source.execute(f"DELETE FROM {schema}.{kind} WHERE id = 12")
+            source.execute(f"INSERT INTO {schema}.{kind} (id) VALUES (100)")
+
+        def settled() -> bool:
+            newest = pipeline.checkpoint()
+            return newest is not None and all(
+                newest["tables"][f"{schema}.{kind}"]["generation"] == generation for kind, generation in kinds.items()
+            )
+
+        pipeline.until(settled, "the next generations")
+        end = pipeline.catches_up(*names)
+    last = _cut(pipeline, end["slot"])
+    for kind, generation in kinds.items():
+        shown = last.tables[f"{schema}.{kind}"]
+        assert shown.generation == generation, kind
+        assert shown.doubled == ()
+        assert differences(shown.content, content(source, f"{schema}.{kind}", ["id"])) == [], kind
+    assert last.tables[f"{schema}.renamed"].content[(25,)] == {
+        "id": 25, "c": "after", "b": Decimal("25.25"), "at": dt.datetime(2024, 1, 2, 3, 4, 5, 678901),  # noqa: DTZ001
+    }  # fmt: skip
+
+
+def _cut(pipeline: Pipeline, slot: int) -> Cut:
+    return next(cut for cut in cuts(pipeline) if cut.slot == slot)
+
+
+# --- tables that can't be copied --------------------------------------------------------------------------------------
+
+
+def test_a_table_that_cant_be_copied_is_quarantined_and_the_others_go_on(
+    source: Database, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. Tables without identity, with a row over 64 MiB, with an unlogged cascade (MariaDB): quarantined at once.
+    2. Live tables get a statement, a minimal row image, a row over 64 MiB: quarantined then.
+    3. The good table goes on through all of it; each cause names its table and what is wrong.
+    """
+    schema = fresh_database(source)
+    mysql = isinstance(source, MySQL)
+    big = 66 << 20
+    for name in ("good", "stated", "imaged", "grown"):
+        source.execute(f"CREATE TABLE {schema}.{name} (id INT PRIMARY KEY, a INT, body LONGTEXT)")
+        source.execute(f"INSERT INTO {schema}.{name} VALUES (1, 1, 'x'), (2, 2, 'y')")
+    source.execute(
+        f"CREATE TABLE {schema}.keyless (a INT)",
+        f"CREATE TABLE {schema}.nullkey (a INT NULL, UNIQUE KEY (a))",
+        f"CREATE TABLE {schema}.big (id INT PRIMARY KEY, body LONGTEXT)",
+        f"INSERT INTO {schema}.big VALUES (1, REPEAT('z', {big}))",
+        f"CREATE TABLE {schema}.flat (id INT PRIMARY KEY) ENGINE=MyISAM",
+        f"CREATE TABLE {schema}.parent (id INT PRIMARY KEY)",
+        f"CREATE TABLE {schema}.child (id INT PRIMARY KEY, of INT, CONSTRAINT of_parent FOREIGN KEY (of)"
+        f" REFERENCES {schema}.parent (id) ON DELETE CASCADE)",
+        f"INSERT INTO {schema}.parent VALUES (1), (2)",
+        f"INSERT INTO {schema}.child VALUES (1, 1), (2, 2)",
+        "FLUSH BINARY LOGS",
+    )
+    expected = {
+        "keyless": "identity", "nullkey": "identity", "big": "64 MiB", "flat": "MyISAM",
+        "stated": "statement", "imaged": "image", "grown": "64 MiB",
+    } | ({} if mysql else {"child": "of_parent"})  # fmt: skip
+    good = [f"{schema}.good", f"{schema}.parent", *([f"{schema}.child"] if mysql else [])]
+    later = [f"{schema}.{name}" for name in ("stated", "imaged", "grown")]
+    with Mesh(tmp_path) as mesh:
+        pipeline = mesh.pipeline("bad", source, [f"{schema}.*"])
+        pipeline.until(lambda: pipeline.shows(*good, *later), "the good tables to be shown")
+        with closing(source.connect(database=schema)) as conn, conn.cursor() as cursor:
+            cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+            cursor.execute("UPDATE stated SET a = a + 1 WHERE id = 1")
+            cursor.execute("SET SESSION binlog_format = 'ROW'")
+            cursor.execute("SET SESSION binlog_row_image = 'MINIMAL'")
+            cursor.execute("UPDATE imaged SET a = 7 WHERE id = 1")
+            cursor.execute("SET SESSION binlog_row_image = 'FULL'")
+            cursor.execute(f"UPDATE grown SET body = REPEAT('z', {big}) WHERE id = 2")
+            cursor.execute("UPDATE good SET a = 9 WHERE id = 1")
+            cursor.execute("DELETE FROM parent WHERE id = 1")
+        end = pipeline.catches_up(*good)
+        bad = [f"{schema}.{name}" for name in expected]
+        pipeline.until(lambda: all(pipeline.phase(name) == "quarantined" for name in bad), "the quarantines")
+        newest = pipeline.checkpoint()
+    assert newest is not None
+    for name, word in expected.items():
+        cause = newest["tables"][f"{schema}.{name}"]["cause"]
+        assert word.lower() in cause.lower(), f"{name}: {cause}"
+        assert name in cause, f"{name}: {cause}"
+    last = _cut(pipeline, end["slot"])
+    for name in good:
+        assert differences(last.tables[name].content, content(source, name, ["id"])) == [], name
+
+
+# --- a large transaction ----------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_of_300000_rows_is_taken_in_bounded_memory_and_never_shown_half(
+    source: Database, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. A table of two rows is live; one transaction inserts 300,000 and updates them all.
+    2. Checkpoints go on inside of it; they show nothing of it.
+    3. It is shown whole, and no reader held more than 512 MiB.
+    """
+    schema, rows = fresh_database(source), 300_000
+    table = f"{schema}.large"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, a BIGINT, body VARCHAR(200))", "FLUSH BINARY LOGS")
+    source.execute(f"INSERT INTO {table} VALUES (-1, 0, ''), (-2, 0, '')")
+    peak = 0.0
+    with Mesh(tmp_path) as mesh:
+        pipeline = mesh.pipeline("large", source, [table], interval_seconds=0.2)
+        pipeline.until(lambda: pipeline.shows(table), "the table to be shown")
+        numbers = ", ".join(f"({n})" for n in range(1000))
+        with closing(source.connect(database=schema, autocommit=False)) as conn, conn.cursor() as cursor:
+            cursor.execute("CREATE TEMPORARY TABLE n (n INT PRIMARY KEY)")
+            cursor.execute("CREATE TEMPORARY TABLE m (m INT PRIMARY KEY)")
+            cursor.execute(f"INSERT INTO n VALUES {numbers}")
+            cursor.execute(f"INSERT INTO m SELECT n FROM n WHERE n < {rows // 1000}")
+            cursor.execute("INSERT INTO large SELECT m * 1000 + n, 1, REPEAT('b', 150) FROM n, m")
+            cursor.execute("UPDATE large SET a = 2")
+            conn.commit()
+
+        def whole() -> bool:
+            nonlocal peak
+            peak = max(peak, *(reader.rss_mib for reader in mesh.of("reader")))
+            newest = pipeline.checkpoint()
+            return newest is not None and not newest["inside"] and sum(
+                one["rows"] for entry in pipeline.entries() for one in entry.get("staged", ())
+            ) >= 2 * rows  # fmt: skip
+
+        pipeline.until(whole, "the transaction", 120)
+        end = pipeline.catches_up(table)
+    assert peak < 512, f"a reader held {peak:.0f} MiB"
+    assert any(entry["inside"] for entry in pipeline.entries() if entry["kind"] == "checkpoint")
+    seen = set()
+    for cut in cuts(pipeline):
+        if table in cut.tables:
+            values = [row["a"] for row in cut.tables[table].content.values()]
+            seen.add((len(values), sum(values)))
+            assert cut.tables[table].doubled == ()
+    assert seen <= {(2, 0), (rows + 2, 2 * rows + 4)}
+    assert (rows + 2, 2 * rows + 4) in seen
+    assert end["position"]["rows"] == 0
+
+
+# --- the tests of the tests -------------------------------------------------------------------------------------------
+
+
+def test_the_oracle_knows_what_the_table_held_at_each_place(source: Database, fresh_database: Fresh) -> None:
+    history = History(source)
+    schema = fresh_database(source)
+    columns = {f"{schema}.t": (("id", "a", "b"), ("id",))}
+    source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, a DECIMAL(6,2), b VARCHAR(9))")
+    places = []
+    for statement in (
+        f"INSERT INTO {schema}.t VALUES (1, -1.5, 'x'), (-2, NULL, NULL)",
+        f"UPDATE {schema}.t SET id = 3 WHERE id = 1",
+        "FLUSH BINARY LOGS",
+        f"TRUNCATE TABLE {schema}.t",
+        f"INSERT INTO {schema}.t VALUES (9, 0, '')",
+    ):
+        source.execute(statement)
+        places.append(History(source).begin)
+    found = [state[f"{schema}.t"] for state in history.at(columns, places)]
+    two = {"id": -2, "a": None, "b": None}
+    moved = {(3,): {"id": 3, "a": Decimal("-1.50"), "b": "x"}, (-2,): two}
+    assert found[0] == {(1,): {"id": 1, "a": Decimal("-1.50"), "b": "x"}, (-2,): two}
+    assert found[1:4] == [moved, moved, {}]
+    assert found[4] == content(source, f"{schema}.t", ["id"])
+    assert differences(found[0], found[1])
