@@ -29,7 +29,6 @@ services/reader/binlog.py.
 from __future__ import annotations
 
 import array
-from collections.abc import Iterator
 from typing import Any
 
 import cython
@@ -151,6 +150,15 @@ def _be(src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cyt
     for i in range(n):
         v = (v << 8) | src[at + i]
     return v
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _byte(src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t, i: cython.Py_ssize_t) -> cython.uint:
+    """Byte i of a value whose zero bytes at the end were cut off."""
+    return src[at + i] if i < n else 0
 
 
 @cython.cfunc
@@ -1018,7 +1026,7 @@ class _Columns:
             power += -e if e_negative else e
         if layout == L_I32:
             # the value is a float exactly, so a few roundings in double can't move it to another float
-            x = w
+            x = cython.cast(cython.double, w)
             while power > 0 and power < 400:
                 x = x * 10.0
                 power -= 1
@@ -1035,7 +1043,7 @@ class _Columns:
             return OK
         if fits and not w >> 53 and -22 <= power and power <= 22:
             # Clinger's fast path: both numbers are exact, so one operation rounds once
-            x = w
+            x = cython.cast(cython.double, w)
             while power > 0 and digits < 15:
                 x = x * 10.0
                 digits += 1
@@ -1076,7 +1084,7 @@ class _Columns:
         low: cython.uint
         point: cython.int
         u: cython.ulonglong
-        first: cython.bint
+        begin: cython.Py_ssize_t
         if kind == K_TABLE:
             i = at
             if s[source + S_ARG2]:
@@ -1142,13 +1150,12 @@ class _Columns:
             u = _le(src, at, n)
             if s[source + S_ARG2] < 64 and u >> s[source + S_ARG2]:
                 return CORRUPT
-            first = True
+            begin = self._out
             i = 0
             while u:
                 if u & 1:
-                    if not first:
+                    if self._out > begin:  # as MySQL does: no comma after an empty first member
                         self._put(44)
-                    first = False
                     self._put_from(self._t, self._x[arg + i], self._x[arg + i + 1] - self._x[arg + i])
                 u = u >> 1
                 i += 1
@@ -1173,14 +1180,20 @@ class _Columns:
         elif kind == K_BIN_DECIMAL_WIDE:
             return self._decimal_text(src, at, s[source + S_ARG], s[source + S_ARG2])
         elif kind == K_UUID:
-            return self._uuid(src, at)
+            if n > 16:
+                return CORRUPT
+            self._uuid(src, at, n)
         elif kind == K_INET6:
-            return self._inet6(src, at)
+            if n > 16:
+                return CORRUPT
+            self._inet6(src, at, n)
         elif kind == K_INET4:
+            if n > 4:
+                return CORRUPT
             for i in range(4):
                 if i:
                     self._put(46)
-                self._put_number(src[at + i], 1)
+                self._put_number(_byte(src, at, n, i), 1)
         elif kind == K_CODEC:
             with cython.gil:
                 return self._convert(bytes([src[i] for i in range(at, end)]), arg)
@@ -1272,58 +1285,33 @@ class _Columns:
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def _uuid(self, src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.int:
-        """MariaDB stores versions 1 to 5 with the parts turned round (so that they sort by time), others as they
-        are.
-        """
+    def _uuid(self, src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.void:
+        """MariaDB's UUID: 16 bytes as they print, without the zero bytes at the end."""
         i: cython.int
-        k: cython.int
-        turned: cython.bint = True
-        # the variant's bits stand in byte 6 of the turned form, in byte 8 of the plain one
-        if not (src[at + 6] & 0x80):
-            turned = False
-        if turned and (src[at + 8] >> 4) > 5:
-            turned = False
         for i in range(16):
             if i == 4 or i == 6 or i == 8 or i == 10:
                 self._put(45)
-            k = i
-            if turned:
-                if i < 4:
-                    k = 12 + i
-                elif i < 6:
-                    k = 10 + i - 4
-                elif i < 8:
-                    k = 8 + i - 6
-                elif i < 10:
-                    k = 6 + i - 8
-                else:
-                    k = i - 10
-            self._put_hex(src[at + k] >> 4)
-            self._put_hex(src[at + k] & 15)
-        return OK
+            self._put_hex(_byte(src, at, n, i) >> 4)
+            self._put_hex(_byte(src, at, n, i) & 15)
 
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def _inet6(self, src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.int:
-        """As MariaDB's INET6 prints: the longest run of zero groups as ::, and an IPv4 tail where the address is
-        one.
-        """
-        i: cython.int
+    def _inet6(self, src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.void:
+        """As MariaDB's INET6 prints: the longest run of zero groups as ::, an IPv4 tail where the address is one."""
+        i: cython.int = 0
         run: cython.int
         best: cython.int = -1
-        best_n: cython.int = 1
+        best_n: cython.int = 0
         group: cython.uint
-        i = 0
         while i < 8:
             run = i
-            while run < 8 and src[at + 2 * run] == 0 and src[at + 2 * run + 1] == 0:
+            while run < 8 and _byte(src, at, n, 2 * run) == 0 and _byte(src, at, n, 2 * run + 1) == 0:
                 run += 1
             if run - i > best_n:
                 best = i
                 best_n = run - i
-            i = run + 1 if run > i else i + 1
+            i = run + 1
         i = 0
         while i < 8:
             if i == best:
@@ -1331,17 +1319,18 @@ class _Columns:
                 self._put(58)
                 i += best_n
                 continue
-            if i == 6 and best == 0 and (best_n == 6 or (best_n == 5 and src[at + 10] == 255 and src[at + 11] == 255)):
-                if best_n == 5:
-                    self._put(58)
-                for run in range(4):
-                    if run:
-                        self._put(46)
-                    self._put_number(src[at + 12 + run], 1)
-                return OK
+            if i == 6 and best == 0 and (best_n == 6 or (best_n == 5 and _byte(src, at, n, 10) == 255)):
+                if best_n == 6 or _byte(src, at, n, 11) == 255:
+                    if best_n == 5:
+                        self._put(58)
+                    for run in range(4):
+                        if run:
+                            self._put(46)
+                        self._put_number(_byte(src, at, n, 12 + run), 1)
+                    return
             if i and i != best + best_n:
                 self._put(58)
-            group = (src[at + 2 * i] << 8) | src[at + 2 * i + 1]
+            group = (_byte(src, at, n, 2 * i) << 8) | _byte(src, at, n, 2 * i + 1)
             if group > 0xFFF:
                 self._put_hex(group >> 12)
             if group > 0xFF:
@@ -1350,7 +1339,6 @@ class _Columns:
                 self._put_hex((group >> 4) & 15)
             self._put_hex(group & 15)
             i += 1
-        return OK
 
     # -- JSON: MySQL's binary form to the text that SELECT prints
 
@@ -2513,8 +2501,8 @@ _METADATA_BYTES = {
     248: 2,
 }
 _METADATA_BYTES |= {249: 1, 250: 1, 251: 1, 252: 1, 253: 2, 254: 2, 255: 1}
-_NUMERIC = frozenset((1, 2, 3, 4, 5, 8, 9, 246))
-_CHARACTER = frozenset((15, 140, 141, 249, 250, 251, 252, 253, 254))
+_NUMERIC = frozenset((1, 2, 3, 4, 5, 8, 9, 13, 246))
+_CHARACTER = frozenset((15, 140, 141, 242, 249, 250, 251, 252, 253, 254))
 
 
 def _real_type(kind: int, meta: bytes) -> int:
@@ -2649,6 +2637,8 @@ def _event_kind(
     """
     real, meta, base = table.real[i], table.metadata[i], kind.base
     misfit = _Misfit(f"the row events have type {real} where the schema has {column.mysql_type}")
+    if real in (140, 141):
+        raise _Misfit("a COMPRESSED column can't be read from the binlog: ALTER TABLE ... MODIFY it without COMPRESSED")
     if real in _OLD_TYPES:
         raise _Misfit(f"it has the form of {_OLD_TYPES[real]} before MySQL 5.6: ALTER TABLE ... FORCE rewrites it")
     if base in _INTEGER_TYPES:
@@ -2697,7 +2687,7 @@ def _event_kind(
         size = 4 if base == "inet4" else 16
         if _string_length(meta) != size:
             raise misfit
-        return {"uuid": K_UUID, "inet6": K_INET6, "inet4": K_INET4}[base], size, 0, 0, 0, 0
+        return {"uuid": K_UUID, "inet6": K_INET6, "inet4": K_INET4}[base], 0, 1, 0, 0, 0
     binary = table.collations.get(i) == _BINARY
     if base in ("char", "binary") and real == 254:
         length = _string_length(meta)
@@ -2756,58 +2746,3 @@ def _text_plan(charset: str, tables: _Tables) -> tuple[int, int, int]:
     if charset in MULTI_BYTE:
         return K_PAIRS, tables.character_set(charset), 0
     return K_CODEC, tables.codec(charset), 0
-
-
-def stream_result(
-    connection: pymysql.Connection[Any], sql: str, schema: TableSchema, batch_bytes: int = 4 << 20
-) -> Iterator[pa.RecordBatch]:
-    """Send one SELECT and give its rows as Arrow batches of about `batch_bytes`, straight from the socket (TLS too).
-
-    `sql` must fit `schema` as ResultDecoder says. The connection is usable again once the iterator is exhausted, or
-    has raised what the server refused (pymysql.err.*, as `cursor.execute` would). If the iterator is closed or fails
-    before its end, the connection is closed, because the rest of the result still stands in it. Read time-outs are the
-    connection's own.
-    """
-    connection._execute_command(pymysql.constants.COMMAND.COM_QUERY, sql)
-    head = connection._read_packet()
-    if not head.is_resultset_packet():
-        connection.close()
-        raise ValueError(f"no result set answers {sql!r}")
-    count = head.read_length_encoded_integer()
-    if count != len(schema.columns):
-        connection.close()
-        raise ValueError(f"{count} columns answer where {schema.table_id} has {len(schema.columns)}: {sql!r}")
-    ended = False
-    try:
-        for _ in range(count):
-            connection._read_packet()
-        connection._read_packet()
-        decoder = ResultDecoder(schema)
-        buffer = memoryview(bytearray(1 << 20))
-        # what PyMySQL has read ahead comes first; then the socket is read into our larger buffer
-        part = connection._rfile.read(len(connection._rfile.peek()))
-        connection._sock.settimeout(connection._read_timeout)
-        while True:
-            if not part:
-                raise pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
-            try:
-                decoder.feed(part)
-            except pymysql.err.OperationalError:
-                ended = True
-                raise
-            ended = decoder.done
-            if ended or decoder.size >= batch_bytes:
-                batch = decoder.take()
-                if batch is not None:
-                    yield batch
-            if ended:
-                return
-            try:
-                part = buffer[: connection._sock.recv_into(buffer)]
-            except OSError as error:
-                raise pymysql.err.OperationalError(
-                    2013, f"Lost connection to MySQL server during query ({error})"
-                ) from error
-    finally:
-        if not ended:
-            connection._force_close()
