@@ -1,0 +1,497 @@
+"""Chunks on real servers: their rows, what makes one void, and watermarks under load, right and naive."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from common import mysql as seam
+from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from common.messages import Key, SnapshotSplit
+from common.positions import FilePosition, High, Low
+from common.schema import TableSchema
+from services.reader import chunk
+from services.reader.binlog import BinlogCursor, Route
+from services.reader.chunk import ChunkEnd, checksum_of, read_chunk
+from services.reader.watermark import AgedPositions, fold
+from tests.conftest import started
+from tests.servers import Database, MariaDB, MySQL
+
+
+class Source:
+    """One table of a server, as a reader sees it."""
+
+    def __init__(self, server: Database, table_id: str) -> None:
+        self.server, self.table_id = server, table_id
+        self.at = seam.Source(host=server.host, port=server.port, user=server.user, password=server.password)
+        with closing(self.connect()) as conn:
+            self.schema: TableSchema = seam.table_schema(conn, table_id)
+
+    def connect(self) -> seam.Connection:
+        return seam.connect(self.at)
+
+    def cursor(self) -> BinlogCursor:
+        return BinlogCursor(self.connect, server_id=424_242)
+
+    def split(self, start: Key | None = None, end: Key | None = None) -> SnapshotSplit:
+        return SnapshotSplit(
+            split_id="s",
+            table_id=self.table_id,
+            generation=1,
+            attempt=1,
+            split_key_type=self.schema.split_key_type,
+            split_start=start,
+            split_end=end,
+            schema=self.schema,
+        )
+
+    def read(
+        self, split: SnapshotSplit | None = None, mode: chunk.Mode = "replay", **options: Any
+    ) -> tuple[pa.Table, ChunkEnd]:
+        *batches, end = read_chunk(self.connect, split or self.split(), mode=mode, cursor=self.cursor, **options)
+        assert isinstance(end, ChunkEnd)
+        table = pa.Table.from_batches(batches, schema=self.schema.arrow)
+        assert table.num_rows == end.rows
+        return table, end
+
+
+@pytest.fixture
+def table(source: Database, database: str) -> Callable[..., Source]:
+    """Makes the table t with these columns and rows."""
+
+    def make(columns: str, rows: str = "") -> Source:
+        source.execute(f"CREATE TABLE {database}.t ({columns})")
+        if rows:
+            source.execute(f"INSERT INTO {database}.t VALUES {rows}")
+        return Source(source, f"{database}.t")
+
+    return make
+
+
+@contextmanager
+def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object], *, after: bool) -> Iterator[None]:
+    """Something happens right after (or before) a step of the chunk reader."""
+    real = getattr(chunk, step)
+
+    def stepped(*args: Any) -> Any:
+        if not after:
+            act()
+        result = real(*args)
+        if after:
+            act()
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chunk, step, stepped)
+        yield
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_has_the_rows_of_its_range_and_two_watermarks(table: Callable[..., Source]) -> None:
+    one = table("id INT PRIMARY KEY, v VARCHAR(9)", "(1,'a'),(2,'b'),(3,NULL),(4,'d')")
+    rows, end = one.read(one.split(("2",), ("4",)))
+    assert rows.to_pylist() == [{"id": 2, "v": "b"}, {"id": 3, "v": None}]
+    assert end.schema == one.schema
+    assert end.low.server == end.high.server
+    assert FilePosition(end.low.file, end.low.offset) <= end.high.file_position
+    assert one.read(one.split(None, ("2",)))[0].num_rows + one.read(one.split(("4",), None))[0].num_rows == 2
+    empty, end = one.read(one.split(("9",), None))
+    assert empty.num_rows == end.rows == 0
+
+
+def test_batches_are_of_about_the_size_asked_for_and_their_checksums_add_up(table: Callable[..., Source]) -> None:
+    one = table("id INT PRIMARY KEY, v VARCHAR(200), d DATETIME(6), b BIT(1)")
+    one.server.execute(
+        f"INSERT INTO {one.table_id} WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 900)"
+        " SELECT i, REPEAT('x', i MOD 200), '2020-01-01 00:00:00.5', i MOD 2 FROM n",
+        f"INSERT INTO {one.table_id} SELECT id + 1000, v, NULL, b FROM {one.table_id}",
+        f"INSERT INTO {one.table_id} SELECT id + 2000, v, d, NULL FROM {one.table_id}",
+        f"INSERT INTO {one.table_id} SELECT id + 4000, v, d, b FROM {one.table_id}",
+    )
+    *batches, end = read_chunk(one.connect, one.split(), mode="replay", batch_bytes=100_000)
+    assert isinstance(end, ChunkEnd)
+    assert end.rows == sum(batch.num_rows for batch in batches) == 7200
+    assert len(batches) > 1
+    assert end.checksum == f"{sum(map(checksum_of, batches)) % 2**64:016x}"
+    assert one.read()[1].checksum != ""
+    changed = pa.Table.from_batches(batches).to_pydict()
+    changed["v"][5] = "y" + changed["v"][5][1:] if changed["v"][5] else "y"
+    assert checksum_of(pa.RecordBatch.from_pydict(changed, schema=one.schema.arrow)) != checksum_of(
+        pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    )
+
+
+def test_dates_that_no_calendar_has_become_null_and_are_counted_and_in_the_key_they_are_refused(
+    table: Callable[..., Source],
+) -> None:
+    one = table("id INT PRIMARY KEY, d DATE, t DATETIME NOT NULL", "(1, '2020-01-01', '2020-01-01')")
+    with closing(one.server.connect()) as conn, conn.cursor() as cursor:
+        cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES'")
+        cursor.execute(
+            f"INSERT INTO {one.table_id} VALUES (2, '0000-00-00', '2020-00-01'), (3, '2020-02-31', '2020-01-01')"
+        )
+        cursor.execute(f"CREATE TABLE {one.table_id}2 (d DATE PRIMARY KEY)")
+        cursor.execute(f"INSERT INTO {one.table_id}2 VALUES ('0000-00-00')")
+    rows, end = one.read()
+    assert [row["d"] is None for row in rows.to_pylist()] == [False, True, True]
+    assert end.zero_dates == {"d": 2, "t": 1}
+    with pytest.raises(SourceLost, match="zero or partial date in its key column d"):
+        Source(one.server, f"{one.table_id}2").read()
+
+
+def test_a_row_that_is_too_large_quarantines_its_table(
+    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = table("id INT PRIMARY KEY, b LONGBLOB", "(1, REPEAT('x', 900000)), (2, REPEAT('x', 900000))")
+    monkeypatch.setattr(chunk, "MAX_ROW_BYTES", 1_000_000)
+    assert one.read()[1].rows == 2
+    monkeypatch.setattr(chunk, "MAX_ROW_BYTES", 800_000)
+    with pytest.raises(SourceLost, match="row over") as caught:
+        one.read()
+    assert caught.value.table == one.table_id
+    assert not isinstance(caught.value, NextGeneration)
+
+
+def test_a_chunk_that_is_given_up_leaves_no_connection_behind(table: Callable[..., Source]) -> None:
+    one = table("id INT PRIMARY KEY, b LONGBLOB", "(1, REPEAT('x', 9000000)), (2, REPEAT('x', 9000000)), (3, 'x')")
+    reading = read_chunk(one.connect, one.split(), mode="replay", batch_bytes=1000)
+    next(reading)
+    count = f"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = '{one.server.user}'"
+    assert one.server.scalar(count) >= 1
+    reading.close()
+    deadline = time.monotonic() + 60
+    while one.server.scalar(count) > 0:
+        assert time.monotonic() < deadline
+
+
+# --- what makes a chunk void ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ddl", ["ADD COLUMN n INT", "DROP COLUMN v", "MODIFY v VARCHAR(7)", "DROP PRIMARY KEY"])
+@pytest.mark.parametrize("moment", ["before", "between"])
+def test_ddl_before_or_within_a_chunk_starts_the_next_generation(
+    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, ddl: str, moment: str
+) -> None:
+    one = table("id INT PRIMARY KEY, v VARCHAR(9)", "(1,'a')")
+    alter = f"ALTER TABLE {one.table_id} {ddl}"
+    if moment == "before":
+        one.server.execute(alter)
+        with pytest.raises(NextGeneration, match="was changed by DDL"):
+            one.read()
+        return
+    with (
+        meanwhile(monkeypatch, "_low", lambda: one.server.execute(alter), after=True),
+        pytest.raises(NextGeneration) as caught,
+    ):
+        one.read()
+    assert caught.value.table == one.table_id
+
+
+def test_a_table_that_was_dropped_starts_the_next_generation(
+    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = table("id INT PRIMARY KEY")
+    drop = f"DROP TABLE {one.table_id}"
+    with meanwhile(monkeypatch, "_low", lambda: one.server.execute(drop), after=True), pytest.raises(NextGeneration):
+        one.read()
+    with pytest.raises(NextGeneration):
+        one.read()
+
+
+def test_no_chunk_is_read_while_an_xa_transaction_stands_prepared(
+    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = table("id INT PRIMARY KEY", "(1)")
+    monkeypatch.setattr(chunk, "XA_PAUSES_SECONDS", (0.01, 0.01))
+    one.server.execute("XA START 'x'", f"INSERT INTO {one.table_id} VALUES (2)", "XA END 'x'", "XA PREPARE 'x'")
+    with pytest.raises(Unavailable, match="XA RECOVER"):
+        one.read()
+    one.server.execute("XA COMMIT 'x'")
+    assert one.read()[1].rows == 2
+
+
+def test_an_xa_transaction_that_comes_and_goes_while_low_is_taken_makes_low_be_taken_again(
+    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = table("id INT PRIMARY KEY", "(1)")
+    lows: list[int] = []
+
+    def xa() -> None:
+        lows.append(1)
+        if len(lows) == 1:
+            insert = f"INSERT INTO {one.table_id} VALUES (2)"
+            one.server.execute("XA START 'x'", insert, "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'")
+
+    with meanwhile(monkeypatch, "_take_low", xa, after=True):
+        assert one.read()[1].rows == 2
+    assert len(lows) == 2
+
+
+# --- exact ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["VARCHAR(9) CHARACTER SET latin1", "VARCHAR(9) COLLATE utf8mb4_general_ci"])
+def test_the_published_example_on_a_real_server_comes_out_as_of_its_high_watermark(
+    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Flink CDC's: while K1..K10 are read k2 goes 100, 108, 119, k3 is deleted, k5 goes 77, 100; and more around it."""
+    one = table(
+        f"k {key} PRIMARY KEY, v INT",
+        "('j0',0),('k1',1),('k2',100),('k3',3),('k4',4),('k5',77),('k6',6),('k7',7),('k8',8),('k9',9),('l0',0)",
+    )
+    t = one.table_id
+
+    def before_the_select() -> None:
+        one.server.execute(f"UPDATE {t} SET v = 108 WHERE k = 'k2'", f"DELETE FROM {t} WHERE k = 'k3'")
+
+    def after_the_select() -> None:
+        one.server.execute(
+            f"UPDATE {t} SET v = 119 WHERE k = 'k2'",
+            f"UPDATE {t} SET v = 100 WHERE k = 'k5'",
+            f"INSERT INTO {t} VALUES ('k44', 44), ('i', 1), ('z', 1)",
+            f"UPDATE {t} SET k = 'K8' WHERE k = 'k8'",
+            f"UPDATE {t} SET k = 'm' WHERE k = 'k9'",
+            f"UPDATE {t} SET k = 'k95' WHERE k = 'l0'",
+            f"DELETE FROM {t} WHERE k = 'j0'",
+        )
+
+    with (
+        meanwhile(monkeypatch, "_low", before_the_select, after=True),
+        meanwhile(monkeypatch, "_high", after_the_select, after=False),
+    ):
+        rows, end = one.read(one.split(("k",), ("l",)), mode="exact")
+    found = dict(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True))
+    if one.server.flavour == "mariadb":  # low is high: the chunk is as of the snapshot
+        assert found == {"k1": 1, "k2": 100, "k3": 3, "k4": 4, "k5": 77, "k6": 6, "k7": 7, "k8": 8, "k9": 9}
+        assert (end.low.file, end.low.offset) == (end.high.file, end.high.offset)
+    else:
+        assert found == {"k1": 1, "k2": 119, "k4": 4, "k44": 44, "k5": 100, "k6": 6, "k7": 7, "K8": 8, "k95": 0}
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE {} ADD COLUMN n INT, DROP COLUMN n", "TRUNCATE {}"])
+def test_ddl_between_the_watermarks_voids_an_exact_chunk(
+    mysql: MySQL, fresh_database: Callable[[Database], str], monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    name = fresh_database(mysql)
+    mysql.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v INT)", f"INSERT INTO {name}.t VALUES (1, 1)")
+    one = Source(mysql, f"{name}.t")
+    ddl = statement.format(one.table_id)
+    if "ALTER" in ddl:  # two statements, after which the table looks as before
+        statements = [f"ALTER TABLE {one.table_id} ADD COLUMN n INT", f"ALTER TABLE {one.table_id} DROP COLUMN n"]
+    else:
+        statements = [ddl]
+    with (
+        meanwhile(monkeypatch, "_high", lambda: mysql.execute(*statements), after=False),
+        pytest.raises(NextGeneration),
+    ):
+        one.read(mode="exact")
+
+
+def test_exact_is_refused_on_mysql_without_gtids(
+    mysql_nogtid: MySQL, fresh_database: Callable[[Database], str]
+) -> None:
+    name = fresh_database(mysql_nogtid)
+    mysql_nogtid.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    with pytest.raises(ConfigError, match="needs GTIDs"):
+        Source(mysql_nogtid, f"{name}.t").read(mode="exact")
+
+
+# --- watermarks under load --------------------------------------------------------------------------------------------
+
+KEYS = 60
+WRITERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one chunk showed: each key's version, between two watermarks."""
+
+    low: Low
+    high: High
+    versions: dict[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One update as the binlog has it."""
+
+    version: int
+    gtid: str
+    start: FilePosition
+
+
+class Hot:
+    """A table whose few rows are updated all the time, each update one transaction that counts the row's version up."""
+
+    def __init__(self, server: Database) -> None:
+        self.server = server
+        server.execute(
+            "CREATE DATABASE hot",
+            "CREATE TABLE hot.t (k INT PRIMARY KEY, v INT NOT NULL)",
+            "INSERT INTO hot.t VALUES " + ",".join(f"({k}, 0)" for k in range(KEYS)),
+            "CREATE TABLE hot.go (on_ INT PRIMARY KEY)",
+            "INSERT INTO hot.go VALUES (1)",
+            "CREATE PROCEDURE hot.write_() BEGIN WHILE (SELECT COUNT(*) FROM hot.go) DO"
+            f" UPDATE hot.t SET v = v + 1 WHERE k = FLOOR(RAND() * {KEYS}); END WHILE; END",
+            "FLUSH BINARY LOGS",  # without GTIDs the low is the start of a file: past the CREATE
+        )
+        self.source = Source(server, "hot.t")
+        self.first = self.source.read()[1]
+        self._threads = [
+            threading.Thread(target=self.server.execute, args=("CALL hot.write_()",)) for _ in range(WRITERS)
+        ]
+
+    def __enter__(self) -> Hot:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self.server.execute("DELETE FROM hot.go")
+        for thread in self._threads:
+            thread.join()
+
+    def chunks(self, mode: chunk.Mode, keys: int, **options: Any) -> Iterator[Seen]:
+        """Read chunks of so many keys, one after another, for ever."""
+        luck = random.Random(1)
+        while True:
+            start = luck.randrange(KEYS - keys + 1)
+            split = self.source.split((str(start),), (str(start + keys),))
+            rows, end = self.source.read(split, mode, **options)
+            versions = dict(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True))
+            yield Seen(low=end.low, high=end.high, versions=versions)
+
+    def changes(self) -> dict[int, list[Change]]:
+        """Every update since the start, by key, in order."""
+        found: dict[int, list[Change]] = {}
+        with closing(self.source.connect()) as conn:
+            at = seam.flushed_position(conn, seam.server(conn))
+        end = High(server=self.first.high.server, file=at.file, offset=at.offset)
+        route = Route(
+            table_id="hot.t", generation=1, schema=self.source.schema, low=self.first.low, high=end, chunks=None
+        )
+        position = self.first.low.start()
+        with closing(self.source.cursor()) as cursor:
+            while not end.reached_by(position):
+                got = cursor.read(
+                    position, {"hot.t": route}, until=end, max_rows=50_000, max_bytes=1 << 24, wait_seconds=2.0
+                )
+                assert not got.faults
+                assert not got.schemas
+                for batch in got.batches:
+                    for row in batch.batch.to_pylist():
+                        change = Change(
+                            version=row["v"], gtid=row["_gtid"], start=FilePosition(row["_file"], row["_pos"])
+                        )
+                        found.setdefault(row["k"], []).append(change)
+                position = got.position
+        for key, changes in found.items():
+            assert [change.version for change in changes] == list(range(1, len(changes) + 1)), key
+        return found
+
+
+def covered(low: Low, changes: list[Change]) -> int:
+    """The newest version that low claims every later SELECT can see (a low lies between two transactions)."""
+
+    def hidden(change: Change) -> bool:
+        end = FilePosition(change.start.file, change.start.offset + 1)
+        return not low.covers(server=low.server, end=end, gtid=change.gtid or None)
+
+    return bisect_left(changes, True, key=hidden)
+
+
+def flushed(at: High | Low, changes: list[Change]) -> int:
+    """The newest version that lies before that place in the binlog."""
+    return bisect_left(changes, FilePosition(at.file, at.offset), key=lambda change: change.start)
+
+
+def misses(seen: list[Seen], changes: dict[int, list[Change]]) -> int:
+    """Rows that a chunk showed older than its low claims: the stream would skip what they lack."""
+    return sum(
+        covered(one.low, changes.get(key, [])) > version for one in seen for key, version in one.versions.items()
+    )
+
+
+SERVERS: dict[str, Callable[[], Database]] = {
+    "mariadb": lambda: MariaDB(strict=True),
+    "mysql": lambda: MySQL(strict=True),
+    # a new file every few dozen transactions: the low is then the start of a file
+    "mysql-nogtid": lambda: MySQL(gtid=False, strict=True, max_binlog_size=16384),
+}
+
+
+@pytest.fixture
+def hot(request: pytest.FixtureRequest) -> Iterator[Hot]:
+    """A server of its own, that syncs each commit (which is when watermarks run ahead), with its hot table."""
+    server = SERVERS[request.param]()
+    with started(server), Hot(server) as table:
+        yield table
+
+
+def naive_low(conn: seam.Connection, server: seam.Server, aged: AgedPositions) -> Low:
+    """What must not be done: the flushed position as low watermark."""
+    at = seam.flushed_position(conn, server)
+    return Low(server=server.identity, file=at.file, offset=at.offset)
+
+
+def for_a_while(seen: Iterator[Seen], *, chunks: int, seconds: float) -> list[Seen]:
+    """So many chunks at least, and for so long at least."""
+    until, found = time.monotonic() + seconds, []
+    while len(found) < chunks or time.monotonic() < until:
+        found.append(next(seen))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hot", "mode"),
+    [
+        ("mariadb", "replay"),
+        ("mariadb", "exact"),
+        ("mysql", "replay"),
+        ("mysql", "exact"),
+        ("mysql-nogtid", "replay"),
+    ],
+    indirect=["hot"],
+)
+def test_no_row_is_missed_under_load_and_the_naive_low_watermark_is_seen_to_miss_some(
+    hot: Hot, monkeypatch: pytest.MonkeyPatch, mode: chunk.Mode
+) -> None:
+    """1. Tiny chunks of hot rows for a while. 2. Chunks with the flushed position as low. 3. The binlog judges both."""
+    right = for_a_while(hot.chunks(mode, 5, aged=AgedPositions(1.0)), chunks=60, seconds=3)
+    naive: list[Seen] = []
+    if mode == "replay":
+        monkeypatch.setattr(chunk, "_low", naive_low)
+        careless, deadline = hot.chunks("replay", KEYS), time.monotonic() + 60
+        while not misses(naive, hot.changes()) and time.monotonic() < deadline:
+            naive = for_a_while(careless, chunks=50, seconds=3)
+    hot.stop()
+    changes = hot.changes()
+    assert sum(map(len, changes.values())) > 500
+    assert misses(right, changes) == 0
+    for one in right:
+        for key, version in one.versions.items():
+            assert version <= flushed(one.high, changes.get(key, []))  # all that is visible was flushed before
+            assert flushed(one.low, changes.get(key, [])) <= covered(one.low, changes.get(key, []))
+            if mode == "exact":
+                assert version == flushed(one.high, changes.get(key, []))  # as of high, neither more nor less
+    low, high = fold([(one.low, one.high) for one in right])
+    assert all(covered(low, changes[key]) <= covered(one.low, changes[key]) for one in right for key in one.versions)
+    assert all(high.file_position >= one.high.file_position for one in right)
+    if mode == "replay":
+        assert misses(naive, changes) > 0, (
+            f"{len(naive)} chunks with a naive low missed nothing: the test proves nothing"
+        )
