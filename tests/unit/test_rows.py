@@ -1,0 +1,564 @@
+"""The decoders on bytes made here: cuts, corruption, resuming, growth. Values of real servers are in test_types.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import re
+import struct
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import services.reader.rows as compiled
+from common.schema import META_FIELDS, Column, TableSchema
+
+SOURCE = Path(compiled.__file__).with_name("rows.py")
+
+
+def _interpreted() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rows_interpreted_unit", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+interpreted = _interpreted()
+MODULES = [interpreted] + ([compiled] if compiled.COMPILED else [])
+
+
+@pytest.fixture(params=MODULES, ids=lambda module: "compiled" if module.COMPILED else "interpreted")
+def rows(request: pytest.FixtureRequest) -> ModuleType:
+    module: ModuleType = request.param
+    return module
+
+
+def schema_of(*columns: tuple[str, str], key: tuple[str, ...] = ("id",)) -> TableSchema:
+    made = tuple(
+        Column(
+            name=name,
+            field_id=number,
+            mysql_type=kind,
+            nullable=True,
+            charset="utf8mb4" if "char" in kind or "text" in kind else None,
+        )
+        for number, (name, kind) in enumerate(columns, 1)
+    )
+    return TableSchema(table_id="d.t", columns=made, key=key, last_field_id=len(made))
+
+
+PLAIN = schema_of(("id", "int"), ("name", "varchar(60)"), ("amount", "decimal(10,2)"), ("at", "datetime(6)"))
+VALUES = [
+    [b"1", b"one", b"-12.50", b"2020-01-02 03:04:05.000006"],
+    [b"2", None, None, None],
+    [b"3", b"", b"0.00", b"0000-00-00 00:00:00.000000"],
+    [b"-2147483648", "é€😀".encode() * 99, b"99999999.99", b"9999-12-31 23:59:59.999999"],
+]
+
+
+def packed(n: int) -> bytes:
+    if n < 251:
+        return bytes([n])
+    first, size = (252, 2) if n < 1 << 16 else (253, 3) if n < 1 << 24 else (254, 8)
+    return bytes([first]) + n.to_bytes(size, "little")
+
+
+def row_of(values: list[bytes | None]) -> bytes:
+    return b"".join(b"\xfb" if value is None else packed(len(value)) + value for value in values)
+
+
+def packets(payloads: list[bytes], number: int = 5) -> bytes:
+    made = b""
+    for payload in payloads:
+        while True:
+            part, payload = payload[:0xFFFFFF], payload[0xFFFFFF:]
+            made += len(part).to_bytes(3, "little") + bytes([number % 256]) + part
+            number += 1
+            if len(part) < 0xFFFFFF:
+                break
+    return made
+
+
+END = b"\xfe\0\0\x02\0"
+
+
+# ---- SELECT ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_cut_anywhere_gives_the_same_rows(rows: ModuleType) -> None:
+    data = packets([*map(row_of, VALUES), END])
+    whole = rows.ResultDecoder(PLAIN)
+    whole.feed(data)
+    assert whole.done
+    expected = whole.take()
+    assert expected.to_pylist()[1:3] == [
+        {"id": 2, "name": None, "amount": None, "at": None},
+        {"id": 3, "name": "", "amount": 0, "at": None},
+    ]
+    assert whole.zero_dates == {"at": 1}
+    assert expected.schema.equals(PLAIN.arrow, check_metadata=True)
+    for cut in range(1, len(data)):
+        decoder = rows.ResultDecoder(PLAIN)
+        decoder.feed(data[:cut])
+        decoder.feed(memoryview(data)[cut:])
+        assert decoder.done
+        assert decoder.take().equals(expected)
+    decoder = rows.ResultDecoder(PLAIN)
+    for at in range(len(data)):
+        assert not decoder.done
+        decoder.feed(data[at : at + 1])
+    assert decoder.take().equals(expected)
+
+
+def test_batches_taken_in_between_make_up_the_whole(rows: ModuleType) -> None:
+    generator = random.Random(1)
+    values = [[str(n).encode(), bytes([97 + n % 26]) * generator.randint(0, 400), b"1.00", None] for n in range(3000)]
+    data = packets([*map(row_of, values), END])
+    decoder, batches = rows.ResultDecoder(PLAIN), []
+    for at in range(0, len(data), 5000):
+        decoder.feed(data[at : at + 5000])
+        assert decoder.rows == 0 or decoder.size > 0
+        if decoder.size > 20_000 and (batch := decoder.take()) is not None:
+            batch.validate(full=True)
+            batches.append(batch)
+    if (batch := decoder.take()) is not None:
+        batches.append(batch)
+    table = pa.Table.from_batches(batches)
+    assert table.column("id").to_pylist() == list(range(3000))
+    assert table.column("name").to_pylist() == [value[1].decode() for value in values if value[1] is not None]
+    assert decoder.take() is None
+
+
+def test_a_row_over_16_mib_is_put_together(rows: ModuleType) -> None:
+    schema = schema_of(("id", "int"), ("b", "longblob"))
+    for size in (0xFFFFFF - 6, 0xFFFFFF - 7, 0xFFFFFF - 8, 0xFFFFFF + 5, 2 * 0xFFFFFF - 6):
+        big = b"x" * (size - 1) + b"y"
+        data = packets([row_of([b"1", b"a"]), row_of([b"2", big]), row_of([b"3", b"c"]), END])
+        decoder = rows.ResultDecoder(schema)
+        for at in range(0, len(data), 1 << 20):
+            decoder.feed(data[at : at + (1 << 20)])
+        batch = decoder.take()
+        assert batch.column("b").to_pylist() == [b"a", big, b"c"]
+        assert decoder.done
+
+
+def test_an_error_packet_raises_what_the_server_said(rows: ModuleType) -> None:
+    decoder = rows.ResultDecoder(PLAIN)
+    decoder.feed(packets([row_of(VALUES[0])]))
+    with pytest.raises(pymysql.err.OperationalError) as raised:
+        decoder.feed(packets([b"\xff\x25\x05#70100Query execution was interrupted"], number=6))
+    assert raised.value.args == (1317, "Query execution was interrupted")
+    assert decoder.rows == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "story"),
+    [
+        (packets([row_of(VALUES[0])], 5) + packets([row_of(VALUES[1])], 7), "packet 7 .* follows packet 5"),
+        (packets([row_of([*VALUES[0], b"more"])]), "column at, byte"),
+        (packets([row_of(VALUES[0][:3])]), "column at, byte 1"),
+        (packets([row_of([b"1x", *VALUES[0][1:]])]), "column id, byte 4"),
+        (packets([row_of([b"2147483648", *VALUES[0][1:]])]), "column id"),
+        (packets([row_of([b"", *VALUES[0][1:]])]), "column id"),
+        (packets([row_of([b"1", b"x", b"1.5", None])]), "column amount"),
+        (packets([row_of([b"1", b"x", b"1.50", b"2020-01-01 25:00:00.000000"])]), "column at"),
+        (packets([row_of([b"1", b"x", b"1.50", b"2020-01-01"])]), "column at"),
+        (packets([b"\x011\xfe\xff\xff\xff\xff\xff\xff\xff\xff"]), "column name"),
+        (packets([b"\x011\xfc\x01"]), "column name"),
+        (packets([END]) + b"x", "follow the end"),
+        (packets([b"\xfe\0\0\x0a\0"]), "another result set"),
+        (packets([b""]), "empty packet"),
+    ],
+)
+def test_what_is_no_result_of_the_schema_is_refused(rows: ModuleType, data: bytes, story: str) -> None:
+    with pytest.raises(ValueError, match=story):
+        rows.ResultDecoder(PLAIN).feed(data)
+
+
+def test_text_that_is_not_utf_8_is_refused_when_taken(rows: ModuleType) -> None:
+    decoder = rows.ResultDecoder(PLAIN)
+    decoder.feed(packets([row_of([b"1", b"\xc3(", None, None])]))
+    with pytest.raises(ValueError, match="column name holds bytes that are not UTF-8"):
+        decoder.take()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["r", ".17g", "e", "f", ".3f"]))
+def test_text_of_a_double_is_the_nearest_double(value: float, form: str) -> None:
+    text = repr(value) if form == "r" else format(value, form)
+    schema = schema_of(("id", "double"))
+    for module in MODULES:
+        decoder = module.ResultDecoder(schema)
+        decoder.feed(packets([row_of([text.encode()])]))
+        assert repr(decoder.take().column(0)[0].as_py()) == repr(float(text))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.floats(allow_nan=False, allow_infinity=False, width=32))
+def test_the_double_that_a_float_is_gives_that_float(value: float) -> None:
+    schema = schema_of(("id", "float"))
+    for module in MODULES:
+        decoder = module.ResultDecoder(schema)
+        decoder.feed(packets([row_of([repr(value).encode()])]))
+        assert repr(decoder.take().column(0)[0].as_py()) == repr(value)
+
+
+# ---- binlog ----------------------------------------------------------------------------------------------------------
+
+TYPES = {
+    "int": (3, b"", 4), "bigint unsigned": (8, b"", 8), "varchar(60)": (15, b"\xf0\x00", None),
+    "decimal(10,2)": (246, b"\x0a\x02", 5), "datetime(6)": (18, b"\x06", 8), "json": (245, b"\x04", None),
+    "longblob": (252, b"\x04", None), "time(6)": (19, b"\x06", 6), "bit(13)": (16, b"\x05\x01", 2),
+    "date": (10, b"", 3),
+}  # fmt: skip
+
+
+def table_map(schema: TableSchema, number: int = 7) -> bytes:
+    """A TABLE_MAP event's body with full metadata."""
+    kinds = [TYPES[column.mysql_type] for column in schema.columns]
+    count = len(kinds)
+    metadata = b"".join(meta for _, meta, _ in kinds)
+    numeric = [column for column, kind in zip(schema.columns, kinds, strict=True) if kind[0] in (3, 8, 246)]
+    signs = bytearray((len(numeric) + 7) // 8)
+    for i, column in enumerate(numeric):
+        if "unsigned" in column.mysql_type:
+            signs[i // 8] |= 0x80 >> i % 8
+    names = b"".join(bytes([len(column.name)]) + column.name.encode() for column in schema.columns)
+    texts = [63 if kind[0] == 252 else 255 for kind in kinds if kind[0] in (15, 252)]
+    charsets = b"".join(packed(text) for text in texts)
+    fields = [(1, bytes(signs)), (3, charsets), (4, names), (12, b"\xff" * ((count + 7) // 8))]
+    body = number.to_bytes(6, "little") + b"\1\0" + b"\1d\0" + b"\1t\0" + packed(count)
+    body += bytes(kind[0] for kind in kinds) + packed(len(metadata)) + metadata + b"\xff" * ((count + 7) // 8)
+    return body + b"".join(bytes([field]) + packed(len(data)) + data for field, data in fields)
+
+
+def image(schema: TableSchema, values: list[Any]) -> bytes:
+    """A row image; values are ints or bytes as they stand in the row."""
+    nulls = bytearray((len(values) + 7) // 8)
+    made = b""
+    for i, (column, value) in enumerate(zip(schema.columns, values, strict=True)):
+        if value is None:
+            nulls[i // 8] |= 1 << i % 8
+            continue
+        _, meta, size = TYPES[column.mysql_type]
+        if isinstance(value, int):
+            value = value.to_bytes(size or 8, "little", signed=value < 0)
+        if size is None:
+            made += len(value).to_bytes(meta[0] if len(meta) == 1 else 1, "little")
+        made += value
+    return bytes(nulls) + made
+
+
+def event(schema: TableSchema, images: list[bytes], kind: int = 30) -> bytes:
+    count = len(schema.columns)
+    bitmap = b"\xff" * ((count + 7) // 8)
+    return b"\7\0\0\0\0\0\1\0" + b"\2\0" + packed(count) + bitmap * (2 if kind == 31 else 1) + b"".join(images)
+
+
+STREAM = schema_of(("id", "int"), ("name", "varchar(60)"), ("amount", "decimal(10,2)"), ("at", "datetime(6)"))
+AT = (0x8000000000 | (2020 * 13 + 1) << 22 | 2 << 17 | 3 << 12 | 4 << 6 | 5).to_bytes(5, "big") + b"\0\0\6"
+
+
+def change(number: int, name: bytes | None = b"n") -> bytes:
+    return image(STREAM, [number, name, b"\x80\0\0\x0c\x32", AT])
+
+
+def decoder_of(rows: ModuleType, schema: TableSchema = STREAM, before: bool = False) -> tuple[Any, Any]:
+    place = rows.Place()
+    place.file = "binlog.000009"
+    place.transaction("uuid:1", 1_500_000)
+    place.pos = 400
+    decoder = rows.EventDecoder(table_map(schema), schema, place, before)
+    assert decoder.faults == ()
+    return place, decoder
+
+
+def test_an_insert_carries_its_place(rows: ModuleType) -> None:
+    place, decoder = decoder_of(rows)
+    assert decoder.rows(30, event(STREAM, [change(1), change(2, None)])) == 2
+    assert decoder.ended
+    assert decoder.waiting == 2
+    place.transaction(None, 2_500_000)
+    place.file, place.pos = "binlog.000010", 4
+    assert decoder.rows(32, event(STREAM, [change(1)])) == 1
+    decoder.truncate()
+    batch = decoder.take()
+    batch.validate(full=True)
+    assert batch.schema.names == [*(c.name for c in STREAM.columns), *(field.name for field in META_FIELDS)]
+    for field in META_FIELDS:
+        kind = batch.schema.field(field.name).type
+        assert (kind.value_type if pa.types.is_dictionary(kind) else kind) == field.type
+    assert [list(row.values())[4:] for row in batch.to_pylist()] == [
+        [*head, stamp, "d.t"]
+        for head, stamp in zip(
+            (
+                ["+I", 0, "binlog.000009", 400, 0, "uuid:1"],
+                ["+I", 1, "binlog.000009", 400, 1, "uuid:1"],
+                ["-D", 2, "binlog.000010", 4, 0, None],
+                ["t", 3, "binlog.000010", 4, 1, None],
+            ),
+            batch.column("_ts").to_pylist(),
+            strict=True,
+        )
+    ]
+    assert batch.column("_ts").cast(pa.int64()).to_pylist() == [1_500_000] * 2 + [2_500_000] * 2
+    assert batch.to_pylist()[3]["id"] is None
+    assert batch.to_pylist()[0]["at"].isoformat() == "2020-01-02T03:04:05.000006"
+    assert decoder.take() is None
+    assert (place.seq, place.row) == (4, 2)
+
+
+def test_an_update_of_the_key_is_minus_d_then_plus_i_of_one_row_number(rows: ModuleType) -> None:
+    place, decoder = decoder_of(rows)
+    body = event(STREAM, [change(1), change(1, b"m"), change(1), change(9), change(9), change(9, None)], 31)
+    assert decoder.rows(31, body) == 3
+    found = [(row["_op"], row["id"], row["name"], row["_seq"], row["_row"]) for row in decoder.take().to_pylist()]
+    assert found == [
+        ("+U", 1, "m", 0, 0), ("-D", 1, "n", 1, 1), ("+I", 9, "n", 2, 1), ("+U", 9, None, 3, 2),
+    ]  # fmt: skip
+    assert place.row == 3
+    place, decoder = decoder_of(rows, before=True)
+    assert decoder.rows(31, body) == 3
+    assert decoder.take().column("_op").to_pylist() == ["-U", "+U", "-D", "+I", "-U", "+U"]
+
+
+def test_an_event_is_resumed_at_every_row(rows: ModuleType) -> None:
+    images = [part for n in range(7) for part in (change(n), change(n + n % 2, b"x" * n))]
+    body = event(STREAM, images, 31)
+    _, decoder = decoder_of(rows)
+    decoder.rows(31, body)
+    expected = decoder.take().to_pylist()
+    for first in range(8):
+        for second in range(first, 9):
+            place, decoder = decoder_of(rows)
+            assert decoder.rows(31, body, 0, first) == first
+            assert decoder.ended == (first == 7)
+            seq = place.seq
+            head = decoder.take()
+            # a new process goes on: it passes what was taken, and the counter goes on
+            place, decoder = decoder_of(rows)
+            place.seq = seq
+            assert decoder.rows(31, body, first, second) == min(7, second)
+            middle = decoder.take()
+            rest_from = place.seq
+            place, decoder = decoder_of(rows)
+            place.seq = rest_from
+            decoder.rows(31, body, second)
+            assert decoder.ended
+            tail = decoder.take()
+            found = [row for batch in (head, middle, tail) if batch is not None for row in batch.to_pylist()]
+            assert found == expected
+
+
+def test_a_truncated_event_is_refused_at_every_length(rows: ModuleType) -> None:
+    for kind, images in ((30, [change(1), change(2)]), (31, [change(1), change(2)]), (32, [change(5)])):
+        body = event(STREAM, images, kind)
+        ends = {len(body)} | ({len(body) - len(images[-1])} if kind == 30 else set())
+        head = len(event(STREAM, [], kind))
+        for length in range(len(body)):
+            if length == head or length in ends:
+                continue
+            _, decoder = decoder_of(rows)
+            with pytest.raises(ValueError, match=r"byte|can't be read"):
+                decoder.rows(kind, body[:length])
+            batch = decoder.take()
+            assert batch is None or batch.num_rows == 1
+
+
+def test_a_truncated_table_map_is_refused_at_every_length(rows: ModuleType) -> None:
+    body = table_map(STREAM)
+    for length in range(len(body) - 3):  # the last field, of 3 bytes, tells MySQL from MariaDB
+        try:
+            decoder = rows.EventDecoder(body[:length], STREAM, rows.Place())
+        except ValueError:
+            continue
+        assert decoder.faults, length
+
+
+@pytest.mark.parametrize(
+    ("schema", "story"),
+    [
+        (schema_of(("id", "int"), ("name", "varchar(60)"), ("amount", "decimal(10,2)")), "a column at that the schema"),
+        (schema_of(*[(c.name, c.mysql_type) for c in STREAM.columns], ("more", "int")), "lack column more"),
+        (schema_of(("id", "bigint"), *[(c.name, c.mysql_type) for c in STREAM.columns[1:]]), "column id: .* type 3"),
+        (
+            schema_of(*[(c.name, c.mysql_type) for c in STREAM.columns[:3]], ("at", "datetime(3)")),
+            "column at: .*type 18",
+        ),
+    ],
+)
+def test_an_event_that_does_not_fit_the_schema_says_why(rows: ModuleType, schema: TableSchema, story: str) -> None:
+    decoder = rows.EventDecoder(table_map(STREAM), schema, rows.Place())
+    assert re.search(story, " ".join(decoder.faults))
+    with pytest.raises(ValueError, match="can't be decoded"):
+        decoder.rows(30, event(STREAM, [change(1)]))
+
+
+def test_metadata_that_is_not_full_names_the_setting(rows: ModuleType) -> None:
+    body = table_map(STREAM)
+    names = body.index(b"\4\x12")  # the field of names, of 18 bytes
+    decoder = rows.EventDecoder(body[:names], STREAM, rows.Place())
+    assert decoder.faults == ("the row events carry no column names: SET GLOBAL binlog_row_metadata = FULL",)
+
+
+def test_an_image_that_lacks_a_column_names_it(rows: ModuleType) -> None:
+    _, decoder = decoder_of(rows)
+    body = bytearray(event(STREAM, [change(1)]))
+    body[11] = 0b1101
+    with pytest.raises(rows.PartialImage, match="lacks column name"):
+        decoder.rows(30, bytes(body))
+
+
+def test_columns_grow_together_and_one_value_may_be_large(rows: ModuleType) -> None:
+    schema = schema_of(("id", "int"), ("b", "longblob"), ("name", "varchar(60)"))
+    _, decoder = decoder_of(rows, schema)
+    count = 2000
+    for n in range(count):
+        size = 3_000_000 if n == 1000 else n % 50
+        decoder.rows(30, event(schema, [image(schema, [n, b"z" * size, b"n" * (n % 60)])]))
+    batch = decoder.take()
+    batch.validate(full=True)
+    assert batch.column("id").to_pylist() == list(range(count))
+    assert [len(value) for value in batch.column("b").to_pylist()][999:1002] == [49, 3_000_000, 1]
+    assert decoder.size == 0
+
+
+def json_bytes(value: Any) -> tuple[int, bytes]:
+    """MySQL's binary JSON (small format), type and content."""
+    if value is None:
+        return 4, b"\0"
+    if isinstance(value, str):
+        return 12, bytes([len(value.encode())]) + value.encode()
+    if isinstance(value, int):
+        return 9, struct.pack("<q", value)
+    parts = [json_bytes(item) for item in value]
+    at = 4 + 3 * len(parts)
+    entries = content = b""
+    for kind, data in parts:
+        entries += bytes([kind]) + struct.pack("<H", data[0] if kind == 4 else at + len(content))
+        content += b"" if kind == 4 else data
+    return 2, struct.pack("<HH", len(parts), at + len(content)) + entries + content
+
+
+def json_text(rows: ModuleType, document: bytes) -> str:
+    schema = schema_of(("id", "int"), ("j", "json"))
+    _, decoder = decoder_of(rows, schema)
+    decoder.rows(30, event(schema, [image(schema, [1, document])]))
+    text: str = decoder.take().column("j")[0].as_py()
+    return text
+
+
+def test_json_prints_as_mysql_does(rows: ModuleType) -> None:
+    kind, data = json_bytes([1, None, 'a\n"', [[], -5]])
+    assert json_text(rows, bytes([kind]) + data) == '[1, null, "a\\n\\"", [[], -5]]'
+    assert json_text(rows, b"") == "null"
+    for value, text in (
+        (1.0, "1.0"), (-0.0, "-0.0"), (1e15, "1e15"), (123456789012345.0, "123456789012345.0"),
+        (1e-14, "0.00000000000001"),
+        (1.25e-20, "1.25e-20"), (0.1, "0.1"), (1e22, "1e22"),
+    ):  # fmt: skip
+        found = json_text(rows, b"\x0b" + struct.pack("<d", value))
+        assert float(found) == value
+        assert found == text
+
+
+def test_a_document_that_points_at_itself_ends(rows: ModuleType) -> None:
+    # an array of 60 elements, each of which is the array again, or one long string over and over
+    for inner in (2, 12):
+        count = 60
+        content = struct.pack("<HH", count, 5000)
+        content += b"".join(bytes([inner]) + struct.pack("<H", 0 if inner == 2 else 300) for _ in range(count))
+        document = b"\2" + content.ljust(5000, b"\x7f")
+        try:
+            json_text(rows, document)
+        except ValueError:
+            continue
+        assert inner == 12
+
+
+def test_deeper_than_mysql_allows_is_refused(rows: ModuleType) -> None:
+    value: Any = 7
+    for _ in range(120):
+        value = [value]
+    kind, data = json_bytes(value)
+    with pytest.raises(ValueError, match="column j"):
+        json_text(rows, bytes([kind]) + data)
+
+
+WIDE = schema_of(
+    ("id", "int"), ("j", "json"), ("d", "decimal(10,2)"), ("at", "datetime(6)"), ("t", "time(6)"), ("b", "bit(13)"),
+    ("u", "bigint unsigned"), ("name", "varchar(60)"), ("day", "date"), ("blob", "longblob"),
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_whatever_the_bytes_are_both_ways_of_running_do_the_same(data: st.DataObject) -> None:
+    """Valid events with bytes changed, cut or added: the same rows or the same refusal, and never anything else."""
+    _, document = json_bytes([1, "x", [None, "yy", [2, 3]]])
+    values = [
+        1,
+        b"\2" + document,
+        b"\x80\0\0\x0c\x32",
+        AT,
+        b"\x80\0\5\0\0\1",
+        b"\x1a\x2b",
+        5,
+        b"abc",
+        b"\x21\xc8\x0f",
+        b"zz",
+    ]
+    body = bytearray(event(WIDE, [image(WIDE, values)] * 2))
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(8, len(body) - 1))
+        body[at] = data.draw(st.sampled_from([0, 1, 127, 128, 255]) | st.integers(0, 255))
+    body = body[: data.draw(st.integers(0, len(body)) | st.just(len(body)))]
+    kind = data.draw(st.sampled_from([30, 31, 32, 23, 25]))
+    found: list[Any] = []
+    for module in MODULES:
+        _, decoder = decoder_of(module, WIDE)
+        try:
+            said: Any = decoder.rows(kind, bytes(body))
+        except ValueError as error:
+            said = str(error)
+        try:
+            batch = decoder.take()
+            said = (said, batch and batch.to_pydict())
+        except ValueError as error:
+            said = (said, str(error))
+        found.append(repr(said))
+    assert len(set(found)) == 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60), st.integers(1, 60))
+def test_any_bytes_as_a_result_are_rows_or_refused(data: bytes, cut: int) -> None:
+    found = []
+    for module in MODULES:
+        decoder = module.ResultDecoder(PLAIN)
+        said = ""
+        try:
+            decoder.feed(data[:cut])
+            decoder.feed(data[cut:])
+        except (ValueError, pymysql.err.OperationalError) as error:
+            said = str(error)
+        found.append((said, decoder.rows, decoder.done))
+    assert len(set(found)) == 1
+
+
+def test_the_constants_are_the_same_in_c_and_in_python() -> None:
+    declared = dict(re.findall(r"^    (\w+) = (\d+)$", SOURCE.with_suffix(".pxd").read_text(), re.MULTILINE))
+    assert len(declared) > 60
+    assert {name: getattr(interpreted, name) for name in declared} == {
+        name: int(number) for name, number in declared.items()
+    }
