@@ -31,7 +31,8 @@ LOOK_SECONDS = 0.5
 def serve(store: Store, stop: threading.Event, tell: Callable[[str, Mapping[str, Any]], None]) -> None:
     """Serve every pipeline that the store has or gets, each in a thread of its own, until `stop`.
 
-    `tell(pipeline, status)` is called by those threads. Raises ConfigError or Unavailable if Spark can't be started.
+    `tell(pipeline, status)` is called by those threads. Raises ConfigError or Unavailable if Spark can't be started or
+    has ended.
     """
     definitions = {name: store.pipeline(name).definition() or {} for name in store.pipelines()}
     settings: dict[str, str] = {}
@@ -45,9 +46,20 @@ def serve(store: Store, stop: threading.Event, tell: Callable[[str, Mapping[str,
                 one = _applier(store, name, spark, tell)
                 threads[name] = threading.Thread(target=one.run, args=(stop,), name=f"cutline-{name}", daemon=True)
                 threads[name].start()
+        _check(spark)
         stop.wait(LOOK_SECONDS)
     for thread in threads.values():
         thread.join()
+
+
+def _check(spark: Any) -> None:
+    """Raise Unavailable if Spark has ended: only another process can start it again."""
+    try:
+        ended = spark.sparkContext._jsc.sc().isStopped()
+    except Exception as error:
+        raise Unavailable(f"Spark's JVM does not answer ({session.first_line(error)}); starting again") from error
+    if ended:
+        raise Unavailable("Spark has stopped; starting again")
 
 
 def _applier(store: Store, name: str, spark: Any, tell: Callable[[str, Mapping[str, Any]], None]) -> PipelineApplier:

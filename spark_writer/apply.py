@@ -19,18 +19,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
+from common.errors import CutlineError, ProtocolError, Unavailable
 from common.schema import TableSchema
 from common.store import PipelineStore
 from spark_writer.chain import Batch, Chain, Entry, Work, follow, next_batch, publication, shown
+from spark_writer.maintenance import compact, drop_branches, expire
 from spark_writer.publications import Publications
 from spark_writer.staged import Staged, adopt, reduce, write_live
-from spark_writer.tables import Change, Lake, LakeTable
+from spark_writer.tables import Change, Lake, LakeTable, Layout
 
 logger = logging.getLogger("cutline.spark_writer")
+EXPIRE_SECONDS = 600.0
+GRACE_SECONDS = 3600.0
 Clock = Callable[[], float]
 
 
@@ -107,6 +110,8 @@ class Incarnation:
             if said["work"] is not None
         }
         self._viewed = False
+        self._layouts: dict[str, Layout] = {}
+        self._expired_at = clock()
         self._shown: Mapping[str, Any] | None = None
         reached("claimed")
         if self.published is not None:
@@ -136,10 +141,51 @@ class Incarnation:
         return True
 
     def tend(self) -> None:
-        """Do what can wait, while there is nothing to apply."""
-        if self.published is not None and not self._viewed:
+        """Do what can wait; call it between steps. Raises Unavailable to start again."""
+        record = self.published
+        if record is None or int(record["n"]) != self.applied:
+            return
+        if not self._viewed:
             self._viewed = True
             self._publications.make_view()
+        now = self._clock()
+        if now - self._expired_at >= EXPIRE_SECONDS:
+            # Before compaction: the branch's heads are still what the publication names.
+            self._expired_at = now
+            self._expire(record, int((now - GRACE_SECONDS) * 1000))
+        written = [table_id for table_id in self._layouts if self.work[table_id].branch == self.branch]
+        summary = {"cutline.checkpoint": str(self.applied), "cutline.w": str(self.w)}
+
+        def compacted(table_id: str) -> int:
+            return compact(
+                self._table(table_id),
+                branch=self.branch,
+                head=self.work[table_id].snapshot_id,
+                layout=self._layouts[table_id],
+                summary=summary,
+            )
+
+        for table_id, head in self._each(written, compacted):
+            self.work[table_id] = replace(self.work[table_id], snapshot_id=head)
+
+    def _expire(self, record: Mapping[str, Any], before_ms: int) -> None:
+        """Drop what only older Spark writers and older publications needed."""
+        spare: set[str] = set()
+        for slot in range(int(record["n"]) + 1, self._store.last_slot() + 1):
+            entry = self._store.entry(slot)
+            if entry is not None and entry["kind"] == "checkpoint":
+                spare.update(self._store.location(staged["path"]) for staged in entry["staged"])
+        ours = [
+            table_id
+            for table_id, said in record["tables"].items()
+            # A head that is newer than the publication's `work` would let that expire.
+            if said["work"] is not None
+            and said["work"]["branch"] == self.branch
+            and said["work"]["snapshot_id"] == self.work[table_id].snapshot_id
+        ]
+        self._each(ours, lambda table_id: drop_branches(self._table(table_id), ours=self.branch))
+        self._each(ours, lambda table_id: expire(self._table(table_id), before_ms=before_ms, spare=spare))
+        self._publications.tidy(int(record["n"]), before_ms)
 
     # Reading the journal
 
@@ -190,6 +236,7 @@ class Incarnation:
         """Bring one table's branch to the end of a batch; chunks and emptiness first, then what changed."""
         table = self._table(one.table_id)
         layout = table.layout(one.schema, one.generation)
+        self._layouts[one.table_id] = layout
         done = self.work.get(one.table_id)
         head = done.snapshot_id if done is not None else None
         if head is not None and not table.has_snapshot(head):
@@ -281,6 +328,14 @@ class Incarnation:
             )
 
         done = self._each([table for table in record["tables"] if changed(table)], show)
+        if record["kept"]:
+            # A restore to this cut goes on from `work`, which no other ref may hold where a table is not live yet.
+            waiting = [
+                (table_id, said["work"]["snapshot_id"])
+                for table_id, said in record["tables"].items()
+                if said["work"] is not None and not shown(record, table_id)
+            ]
+            self._each(waiting, lambda one: self._table(one[0]).tag(f"work_{n}", one[1]))
         self._reached("shown")
         self._publications.write(record, before)
         self._reached("told")
@@ -310,7 +365,7 @@ class PipelineApplier:
         self._clock = clock
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop`; never raises one of Cutline's errors, they go to the status and the log."""
+        """Serve until `stop`; errors go to the status and the log, and the next incarnation begins after a while."""
         failures = 0
         while not stop.is_set():
             incarnation: Incarnation | None = None
@@ -321,13 +376,14 @@ class PipelineApplier:
                 incarnation = Incarnation(self._store, self._open_lake(), clock=self._clock)
                 self._told(incarnation)
                 while not stop.is_set():
-                    if incarnation.step():
+                    busy = incarnation.step()
+                    if busy:
                         failures = 0
                         self._told(incarnation)
-                    else:
-                        incarnation.tend()
+                    incarnation.tend()
+                    if not busy:
                         stop.wait(self.POLL_SECONDS)
-            except CutlineError as error:
+            except Exception as error:
                 self._failed(error)
                 pause = self.AGAIN_SECONDS[min(failures, len(self.AGAIN_SECONDS) - 1)]
                 stop.wait(pause if isinstance(error, Unavailable) else self.AGAIN_SECONDS[-1])
@@ -355,7 +411,11 @@ class PipelineApplier:
             }
         )
 
-    def _failed(self, error: CutlineError) -> None:
-        halted = isinstance(error, ConfigError | ProtocolError)
-        logger.log(logging.ERROR if halted else logging.WARNING, "pipeline %s: %s", self._store.name, error)
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, Unavailable):
+            logger.warning("pipeline %s: %s", self._store.name, error)
+        elif isinstance(error, CutlineError):
+            logger.error("pipeline %s: %s", self._store.name, error)
+        else:
+            logger.exception("pipeline %s: what nobody expected", self._store.name)
         self._tell({"error": str(error), "kind": type(error).__name__, "at": self._clock()})

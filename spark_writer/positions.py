@@ -45,6 +45,7 @@ class DataFile:
 
     path: str
     rows: int
+    size: int
     vector: Any = None
     dead: Any = None
     groups: tuple[RowGroup, ...] | None = None

@@ -88,6 +88,17 @@ class Publications:
             )
             table.java.newOverwrite().overwriteByRowFilter(those).addFile(table.data_file(path)).commit()
 
+    def tidy(self, n: int, before_ms: int) -> None:
+        """Expire old snapshots of the table, and merge this pipeline's small files of publications before `n`."""
+        table = self._table = self._table or self._open()
+        with answered(f"{NAMESPACE}.{NAME} could not be tidied"):
+            table.java.expireSnapshots().expireOlderThan(before_ms).retainLast(1).commit()
+            self._lake.session.sql(
+                f"CALL {CATALOG}.system.rewrite_data_files(table => '{NAMESPACE}.{NAME}',"
+                f" where => \"pipeline = '{self._lake.pipeline}' and checkpoint < {n}\","
+                " options => map('min-input-files', '50'))"
+            )
+
     def make_view(self) -> None:
         """Make the view if it is not there (takes seconds, so call it when idle); a catalogue may not know views."""
         try:

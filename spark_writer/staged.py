@@ -6,6 +6,7 @@ and one row group. What is in proportion to a table is elsewhere: `LakeTable.pos
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +55,7 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
             raise ProtocolError(f"{path} has {file.metadata.num_rows} rows, its record says {staged.record['rows']}")
         if _fits(file.schema_arrow, layout):
             return table.data_file(path)
-        (copy,) = _write(table, layout, (project(group, staged.schema, layout) for group in _row_groups(file)))
+        (copy,) = write_rows(table, layout, (project(group, staged.schema, layout) for group in _row_groups(file)))
     return copy
 
 
@@ -102,7 +103,7 @@ def write_live(
                     if kept.num_rows:
                         yield project(kept, staged.schema, layout)
 
-    return _write(table, layout, groups()) if len(reduced.live) else []
+    return write_rows(table, layout, groups()) if len(reduced.live) else []
 
 
 def project(rows: pa.Table, schema: TableSchema, layout: Layout) -> pa.Table:
@@ -122,11 +123,15 @@ def project(rows: pa.Table, schema: TableSchema, layout: Layout) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=layout.arrow)
 
 
-def _write(table: LakeTable, layout: Layout, groups: Iterator[pa.Table]) -> list[Any]:
+def write_rows(table: LakeTable, layout: Layout, groups: Iterator[pa.Table]) -> list[Any]:
+    """Write tables of `layout` as one data file of the lake, durable; return it described, [] if there are no rows."""
+    first = next(groups, None)
+    if first is None:
+        return []
     path = table.new_file(f"{uuid.uuid4().hex}.parquet")
     with open_output(path) as sink:
         with pq.ParquetWriter(sink, layout.arrow, compression="zstd", store_schema=False) as writer:
-            for group in groups:
+            for group in itertools.chain((first,), groups):
                 writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
         if local_path(path) is not None:
             sink.flush()

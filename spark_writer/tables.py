@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -388,7 +388,7 @@ class LakeTable:
             delta = transaction.newRowDelta().validateFromSnapshot(base)
             for file in added:
                 delta.addRows(file)
-            dead = {path: merged(self._dead(files[path]), places) for path, places in deleted.items()}
+            dead = {path: merged(self.dead(files[path]), places) for path, places in deleted.items()}
             for path, vector in (self._write_vectors(dead) if dead else {}).items():
                 old = files[path]
                 if old.vector is not None:
@@ -399,20 +399,44 @@ class LakeTable:
 
         return update
 
+    def rewrite(self, base: int, old: Sequence[DataFile], added: Sequence[Any]) -> Change:
+        """Make the change that replaces data files of snapshot `base` by others with the same living rows."""
+
+        def update(transaction: Any) -> tuple[Any, Files]:
+            files = dict(self.contents(base).files)
+            rewrite = transaction.newRewrite().validateFromSnapshot(base)
+            for file, vector in self._planned(base, {one.path for one in old}):
+                rewrite.deleteFile(file)
+                if vector is not None:
+                    rewrite.deleteFile(vector)
+                del files[str(file.location())]
+            for file in added:
+                rewrite.addFile(file)
+            return rewrite, {**files, **_described(added)}
+
+        return update
+
+    def _planned(self, snapshot_id: int, paths: Collection[str] | None = None) -> Iterator[tuple[Any, Any]]:
+        """Yield Iceberg's DataFile and DeleteFile (or None) of a snapshot's files, or of those in `paths`."""
+        planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
+        tasks = planned.iterator()
+        while tasks.hasNext():
+            task = tasks.next()
+            file, deletes = task.file(), task.deletes()
+            if paths is None or str(file.location()) in paths:
+                yield file, None if deletes.isEmpty() else deletes.get(0)
+        planned.close()
+
     def contents(self, snapshot_id: int) -> Contents:
         """Return the data files of a snapshot; planned by Iceberg once, then known from our own commits."""
         if self._contents is None or self._contents.snapshot_id != snapshot_id:
             files: dict[str, DataFile] = {}
             with answered(f"the files of {self.table_id} could not be listed"):
-                planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
-                tasks = planned.iterator()
-                while tasks.hasNext():
-                    task = tasks.next()
-                    file, deletes = task.file(), task.deletes()
+                for file, vector in self._planned(snapshot_id):
                     path = str(file.location())
-                    vector = None if deletes.isEmpty() else deletes.get(0)
-                    files[path] = DataFile(path=path, rows=int(file.recordCount()), vector=vector)
-                planned.close()
+                    files[path] = DataFile(
+                        path=path, rows=int(file.recordCount()), size=int(file.fileSizeInBytes()), vector=vector
+                    )
             self._contents = Contents(snapshot_id=snapshot_id, files=files)
         return self._contents
 
@@ -432,12 +456,17 @@ class LakeTable:
                 found = by_spark(self.lake.session, self.spark_name, snapshot_id, names, keys)
         living = {}
         for path, places in found.items():
-            fresh = without(places, self._dead(contents.files[path]))
+            fresh = without(places, self.dead(contents.files[path]))
             if len(fresh):
                 living[path] = fresh
         return living
 
-    def _dead(self, file: DataFile) -> Any:
+    def dead_rows(self, file: DataFile) -> int:
+        """Return how many rows of a file are dead."""
+        return 0 if file.vector is None else int(file.vector.recordCount())
+
+    def dead(self, file: DataFile) -> Any:
+        """Return the positions of a file's dead rows, sorted."""
         if file.dead is None:
             if file.vector is None:
                 file.dead = np.empty(0, np.int64)
@@ -469,6 +498,17 @@ class LakeTable:
         return {str(file.referencedDataFile()): file for file in writer.result().deleteFiles()}
 
     # Commits that readers see
+
+    def tag(self, name: str, snapshot_id: int) -> None:
+        """Let a tag hold a snapshot (create or replace). Raises Unavailable on a conflict."""
+        with answered(f"the tag {name} of {self.table_id} could not be set"):
+            self.java.refresh()
+            base = self.java.operations().current()
+            builder = self._iceberg.TableMetadata.buildFrom(base)
+            builder.setRef(name, self._iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
+            made = builder.build()
+            if made.changes().size():
+                self.java.operations().commit(base, made)
 
     def show(self, *, snapshot_id: int | None, w: int, n: int, tag: bool, covers: Callable[[int], bool]) -> bool:
         """Let `main` (and the tag `checkpoint_N` of a kept cut) name a publication's snapshot; True if it now does.
@@ -503,9 +543,11 @@ class LakeTable:
 
 
 def _described(added: Sequence[Any]) -> Files:
-    return {
-        path: DataFile(path=path, rows=int(file.recordCount())) for file in added for path in [str(file.location())]
-    }
+    described = {}
+    for file in added:
+        path = str(file.location())
+        described[path] = DataFile(path=path, rows=int(file.recordCount()), size=int(file.fileSizeInBytes()))
+    return described
 
 
 # Values

@@ -29,8 +29,9 @@ from common.errors import ConfigError, Unavailable
 from common.schema import META_FIELDS, Column, TableSchema
 from common.store import Store
 from services.writer.staging import ChangesFile, ChunkFile
-from spark_writer import session
+from spark_writer import apply, session
 from spark_writer.apply import Incarnation
+from spark_writer.maintenance import expire
 from spark_writer.tables import Lake, where
 
 Row = dict[str, Any]
@@ -629,10 +630,82 @@ def test_an_epoch_that_goes_on_from_an_older_checkpoint_leaves_the_later_ones_ou
     assert bench.agree() == 3
 
 
+def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Many small publications with upkeep after each. 2. Another incarnation, and upkeep that expires all it may."""
+    journal = bench.journal
+    journal.table(T)
+    journal.table(U, phase="snapshot")
+    journal.chunk(T, [order(number) for number in range(40)])
+    journal.chunk(U, [{"place": "p", "item": 1, "amount": 1}])
+    journal.checkpoint(kept=True)
+    incarnation = bench.apply()
+    for number in range(12):
+        if number == 6:
+            journal.table(T.add_column("seen", "int", nullable=False, initial_default="7"))
+            for row in journal.models[T.table_id].values():
+                row["seen"] = 7
+        one = journal.of(T.table_id)
+        seen = {"seen": number} if number >= 6 else {}
+        journal.change(one, ("+U", {**order(number, "changed"), **seen}), ("-D", {**order(number + 10), **seen}))
+        journal.checkpoint(kept=number == 8)
+        bench.apply(incarnation)
+        incarnation.tend()
+    journal.change(one, ("+U", {**order(0, "last"), **seen}))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    files = bench.session.sql(f"SELECT file_path FROM lake.{T.table_id}.files WHERE content = 0").count()
+    assert files < 9
+    assert bench.agree() == 14
+
+    monkeypatch.setattr(apply, "GRACE_SECONDS", -1.0)
+    monkeypatch.setattr(apply, "EXPIRE_SECONDS", 0.0)
+    before = len(list((journal.root / "lake" / "shop" / "orders").rglob("*.parquet")))
+    incarnation = bench.start()
+    journal.change(one, ("+I", {**order(99), **seen}))
+    journal.chunk(U, [{"place": "p", "item": 2, "amount": 2}])
+    newest = journal.checkpoint()
+    bench.apply(incarnation)
+    incarnation.tend()
+    assert len(list((journal.root / "lake" / "shop" / "orders").rglob("*.parquet"))) < before
+    branches = bench.session.sql(f"SELECT name FROM lake.{T.table_id}.refs WHERE type = 'BRANCH'").toArrow()["name"]
+    assert sorted(branches.to_pylist()) == ["main", incarnation.branch]
+    assert same(bench.rows(T.table_id), journal.at[newest][T.table_id])
+    for one_record in journal.store.publications():
+        if one_record.body["kept"]:
+            tagged = bench.rows(T.table_id, f"checkpoint_{one_record.n}")
+            assert same(tagged, journal.at[one_record.n][T.table_id])
+    assert same(bench.rows(U.table_id, "work_2"), journal.at[2][U.table_id])
+    journal.change(one, ("-D", {**order(99), **seen}))
+    newest = journal.checkpoint()
+    bench.apply()
+    assert same(bench.rows(T.table_id), journal.at[newest][T.table_id])
+
+
+def test_expiry_spares_staged_files_of_entries_that_are_not_published(bench: Bench) -> None:
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(1)])
+    journal.checkpoint()
+    bench.apply()
+    journal.chunk(T, [order(2)])
+    journal.chunk(T, [order(3)])
+    chunks = [Path(journal.store.location(record["path"])) for record in journal.staged]
+    journal.checkpoint(inside=True)
+    lost = bench.apply()
+    journal.checkpoint()
+    table = bench.lake().ensure(T.table_id)
+    table.java.manageSnapshots().removeBranch(lost.branch).commit()
+    soon = int(time.time() * 1000) + 1000
+    assert expire(table, before_ms=soon, spare={str(chunks[0])}) > 0
+    assert [chunk.exists() for chunk in chunks] == [True, False]
+
+
 CHILD = """
 import sys
 from common.store import Store
-from spark_writer import session
+from spark_writer import apply, session
 from spark_writer.apply import Incarnation
 from spark_writer.tables import Lake
 store = Store(sys.argv[1]).pipeline("shop")

@@ -1,0 +1,123 @@
+"""Upkeep of a lake table, on staging only and between applies: compaction, expiry, branches that nobody needs.
+
+Compaction merges files by tiers of size (eight of a tier make one of the next), and rewrites a file of which half is
+dead. It is a commit on the staging branch like any other: the next publication shows it, a crash forgets it.
+
+Expiry removes snapshots that no ref names and that are older than a grace period in which readers may still be at
+them. What must stay is held by refs: `main`, the staging branch of the newest publication, the tags of kept cuts. A
+staged file that a journal entry not yet published names is never deleted with them: a restart adopts it again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from common.schema import FIELD_ID
+from spark_writer.positions import DataFile, opened
+from spark_writer.staged import write_rows
+from spark_writer.tables import LakeTable, Layout, answered, default_value
+
+TIER = 8
+LARGE_BYTES = 256 << 20
+ROUND_BYTES = 512 << 20
+_STAGING = re.compile(r"staging_(\d+)")
+
+
+def worth_compacting(files: Collection[DataFile], dead_rows: Callable[[DataFile], int]) -> list[DataFile]:
+    """Choose files to merge into one: the fullest tier, if of at least `TIER` small files, else those half dead."""
+    tiers: dict[int, list[DataFile]] = {}
+    for file in files:
+        if file.size < LARGE_BYTES // TIER:
+            tiers.setdefault(int(math.log(max(file.size, 1), TIER)), []).append(file)
+    fullest = max(tiers.values(), key=len, default=[])
+    chosen = fullest if len(fullest) >= TIER else [file for file in files if 2 * dead_rows(file) > file.rows]
+    total = 0
+    within: list[DataFile] = []
+    for file in sorted(chosen, key=lambda one: one.size):
+        total += file.size
+        if within and total > ROUND_BYTES:
+            break
+        within.append(file)
+    return within
+
+
+def compact(table: LakeTable, *, branch: str, head: int, layout: Layout, summary: dict[str, str]) -> int:
+    """Do one round of compaction on `branch`, if it is worth it; return the branch's head after it."""
+    contents = table.contents(head)
+    chosen = worth_compacting(contents.files.values(), table.dead_rows)
+    if not chosen:
+        return head
+    rows = (living for file in chosen for living in _living(file, table.dead(file), layout))
+    added = write_rows(table, layout, rows)
+    return table.commit(
+        branch=branch, base=head, layout=layout, summary=summary, change=table.rewrite(head, chosen, added)
+    )
+
+
+def _living(file: DataFile, dead: Any, layout: Layout) -> Iterator[pa.Table]:
+    """Yield a data file's living rows by row group, in the columns of `layout`."""
+    with opened(file.path) as source:
+        start = 0
+        for at in range(source.num_row_groups):
+            group = source.read_row_group(at)
+            low, high = np.searchsorted(dead, (start, start + group.num_rows))
+            if low < high:
+                mask = np.ones(group.num_rows, bool)
+                mask[dead[low:high] - start] = False
+                group = group.filter(pa.array(mask))
+            start += int(source.metadata.row_group(at).num_rows)
+            if group.num_rows:
+                yield _in_layout(group, layout)
+
+
+def _in_layout(group: pa.Table, layout: Layout) -> pa.Table:
+    """Bring rows of the lake into `layout` by the lake's field ids, as any reader of the snapshot would."""
+    there = {int(field.metadata[FIELD_ID]): at for at, field in enumerate(group.schema)}
+    columns = []
+    for column, field in zip(layout.schema.columns, layout.arrow, strict=True):
+        at = there.get(int(field.metadata[FIELD_ID]))
+        if at is not None:
+            columns.append(group.column(at).cast(field.type))
+        else:
+            value = pa.scalar(default_value(column, field.type), field.type)
+            columns.append(pa.chunked_array([pa.repeat(value, group.num_rows)]))
+    return pa.Table.from_arrays(columns, schema=layout.arrow)
+
+
+def expire(table: LakeTable, *, before_ms: int, spare: Collection[str]) -> int:
+    """Expire snapshots that no ref holds and that are older than `before_ms`; return how many files were deleted.
+
+    Files in `spare` (full paths) are never deleted.
+    """
+    with answered(f"snapshots of {table.table_id} could not be expired"):
+        table.refresh()
+        unneeded = table.lake.jvm.java.util.stream.Stream.builder()
+        expiry = table.java.expireSnapshots().expireOlderThan(before_ms).retainLast(1).deleteWith(unneeded)
+        expiry.commit()
+        paths = {str(path) for path in unneeded.build().toArray()}
+        for path in paths - set(spare):
+            table.java.io().deleteFile(path)
+    return len(paths - set(spare))
+
+
+def drop_branches(table: LakeTable, *, ours: str) -> list[str]:
+    """Drop the staging branches of older Spark writers; call it once a publication's `work` is on branch `ours`."""
+    found = _STAGING.fullmatch(ours)
+    number = int(found[1]) if found else 0
+    with answered(f"old branches of {table.table_id} could not be dropped"):
+        table.refresh()
+        names = [str(name) for name in table.metadata().refs()]
+        old = [name for name in names if (match := _STAGING.fullmatch(name)) and int(match[1]) < number]
+        if old and ours in names:
+            manage = table.java.manageSnapshots()
+            for name in old:
+                manage.removeBranch(name)
+            manage.commit()
+            return old
+    return []
