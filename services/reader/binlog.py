@@ -550,6 +550,9 @@ class BinlogCursor:
         state = _maria_state(connection, server, after)
         if state is None:
             mysql.verify_position(connection, server, after)
+            if not server.mysql and self._executed is None:
+                # MariaDB's low watermarks tell no GTIDs; begun from nothing, positions would name just the domains met since
+                self._executed = mysql.position_at(connection, server, after.file_position).executed
         gtid_dump = (
             server.mysql
             and server.gtid
@@ -823,7 +826,7 @@ class BinlogCursor:
         """A DDL (or DML as a statement): what it does to our tables."""
         where = f"{frames.file}:{frames.event_start}"
         schemas = {table_id: route.schema for table_id, route in self._routes.items()}
-        for effect in ddl.classify(text, db, schemas):
+        for effect in ddl.classify(text, db, schemas, primary=self._by_primary_key(), mariadb=not self._on_mysql):
             route = self._routes.get(effect.table_id)
             if route is None or route.table_id in self._dead or self._covered(route):
                 continue
@@ -854,6 +857,24 @@ class BinlogCursor:
                         f"{route.table_id} was altered while it was being read, at {where}: {ddl.shown(text)}",
                         restart=True,
                     )
+
+    @property
+    def _on_mysql(self) -> bool:
+        return self._server is not None and self._server.mysql
+
+    def _by_primary_key(self) -> set[str]:
+        """The routed tables whose identity is their primary key, as far as their row events have shown it."""
+        frames = self._frames
+        assert frames is not None
+        newest: dict[str, tuple[int, Plan]] = {}
+        for number, plan in frames.plans.items():
+            if plan.table_id in self._routes and number >= newest.get(plan.table_id, (0, plan))[0]:
+                newest[plan.table_id] = number, plan
+        return {
+            table_id
+            for table_id, (_, plan) in newest.items()
+            if _primary_key(plan.body) == {name.lower() for name in self._routes[table_id].schema.key}
+        }
 
     def _truncated(self, frames: Frames, route: Route) -> None:
         frames.place.pos = frames.event_start
@@ -1317,6 +1338,32 @@ def _xid_of(body: bytes) -> Xid:
     if first < 0 or second < 0 or 13 + first + second > len(body):
         raise ValueError("an XA_PREPARE event is cut short")
     return body[13 : 13 + first], body[13 + first : 13 + first + second], kind
+
+
+def _primary_key(body: bytes) -> set[str]:
+    """The columns of the primary key that a TABLE_MAP names, in lower case; empty if it names none."""
+    try:
+        names = TableMap(body).names
+        at = 9 + body[8] + 1
+        at += 1 + body[at] + 1
+        count, at = _packed(body, at)
+        at += count
+        size, at = _packed(body, at)
+        at += size + (count + 7) // 8
+        found: set[str] = set()
+        while at < len(body):
+            kind = body[at]
+            size, at = _packed(body, at + 1)
+            end = at + size
+            while kind in (8, 9) and at < end:
+                column, at = _packed(body, at)
+                found.add(names[column].lower())
+                if kind == 9:
+                    _, at = _packed(body, at)  # the prefix's length
+            at = end
+        return found
+    except (ValueError, IndexError, KeyError):
+        return set()
 
 
 def _nameless(table_id: str) -> bytes:

@@ -105,6 +105,9 @@ _IGNORED_KINDS = frozenset(
 _DML = frozenset(
     "INSERT REPLACE UPDATE DELETE LOAD CALL WITH SELECT DO VALUES TABLE HANDLER IMPORT EXECUTE MERGE".split()
 )
+_BEFORE_TABLE = frozenset(
+    "INTO FROM UPDATE JOIN TABLE INSERT REPLACE IGNORE CALL DELETE QUICK LOW_PRIORITY DELAYED HIGH_PRIORITY".split()
+)
 _OPTIONS = frozenset(
     "AUTO_INCREMENT AUTOEXTEND_SIZE AVG_ROW_LENGTH CHECKSUM COMMENT COMPRESSION CONNECTION DELAY_KEY_WRITE ENCRYPTION"
     " ENGINE_ATTRIBUTE INSERT_METHOD ITEF_QUOTES KEY_BLOCK_SIZE MAX_ROWS MIN_ROWS PACK_KEYS PAGE_CHECKSUM PAGE_COMPRESSED"
@@ -394,7 +397,7 @@ class _Statement:
                 continue
             if after == "." and before != ".":
                 databases.add(token.value.strip('"').lower())
-            elif before in ("INTO", "FROM", "UPDATE", "JOIN", "TABLE", "INSERT", "REPLACE", "IGNORE", "CALL"):
+            elif before in _BEFORE_TABLE and token.upper not in _BEFORE_TABLE:
                 databases.add(self.db.lower())
         return [
             Quarantine(

@@ -1,0 +1,284 @@
+"""What statements do to captured tables: followed only where surely no row changes, else the table is read again."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.schema import Column, TableSchema
+from services.reader.ddl import Effect, Evolve, Quarantine, Restart, Truncate, classify
+
+
+def schema(table_id: str = "shop.orders") -> TableSchema:
+    columns = (
+        Column(name="id", field_id=1, mysql_type="int", nullable=False),
+        Column(name="name", field_id=2, mysql_type="varchar(20)", nullable=True, charset="utf8mb4"),
+        Column(name="price", field_id=3, mysql_type="decimal(10,2)", nullable=True),
+        Column(name="Total", field_id=4, mysql_type="bigint", nullable=True, generated=True),
+        Column(name="kind", field_id=5, mysql_type="enum('a','b')", nullable=False, charset="utf8mb4"),
+    )
+    return TableSchema(table_id=table_id, columns=columns, key=("id",), last_field_id=5)
+
+
+CAPTURED = {table_id: schema(table_id) for table_id in ("shop.orders", "shop.items", "crm.orders")}
+KEYED = frozenset(CAPTURED)
+
+
+def effects(statement: str, db: str = "shop", **keywords: bool) -> list[Effect]:
+    return classify(statement, db, CAPTURED, primary=KEYED, **keywords)
+
+
+def only(statement: str, db: str = "shop") -> Effect:
+    (effect,) = effects(statement, db)
+    return effect
+
+
+def columns(statement: str) -> list[tuple[str, str]]:
+    effect = only(statement)
+    assert isinstance(effect, Evolve), effect
+    return [(column.name, column.mysql_type) for column in effect.schema.columns]
+
+
+BEFORE = [(column.name, column.mysql_type) for column in schema().columns]
+
+
+@pytest.mark.parametrize(
+    ("statement", "after"),
+    [
+        ("ALTER TABLE orders ADD COLUMN c INT", [*BEFORE, ("c", "int")]),
+        ("alter table `orders` add c int unsigned null comment 'a, (b'", [*BEFORE, ("c", "int unsigned")]),
+        ("ALTER TABLE shop.orders ADD c VARCHAR(5) CHARACTER SET latin1 FIRST", [("c", "varchar(5)"), *BEFORE]),
+        ("ALTER TABLE orders ADD c DATETIME(6) AFTER `id`", [BEFORE[0], ("c", "datetime(6)"), *BEFORE[1:]]),
+        ("ALTER TABLE orders ADD (c BOOL, d DOUBLE PRECISION)", [*BEFORE, ("c", "tinyint(1)"), ("d", "double")]),
+        ("ALTER TABLE orders ADD c INT NOT NULL DEFAULT -5, ALGORITHM=INSTANT", [*BEFORE, ("c", "int")]),
+        ("ALTER TABLE orders ADD c ENUM('x','it''s') DEFAULT 'x'", [*BEFORE, ("c", "enum('x','it''s')")]),
+        ("ALTER TABLE orders DROP COLUMN name, ADD INDEX (price)", [BEFORE[0], *BEFORE[2:]]),
+        ("ALTER TABLE orders RENAME COLUMN name TO title", [BEFORE[0], ("title", "varchar(20)"), *BEFORE[2:]]),
+        ("ALTER TABLE orders CHANGE name title VARCHAR(20)", [BEFORE[0], ("title", "varchar(20)"), *BEFORE[2:]]),
+        ("ALTER TABLE orders MODIFY id BIGINT NOT NULL AUTO_INCREMENT", [("id", "bigint"), *BEFORE[1:]]),
+        ("ALTER TABLE orders MODIFY name VARCHAR(200)", [BEFORE[0], ("name", "varchar(200)"), *BEFORE[2:]]),
+        ("ALTER TABLE orders MODIFY price DECIMAL(12,2)", [*BEFORE[:2], ("price", "decimal(12,2)"), *BEFORE[3:]]),
+        ("ALTER TABLE orders MODIFY name VARCHAR(20) FIRST", [BEFORE[1], BEFORE[0], *BEFORE[2:]]),
+        (
+            "ALTER TABLE orders MODIFY kind ENUM('a','b','c') NOT NULL",
+            [*BEFORE[:4], ("kind", "enum('a','b','c')")],
+        ),
+        ("/* gen */ ALTER /*!50100 ONLINE */ TABLE orders ADD c INT -- end", [*BEFORE, ("c", "int")]),
+        ("ALTER TABLE orders ADD COLUMN c INT /*!80023 INVISIBLE */", [*BEFORE, ("c", "int")]),
+    ],
+)
+def test_a_change_of_columns_that_leaves_rows_alone_is_followed(statement: str, after: list[tuple[str, str]]) -> None:
+    assert columns(statement) == after
+
+
+@pytest.mark.parametrize(
+    ("statement", "nullable"),
+    [
+        ("ALTER TABLE orders ADD c INT, ADD d TEXT NULL DEFAULT NULL", True),
+        ("ALTER TABLE orders ADD c INT, ADD KEY (c)", True),
+        ("ALTER TABLE orders ADD c INT DEFAULT 7", False),
+        ("ALTER TABLE orders ADD c INT, DROP name", False),
+    ],
+)
+def test_a_nullable_add_is_told_from_the_rest(statement: str, nullable: bool) -> None:
+    effect = only(statement)
+    assert isinstance(effect, Evolve)
+    assert effect.nullable_add is nullable
+
+
+def test_a_constant_default_is_kept_as_text() -> None:
+    effect = only("ALTER TABLE orders ADD c VARCHAR(9) NOT NULL DEFAULT 'it''s\\n'")
+    assert isinstance(effect, Evolve)
+    assert effect.schema.column("c").initial_default == "it's\n"
+    assert effect.schema.column("c").field_id == 6
+
+
+def test_json_is_longtext_on_mariadb() -> None:
+    (effect,) = effects("ALTER TABLE orders ADD j JSON", mariadb=True)
+    assert isinstance(effect, Evolve)
+    assert effect.schema.column("j").mysql_type == "longtext"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE orders ADD INDEX i (name), COMMENT='x', ROW_FORMAT=DYNAMIC STATS_PERSISTENT=1",
+        "ALTER TABLE orders DROP INDEX i",
+        "ALTER TABLE orders RENAME INDEX a TO b, ALTER COLUMN name SET DEFAULT 'x', ALTER name DROP DEFAULT",
+        "ALTER TABLE orders ADD CONSTRAINT c CHECK (price > 0), DROP FOREIGN KEY f, AUTO_INCREMENT 5",
+        "ALTER TABLE orders ENGINE=InnoDB, FORCE, LOCK=NONE",
+        "ALTER TABLE orders ADD PARTITION (PARTITION p9 VALUES LESS THAN (9))",
+        "ALTER TABLE orders DEFAULT CHARACTER SET = latin1 COLLATE latin1_bin",
+        "CREATE UNIQUE INDEX i ON orders (name)",
+        "CREATE INDEX orders ON other (name)",
+        "DROP INDEX i ON orders",
+        "CREATE TABLE IF NOT EXISTS orders (id INT)",
+        "CREATE TABLE other LIKE orders",
+        "CREATE TABLE other AS SELECT * FROM orders",
+        "CREATE TEMPORARY TABLE orders (id INT)",
+        "DROP TEMPORARY TABLE IF EXISTS `shop`.`orders`",
+        "DROP TABLE IF EXISTS other, crm.other",
+        "DROP DATABASE another",
+        "CREATE DATABASE shop",
+        "ALTER DATABASE shop CHARACTER SET utf8mb4",
+        "TRUNCATE other",
+        "RENAME TABLE other TO another",
+        "CREATE DEFINER=`root`@`%` TRIGGER t BEFORE INSERT ON orders FOR EACH ROW SET NEW.name = 'x'",
+        "CREATE OR REPLACE VIEW v AS SELECT * FROM orders",
+        "CREATE DEFINER=`a`@`b` PROCEDURE p() UPDATE orders SET name = 1",
+        "GRANT SELECT ON shop.orders TO x",
+        "ANALYZE TABLE orders",
+        "OPTIMIZE TABLE orders",
+        "CREATE USER orders",
+        "RENAME USER a TO b",
+        "FLUSH TABLES orders",
+        "/* only a comment about orders */",
+        "# Dummy event replacing event type 160 that slave cannot handle.",
+        "DELETE FROM `shop`.`heap` /* generated by server */",
+        "INSERT INTO elsewhere.t VALUES (1)",
+    ],
+)
+def test_what_is_surely_harmless_is_ignored(statement: str) -> None:
+    assert effects(statement) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE orders MODIFY name VARCHAR(5)",
+        "ALTER TABLE orders MODIFY name TEXT",
+        "ALTER TABLE orders MODIFY name VARCHAR(30) CHARACTER SET latin1",
+        "ALTER TABLE orders MODIFY name VARCHAR(30) COLLATE latin1_bin",
+        "ALTER TABLE orders MODIFY name VARCHAR(20) NOT NULL",
+        "ALTER TABLE orders MODIFY price DECIMAL(12,3)",
+        "ALTER TABLE orders MODIFY kind ENUM('b','a') NOT NULL",
+        "ALTER TABLE orders MODIFY Total BIGINT",
+        "ALTER TABLE orders CHANGE missing c INT",
+        "ALTER TABLE orders ADD c VARCHAR(36) DEFAULT (UUID())",
+        "ALTER TABLE orders ADD c DATETIME DEFAULT CURRENT_TIMESTAMP",
+        "ALTER TABLE orders ADD c TIMESTAMP",
+        "ALTER TABLE orders ADD c INT NOT NULL",
+        "ALTER TABLE orders ADD c INT DEFAULT '1.5'",
+        "ALTER TABLE orders ADD c INT AS (id + 1) STORED",
+        "ALTER TABLE orders ADD c INT GENERATED ALWAYS AS (id + 1) VIRTUAL",
+        "ALTER TABLE orders ADD c INT AUTO_INCREMENT UNIQUE",
+        "ALTER TABLE orders ADD c NVARCHAR(5)",
+        "ALTER TABLE orders ADD name INT",
+        "ALTER TABLE orders ADD PRIMARY KEY (id)",
+        "ALTER TABLE orders ADD CONSTRAINT f FOREIGN KEY (id) REFERENCES items (id) ON DELETE CASCADE",
+        "ALTER TABLE orders DROP id",
+        "ALTER TABLE orders DROP PRIMARY KEY, ADD PRIMARY KEY (name)",
+        "ALTER TABLE orders DROP PARTITION p1",
+        "ALTER TABLE orders TRUNCATE PARTITION p1",
+        "ALTER TABLE orders EXCHANGE PARTITION p WITH TABLE other",
+        "ALTER TABLE orders CONVERT TO CHARACTER SET utf8mb4",
+        "ALTER TABLE orders ENGINE=MyISAM",
+        "ALTER TABLE orders DISCARD TABLESPACE",
+        "ALTER TABLE orders ADD SYSTEM VERSIONING",
+        "ALTER TABLE orders FROBNICATE",
+        "ALTER IGNORE TABLE orders ADD UNIQUE (name)",
+        "ALTER TABLE orders RENAME TO other",
+        "ALTER TABLE other RENAME orders",
+        "ALTER TABLE other ADD c INT, RENAME TO `shop`.`orders`",
+        "RENAME TABLE other TO orders",
+        "RENAME TABLE shop.orders TO shop.gone",
+        "CREATE TABLE orders (id INT)",
+        "CREATE OR REPLACE TABLE IF NOT EXISTS orders (id INT)",
+        "CREATE TABLE shop.orders SELECT 1 AS id",
+        "DROP TABLE orders",
+        "DROP TABLE /*! IF EXISTS */ other, `orders` CASCADE",
+        "SOMETHING NEW `orders`",
+    ],
+)
+def test_anything_else_on_a_captured_table_reads_it_again(statement: str) -> None:
+    effect = only(statement)
+    assert isinstance(effect, Restart)
+    assert effect.table_id == "shop.orders"
+    assert "shop.orders" in effect.cause
+
+
+def test_a_dropped_index_reads_a_table_again_that_may_be_identified_by_it() -> None:
+    for statement in (
+        "DROP INDEX i ON orders",
+        "ALTER TABLE orders DROP KEY i",
+        "ALTER TABLE orders DROP CONSTRAINT i",
+    ):
+        (effect,) = classify(statement, "shop", CAPTURED)
+        assert isinstance(effect, Restart)
+
+
+def test_a_name_that_was_there_before_reads_the_table_again() -> None:
+    dropped = only("ALTER TABLE orders DROP name")
+    assert isinstance(dropped, Evolve)
+    (effect,) = classify("ALTER TABLE orders ADD name INT", "shop", {"shop.orders": dropped.schema})
+    assert isinstance(effect, Restart)
+
+
+def test_truncate_is_a_change_of_its_own_kind() -> None:
+    assert only("TRUNCATE TABLE `orders`") == Truncate(table_id="shop.orders")
+    assert only("truncate crm.orders") == Truncate(table_id="crm.orders")
+
+
+def test_the_default_database_is_meant_where_none_is_named() -> None:
+    assert only("TRUNCATE orders", "crm") == Truncate(table_id="crm.orders")
+    assert effects("TRUNCATE orders", "other") == []
+    assert only("TRUNCATE `Shop`.`ORDERS`") == Truncate(table_id="shop.orders")
+
+
+def test_statements_over_several_tables_touch_each() -> None:
+    found = effects("RENAME TABLE orders TO orders_old, items TO orders, crm.orders TO crm.o")
+    assert {effect.table_id for effect in found} == set(CAPTURED)
+    assert all(isinstance(effect, Restart) for effect in found)
+    assert [effect.table_id for effect in effects("DROP TABLE items, x, crm.orders")] == ["shop.items", "crm.orders"]
+    assert {effect.table_id for effect in effects("DROP DATABASE `shop`")} == {"shop.orders", "shop.items"}
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        # gh-ost
+        [
+            "create /* gh-ost */ table `shop`.`_orders_gho` like `shop`.`orders`",
+            "alter /* gh-ost */ table `shop`.`_orders_gho` add column c int",
+            "rename /* gh-ost */ table `shop`.`orders` to `shop`.`_orders_del`, `shop`.`_orders_gho` to `shop`.`orders`",
+        ],
+        # pt-online-schema-change
+        [
+            "CREATE TABLE `shop`.`_orders_new` (id INT)",
+            "ALTER TABLE `shop`.`_orders_new` ENGINE=InnoDB",
+            "CREATE TRIGGER `pt_osc_shop_orders_del` AFTER DELETE ON `shop`.`orders` FOR EACH ROW BEGIN DELETE IGNORE"
+            " FROM `shop`.`_orders_new` WHERE `shop`.`_orders_new`.`id` <=> OLD.`id`; END",
+            "RENAME TABLE `shop`.`orders` TO `shop`.`_orders_old`, `shop`.`_orders_new` TO `shop`.`orders`",
+        ],
+    ],
+)
+def test_a_tool_that_swaps_tables_restarts_at_its_swap_and_not_before(statements: list[str]) -> None:
+    *before, swap = statements
+    assert all(effects(statement) == [] for statement in before)
+    assert isinstance(only(swap), Restart)
+
+
+@pytest.mark.parametrize(
+    ("statement", "tables"),
+    [
+        ("UPDATE orders SET name = 'x'", {"shop.orders", "shop.items"}),
+        ("INSERT INTO other VALUES (1)", {"shop.orders", "shop.items"}),
+        ("INSERT INTO crm.x SELECT * FROM crm.y", {"crm.orders"}),
+        ("LOAD DATA INFILE 'f' INTO TABLE `crm`.`orders`", {"crm.orders"}),
+        ("WITH x AS (SELECT 1) DELETE FROM crm.orders", {"crm.orders"}),
+    ],
+)
+def test_dml_as_a_statement_quarantines_what_it_can_reach(statement: str, tables: set[str]) -> None:
+    found = effects(statement)
+    assert all(isinstance(effect, Quarantine) for effect in found)
+    assert tables <= {effect.table_id for effect in found}
+
+
+def test_quotes_comments_and_versioned_comments_are_read_as_the_server_does() -> None:
+    assert effects("DROP TABLE other -- , orders") == []
+    assert effects("DROP TABLE other # , orders") == []
+    assert effects("DROP TABLE other /* , orders */") == []
+    assert isinstance(only("DROP TABLE other /*!40000 , orders */"), Restart)
+    assert isinstance(only("DROP TABLE other /*M!100100 , orders */"), Restart)
+    assert effects("ALTER TABLE other COMMENT '; DROP TABLE orders'") == []
+    assert isinstance(only('DROP TABLE "orders"'), Restart)
+    assert effects("DROP TABLE `a``orders`") == []
