@@ -242,11 +242,23 @@ class Cursor:
     asked: bool = False
 
 
+def _past(catch_up: Position, main: Position) -> bool:
+    """Whether catch-up stands after main's place in the file: it read on for GTIDs that main's set only names."""
+    return not catch_up.inside and catch_up.server == main.server and catch_up.file_position > main.file_position
+
+
 def _common(main: Position, catch_up: Position) -> Position:
-    """Main's place, where catch-up has arrived too, with the GTIDs that both have."""
+    """Where main goes on when both have met.
+
+    A cursor's set may name more than it has read, as its first low did, and its tables need none of that. With equal
+    sets the later place is right: from its own, main would send again what catch-up sent. At equal places it is what
+    both sets name: with its own, main would skip after a fail-over what the tables of catch-up have not had.
+    """
     mine, theirs = main.executed, catch_up.executed
-    if not isinstance(mine, GtidSet) or not isinstance(theirs, GtidSet) or mine == theirs:
+    if main.server != catch_up.server or not isinstance(mine, GtidSet) or not isinstance(theirs, GtidSet):
         return main
+    if mine == theirs:
+        return catch_up if _past(catch_up, main) else main
     return dataclasses.replace(main, gtids=str(mine & theirs))
 
 
@@ -448,7 +460,7 @@ class Reader:
         return effects + self._go_on()
 
     def _go_on(self) -> list[Effect]:
-        """Let cursors meet, tables join, rounds start, and ask what may be asked. Called after whatever may allow one."""
+        """Let cursors meet, tables join, rounds start, and ask what may be asked; after whatever may allow one."""
         effects = self._meet() + self._judge()
         main = self.cursors.get(MAIN)
         if main is not None:
@@ -484,7 +496,6 @@ class Reader:
             return []
         for table in self._tables_of(CATCH_UP):
             table.cursor = MAIN
-            # A cursor's set may name more than it has taken, as its first low did: a fail-over goes by what both have.
             main.position = _common(main.position, catch_up.position)
         del self.cursors[CATCH_UP]
         self.hold_main = False
@@ -534,18 +545,21 @@ class Reader:
                 effects.append(self._read(MAIN, main, until=None, at_boundary=True))
             return effects
         waits = bool(self._tables_of(None))
+        until: Position | None = None
         if catch_up is not None and main is not None and not catch_up.asked:
             here = dataclasses.replace(main.position, rows=0)  # main's place between two transactions
             behind = not (catch_up.position.rows == 0 and catch_up.position.same_place(here))
-            if behind:
+            if behind and _past(catch_up.position, here):
+                behind, until = False, catch_up.position  # main reads up to catch-up, instead of the other way round
+            elif behind:
                 catch_up.asked = True
                 effects.append(self._read(CATCH_UP, catch_up, until=here))
-            self.hold_main = self.hold_main or not behind or self._close(catch_up.position, here)
+            self.hold_main = until is None and (self.hold_main or not behind or self._close(catch_up.position, here))
         if main is not None and not main.asked:
             held = self.hold_main and catch_up is not None and not main.position.inside
             if not held:
                 main.asked = True
-                effects.append(self._read(MAIN, main, until=None, at_boundary=waits or self.hold_main))
+                effects.append(self._read(MAIN, main, until=until, at_boundary=waits or self.hold_main))
         return effects
 
     @staticmethod

@@ -565,7 +565,10 @@ class Source:
 
         while at < len(self.log) and not faults:
             if until is not None and not position.inside and position.not_before(until):
-                break
+                wanted = until.executed
+                if not (isinstance(wanted, GtidSet) and isinstance(gtids, GtidSet)) or wanted <= gtids:
+                    break
+                self.count["read goes on past its end for GTIDs that it names"] += 1
             txn = self.log[at]
             changes = txn.changes
             if txn.kind == "commit":

@@ -280,6 +280,30 @@ def test_cursors_that_meet_keep_the_gtids_that_both_have() -> None:
     assert bench.reader.cursors["main"].position.gtids == f"{UUID}:1-7"
 
 
+def test_main_goes_on_after_what_catch_up_has_read_when_both_have_the_same_gtids() -> None:
+    """Catch-up was asked to come to main, whose set named more than lay before its place: it read past that place. From
+    there main goes on, or the tables that caught up would get the same changes twice."""
+    bench = Bench()
+    bench.include("d.t", low=low(4, f"{UUID}:1-9"))
+    bench.include("d.u", low=low(4, f"{UUID}:1-5"))
+    bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-9"), rows=0))
+    effects = bench.tell(ChangesRead(cursor="catch-up", position=place(120, gtids=f"{UUID}:1-9"), rows=4))
+    assert CloseCursor(cursor="catch-up") in effects
+    assert asked(effects)["main"].after == place(120, gtids=f"{UUID}:1-9")
+
+
+def test_main_reads_up_to_catch_up_where_that_stands_after_it() -> None:
+    """As before, and catch-up has taken what main's set does not name: main is not held, it is asked for that."""
+    bench = Bench()
+    bench.include("d.t", low=low(4, f"{UUID}:1-5:9"))
+    bench.include("d.u", low=low(4, f"{UUID}:1-3"))
+    bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-5:9"), rows=0))
+    effects = bench.tell(ChangesRead(cursor="catch-up", position=place(120, gtids=f"{UUID}:1-9"), rows=4))
+    assert asked(effects)["main"].until == place(120, gtids=f"{UUID}:1-9")
+    effects = bench.tell(ChangesRead(cursor="main", position=place(120, gtids=f"{UUID}:1-9"), rows=2))
+    assert CloseCursor(cursor="catch-up") in effects
+
+
 def test_a_table_whose_low_is_of_a_server_that_cannot_be_compared_restarts() -> None:
     bench = Bench()
     bench.include("d.t", at=100)
