@@ -307,6 +307,29 @@ def test_exact_is_refused_on_mysql_without_gtids(
         Source(mysql_nogtid, f"{name}.t").read(mode="exact")
 
 
+def test_a_cursor_from_a_chunks_low_on_mariadb_knows_all_gtid_domains(
+    mariadb: MariaDB, fresh_database: Callable[[Database], str]
+) -> None:
+    name = fresh_database(mariadb)
+    insert = f"INSERT INTO {name}.t VALUES "
+    mariadb.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)", "SET gtid_domain_id = 7", insert + "(1)")
+    one = Source(mariadb, f"{name}.t")
+    low = one.read()[1].low
+    mariadb.execute(insert + "(2)")
+    with closing(one.connect()) as conn, closing(one.cursor()) as cursor:
+        of = seam.server(conn)
+        at = seam.flushed_position(conn, of)
+        end = High(server=of.identity, file=at.file, offset=at.offset)
+        got = cursor.read(low.start(), {}, until=end, max_rows=9, max_bytes=1 << 20, wait_seconds=30.0)
+        assert got.position.file_position == at
+        assert "7-" in got.position.gtids
+        assert got.position.gtids == seam.binlog_gtid_pos(conn, at)
+        seam.verify_position(conn, of, got.position)
+        mariadb.execute("FLUSH BINARY LOGS")
+        seam.verify_position(conn, of, seam.current_position(conn, of))
+        seam.verify_position(conn, of, got.position)
+
+
 # --- watermarks under load --------------------------------------------------------------------------------------------
 
 KEYS = 60
