@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -301,14 +302,32 @@ class _Table:
     seq: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A table as a publication shows it. `doubled`: keys that stand in it more than once."""
+    """A table as a publication shows it; `rows` by key, then field id."""
 
     schema: TableSchema
     generation: int
-    content: Content
-    doubled: tuple[Any, ...]
+    rows: Mapping[tuple[Any, ...], list[dict[int, Any]]]
+
+    @cached_property
+    def content(self) -> Content:
+        """The rows by the names of the columns that the table has at the cut."""
+        defaults = {
+            column.name: pa.scalar(column.initial_default).cast(self.schema.arrow.field(column.name).type).as_py()
+            for column in self.schema.columns
+            if column.initial_default is not None
+        }
+        named = [(column.name, column.field_id, defaults.get(column.name)) for column in self.schema.columns]
+        return {
+            key: {name: found[0].get(number, default) for name, number, default in named}
+            for key, found in self.rows.items()
+        }
+
+    @property
+    def doubled(self) -> list[tuple[Any, ...]]:
+        """Keys that stand in it more than once."""
+        return [key for key, found in self.rows.items() if len(found) > 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +356,7 @@ def cuts(pipeline: Pipeline) -> Iterator[Cut]:
             _apply(pipeline.store, lake[table], schemas, [o for o in staged if o["generation"] == said["generation"]])
         if not entry["inside"]:
             shown = {
-                table: _shown(lake[table], schemas[said["schema"]])
+                table: Shown(schema=schemas[said["schema"]], generation=said["generation"], rows=dict(lake[table].rows))
                 for table, said in entry["tables"].items()
                 if said["show"]
             }
@@ -385,20 +404,6 @@ def _apply(
 
 def _path(pipeline: store.PipelineStore, one: Mapping[str, Any]) -> str:
     return pipeline.location(one["path"]).removeprefix("file://")
-
-
-def _shown(table: _Table, schema: TableSchema) -> Shown:
-    defaults = {
-        column.name: pa.scalar(column.initial_default).cast(schema.arrow.field(column.name).type).as_py()
-        for column in schema.columns
-        if column.initial_default is not None
-    }
-    content = {
-        key: {column.name: rows[0].get(column.field_id, defaults.get(column.name)) for column in schema.columns}
-        for key, rows in table.rows.items()
-    }
-    doubled = tuple(key for key, rows in table.rows.items() if len(rows) > 1)
-    return Shown(schema=schema, generation=table.generation, content=content, doubled=doubled)
 
 
 # --- the oracle -------------------------------------------------------------------------------------------------------
