@@ -107,6 +107,7 @@ MACHINES = (
     "sent SplitReport",
     "sent SplitsWanted",
     "sent StopStream",
+    "sent TableReport fault",
     "sent TableReport live",
     "sent TableReport restart",
     "sent TakeBackSplit",

@@ -303,6 +303,7 @@ def what_is_missing(world: World) -> str:
         t: of["state"]
         for t, of in newest["tables"].items()
         if of["state"] != ("quarantined" if t in world.quarantined else "live")
+        and not (of["state"] == "quarantined" and t in world.source.quarantined)
     }
     absent = set(world.known_tables) - set(newest["tables"])
     if wrong or absent:
@@ -314,9 +315,7 @@ def what_is_missing(world: World) -> str:
             return f"publication {newest['n']} stands at {position}, the source at {end}"
     for table, of in newest["tables"].items():
         main = world.lake.main.get(table)
-        if table not in world.quarantined and (
-            main is None or of["main"] is None or main.snapshot != of["main"]["snapshot_id"]
-        ):
+        if of["state"] == "live" and (main is None or of["main"] is None or main.snapshot != of["main"]["snapshot_id"]):
             return f"main of {table} does not show publication {newest['n']}"
     return ""
 

@@ -99,6 +99,7 @@ class Source:
         self.pending: list[Txn] = []
         self.executed: GtidSet = GtidSet.EMPTY
         self.lost_gtids: set[str] = set()
+        self.quarantined: set[str] = set()  # tables that the stream could not go on with
         self.stamps = 0
         self.transactions = 0
         self.xids = 0
@@ -555,8 +556,11 @@ class Source:
         limit = max_rows * (8 if order.at_boundary else 1)
         routes = dict(order.routes)
 
-        def fault(route: RouteTo, cause: str) -> None:
-            faults.append(TableFaulted(table_id=route.table_id, generation=route.generation, cause=cause, restart=True))
+        def fault(route: RouteTo, cause: str, *, restart: bool = True) -> None:
+            of = {"table_id": route.table_id, "generation": route.generation, "cause": cause}
+            faults.append(TableFaulted(**of, restart=restart))
+            if not restart:
+                self.quarantined.add(route.table_id)
             routes.pop(route.table_id, None)
 
         def judged(route: RouteTo, txn: Txn) -> bool:
@@ -674,7 +678,8 @@ class Source:
             past = False
         if txn.ddl == "unlogged":
             self.count["DDL changed rows without row events"] += 1
-            fault(route, "a DDL changed rows without row events")
+            # one in eight is something that a new generation would not mend
+            fault(route, "a DDL changed rows without row events", restart=txn.start % 80 != 4)
         elif txn.ddl == "truncate":
             if not past:
                 fault(route, "TRUNCATE before the table is live")
