@@ -147,12 +147,15 @@ class Incarnation:
             return
         if not self._viewed:
             self._viewed = True
-            self._publications.make_view()
+            self._pool.submit(self._make_view)
         now = self._clock()
         if now - self._expired_at >= EXPIRE_SECONDS:
             # Before compaction: the branch's heads are still what the publication names.
             self._expired_at = now
-            self._expire(record, int((now - GRACE_SECONDS) * 1000))
+            oldest = self._restorable(now - GRACE_SECONDS)
+            if oldest is not None:
+                self._expire(record, oldest, int((now - GRACE_SECONDS) * 1000))
+                self._pool.submit(self._sweep, int(oldest["n"]))
         written = [table_id for table_id in self._layouts if self.work[table_id].branch == self.branch]
         summary = {"cutline.checkpoint": str(self.applied), "cutline.w": str(self.w)}
 
@@ -168,8 +171,29 @@ class Incarnation:
         for table_id, head in self._each(written, compacted):
             self.work[table_id] = replace(self.work[table_id], snapshot_id=head)
 
-    def _expire(self, record: Mapping[str, Any], before_ms: int) -> None:
-        """Drop what only older Spark writers and older publications needed."""
+    def _make_view(self) -> None:
+        self._lake.activate()
+        self._publications.make_view()
+
+    def _restorable(self, before: float) -> Mapping[str, Any] | None:
+        """Return the newest publication of the chain made before that time: what it and later ones name must stay."""
+        for n in reversed(self._store.publication_numbers()):
+            record = self._store.publication(n) if n in self._chain else None
+            if record is not None and record["published_at"] <= before:
+                return record
+        return None
+
+    def _sweep(self, n: int) -> None:
+        """Remove staged changes that entries up to publication `n` name; the lake adopted the chunks."""
+        try:
+            entries = (self._store.entry(slot) for slot in range(1, n + 1))
+            staged = (one for entry in entries if entry is not None for one in entry.get("staged", ()))
+            self._store.sweep({one["path"] for one in staged if one["kind"] == "chunk"}, applied=n)
+        except CutlineError as error:
+            logger.warning("pipeline %s: nothing was swept: %s", self._store.name, error)
+
+    def _expire(self, record: Mapping[str, Any], oldest: Mapping[str, Any], before_ms: int) -> None:
+        """Drop what only older Spark writers, and publications before `oldest`, needed; `record` is the newest one."""
         spare: set[str] = set()
         for slot in range(int(record["n"]) + 1, self._store.last_slot() + 1):
             entry = self._store.entry(slot)
@@ -183,8 +207,15 @@ class Incarnation:
             and said["work"]["branch"] == self.branch
             and said["work"]["snapshot_id"] == self.work[table_id].snapshot_id
         ]
-        self._each(ours, lambda table_id: drop_branches(self._table(table_id), ours=self.branch))
-        self._each(ours, lambda table_id: expire(self._table(table_id), before_ms=before_ms, spare=spare))
+
+        def expired(table_id: str) -> None:
+            table = self._table(table_id)
+            named = oldest["tables"].get(table_id, {}).get("work")
+            made_ms = table.made_ms(named["snapshot_id"]) if named is not None else None
+            drop_branches(table, ours=self.branch)
+            expire(table, before_ms=min(before_ms, made_ms or before_ms), spare=spare)
+
+        self._each(ours, expired)
         self._publications.tidy(int(record["n"]), before_ms)
 
     # Reading the journal

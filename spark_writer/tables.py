@@ -24,13 +24,11 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import fsspec
@@ -54,7 +52,7 @@ from spark_writer.positions import (
     merged,
     without,
 )
-from spark_writer.session import CATALOG, catalog_file, first_line
+from spark_writer.session import CATALOG, first_line
 
 OWNER = "cutline.pipeline"
 PUBLISHED = "cutline.published"
@@ -207,6 +205,11 @@ class LakeTable:
     def has_snapshot(self, snapshot_id: int) -> bool:
         """Whether a snapshot has not expired."""
         return self.metadata().snapshot(snapshot_id) is not None
+
+    def made_ms(self, snapshot_id: int) -> int | None:
+        """Return when a snapshot was made, in ms since the epoch; None if it has expired."""
+        found = self.metadata().snapshot(snapshot_id)
+        return None if found is None else int(found.timestampMillis())
 
     # Columns
 
@@ -622,57 +625,3 @@ def open_output(path: str) -> BinaryIO:
         return cast(BinaryIO, fsspec.open(path, "wb").open())
     os.makedirs(os.path.dirname(local), exist_ok=True)
     return open(local, "wb")
-
-
-def where(sink: Mapping[str, Any], table_id: str) -> str:
-    """Return the metadata file of a lake table ("db.table"), for DuckDB and others; needs no Spark.
-
-    `sink` is that of the pipeline's definition. ConfigError if there is no such table yet, or if the catalogue is not
-    the default one: then its own tools say where.
-    """
-    if sink.get("catalog"):
-        raise ConfigError("`where` knows the default catalogue only; ask the one that sink.catalog names")
-    path = catalog_file(str(sink["warehouse"]))
-    namespace, name = split_table_id(table_id)
-    found = None
-    if path.exists():
-        try:
-            found = _metadata_location(path, namespace, name)
-        except sqlite3.Error as error:
-            raise Unavailable(f"the catalogue {path} can't be read: {error}") from error
-    if found is None:
-        raise ConfigError(
-            f"the lake {sink['warehouse']} has no table {table_id}; `cutline where` takes a name like shop.orders"
-        )
-    return found
-
-
-def _metadata_location(path: Path, namespace: str, name: str) -> str | None:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
-    try:
-        row = connection.execute(
-            "SELECT metadata_location FROM iceberg_tables"
-            " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
-            (CATALOG, namespace, name),
-        ).fetchone()
-    finally:
-        connection.close()
-    return None if row is None else str(row[0])
-
-
-def owners(sink: Mapping[str, Any], tables: Sequence[str]) -> dict[str, str | None]:
-    """Return who owns those of `tables` that the lake already has (None: not made by Cutline); needs no Spark.
-
-    For a check before anything is written; a catalogue other than the default one gives an empty answer, and the owner
-    is then checked when the table is first applied.
-    """
-    found: dict[str, str | None] = {}
-    if not sink.get("catalog"):
-        for table_id in tables:
-            try:
-                location = where(sink, table_id)
-            except ConfigError:
-                continue
-            with fsspec.open(location, "rb") as file:
-                found[table_id] = json.load(file)["properties"].get(OWNER)
-    return found

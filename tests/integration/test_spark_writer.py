@@ -25,14 +25,16 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from common.config import PipelineConfig
 from common.errors import ConfigError, Unavailable
 from common.schema import META_FIELDS, Column, TableSchema
 from common.store import Store
+from services.lake import where
 from services.writer.staging import ChangesFile, ChunkFile
 from spark_writer import apply, session
 from spark_writer.apply import Incarnation
 from spark_writer.maintenance import expire
-from spark_writer.tables import Lake, where
+from spark_writer.tables import Lake
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -57,8 +59,13 @@ class Journal:
         self.root = root
         self.name = name
         self.store = Store(f"file://{root}/store").pipeline(name)
-        self.sink = {"type": "iceberg", "warehouse": f"{root}/lake", "catalog": {}, "spark": {}}
-        self.store.define({"name": name, "sink": self.sink})
+        source = {"host": "127.0.0.1", "user": "cdc"}
+        sink = {"type": "iceberg", "warehouse": f"{root}/lake"}
+        self.config = PipelineConfig.model_validate(
+            {"name": name, "source": source, "tables": ["shop.*"], "sink": sink}
+        )
+        self.store.define(self.config.definition())
+        self.sink = self.config.definition()["sink"]
         self.schemas: dict[str, TableSchema] = {}
         self.said: dict[str, dict[str, Any]] = {}
         self.models: dict[str, dict[Any, Row]] = {}
@@ -228,13 +235,6 @@ def same(found: tuple[tuple[str, ...], list[Row]], wanted: tuple[tuple[str, ...]
     assert found[0] == wanted[0], f"columns {found[0]}, not {wanted[0]}"
     assert ordered(found[1]) == ordered(full)
     return True
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    started = session.start({"spark.driver.memory": "1g"})
-    yield started
-    started.stop()
 
 
 @pytest.fixture
@@ -455,7 +455,7 @@ def readers(bench: Bench, table: str) -> list[Row]:
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
     load_iceberg(connection)
     by_duckdb = connection.execute(
-        "SELECT * FROM iceberg_scan(?)", [where(bench.journal.sink, table)]
+        "SELECT * FROM iceberg_scan(?)", [where(bench.journal.config, table)]
     ).fetch_arrow_table()
     assert same((tuple(by_duckdb.column_names), by_duckdb.to_pylist()), wanted)
     return wanted[1]
@@ -795,6 +795,7 @@ def test_the_lake_accounts_for_every_table_at_every_publication(bench: Bench) ->
     last = journal.checkpoint()
     bench.apply(incarnation)
     incarnation.tend()
+    incarnation.close()
     records = {one.n: one.body for one in journal.store.publications()}
     written = bench.session.sql("SELECT * FROM lake._cutline.publications").toArrow().to_pylist()
     assert {row["table"] for row in written if row["checkpoint"] == last} == {None, T.table_id}
