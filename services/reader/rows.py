@@ -352,7 +352,7 @@ class _Columns:
     def _lay_out(self, capacity: int, data: list[int]) -> None:
         """Lay the arena out anew for so many rows and so many bytes of data a column; complete rows are kept."""
         plan: Any = self._plan
-        old: Any = self._mem
+        old = None if self._mem is None else memoryview(self._mem)
         moved = []
         at = 0
         for c in range(self._columns):
@@ -2586,6 +2586,10 @@ def _match(table: TableMap, schema: TableSchema, tables: _Tables, sources: list[
             faults.append(f"column {name}: {fault}")
             continue
         sources.append([kind, at[lower], size, prefix, arg, arg2, strip, int(lower in keys), 0, 0])
+    for name, source in [] if faults else zip(table.names, sources, strict=True):
+        size, prefix = source[S_SIZE], source[S_PREFIX]
+        if not 0 <= prefix <= 4 or (not prefix and not 0 < size <= _FIXED_BYTES.get(source[S_KIND], size)):
+            raise ValueError(f"the table map's metadata of column {name} is corrupt")
     faults += [
         f"the row events lack column {column.name}" for column in schema.columns if column.name.lower() not in seen
     ]
@@ -2617,6 +2621,7 @@ def _skipped(table: TableMap, i: int) -> list[int]:
 
 _FIXED = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 3, 10: 3, 13: 1, 14: 3}
 _FRACTION_BASE = {17: 4, 18: 5, 19: 3}
+_FIXED_BYTES = {K_ENUM: 2, K_SET: 8}
 _INTEGER_TYPES = {"tinyint": 1, "smallint": 2, "mediumint": 9, "int": 3, "bigint": 8}
 _TIME_TYPES = {"timestamp": (17, K_BIN_TIMESTAMP), "datetime": (18, K_BIN_DATETIME), "time": (19, K_BIN_TIME)}
 _BLOB_BYTES = {"tiny": 1, "": 2, "medium": 3, "long": 4}
