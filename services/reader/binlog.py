@@ -1,28 +1,31 @@
 """The binlog cursor: one dump connection of a MySQL or MariaDB server, to Arrow batches of row changes.
 
-`BinlogCursor.read` is the one door; its docstring is the contract. The parts: PyMySQL authenticates and sends commands, the
-frames (services/reader/binlog_events.py, compiled) cut the bytes into events and handle what every transaction has, the decoders
-(services/reader/rows.py, compiled) make Arrow of row events, and this file knows what is rare: rotation, statements and DDL
-(services/reader/ddl.py), XA, compressed transactions, events that can't be handled, the connection and its errors.
+`BinlogCursor.read` is the one door; its docstring is the contract. The parts: PyMySQL authenticates and sends
+commands, the frames (services/reader/binlog_events.py, compiled) cut the bytes into events and handle what every
+transaction has, the decoders (services/reader/rows.py, compiled) make Arrow of row events, and this file knows what
+is rare: rotation, statements and DDL (services/reader/ddl.py), XA, compressed transactions, events that can't be
+handled, the connection and its errors.
 
 Rules:
 
-1. **A position inside a transaction does not depend on the routes.** `Position.rows` there is (row events of any table taken
-   whole << INSIDE_BITS) + row changes taken of the next one, so that a resume finds its place also if a table was quarantined or
-   added in between, without decoding what nobody asked for. It orders as a count of rows does. While nothing of the transaction
-   at hand was delivered, the position is its start and `rows` is 0.
-2. **Between two transactions everything is known**: file and offset after the last one, and the GTIDs of all that were taken or
-   were in the set before. A position whose GTID set is ahead of its file and offset (`start: latest`, `start: {gtid:}`) is
-   lawful: transactions in the set are passed over.
-3. **Judged at the end, told at the start.** An event is covered by a low if its transaction starts before it: a low lies between
-   two transactions.
-4. **XA.** The rows of an XA transaction stand at its PREPARE and are delivered at its COMMIT, with the COMMIT's place and GTID.
-   Nothing of it is in the position, so nothing needs to be saved: what was prepared is kept in memory while it is small, and
-   otherwise, or after a restart, read again from the binlog, on a second connection, from its PREPARE, which is looked for
-   backwards from the COMMIT, file by file. If it is purged, that is SourceLost.
-5. **No retry here.** Each failure is raised at once, after which the cursor stands nowhere and the next `read` connects anew.
+1. **A position inside a transaction does not depend on the routes.** `Position.rows` there is (row events of any
+   table taken whole << INSIDE_BITS) + row changes taken of the next one, so that a resume finds its place also if a
+   table was quarantined or added in between, without decoding what nobody asked for. It orders as a count of rows
+   does. While nothing of the transaction at hand was delivered, the position is its start and `rows` is 0.
+2. **Between two transactions everything is known**: file and offset after the last one, and the GTIDs of all that
+   were taken or were in the set before. A position whose GTID set is ahead of its file and offset (`start: latest`,
+   `start: {gtid:}`) is lawful: transactions in the set are passed over.
+3. **Judged at the end, told at the start.** An event is covered by a low if its transaction starts before it: a low
+   lies between two transactions.
+4. **XA.** The rows of an XA transaction stand at its PREPARE and are delivered at its COMMIT, with the COMMIT's place
+   and GTID. Nothing of it is in the position, so nothing needs to be saved: what was prepared is kept in memory while
+   it is small, and otherwise, or after a restart, read again from the binlog, on a second connection, from its
+   PREPARE, which is looked for backwards from the COMMIT, file by file. If it is purged, that is SourceLost.
+5. **No retry here.** Each failure is raised at once, after which the cursor stands nowhere and the next `read`
+   connects anew.
 
-Change together with: services/reader/binlog_events.py, services/reader/rows.py, services/reader/ddl.py, common/positions.py.
+Change together with: services/reader/binlog_events.py, services/reader/rows.py, services/reader/ddl.py,
+common/positions.py.
 """
 
 from __future__ import annotations
@@ -84,7 +87,8 @@ Xid = tuple[bytes, bytes, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One table that a cursor delivers, with its schema at the place where the read begins; `chunks` only in `exact`."""
+    """One table that a cursor delivers, with its schema at the place where the read begins; `chunks` only in
+    `exact`."""
 
     table_id: str
     generation: int
@@ -134,10 +138,10 @@ class TableFault:
 class Changes:
     """The answer to one read: everything for its routes from `after` to `position`.
 
-    `rows` is how many values of `_seq` it used. `source_time` is the commit time (epoch seconds, the source's clock) of the newest
-    transaction met, also of tables nobody asked for; when the server has said, by a heartbeat, that nothing more is there, it is
-    our clock at the heartbeat's arrival; None if nothing has come yet. `idle`: nothing more came within the wait. `size`: bytes
-    of the batches.
+    `rows` is how many values of `_seq` it used. `source_time` is the commit time (epoch seconds, the source's clock)
+    of the newest transaction met, also of tables nobody asked for; when the server has said, by a heartbeat, that
+    nothing more is there, it is our clock at the heartbeat's arrival; None if nothing has come yet. `idle`: nothing
+    more came within the wait. `size`: bytes of the batches.
     """
 
     position: Position
@@ -169,8 +173,8 @@ class _Prepared:
 class BinlogCursor:
     """Reads one source's binlog; owns one dump connection. Synchronous; one thread at a time.
 
-    `connect` opens a connection as common/mysql.py does. `server_id` must be unlike that of every other replica of the source
-    (the server ends the older of two). `locate` places text keys for `exact`.
+    `connect` opens a connection as common/mysql.py does. `server_id` must be unlike that of every other replica of
+    the source (the server ends the older of two). `locate` places text keys for `exact`.
     """
 
     def __init__(
@@ -193,6 +197,7 @@ class BinlogCursor:
         self._routes: dict[str, Route] = {}
         self._decoders: dict[tuple[str, int, str, bytes], EventDecoder] = {}
         self._source_time: float | None = None
+        self._timed = 0  # the transaction that `_source_time` knows of
         self._heard = 0.0
         self._idle_at: tuple[str, int] | None = None
         self._prepared: dict[Xid, _Prepared] = {}
@@ -204,7 +209,6 @@ class BinlogCursor:
         self._faults: list[TableFault] = []
         self._dead: set[str] = set()
         self._began_here = False
-        self._conditions: dict[str, bool] = {}
 
     # ---- the door ----
 
@@ -224,18 +228,19 @@ class BinlogCursor:
         Goes on with the open dump if `after` is what the last read returned, else connects there. Returns
 
         - when `max_rows` row changes or `max_bytes` (of row events) are taken, inside a transaction if need be (then
-          `position.rows` > 0), but at a transaction's end from three quarters of that on; with `at_boundary` only at eight times
-          that inside one;
+          `position.rows` > 0), but at a transaction's end from three quarters of that on; with `at_boundary` only at
+          eight times that inside one;
         - when `wait_seconds` have passed, whether or not events keep coming, if possible at a transaction's end;
         - at a DDL that concerns a route, or a fault, with all that precedes it;
         - when `until` is reached: a transaction's end at or after it (with MySQL's GTIDs all of its set taken too).
 
-        Transactions covered by a route's low are skipped (DDL too), and in `exact` the changes not past their chunk's high. An
-        update that changes the bytes of the identity key is `-D` with the before-image, then `+I`.
+        Transactions covered by a route's low are skipped (DDL too), and in `exact` the changes not past their chunk's
+        high. An update that changes the bytes of the identity key is `-D` with the before-image, then `+I`.
 
-        Errors: Unavailable (the connection; nothing is lost, the same call goes on), SourceLost (purged, another source, corrupt,
-        an incident: names file and offset), ConfigError (a missing grant). After an error the cursor stands nowhere.
-        The typical mistake: to go on with a position other than the returned one and expect the old routes' skipped rows.
+        Errors: Unavailable (the connection; nothing is lost, the same call goes on), SourceLost (purged, another
+        source, corrupt, an incident: names file and offset), ConfigError (a missing grant). After an error the cursor
+        stands nowhere. The typical mistake: to go on with a position other than the returned one and expect the old
+        routes' skipped rows.
         """
         try:
             return self._read(after, dict(routes), until, max_rows, max_bytes, wait_seconds, at_boundary)
@@ -305,9 +310,10 @@ class BinlogCursor:
                 code = frames.scan()
             if code == EVENT:
                 code = self._event(frames, frames.event_type, frames.event_body)
-        except (ValueError, struct.error, IndexError) as error:
+        except (ValueError, KeyError, IndexError, OverflowError, struct.error) as error:
             raise SourceLost(
-                f"The binlog can't be read at {frames.file}:{frames.pos}: {error}; check the file with mysqlbinlog, and read the"
+                f"The binlog can't be read at {frames.file}:{frames.pos}: {error}; check the file with"
+                " mysqlbinlog, and read the"
                 " tables again from a new snapshot if it is damaged"
             ) from error
         if code == FAULT:
@@ -329,7 +335,7 @@ class BinlogCursor:
             return True
         if self._until is not None and frames.stop_offset >= 0 and frames.pos >= frames.stop_offset:
             return self._reaches(self._position(frames), self._until)
-        return frames.stop_soon
+        return bool(frames.stop_soon)
 
     def _changes(self, frames: Frames, idle: bool) -> Changes:
         batches: list[ChangeBatch] = []
@@ -351,8 +357,7 @@ class BinlogCursor:
         if len(self._decoders) > _MAX_DECODERS:
             self._decoders.clear()
             self._bind(self._routes)
-        if frames.tx_ts and (self._idle_at is None or frames.pos > self._idle_at[1]):
-            self._source_time = frames.tx_ts / 1e6
+        self._tell_time(frames)
         self._at = self._position(frames)
         return Changes(
             position=self._at,
@@ -364,6 +369,12 @@ class BinlogCursor:
             idle=idle,
             size=sum(batch.batch.nbytes for batch in batches),
         )
+
+    def _tell_time(self, frames: Frames) -> None:
+        """The newest transaction's commit time is the source's, unless a heartbeat came after it."""
+        if frames.tx_ts and frames.tx_number != self._timed:
+            self._timed = frames.tx_number
+            self._source_time = frames.tx_ts / 1e6
 
     def _exact(self, table_id: str, batch: pa.RecordBatch, frames: Frames) -> pa.RecordBatch | None:
         """In `exact`: what is past its chunk's high."""
@@ -415,7 +426,8 @@ class BinlogCursor:
         return not (isinstance(theirs, GtidSet) and isinstance(mine, GtidSet)) or theirs <= mine
 
     def _aim(self) -> None:
-        """Tell the frames where in this file a transaction's end is to be told; every one if the target can't be seen so."""
+        """Tell the frames where in this file a transaction's end is to be told; every one if the target can't be seen
+        so."""
         frames, until = self._frames, self._until
         assert frames is not None
         assert self._server is not None
@@ -504,7 +516,7 @@ class BinlogCursor:
         assert frames is not None
         assert self._server is not None
         if route.high.server != self._server.identity:
-            return True
+            return False  # a table that was not live at the change of server starts its next generation by that alone
         return FilePosition(frames.file, frames.tx_start) < route.high.file_position
 
     def _outdated(self, plan: Plan) -> bool:
@@ -542,7 +554,7 @@ class BinlogCursor:
         connection = self._connection = self._connect()
         server = self._server = mysql.server(connection)
         self._executed = after.executed
-        self._idle_at = None
+        self._idle_at, self._timed = None, 0
         place = Place()
         frames = self._frames = Frames(place, mariadb=not server.mysql, judge=self._judge, taken=self._taken)
         frames.file, frames.pos, frames.resume = after.file, after.offset, after.rows
@@ -551,7 +563,8 @@ class BinlogCursor:
         if state is None:
             mysql.verify_position(connection, server, after)
             if not server.mysql and self._executed is None:
-                # MariaDB's low watermarks tell no GTIDs; begun from nothing, positions would name just the domains met since
+                # MariaDB's low watermarks tell no GTIDs; begun from nothing, positions would name just the
+                # domains met since
                 self._executed = mysql.position_at(connection, server, after.file_position).executed
         gtid_dump = (
             server.mysql
@@ -560,7 +573,8 @@ class BinlogCursor:
         )
         if after.inside and after.server != server.identity:
             raise SourceLost(
-                f"The source changed to server {server.identity} while a transaction of {after.server} was half taken ({after});"
+                f"The source changed to server {server.identity} while a transaction of {after.server} was half"
+                f" taken ({after});"
                 " restore a checkpoint that stands between two transactions"
             )
         if state is not None or gtid_dump:
@@ -586,7 +600,8 @@ class BinlogCursor:
         return frames
 
     def _receive(self, frames: Frames, seconds: float) -> bool:
-        """Wait that long for bytes; whether some came. Unavailable if the connection ended, or the server fell silent."""
+        """Wait that long for bytes; whether some came. Unavailable if the connection ended, or the server fell
+        silent."""
         where = f"the binlog dump at {frames.file}:{frames.pos}"
         room = frames.room()
         try:
@@ -619,7 +634,8 @@ class BinlogCursor:
         text = text[6:] if text.startswith("#") else text
         if code == ER.MASTER_FATAL_ERROR_READING_BINLOG and "server_uuid/server_id" not in text:
             return SourceLost(
-                f"The server can't go on with its binlog after {where}: {text} ({code}); if it is purged, the tables must be read"
+                f"The server can't go on with its binlog after {where}: {text} ({code}); if it is purged, the"
+                " tables must be read"
                 " again (and binlogs kept longer: binlog_expire_logs_seconds)"
             )
         if code in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
@@ -669,12 +685,14 @@ class BinlogCursor:
             self._refuse(frames, body, "a row of more than 64 MiB: leave the table out")
         elif kind == _INCIDENT:
             raise SourceLost(
-                f"The binlog has an incident at {frames.file}:{frames.event_start}: the server lost changes there; the tables must"
+                f"The binlog has an incident at {frames.file}:{frames.event_start}: the server lost changes"
+                " there; the tables must"
                 " be read again from a new snapshot"
             )
         elif kind not in _PASSED_OVER and not frames.event_flags & _IGNORABLE:
             raise SourceLost(
-                f"The binlog has an event of type {kind} at {frames.file}:{frames.event_start}, which can't be handled; report it"
+                f"The binlog has an event of type {kind} at {frames.file}:{frames.event_start}, which can't be"
+                " handled; report it"
                 " with the server's version"
             )
         return GO
@@ -727,7 +745,8 @@ class BinlogCursor:
         """A file ended inside a transaction (the server crashed): it was never committed."""
         if frames.delivered:
             raise SourceLost(
-                f"{frames.file} ends inside the transaction at {frames.tx_start}, a part of which was taken: the server crashed and"
+                f"{frames.file} ends inside the transaction at {frames.tx_start}, a part of which was taken:"
+                " the server crashed and"
                 " rolled it back; the tables must be read again from a new snapshot"
             )
         frames.drop_transaction()
@@ -769,6 +788,7 @@ class BinlogCursor:
         if file != frames.file or frames.tx_open or frames.pending_events:
             return
         if offset <= frames.pos or self._idle_at == (file, offset):
+            self._timed = frames.tx_number
             self._source_time = time.time()
         if offset > frames.pos and frames.discard_to == 0:
             frames.pos = offset
@@ -896,7 +916,7 @@ class BinlogCursor:
             frames.tx_begun = frames.hold = True
             self._hold_xa(frames)
         elif verb == "COMMIT":
-            if frames.tx_skip or not self._routes:
+            if frames.tx_skip or all(self._covered(route) for route in self._routes.values()):
                 self._prepared.pop(xid, None)
                 return self._ends(frames)
             held = self._prepared.get(xid)
@@ -984,7 +1004,8 @@ class BinlogCursor:
                     break
             if found is None:
                 raise SourceLost(
-                    f"The XA transaction {xid} is committed at {before}, and its XA PREPARE is purged from the binlog; the tables"
+                    f"The XA transaction {xid} is committed at {before}, and its XA PREPARE is purged from the"
+                    " binlog; the tables"
                     " must be read again from a new snapshot"
                 )
             at = found
@@ -994,7 +1015,8 @@ class BinlogCursor:
 
 @dataclass(slots=True)
 class _Replay:
-    """Events that are given out now and don't come from the dump as they are; `ends`: the transaction ends with them."""
+    """Events that are given out now and don't come from the dump as they are; `ends`: the transaction ends with
+    them."""
 
     plans: dict[int, Plan]
     events: Iterator[tuple[int, bytes]]
@@ -1118,13 +1140,14 @@ class _Scan:
                 yield kind, body, frames
 
 
-# ---- the protocol --------------------------------------------------------------------------------------------------------
+# ---- the protocol ----
 
 _FILE_NAME = re.compile(r"[^/\0]+\.\d{6,}")
 
 
 def _maria_state(connection: Connection, server: mysql.Server, after: Position) -> str | None:
-    """MariaDB: the GTID position to begin after, where file and offset don't say it; None to begin by file and offset."""
+    """MariaDB: the GTID position to begin after, where file and offset don't say it; None to begin by file and
+    offset."""
     if server.mysql or not isinstance(after.executed, MariaGtid):
         return None
     if after.server != server.identity or not after.file:
@@ -1196,8 +1219,8 @@ def _encoded(gtids: str) -> bytes:
         if tagged:
             out += bytes([len(tag) << 1]) + tag.encode()
         out += struct.pack("<Q", len(intervals))
-        for first, last in ((a, b) for a, b in intervals):
-            out += struct.pack("<QQ", first, last)
+        for interval in intervals:
+            out += struct.pack("<QQ", *interval)
     return bytes(out)
 
 
@@ -1391,7 +1414,7 @@ def _inflated(data: bytes) -> bytes:
         out = inflate.decompress(data[1 + width :], size + 1)
     except zlib.error as error:
         raise ValueError(f"the compressed event can't be inflated ({error})") from error
-    if len(out) != size:
+    if len(out) != size or not inflate.eof:
         raise ValueError(f"the compressed event has {len(out)} bytes of {size}")
     return out
 

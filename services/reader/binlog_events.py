@@ -1,13 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-# mypy: disable-error-code="attr-defined, no-any-return, untyped-decorator, misc, valid-type, name-defined"
+# mypy: disable-error-code="attr-defined, no-any-return, untyped-decorator, misc, valid-type"
+# mypy: disable-error-code="name-defined, import-untyped, no-untyped-call"
 #   (Cython's shadow module has no types for pointers, and the decorators are untyped)
 """Binlog framing: from the bytes of a dump connection to transactions and row events, without I/O.
 
-One file in Cython's pure Python mode, compiled by `setup.py` and interpreted where there is no C compiler, as rows.py is: a
-single-row transaction is five events, so what happens at each event decides the speed. `Frames` owns the receive buffer;
-services/reader/binlog.py fills it from the socket and calls `scan`, which handles by itself what every transaction has
+One file in Cython's pure Python mode, compiled by `setup.py` and interpreted where there is no C compiler, as rows.py
+is: a single-row transaction is five events, so what happens at each event decides the speed. `Frames` owns the
+receive buffer; services/reader/binlog.py fills it from the socket and calls `scan`, which handles by itself what
+every transaction has
 
-    GTID (MySQL, MariaDB), QUERY with BEGIN, TABLE_MAP seen before, row events (skipped, or given to the table's decoder), XID
+    GTID (MySQL, MariaDB), QUERY with BEGIN, TABLE_MAP seen before, row events (skipped, or given to the table's
+    decoder), XID
 
 and stops, with a code, at everything else. What each code promises:
 
@@ -21,11 +24,12 @@ and stops, with a code, at everything else. What each code promises:
 | FAULT | the decoder of `fault` refused its row event: `error` | not taken |
 | SAID | the server sent an error or the end of the stream: `event_body` | taken |
 
-Positions. `pos` is the end of the last event in `file`. `tx_start` is where the transaction at hand starts, `tx_open` whether there
-is one. A place inside a transaction is `ordinal` row events (of any table) and `row_from` row changes of the next one, which does
-not depend on the tables that are routed: `INSIDE_BITS` says how both make one number.
+Positions. `pos` is the end of the last event in `file`. `tx_start` is where the transaction at hand starts, `tx_open`
+whether there is one. A place inside a transaction is `ordinal` row events (of any table) and `row_from` row changes
+of the next one, which does not depend on the tables that are routed: `INSIDE_BITS` says how both make one number.
 
-Any malformed byte raises ValueError; nothing is read outside the buffer. Change together with: services/reader/binlog.py.
+Any malformed byte raises ValueError; nothing is read outside the buffer. Change together with:
+services/reader/binlog.py.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ def _crc_tables() -> cython.void:
         c: cython.uint
         for i in range(256):
             c = i
-            for k in range(8):
+            for _ in range(8):
                 c = (c >> 1) ^ (0xEDB88320 if c & 1 else 0)
             _crc_table[i] = c
         for i in range(256):
@@ -147,8 +151,8 @@ def _bytes(p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> 
 class Plan:
     """What to do with the row events of one TABLE_MAP.
 
-    `decoder` is None for a table that nobody asked for. `guard` says that each transaction must be judged first (the table's low
-    is not passed); `held` is the answer for transaction `judged`.
+    `decoder` is None for a table that nobody asked for. `guard` says that each transaction must be judged first (the
+    table's low is not passed); `held` is the answer for transaction `judged`.
     """
 
     table_id = cython.declare(str, visibility="public")
@@ -170,27 +174,27 @@ class Plan:
 class Frames:
     """The events of one dump connection; see this file's head.
 
-    `judge(plan)` says whether the transaction at hand is to be delivered for a guarded table; `taken(server, number)` whether a
-    transaction is in the set that the dump began after (asked where the numbers don't simply go on).
+    `judge(plan)` says whether the transaction at hand is to be delivered for a guarded table; `taken(server, number)`
+    whether a transaction is in the set that the dump began after (asked where the numbers don't simply go on).
     """
 
     _raw: bytearray
     _head: cython.Py_ssize_t
     _tail: cython.Py_ssize_t
     _number: cython.int  # of the next packet, mod 256
-    _long: object  # list of the parts of an event that spans packets, or None
+    _long: Any  # list of the parts of an event that spans packets, or None
     _long_size: cython.Py_ssize_t
     _long_whole: cython.bint
     _joined: bytearray  # such an event, whole; empty if there is none at hand
     _inner: bytearray  # decompressed bytes of a transaction payload
     _inner_head: cython.Py_ssize_t
     _inner_tail: cython.Py_ssize_t
-    _stream: object
+    _stream: Any
     _payload_end: cython.longlong
     _closing: cython.bint  # the payload held the transaction's end
     _mariadb: cython.bint
-    _judge: object
-    _taken: object
+    _judge: Any
+    _taken: Any
     _prefix_bytes: bytes
     _last_id: cython.longlong
     _last_plan: Plan
@@ -316,8 +320,8 @@ class Frames:
         return self._tail > self._head or self._stream is not None or len(self._joined) > 0
 
     def begin(self, max_rows: int, max_bytes: int, at_boundary: bool) -> None:
-        """A read begins: its limits. At a transaction's end three quarters of them are enough; with `at_boundary` they hold
-        eightfold inside a transaction.
+        """A read begins: its limits. At a transaction's end three quarters of them are enough; with `at_boundary`
+        they hold eightfold inside a transaction.
         """
         self.soft_rows = max_rows - max_rows // 4
         self.soft_bytes = max_bytes - max_bytes // 4
@@ -378,6 +382,8 @@ class Frames:
         if n == 0:
             raise ValueError("an empty packet came")
         if p[at + 4] != 0:
+            if p[at + 4] < 0xFE:
+                raise ValueError(f"a packet of status {p[at + 4]} came")
             self.event_body = _bytes(p, at + 4, at + 4 + n)
             code = SAID
         else:
@@ -390,7 +396,8 @@ class Frames:
     @cython.cfunc
     @cython.exceptval(-1)
     def _part(self, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.int:
-        """One packet of an event that spans several. A payload goes on as a stream; what is over the limit is cut short."""
+        """One packet of an event that spans several. A payload goes on as a stream; what is over the limit is cut
+        short."""
         if self._long is None:
             self._long, self._long_size = [], 0
             whole = int.from_bytes(self._raw[at + 10 : at + 14], "little") <= _EVENT_LIMIT
@@ -462,7 +469,8 @@ class Frames:
         return code
 
     def open_payload(self, stream: Any) -> None:
-        """Go on with the events that this stream (`read(n) -> bytes`) gives: those of the TRANSACTION_PAYLOAD at hand."""
+        """Go on with the events that this stream (`read(n) -> bytes`) gives: those of the TRANSACTION_PAYLOAD at
+        hand."""
         self._stream, self._inner, self._inner_head, self._inner_tail = stream, bytearray(), 0, 0
         self._closing = False
 
@@ -743,7 +751,7 @@ class Frames:
         budget: cython.longlong
         first: cython.longlong = self.row_from
         passed: cython.longlong
-        decoder: object
+        decoder: Any
         if not self._checked:
             if plan.guard:
                 if plan.judged != self.tx_number:
@@ -789,5 +797,6 @@ class Frames:
         return GO
 
     def give_rows(self, plan: Plan, event_type: int, body: bytes) -> int:
-        """Decode a row event that does not come from the connection as it is (inflated, or of a prepared transaction)."""
+        """Decode a row event that does not come from the connection as it is (inflated, or of a prepared
+        transaction)."""
         return self._rows(plan, event_type, body)

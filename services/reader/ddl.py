@@ -1,24 +1,26 @@
 """What a statement in the binlog does to captured tables (pure).
 
-`classify` is the one door. Row events carry what DML did; a statement carries no row, so it must be certain that it changes none,
-or the table is read again. Therefore: what is surely harmless is ignored, what changes columns and no row is followed (`Evolve`),
-TRUNCATE is a change of its own kind, and **anything else that concerns a captured table is `Restart`**. DML as a statement
-(a session's `binlog_format`) is `Quarantine`: reading the table again would not help against the next one.
+`classify` is the one door. Row events carry what DML did; a statement carries no row, so it must be certain that it
+changes none, or the table is read again. Therefore: what is surely harmless is ignored, what changes columns and no
+row is followed (`Evolve`), TRUNCATE is a change of its own kind, and **anything else that concerns a captured table
+is `Restart`**. DML as a statement (a session's `binlog_format`) is `Quarantine`: reading the table again would not
+help against the next one.
 
 | statement | effect |
 |---|---|
-| ALTER: ADD COLUMN nullable or with a constant default, DROP, RENAME COLUMN, CHANGE of the name, widening, in one or many | Evolve |
+| ALTER: ADD COLUMN nullable or with a constant default, DROP, RENAME COLUMN, a new name, widening; several | Evolve |
 | ALTER: indexes, comments, options, defaults, checks, ADD PARTITION; CREATE INDEX; ANALYZE, OPTIMIZE | nothing |
 | TRUNCATE | Truncate |
 | any other ALTER, DROP and CREATE of a captured name, RENAME from or onto one, DROP DATABASE | Restart |
 | DML that names a captured table, or (triggers, views) anything else in its database | Quarantine |
 | users, views, triggers, routines, events, other tables | nothing |
 
-The statement is cut into tokens with MySQL's rules (comments gone, `/*! */` and `/*M! */` as the server reads them, every way of
-quoting) and read by a grammar of just the forms above; a word that the grammar does not know ends in Restart.
+The statement is cut into tokens with MySQL's rules (comments gone, `/*! */` and `/*M! */` as the server reads them,
+every way of quoting) and read by a grammar of just the forms above; a word that the grammar does not know ends in
+Restart.
 
-Trusted without being seen: text columns that MODIFY or CHANGE name without a character set keep theirs (if they don't, the next
-row event tells); AUTO_INCREMENT comes to no column that holds zeros.
+Trusted without being seen: text columns that MODIFY or CHANGE name without a character set keep theirs (if they
+don't, the next row event tells); AUTO_INCREMENT comes to no column that holds zeros.
 Change together with: common/schema.py (the evolution of a schema), services/reader/binlog.py.
 """
 
@@ -35,7 +37,8 @@ from common.schema import TableSchema, parse_type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolve:
-    """The table's columns change and no row does. `nullable_add`: by nothing but new columns that are null in every row."""
+    """The table's columns change and no row does. `nullable_add`: by nothing but new columns that are null in every
+    row."""
 
     table_id: str
     schema: TableSchema
@@ -95,11 +98,13 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _IGNORED_VERBS = frozenset(
-    "ANALYZE BINLOG CHECK CHECKSUM COMMIT FLUSH GRANT INSTALL KILL OPTIMIZE PURGE RELEASE RESET REVOKE ROLLBACK SAVEPOINT SET SHOW"
+    "ANALYZE BINLOG CHECK CHECKSUM COMMIT FLUSH GRANT INSTALL KILL OPTIMIZE PURGE RELEASE RESET REVOKE ROLLBACK"
+    " SAVEPOINT SET SHOW"
     " START STOP UNINSTALL UNLOCK USE LOCK REPAIR CACHE".split()
 )
 _IGNORED_KINDS = frozenset(
-    "AGGREGATE DEFINER EVENT FUNCTION INSTANCE LIBRARY LOGFILE PACKAGE PROCEDURE RESOURCE ROLE SEQUENCE SERVER SPATIAL_REFERENCE SQL"
+    "AGGREGATE DEFINER EVENT FUNCTION INSTANCE LIBRARY LOGFILE PACKAGE PROCEDURE RESOURCE ROLE SEQUENCE SERVER"
+    " SPATIAL_REFERENCE SQL"
     " TABLESPACE TRIGGER UNDO USER VIEW ALGORITHM JSON MATERIALIZED".split()
 )
 _DML = frozenset(
@@ -110,8 +115,10 @@ _BEFORE_TABLE = frozenset(
 )
 _OPTIONS = frozenset(
     "AUTO_INCREMENT AUTOEXTEND_SIZE AVG_ROW_LENGTH CHECKSUM COMMENT COMPRESSION CONNECTION DELAY_KEY_WRITE ENCRYPTION"
-    " ENGINE_ATTRIBUTE INSERT_METHOD ITEF_QUOTES KEY_BLOCK_SIZE MAX_ROWS MIN_ROWS PACK_KEYS PAGE_CHECKSUM PAGE_COMPRESSED"
-    " PAGE_COMPRESSION_LEVEL ROW_FORMAT SECONDARY_ENGINE_ATTRIBUTE STATS_AUTO_RECALC STATS_PERSISTENT STATS_SAMPLE_PAGES"
+    " ENGINE_ATTRIBUTE INSERT_METHOD ITEF_QUOTES KEY_BLOCK_SIZE MAX_ROWS MIN_ROWS PACK_KEYS PAGE_CHECKSUM"
+    " PAGE_COMPRESSED"
+    " PAGE_COMPRESSION_LEVEL ROW_FORMAT SECONDARY_ENGINE_ATTRIBUTE STATS_AUTO_RECALC STATS_PERSISTENT"
+    " STATS_SAMPLE_PAGES"
     " TRANSACTIONAL ALGORITHM LOCK COLLATE CHARSET".split()
 )
 _ALIASES = {
@@ -135,7 +142,8 @@ _ALIASES = {
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
 _PLAIN_TYPES = frozenset(
-    "date json tinytext text mediumtext longtext tinyblob blob mediumblob longblob geometry point linestring polygon multipoint"
+    "date json tinytext text mediumtext longtext tinyblob blob mediumblob longblob geometry point linestring"
+    " polygon multipoint"
     " multilinestring multipolygon geometrycollection uuid inet6 inet4 double float".split()
 )
 _SHOWN = 200
@@ -157,9 +165,9 @@ def classify(
 ) -> list[Effect]:
     """What a statement does to the captured tables, at most one effect a table, in the order of the statement.
 
-    `statement` is one statement as the binlog has it, `default_db` the session's database, `schemas` the captured tables by
-    "db.table" as they are before it. `primary` names those whose identity is surely the primary key: others are read again when an
-    index is dropped, since it may be their identity. `mariadb`: JSON is longtext there.
+    `statement` is one statement as the binlog has it, `default_db` the session's database, `schemas` the captured
+    tables by "db.table" as they are before it. `primary` names those whose identity is surely the primary key: others
+    are read again when an index is dropped, since it may be their identity. `mariadb`: JSON is longtext there.
     """
     tokens = list(_tokens(statement))
     if not tokens or not schemas:
@@ -402,7 +410,8 @@ class _Statement:
         return [
             Quarantine(
                 table_id=table_id,
-                cause=f"{table_id} may have been changed by a statement in the binlog instead of row events: {shown(self.statement)};"
+                cause=f"{table_id} may have been changed by a statement in the binlog instead of row events:"
+                f" {shown(self.statement)};"
                 " set binlog_format = ROW in every session, and have the table read again",
             )
             for table_id in self.schemas

@@ -1,0 +1,263 @@
+"""The framing of the binlog on made-up bytes: limits, files over 4 GiB, damage; the readers of rare events."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import struct
+import zlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from services.reader import binlog, binlog_events
+from services.reader.binlog import _encoded, _inflated, _inflated_rows, _statement, _tagged, _variable, _xid, _xid_of
+from services.reader.rows import Place
+
+UUID = bytes(range(16))
+PREFIX = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+def interpreted() -> ModuleType:
+    """The same source without its compiled form."""
+    spec = importlib.util.spec_from_file_location(
+        "binlog_events_interpreted", Path(binlog.__file__).parent / "binlog_events.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Log:
+    """Packets of a dump, made event by event."""
+
+    def __init__(self, at: int = 4, checksum: bool = True) -> None:
+        self.at, self.checksum, self.number = at, checksum, 1
+        self.bytes = b""
+
+    def event(self, kind: int, body: bytes, *, flags: int = 0) -> Log:
+        size = 19 + len(body) + 4 * self.checksum
+        self.at += size
+        event = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size, self.at & 0xFFFFFFFF, flags) + body
+        if self.checksum:
+            event += struct.pack("<I", zlib.crc32(event))
+        self.packet(b"\0" + event)
+        return self
+
+    def packet(self, body: bytes) -> None:
+        self.bytes += len(body).to_bytes(3, "little") + bytes([self.number & 255]) + body
+        self.number += 1
+
+    def transaction(self, number: int, *rows: bytes) -> Log:
+        gtid = (
+            b"\0"
+            + UUID
+            + struct.pack("<QBQQ", number, 2, 1, 2)
+            + (1_700_000_000_000_000 + number).to_bytes(7, "little")
+        )
+        self.event(33, gtid)
+        self.event(2, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN")
+        for body in rows:
+            self.event(19, TABLE_MAP)
+            self.event(30, body)
+        return self.event(16, struct.pack("<Q", number))
+
+
+TABLE_MAP = struct.pack("<IHH", 7, 0, 1) + b"\1d\0\1t\0\1\3\0\0"
+ROWS = struct.pack("<IHHH", 7, 0, 1, 2) + b"\1\xff\0\5\0\0\0"
+
+
+def frames(module: ModuleType = binlog_events, *, checksum: bool = True, pos: int = 4) -> binlog_events.Frames:
+    made = module.Frames(Place(), mariadb=False, judge=lambda _: True, taken=lambda *_: False)
+    made.file, made.pos, made.checksum = "binlog.000001", pos, checksum
+    made.begin(1 << 40, 1 << 40, False)
+    return made  # type: ignore[no-any-return]
+
+
+def feed(into: binlog_events.Frames, data: bytes, step: int = 1 << 20) -> list[tuple[int, int]]:
+    """Give the bytes in steps; the codes with the types of events that came up, table maps answered."""
+    seen = []
+    at = 0
+    while at < len(data):
+        room = into.room()
+        size = min(step, len(room), len(data) - at)
+        room[:size] = data[at : at + size]
+        room.release()
+        into.filled(size)
+        at += size
+        while (code := into.scan()) != binlog_events.NEED:
+            seen.append((code, into.event_type))
+            if code == binlog_events.EVENT and into.event_type == 19:
+                body = into.event_body
+                into.plans[int.from_bytes(body[:6], "little")] = binlog_events.Plan("d.t", body)
+                into.table_changed()
+    return seen
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+@pytest.mark.parametrize("checksum", [True, False])
+def test_transactions_are_taken_whatever_the_pieces_they_come_in(step: int, checksum: bool) -> None:
+    log = Log(checksum=checksum)
+    for number in (1, 2, 3, 7):
+        log.transaction(number, ROWS, ROWS)
+    it = frames(checksum=checksum)
+    assert feed(it, log.bytes, step) == [(binlog_events.EVENT, 19)]
+    it.close_run()
+    assert it.runs == [(PREFIX, 1, 3), (PREFIX, 7, 7)]
+    assert it.pos == log.at
+    assert it.tx_ts == 1_700_000_000_000_007
+
+
+def test_a_read_stops_at_the_transaction_where_it_is_told_to() -> None:
+    log = Log()
+    ends = []
+    for number in range(1, 5):
+        log.transaction(number)
+        ends.append(log.at)
+    it = frames()
+    it.stop_offset = ends[1]
+    assert feed(it, log.bytes) == [(binlog_events.ENDED, 0)] * 3
+    it = frames()
+    it.stop_soon = True
+    room = it.room()
+    room[: len(log.bytes)] = log.bytes
+    room.release()
+    it.filled(len(log.bytes))
+    assert it.scan() == binlog_events.ENDED
+    assert it.pos == ends[0]
+
+
+def test_positions_go_on_over_4_gib() -> None:
+    begin = (1 << 32) - 300
+    log = Log(at=begin)
+    for number in range(1, 9):
+        log.transaction(number, ROWS)
+    assert log.at > 1 << 32
+    it = frames(pos=begin)
+    feed(it, log.bytes)
+    assert it.pos == log.at
+
+
+def test_an_event_over_16_mib_is_put_together() -> None:
+    log = Log(checksum=False)
+    body = struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0" + b"x" * (0xFFFFFF + 100)
+    size = 19 + len(body)
+    event = b"\0" + struct.pack("<IBIIIH", 0, 2, 1, size, size + 4, 0) + body
+    log.packet(event[:0xFFFFFF])
+    log.packet(event[0xFFFFFF:])
+    it = frames(checksum=False)
+    assert feed(it, log.bytes, 3 << 20) == [(binlog_events.EVENT, 2)]
+    assert it.event_body == body
+
+
+def test_damage_is_told_and_never_passed_over() -> None:
+    log = Log()
+    log.transaction(1, ROWS).transaction(2, ROWS)
+    for at in range(len(log.bytes)):
+        broken = bytearray(log.bytes)
+        broken[at] ^= 0x10
+        it = frames()
+        try:
+            feed(it, bytes(broken))
+        except ValueError:
+            continue
+        assert it.pending  # a longer packet is waited for
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_random_bytes_behind_a_right_checksum_end_in_an_error_or_an_event(seed: int) -> None:
+    luck = random.Random(seed)
+    log = Log(checksum=luck.random() < 0.5)
+    for _ in range(20):
+        kind = luck.choice((2, 16, 19, 23, 30, 31, 32, 33, 34, 160, 162, luck.randrange(256)))
+        log.event(kind, luck.randbytes(luck.randrange(80)), flags=luck.choice((0, 0x20, 0x80)))
+    for module in (binlog_events, INTERPRETED):
+        it = frames(module, checksum=log.checksum)
+        it.plans[7] = module.Plan("d.t", TABLE_MAP)
+        try:
+            outcome: object = [code for code, _ in feed(it, log.bytes)]
+        except ValueError as error:
+            outcome = str(error)
+        if module is binlog_events:
+            first = outcome, it.pos
+    assert (outcome, it.pos) == first
+
+
+INTERPRETED = interpreted()
+
+
+def test_what_interpreted_reads_is_what_compiled_reads() -> None:
+    log = Log()
+    for number in range(1, 20):
+        log.transaction(number, *[ROWS] * (number % 3))
+    outcomes = []
+    for module in (binlog_events, INTERPRETED):
+        it = frames(module)
+        feed(it, log.bytes, 100)
+        it.close_run()
+        outcomes.append((it.runs, it.pos, it.tx_number, it.tx_ts))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_numbers_of_the_servers_serialization() -> None:
+    for value in (0, 1, 127, 128, 300, 1 << 20, 1 << 40, (1 << 55) - 1):
+        size = next(n for n in range(1, 9) if value < 1 << (7 * n))
+        data = ((value << size) | ((1 << (size - 1)) - 1)).to_bytes(size, "little")
+        assert _variable(data, 0) == (value, size)
+    assert _variable(b"\xff" + (1 << 60).to_bytes(8, "little"), 0) == (1 << 60, 9)
+    with pytest.raises(ValueError, match="cut short"):
+        _variable(b"\x03", 0)
+
+
+def test_a_tagged_gtid_is_read() -> None:
+    def number(value: int) -> bytes:
+        size = next(n for n in range(1, 10) if value < 1 << (7 * n))
+        return ((value << size) | ((1 << (size - 1)) - 1)).to_bytes(size, "little")
+
+    fields = number(0) + number(1)
+    fields += number(1) + b"".join(number(byte) for byte in b"\xff" * 16)
+    fields += number(2) + number(1234 << 1)
+    fields += number(3) + number(3) + b"red"
+    fields += number(6) + number(1_700_000_000_000_000)
+    body = number(1) + number(len(fields) + 3) + number(0) + fields
+    assert _tagged(body) == ("ffffffff-ffff-ffff-ffff-ffffffffffff:red", 1234, 1_700_000_000_000_000)
+
+
+def test_a_gtid_set_is_sent_half_open() -> None:
+    data = _encoded(f"{PREFIX}:1-3:5")
+    assert data == struct.pack("<Q", 1) + UUID + struct.pack("<QQQQQ", 2, 1, 4, 5, 6)
+    assert _encoded("") == struct.pack("<Q", 0)
+    tagged = _encoded(f"{PREFIX}:1-3:red:4")
+    assert tagged[7] == tagged[0] == 1
+    assert int.from_bytes(tagged[1:7], "little") == 2
+
+
+def test_statements_are_read_in_the_character_set_they_were_sent_in() -> None:
+    def body(variables: bytes, text: bytes) -> bytes:
+        return struct.pack("<IIBHH", 1, 0, 4, 0, len(variables)) + variables + b"shop\0" + text
+
+    flags = b"\0" + bytes(4) + b"\1" + bytes(8) + b"\6\3std"
+    latin = flags + b"\4" + struct.pack("<HHH", 8, 8, 8)
+    assert _statement(2, body(latin, "DROP TABLE `caf\u00e9`".encode("latin-1"))) == ("shop", "DROP TABLE `caf\u00e9`")
+    assert _statement(2, body(flags, "DROP TABLE `caf\u00e9`".encode())) == ("shop", "DROP TABLE `caf\u00e9`")
+
+
+def test_names_of_xa_transactions_are_the_same_in_statements_and_events() -> None:
+    assert _xid("XA COMMIT X'6f6e65',X'62',7") == (b"one", b"b", 7)
+    assert _xid_of(b"\0" + struct.pack("<iii", 7, 3, 1) + b"oneb") == (b"one", b"b", 7)
+    with pytest.raises(ValueError, match="cut short"):
+        _xid_of(b"\0" + struct.pack("<iii", 7, 30, 1) + b"oneb")
+
+
+def test_mariadbs_compression_is_undone_within_bounds() -> None:
+    data = b"a" * 1000
+    packed = b"\x82" + len(data).to_bytes(2, "big") + zlib.compress(data)
+    assert _inflated(packed) == data
+    head = struct.pack("<IH", 7, 0) + b"\1\0" + b"\1\xff"
+    assert _inflated_rows(166, head + packed) == head + data
+    for broken in (b"", b"\x02ab", packed[:-5], b"\x82\0\5" + packed[3:]):
+        with pytest.raises(ValueError, match="compressed event"):
+            _inflated(broken)
