@@ -1,6 +1,6 @@
 """Chandy and Lamport's process: wraps any machine and takes its part in global snapshots, without stopping it.
 
-"Distributed Snapshots: Determining Global States of Distributed Systems", ACM TOCS 3(1), 1985. The rules, for process p:
+"Distributed Snapshots: Determining Global States of Distributed Systems", ACM TOCS 3(1), 1985. Its rules, in short:
 
 - Marker-sending rule: p records its state, then sends one marker along each outbound channel *before* any further
   message (`_record`: the marker effects come first, and the driver keeps their order).
