@@ -214,7 +214,7 @@ class Column:
 
 
 def split_table_id(table_id: str) -> tuple[str, str]:
-    """Database and table of "db.table" (a database whose own name has a dot is refused before it gets here)."""
+    """Database and table of "db.table". A database with a dot in its own name can't be named so: nothing is found."""
     database, _, table = table_id.partition(".")
     return database, table
 

@@ -175,6 +175,21 @@ def test_a_chunk_that_is_given_up_leaves_no_connection_behind(table: Callable[..
         assert time.monotonic() < deadline
 
 
+def test_a_connection_that_ends_within_a_chunk_is_unavailable_and_never_a_short_chunk(
+    table: Callable[..., Source],
+) -> None:
+    one = table("id INT PRIMARY KEY, b LONGBLOB", "(1, 'x'), (2, REPEAT('x', 40000000)), (3, REPEAT('x', 40000000))")
+    running = f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{one.server.user}' AND COMMAND = 'Query'"
+
+    def read_and_kill() -> None:
+        for _ in read_chunk(one.connect, one.split(), mode="replay", batch_bytes=1000):
+            for (number,) in one.server.execute(running):
+                one.server.execute(f"KILL {number}")
+
+    with pytest.raises(Unavailable):
+        read_and_kill()
+
+
 # --- what makes a chunk void ------------------------------------------------------------------------------------------
 
 
