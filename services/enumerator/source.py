@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from common import mysql
-from common.config import PipelineConfig, Point
-from common.errors import ConfigError, CutlineError, SourceLost, Unavailable
+from common.config import PipelineConfig
+from common.errors import CutlineError, SourceLost, Unavailable
 from common.machine import Effect, Event
-from common.positions import FilePosition, High, Low, Position
+from common.positions import High, Low
 from services.enumerator.machine import (
     BoundFound,
     DescribeTable,
@@ -29,13 +29,6 @@ from services.enumerator.splitter import KeyRange
 
 PAUSE_SECONDS = (0.5, 10.0)
 log = logging.getLogger("cutline.enumerator")
-
-
-def source_of(config: PipelineConfig) -> mysql.Source:
-    """Where the pipeline's server is; reads the password now, and it is kept nowhere else."""
-    return mysql.Source(
-        host=config.source.host, port=config.source.port, user=config.source.user, password=config.source.password()
-    )
 
 
 class SourceReader:
@@ -77,7 +70,7 @@ class SourceReader:
         with self._lock:
             try:
                 if self._connection is None:
-                    self._connection = mysql.connect(source_of(self.config))
+                    self._connection = mysql.connect(mysql.Source.of(self.config.source))
                     self._server = mysql.server(self._connection)
                 assert self._server is not None
                 return self._ask(self._connection, self._server, question)
@@ -121,20 +114,9 @@ class SourceReader:
 
     def _start(self, connection: mysql.Connection, server: mysql.Server) -> tuple[Low, High] | None:
         """Where the stream begins if there is no snapshot."""
-        start = self.config.start
-        if start in ("initial", "snapshot-only"):
+        place = mysql.start_position(connection, server, self.config.start)
+        if place is None:
             return None
-        if start == "latest":
-            place = mysql.current_position(connection, server)
-        elif start == "earliest":
-            place = mysql.first_position(connection, server)
-        elif isinstance(start, Point) and start.file is not None and start.position is not None:
-            place = mysql.position_at(connection, server, FilePosition(start.file, start.position))
-        elif isinstance(start, Point) and start.gtid is not None:
-            first = mysql.first_position(connection, server)
-            place = Position(server=server.identity, file=first.file, offset=first.offset, gtids=start.gtid)
-        else:
-            raise ConfigError("start: {timestamp:} is not built yet; give a file and position, or a GTID set")
         low = Low(server=place.server, file=place.file, offset=place.offset, gtids=place.gtids)
         return low, High(server=place.server, file=place.file, offset=place.offset)
 

@@ -21,7 +21,6 @@ from common.errors import NextGeneration, ProtocolError, SourceLost, Unavailable
 from common.machine import Effect, Event, PartStored, SavePart, Send
 from common.messages import Records, SnapshotSplit
 from common.store import PipelineStore, Store, file_name
-from services.enumerator.source import source_of
 from services.reader import binlog
 from services.reader.chunk import ChunkEnd, read_chunk
 from services.reader.machine import (
@@ -129,7 +128,7 @@ class Member:
 
     def connect(self) -> mysql.Connection:
         """A connection to the source; the password is read each time and kept nowhere."""
-        return mysql.connect(source_of(self.config))
+        return mysql.connect(mysql.Source.of(self.config.source))
 
     # --- chunks ---
 
