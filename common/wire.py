@@ -58,12 +58,24 @@ async def answered(what: str) -> AsyncIterator[None]:
     """
     try:
         yield
+        _heed_cancel()
     except (AuthenticationError, AuthorizationError) as error:
         raise ConfigError(
             f"Redis refused to {what} ({error}); put the right user and password into CUTLINE_REDIS_URL"
         ) from error
     except (RedisError, OSError, TimeoutError) as error:
         raise Unavailable(f"Redis did not answer when asked to {what}: {_words(error)}") from error
+
+
+def _heed_cancel() -> None:
+    """Raise CancelledError if this task was cancelled and nobody has heard it.
+
+    redis-py sends by `asyncio.wait_for`, which before Python 3.12 swallows a cancel that comes just as the bytes are
+    out. An epoch that ends waits for its tasks: one that missed its cancel would hold it for ever.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 class Wire:
@@ -99,7 +111,8 @@ class Wire:
                         answers.append(await connection.read_response(disable_decoding=True, timeout=math.inf))
                     except ResponseError as error:
                         answers.append(error)
-                return answers
+            _heed_cancel()
+            return answers
         except (AuthenticationError, AuthorizationError) as error:
             await self.close()
             raise ConfigError(

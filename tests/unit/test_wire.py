@@ -1,0 +1,83 @@
+"""A cancel that redis-py swallows while it sends (`asyncio.wait_for` before Python 3.12) still ends the task."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from common.wire import Wire, answered
+
+
+class SwallowingConnection:
+    """Sends as redis-py does when the bytes go out at the moment of the cancel: as if nothing had happened."""
+
+    def __init__(self) -> None:
+        self.sending = asyncio.Event()
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        self.sending.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return
+
+    async def read_response(self, **_: Any) -> bytes:
+        return b"OK"
+
+    async def disconnect(self, nowait: bool = False) -> None:
+        pass
+
+
+class Pool:
+    def __init__(self) -> None:
+        self.connection_kwargs = {"socket_timeout": 60.0}
+        self.connection = SwallowingConnection()
+
+    async def get_connection(self) -> SwallowingConnection:
+        return self.connection
+
+    async def release(self, connection: SwallowingConnection) -> None:
+        pass
+
+
+async def cancelled_while_sending(work: Any, connection: SwallowingConnection) -> None:
+    task = asyncio.create_task(work)
+    await connection.sending.wait()
+    task.cancel()
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_pump_that_is_cancelled_while_it_sends_ends() -> None:
+    pool = Pool()
+    wire = Wire(SimpleNamespace(connection_pool=pool))  # type: ignore[arg-type]
+
+    async def pump() -> None:
+        while True:
+            await wire.exchange([(b"PING",)])
+
+    await cancelled_while_sending(pump(), pool.connection)
+
+
+async def test_a_status_loop_that_is_cancelled_while_it_sends_ends() -> None:
+    connection = SwallowingConnection()
+
+    async def show() -> None:
+        while True:
+            async with answered("write a status"):
+                await connection.send_packed_command(b"HSET")
+
+    await cancelled_while_sending(show(), connection)
+
+
+async def test_an_exchange_that_nobody_cancelled_answers() -> None:
+    pool = Pool()
+
+    async def sent(command: Any, check_health: bool = True) -> None:
+        return None
+
+    pool.connection.send_packed_command = sent  # type: ignore[method-assign]
+    wire = Wire(SimpleNamespace(connection_pool=pool))  # type: ignore[arg-type]
+    assert await wire.exchange([(b"PING",), (b"PING",)]) == [b"OK", b"OK"]
