@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import json
+import os
 import random
 import struct
 import sys
@@ -37,6 +38,8 @@ from tests.servers import Database
 ROWS = Path(compiled.__file__).with_name("rows.py")
 TABLE_MAP = 19
 ROW_EVENTS = (23, 24, 25, 30, 31, 32)
+EXAMPLES = int(os.environ.get("CUTLINE_TYPES_EXAMPLES", "40"))
+"""How many generated tables a server is asked for."""
 
 
 def _interpreted() -> ModuleType:
@@ -792,7 +795,7 @@ def tables(draw: st.DrawFn) -> tuple[list[str], list[list[Any]]]:
 
 def test_generated_tables_read_the_same_in_all_ways(source: Database, database: str) -> None:
     @settings(
-        max_examples=60,
+        max_examples=EXAMPLES,
         deadline=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
