@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from common.errors import CutlineError, ProtocolError, Unavailable
 from common.schema import TableSchema
 from common.store import PipelineStore
 from spark_writer.chain import Batch, Chain, Entry, Work, follow, next_batch, publication, shown
-from spark_writer.maintenance import compact, drop_branches, expire
+from spark_writer.maintenance import TIER, compact, drop_branches, expire
 from spark_writer.publications import Publications
 from spark_writer.staged import Staged, adopt, reduce, write_live
 from spark_writer.tables import Change, Lake, LakeTable, Layout
@@ -34,6 +34,8 @@ from spark_writer.tables import Change, Lake, LakeTable, Layout
 logger = logging.getLogger("cutline.spark_writer")
 EXPIRE_SECONDS = 600.0
 GRACE_SECONDS = 3600.0
+COMPACTION_REST = 4.0
+"""Seconds of rest after each second of compaction."""
 Clock = Callable[[], float]
 
 
@@ -109,9 +111,9 @@ class Incarnation:
             for table, said in (self.published["tables"] if self.published else {}).items()
             if said["work"] is not None
         }
-        self._viewed = False
+        self.view: Future[None] | None = None
         self._layouts: dict[str, Layout] = {}
-        self._expired_at = clock()
+        self._expired_at = self._compact_at = clock()
         self._shown: Mapping[str, Any] | None = None
         reached("claimed")
         if self.published is not None:
@@ -145,9 +147,8 @@ class Incarnation:
         record = self.published
         if record is None or int(record["n"]) != self.applied:
             return
-        if not self._viewed:
-            self._viewed = True
-            self._pool.submit(self._make_view)
+        if self.view is None:
+            self.view = self._pool.submit(self._make_view)
         now = self._clock()
         if now - self._expired_at >= EXPIRE_SECONDS:
             # Before compaction: the branch's heads are still what the publication names.
@@ -156,20 +157,28 @@ class Incarnation:
             if oldest is not None:
                 self._expire(record, oldest, int((now - GRACE_SECONDS) * 1000))
                 self._pool.submit(self._sweep, int(oldest["n"]))
-        written = [table_id for table_id in self._layouts if self.work[table_id].branch == self.branch]
-        summary = {"cutline.checkpoint": str(self.applied), "cutline.w": str(self.w)}
+        if now >= self._compact_at:
+            # With entries waiting, only where files have become very many.
+            self._compact(TIER if self._store.last_slot() == self._last_slot else TIER * TIER)
+            self._compact_at = now + COMPACTION_REST * (self._clock() - now)
 
-        def compacted(table_id: str) -> int:
-            return compact(
+    def _compact(self, least: int) -> None:
+        """Do one round of compaction, of the first table where one is worth it."""
+        for table_id, layout in self._layouts.items():
+            work = self.work[table_id]
+            if work.branch != self.branch:
+                continue
+            head = compact(
                 self._table(table_id),
                 branch=self.branch,
-                head=self.work[table_id].snapshot_id,
-                layout=self._layouts[table_id],
-                summary=summary,
+                head=work.snapshot_id,
+                layout=layout,
+                summary={"cutline.checkpoint": str(self.applied), "cutline.w": str(self.w)},
+                least=least,
             )
-
-        for table_id, head in self._each(written, compacted):
-            self.work[table_id] = replace(self.work[table_id], snapshot_id=head)
+            if head != work.snapshot_id:
+                self.work[table_id] = replace(work, snapshot_id=head)
+                return
 
     def _make_view(self) -> None:
         self._lake.activate()
@@ -248,9 +257,20 @@ class Incarnation:
     def _apply(self, batch: Batch) -> None:
         work = [one for one in table_work(batch) if self._needed(one)]
         summary = {"cutline.checkpoint": str(batch.last), "cutline.w": str(self.w)}
+        began = time.monotonic()
         self._reached("applying")
         for one, made in self._each(work, lambda one: self._apply_table(one, summary)):
             self.work[one.table_id] = made
+        rows = sum(staged.record["rows"] for one in work for staged in (*one.chunks, *one.changes))
+        logger.info(
+            "%s: applied %d to %d: %d rows of %d tables in %.2f s",
+            self._store.name,
+            batch.entries[0]["slot"],
+            batch.last,
+            rows,
+            len(work),
+            time.monotonic() - began,
+        )
         self._reached("applied")
 
     def _needed(self, one: TableWork) -> bool:
@@ -373,6 +393,7 @@ class Incarnation:
         if not all(moved for _, moved in done):
             raise Unavailable(f"main was moved by a newer Spark writer than {self.w}; starting again")
         self._shown = record
+        logger.info("%s: published %d, %d tables moved", self._store.name, n, len(done))
 
 
 class PipelineApplier:

@@ -24,7 +24,7 @@ from common.errors import ProtocolError
 
 Entry = Mapping[str, Any]
 """The body of a journal entry, of an epoch or of a checkpoint."""
-BATCH_ROWS = 2_000_000
+BATCH_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,19 +24,23 @@ from spark_writer.staged import write_rows
 from spark_writer.tables import LakeTable, Layout, answered, default_value
 
 TIER = 8
-LARGE_BYTES = 256 << 20
-ROUND_BYTES = 512 << 20
+SMALL_BYTES = 16 << 20
+ROUND_BYTES = 64 << 20
 _STAGING = re.compile(r"staging_(\d+)")
 
 
-def worth_compacting(files: Collection[DataFile], dead_rows: Callable[[DataFile], int]) -> list[DataFile]:
-    """Choose files to merge into one: the fullest tier, if of at least `TIER` small files, else those half dead."""
+def worth_compacting(
+    files: Collection[DataFile], dead_rows: Callable[[DataFile], int], least: int = TIER
+) -> list[DataFile]:
+    """Choose files to merge into one: of the fullest tier, if it has at least `least` small files, else of those half
+    dead; about `ROUND_BYTES` of them.
+    """
     tiers: dict[int, list[DataFile]] = {}
     for file in files:
-        if file.size < LARGE_BYTES // TIER:
+        if file.size < SMALL_BYTES:
             tiers.setdefault(int(math.log(max(file.size, 1), TIER)), []).append(file)
     fullest = max(tiers.values(), key=len, default=[])
-    chosen = fullest if len(fullest) >= TIER else [file for file in files if 2 * dead_rows(file) > file.rows]
+    chosen = fullest if len(fullest) >= least else [file for file in files if 2 * dead_rows(file) > file.rows]
     total = 0
     within: list[DataFile] = []
     for file in sorted(chosen, key=lambda one: one.size):
@@ -47,10 +51,12 @@ def worth_compacting(files: Collection[DataFile], dead_rows: Callable[[DataFile]
     return within
 
 
-def compact(table: LakeTable, *, branch: str, head: int, layout: Layout, summary: dict[str, str]) -> int:
+def compact(
+    table: LakeTable, *, branch: str, head: int, layout: Layout, summary: dict[str, str], least: int = TIER
+) -> int:
     """Do one round of compaction on `branch`, if it is worth it; return the branch's head after it."""
     contents = table.contents(head)
-    chosen = worth_compacting(contents.files.values(), table.dead_rows)
+    chosen = worth_compacting(contents.files.values(), table.dead_rows, least)
     if not chosen:
         return head
     rows = (living for file in chosen for living in _living(file, table.dead(file), layout))

@@ -634,6 +634,7 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Many small publications with upkeep after each. 2. Another incarnation, and upkeep that expires all it may."""
+    monkeypatch.setattr(apply, "COMPACTION_REST", 0.0)
     journal = bench.journal
     journal.table(T)
     journal.table(U, phase="snapshot")
@@ -795,7 +796,8 @@ def test_the_lake_accounts_for_every_table_at_every_publication(bench: Bench) ->
     last = journal.checkpoint()
     bench.apply(incarnation)
     incarnation.tend()
-    incarnation.close()
+    assert incarnation.view is not None
+    incarnation.view.result(240)
     records = {one.n: one.body for one in journal.store.publications()}
     written = bench.session.sql("SELECT * FROM lake._cutline.publications").toArrow().to_pylist()
     assert {row["table"] for row in written if row["checkpoint"] == last} == {None, T.table_id}
