@@ -145,7 +145,7 @@ class Pipeline:
             "tables": tables,
             "checkpoint": {
                 "number": leader.base,
-                "completed_at": leader.last_checkpoint_at,
+                "completed_at": leader.completed_at,
                 "in_flight": leader.in_flight[0] if leader.in_flight else None,
             },
             "waiting_for": waiting,

@@ -28,6 +28,7 @@ from services.enumerator.machine import Began, Enumerator, Plan, WriteCheckpoint
 GATHER_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
 KEPT_SECONDS = 3600.0
+SOON_SECONDS = 1.0
 MAX_HALTS = 2
 
 
@@ -162,7 +163,8 @@ class Leader:
         self.requests: list[str] = []
         self._answered: set[str] = set()
         self._ending = False
-        self.last_checkpoint_at = 0.0
+        self.started_at = 0.0  # of the newest checkpoint, or of the epoch
+        self.completed_at = 0.0
         self.last_kept_at: float | None = None
         self.in_flight: tuple[int, str | None] | None = None  # slot, request
         self._wanted: str | None = None  # nonce of the entry that we wait to see in the journal
@@ -306,7 +308,7 @@ class Leader:
             if self.in_flight[1] is not None:
                 self._answered.add(self.in_flight[1])
             self.tail, self.base, self.in_flight, self.halts = slot, slot, None, 0
-            self.last_checkpoint_at = now
+            self.completed_at = now
             if self._rescale:
                 return self._again("services have come that the plan lacks")
             return self._checkpoint(now)
@@ -326,7 +328,7 @@ class Leader:
         )
         self.enumerator = Enumerator(plan) if part is None else Enumerator.restored(plan, part)
         self.process = Process(self.enumerator, inbound=readers, outbound=readers, initiator=True, after=epoch)
-        self.state, self.last_checkpoint_at = "leading", now
+        self.state, self.started_at = "leading", now
         return self.process.handle(Began(), now)
 
     # --- checkpoints ---
@@ -335,7 +337,10 @@ class Leader:
         """Start the next checkpoint if none is in flight and it is time, or somebody waits for one."""
         if self.state != "leading" or self.in_flight is not None or self.process is None or self.enumerator is None:
             return []
-        due = not self._ending and now - self.last_checkpoint_at >= self.orders.interval_seconds
+        interval = self.orders.interval_seconds
+        if self.enumerator.turned_live:  # somebody waits to see the table
+            interval = min(interval, SOON_SECONDS)
+        due = not self._ending and now - self.started_at >= interval
         if not (due or self.requests or self._rescale):
             return []
         request = self.requests.pop(0) if self.requests else None
@@ -344,7 +349,7 @@ class Leader:
         if kept:
             self.last_kept_at = now
         slot = self.tail + 1
-        self.in_flight = (slot, request)
+        self.in_flight, self.started_at = (slot, request), now
         self.enumerator.begin(slot, kept, now)
         return self.process.start(slot, kept, now)
 

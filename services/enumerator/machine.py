@@ -231,6 +231,7 @@ class Enumerator:
         self.stream_stopped = False
         self.free = dict.fromkeys(plan.readers, 0)
         self.taking_back: set[str] = set()
+        self.turned_live = False  # a table has, since the newest checkpoint began
         self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
         self.stream_status: dict[str, Any] = {}  # where the incremental split was at the last part, for the status
@@ -375,7 +376,7 @@ class Enumerator:
             return []  # of a generation that is over
         if report.state != "live":
             return self._failed(report.table_id, report.generation, report.cause or "", report.state == "restart")
-        table.phase, table.cause = LIVE, None
+        table.phase, table.cause, self.turned_live = LIVE, None, True
         over = all(t.phase in (LIVE, QUARANTINED) for t in self.tables.values())
         if self.plan.snapshot_only and over and not self.stream_stopped:
             self.stream_stopped = True
@@ -420,9 +421,8 @@ class Enumerator:
             return []
         del self.out[failed.split_id]
         failures = self.failures[failed.split_id] = self.failures.get(failed.split_id, 0) + 1
-        if (
-            failed.retry and failures < MAX_ATTEMPTS
-        ):  # restores count up attempts too, and say nothing against the chunk
+        # attempts don't tell: restores count them up too, and say nothing against the chunk
+        if failed.retry and failures < MAX_ATTEMPTS:
             self.todo.appendleft(dataclasses.replace(held[0], attempt=failed.attempt + 1))
             return []
         return self._failed(failed.table_id, failed.generation, failed.cause, failed.restart)
@@ -488,6 +488,7 @@ class Enumerator:
     def begin(self, checkpoint: int, kept: bool, now: float) -> None:
         """Collect for `checkpoint` from here on. Called just before `Process.start`."""
         self.collecting = Collecting(checkpoint=checkpoint, kept=kept, started_at=now)
+        self.turned_live = False
 
     def cut(
         self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
@@ -533,6 +534,9 @@ class Enumerator:
         stream = collecting.stream
         staged, schemas, tables = [], {}, {}
         for file in collecting.staged:
+            table = at_cut.tables[file["table"]]
+            if table.generation != file["generation"] or table.phase == QUARANTINED:
+                continue  # nobody will ask for them again
             if file["kind"] == "chunk":
                 _, _, attempt = file["split"].rpartition("#")
                 if at_cut.accepted.get(file["split"].removesuffix(f"#{attempt}")) != int(attempt):
