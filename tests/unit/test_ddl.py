@@ -239,7 +239,8 @@ def test_statements_over_several_tables_touch_each() -> None:
         [
             "create /* gh-ost */ table `shop`.`_orders_gho` like `shop`.`orders`",
             "alter /* gh-ost */ table `shop`.`_orders_gho` add column c int",
-            "rename /* gh-ost */ table `shop`.`orders` to `shop`.`_orders_del`, `shop`.`_orders_gho` to `shop`.`orders`",
+            "rename /* gh-ost */ table `shop`.`orders` to `shop`.`_orders_del`,"
+            " `shop`.`_orders_gho` to `shop`.`orders`",
         ],
         # pt-online-schema-change
         [
