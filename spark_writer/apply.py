@@ -52,13 +52,15 @@ class TableWork:
 
 
 def table_work(batch: Batch) -> list[TableWork]:
-    """Sort a batch's files by table; tables that have no schema yet are left out."""
+    """Sort a batch's files by table; tables that have nothing to hold yet are left out."""
     found: dict[str, TableWork] = {}
     schemas: dict[str, TableSchema] = {}
     for entry in batch.entries:
         schemas |= {name: TableSchema.from_json(body) for name, body in entry["schemas"].items()}
     for table_id, said in batch.entries[-1]["tables"].items():
-        if said["schema"] is not None:
+        rows = any(record["table"] == table_id for entry in batch.entries for record in entry["staged"])
+        # A table that stands still may be of a kind that the lake can't hold: that is why it stands still.
+        if said["schema"] is not None and (rows or said["phase"] not in ("waiting", "quarantined", "paused")):
             found[table_id] = TableWork(
                 table_id=table_id, generation=said["generation"], schema=schemas[said["schema"]]
             )
@@ -96,6 +98,7 @@ class Incarnation:
         self._pool = ThreadPoolExecutor(
             max_workers=threads or max(2, min(8, os.cpu_count() or 2)), thread_name_prefix="cutline-table"
         )
+        self._files = ThreadPoolExecutor(max_workers=4, thread_name_prefix="cutline-file")
         self._entries: dict[int, Entry] = {}
         self.w = store.claim()
         self.branch = f"staging_{self.w}"
@@ -121,7 +124,8 @@ class Incarnation:
 
     def close(self) -> None:
         """Stop the threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._files):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def step(self) -> bool:
         """Apply and publish what there is to do next; False if there was nothing. Raises Unavailable to start again."""
@@ -294,7 +298,9 @@ class Incarnation:
             raise ProtocolError(f"snapshot {head} of {one.table_id} has expired, though its publication is the newest")
         fresh = done is None or done.generation != one.generation
         truncated = one.truncated_at is not None
-        chunks = [] if truncated else [adopt(self._store, staged, table, layout) for staged in one.chunks]
+        chunks = []
+        if not truncated:
+            chunks = list(self._files.map(lambda staged: adopt(self._store, staged, table, layout), one.chunks))
         changes = [
             staged for staged in one.changes if not truncated or staged.record["seq_max"] > (one.truncated_at or 0)
         ]

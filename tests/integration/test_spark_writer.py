@@ -168,7 +168,8 @@ class Journal:
         assert self.store.put_entry(n, entry)
         self.staged = []
         self.at[n] = {
-            table: (tuple(self.of(table).arrow.names), list(model.values())) for table, model in self.models.items()
+            table: (tuple(column.name for column in self.of(table).columns), list(model.values()))
+            for table, model in self.models.items()
         }
         return n
 
@@ -299,6 +300,26 @@ def test_several_checkpoints_are_applied_at_once_but_a_kept_cut_stands_alone(ben
     busy_history(bench.journal, seed=1, checkpoints=8)
     bench.apply()
     assert 2 <= bench.agree() < 10
+
+
+def test_a_table_that_stands_still_keeps_nobody_waiting(bench: Bench) -> None:
+    """One of a type that the lake can't hold, quarantined from the start; one quarantined while it was live."""
+    journal = bench.journal
+    odd = schema("shop.odd", ("id",), id="int", what="mystery")
+    journal.table(odd, phase="quarantined")
+    journal.table(T)
+    journal.chunk(T, [order(1)])
+    first = journal.checkpoint()
+    incarnation = bench.apply()
+    journal.change(T, ("+U", order(1, "before the fault")))
+    journal.table(T, phase="quarantined")
+    journal.table(U)
+    journal.checkpoint()
+    bench.apply(incarnation)
+    tables = journal.store.publications()[-1].body["tables"]
+    assert tables[odd.table_id]["work"] is tables[odd.table_id]["main"] is None
+    assert tables[T.table_id]["main"]["position"]["offset"] == first * 100
+    assert same(bench.rows(T.table_id), journal.at[first][T.table_id])
 
 
 def test_a_table_that_is_empty_at_the_source_is_an_empty_table_in_the_lake(bench: Bench) -> None:
