@@ -36,7 +36,7 @@ import struct
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,7 +65,7 @@ from services.reader.binlog_events import (
     Plan,
 )
 from services.reader.rows import EventDecoder, Place, TableMap
-from services.reader.watermark import ChunkHighs, Locate
+from services.reader.watermark import ChunkHighs, Key, Locate
 
 _QUERY, _STOP, _ROTATE, _XID, _FORMAT, _TABLE_MAP, _INCIDENT = 2, 3, 4, 16, 15, 19, 26
 _EXECUTE_LOAD, _HEARTBEAT, _PARTIAL_ROWS, _XA_PREPARE, _PAYLOAD, _HEARTBEAT_2, _GTID_TAGGED = 18, 27, 39, 38, 40, 41, 42
@@ -174,7 +174,7 @@ class BinlogCursor:
     """Reads one source's binlog; owns one dump connection. Synchronous; one thread at a time.
 
     `connect` opens a connection as common/mysql.py does. `server_id` must be unlike that of every other replica of
-    the source (the server ends the older of two). `locate` places text keys for `exact`.
+    the source (the server ends the older of two).
     """
 
     def __init__(
@@ -183,12 +183,11 @@ class BinlogCursor:
         *,
         server_id: int,
         heartbeat_seconds: float = 1.0,
-        locate: Callable[[TableSchema], Locate] | None = None,
     ) -> None:
         self._connect, self._server_id, self._heartbeat = connect, server_id, heartbeat_seconds
-        self._locate = locate
         self._silence = max(10.0, 5 * heartbeat_seconds)
         self._connection: Connection | None = None
+        self._asking: Connection | None = None
         self._socket: Any = None
         self._frames: Frames | None = None
         self._server: mysql.Server | None = None
@@ -254,9 +253,11 @@ class BinlogCursor:
         self._decoders.clear()
         self._prepared.clear()
         self._replay = self._open_xa = None
-        if connection is not None:
-            with suppress(Exception):
-                connection._force_close()  # type: ignore[attr-defined]
+        asking, self._asking = self._asking, None
+        for each in (connection, asking):
+            if each is not None:
+                with suppress(Exception):
+                    each._force_close()  # type: ignore[attr-defined]
 
     def _read(
         self,
@@ -383,12 +384,22 @@ class BinlogCursor:
         if route is None or route.chunks is None or server is None:
             return batch
         try:
-            locate = self._locate(route.schema) if self._locate is not None else None
-            kept = route.chunks.kept(pa.Table.from_batches([batch]), server=server.identity, locate=locate)
+            changes = pa.Table.from_batches([batch])
+            kept = route.chunks.kept(changes, server=server.identity, locate=self._locate(route.schema))
         except SourceLost as error:
             self._fault(table_id, error.cause, restart=True)
             return None
         return batch.filter(kept)
+
+    def _locate(self, schema: TableSchema) -> Locate:
+        """Where text keys belong, as MySQL compares them: asked on a connection that is opened when it is needed."""
+
+        def ask(bounds: Sequence[Key], keys: Sequence[Key]) -> Sequence[int]:
+            if self._asking is None:
+                self._asking = self._connect()
+            return mysql.locate(self._asking, schema, bounds, keys)
+
+        return ask
 
     # ---- positions ----
 
@@ -673,7 +684,7 @@ class BinlogCursor:
             if not frames.tx_skip and frames.event_end > frames.discard_to:
                 frames.open_payload(_payload(body))
             elif frames.tx_open:
-                return frames.end_transaction()
+                return int(frames.end_transaction())
         elif kind == _XA_PREPARE:
             return self._xa_prepare(frames, body)
         elif kind in _ROWS_COMPRESSED:
@@ -800,7 +811,7 @@ class BinlogCursor:
         """A statement: the frame of a transaction, or XA's, or DDL, or DML as a statement."""
         db, text = _statement(kind, body)
         if not frames.tx_open:
-            frames.start_transaction(None, frames.event_start, frames.timestamp * 1_000_000)
+            frames.start_anonymous(frames.event_start, frames.timestamp * 1_000_000)
         word = text[:12].upper()
         if word == "BEGIN":
             frames.tx_begun = True
@@ -827,7 +838,7 @@ class BinlogCursor:
         if frames.event_inner:
             frames.close_payload()
             return GO
-        return frames.end_transaction()
+        return int(frames.end_transaction())
 
     def _undone(self, frames: Frames, what: str) -> None:
         """Rows that were given out already did not come to stay."""
@@ -897,6 +908,7 @@ class BinlogCursor:
         }
 
     def _truncated(self, frames: Frames, route: Route) -> None:
+        frames.tell_place()
         frames.place.pos = frames.event_start
         for key, decoder in self._decoders.items():
             if key[:3] == (route.table_id, route.generation, route.schema.hash) and not decoder.faults:
@@ -1115,7 +1127,7 @@ class _Scan:
             elif kind in (_QUERY, _QUERY_COMPRESSED):
                 text = _statement(kind, body)[1]
                 if not frames.tx_open:
-                    frames.start_transaction(None, frames.event_start, 0)
+                    frames.start_anonymous(frames.event_start, 0)
                 yield _QUERY, body, frames
                 if text[:8].upper() in ("XA START", "XA BEGIN"):
                     frames.tx_begun = frames.hold = True

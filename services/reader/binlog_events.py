@@ -46,6 +46,15 @@ from services.reader.rows import PartialImage, Place
 GO, NEED, EVENT, FULL, ENDED, FAULT, SAID, FULL_TAKEN = range(8)
 INSIDE_BITS = 28
 """A position's `rows` is (row events taken whole << INSIDE_BITS) + row changes taken of the next one."""
+_GO = cython.declare(cython.int, 0)  # the same in C
+_NEED = cython.declare(cython.int, 1)
+_EVENT = cython.declare(cython.int, 2)
+_FULL = cython.declare(cython.int, 3)
+_ENDED = cython.declare(cython.int, 4)
+_FAULT = cython.declare(cython.int, 5)
+_SAID = cython.declare(cython.int, 6)
+_FULL_TAKEN = cython.declare(cython.int, 7)
+_INSIDE = cython.declare(cython.int, 28)
 COMPILED: bool = cython.compiled
 """Whether this module runs as C."""
 
@@ -62,10 +71,11 @@ def _crc_tables() -> cython.void:
         i: cython.int
         k: cython.int
         c: cython.uint
+        polynomial: cython.uint = 0xEDB88320
         for i in range(256):
             c = i
             for _ in range(8):
-                c = (c >> 1) ^ (0xEDB88320 if c & 1 else 0)
+                c = (c >> 1) ^ (polynomial if c & 1 else cython.cast(cython.uint, 0))
             _crc_table[i] = c
         for i in range(256):
             for k in range(1, 8):
@@ -133,7 +143,7 @@ def _crc(p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cy
         while at < end:
             c = (c >> 8) ^ _crc_table[(c ^ p[at]) & 255]
             at += 1
-        return c ^ 0xFFFFFFFF
+        return ~c  # (as a number that Python has no hand in)
     else:
         return zlib.crc32(memoryview(p)[at:end])
 
@@ -198,6 +208,8 @@ class Frames:
     _prefix_bytes: bytes
     _last_id: cython.longlong
     _last_plan: Plan
+    _seq: cython.longlong  # `place.seq` after the last row event
+    _told: cython.bint  # whether `place` knows the transaction at hand
     _row_before: cython.longlong  # rows of the transaction before the event at hand
     _checked: cython.bint  # the event at hand has had its checksum verified
     _size: cython.longlong  # of the event at hand
@@ -215,7 +227,6 @@ class Frames:
     tx_number = cython.declare(cython.longlong, visibility="public")
     tx_flags = cython.declare(cython.int, visibility="public")
     tx_ts = cython.declare(cython.longlong, visibility="public")
-    tx_gtid = cython.declare(object, visibility="public")
     ordinal = cython.declare(cython.longlong, visibility="public")
     row_from = cython.declare(cython.longlong, visibility="public")
     resume = cython.declare(cython.longlong, visibility="public")
@@ -266,14 +277,14 @@ class Frames:
         self._payload_end = 0
         self._closing = self._checked = False
         self._prefix_bytes = b""
-        self._row_before = 0
+        self._row_before = self._seq = 0
         self._last_id, self._last_plan = -1, Plan("", b"")
         self.plans = {}
         self.checksum = False
         self.file, self.pos, self.discard_to = "", 4, 0
         self.tx_open = self.tx_begun = self.tx_skip = self.delivered = self.hold = False
         self.tx_start = self.tx_number = self.tx_flags = self.tx_ts = 0
-        self.tx_gtid = None
+        self._told = False
         self.ordinal = self.row_from = self.resume = 0
         self.timestamp = 0
         self.gtid_prefix, self.gtid_number = "", 0
@@ -328,7 +339,7 @@ class Frames:
         self.max_rows = max_rows * 8 if at_boundary else max_rows
         self.max_bytes = max_bytes * 8 if at_boundary else max_bytes
         self.bytes_taken = 0
-        self.place.seq = 0
+        self.place.seq = self._seq = 0
         self.stop_soon = False
 
     def forget_tables(self) -> None:
@@ -355,11 +366,11 @@ class Frames:
                 code = self._next_inner()
             elif len(self._joined) > 0:
                 code = self._event(self._joined, 0, len(self._joined), False)
-                if code != FULL and code != FAULT:
+                if code != _FULL and code != _FAULT:
                     self._joined = bytearray()
             else:
                 code = self._packet()
-            if code != GO:
+            if code != _GO:
                 return code
 
     @cython.cfunc
@@ -371,10 +382,10 @@ class Frames:
         n: cython.Py_ssize_t
         code: cython.int
         if have < 4:
-            return NEED
+            return _NEED
         n = p[at] | (cython.cast(cython.Py_ssize_t, p[at + 1]) << 8) | (cython.cast(cython.Py_ssize_t, p[at + 2]) << 16)
         if have < 4 + n:
-            return NEED
+            return _NEED
         if p[at + 3] != self._number:
             raise ValueError(f"packet {p[at + 3]} came where {self._number} was due")
         if n == 0xFFFFFF or self._long is not None:
@@ -385,10 +396,10 @@ class Frames:
             if p[at + 4] < 0xFE:
                 raise ValueError(f"a packet of status {p[at + 4]} came")
             self.event_body = _bytes(p, at + 4, at + 4 + n)
-            code = SAID
+            code = _SAID
         else:
             code = self._event(self._raw, at + 5, n - 1, False)
-        if code != FULL and code != FAULT:
+        if code != _FULL and code != _FAULT:
             self._head = at + 4 + n
             self._number = (self._number + 1) & 255
         return code
@@ -417,7 +428,7 @@ class Frames:
                 return self._oversized(joined, size)
             del joined[:1]
             self._joined = joined
-        return GO
+        return _GO
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -430,7 +441,7 @@ class Frames:
         if 20 <= self.event_type <= 32 or 166 <= self.event_type <= 171:
             self.ordinal += 1
         self.event_type = -self.event_type
-        return EVENT
+        return _EVENT
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -454,7 +465,7 @@ class Frames:
             if more:
                 self._inner = self._inner[self._inner_head : self._inner_tail] + more
                 self._inner_head, self._inner_tail = 0, len(self._inner)
-                return GO
+                return _GO
             if have:
                 raise ValueError(f"a transaction payload ends inside an event ({have} bytes of {size})")
             self._stream, self._inner = None, bytearray()
@@ -462,9 +473,9 @@ class Frames:
             if self._closing:
                 self._closing = False
                 return self.end_transaction()
-            return GO
+            return _GO
         code = self._event(self._inner, self._inner_head, size, True)
-        if code != FULL and code != FAULT:
+        if code != _FULL and code != _FAULT:
             self._inner_head += size
         return code
 
@@ -510,7 +521,7 @@ class Frames:
                 self.event_type, self.event_inner = kind, inner
                 self.event_flags = _u16(p, at + 17)
                 self.timestamp = _u32(p, at)
-                return EVENT
+                return _EVENT
             if self.checksum and not inner:
                 if size < 23:
                     raise ValueError(f"an event of {size} bytes came")
@@ -521,13 +532,13 @@ class Frames:
         if self.checksum and not inner:
             end -= 4
         if self.event_end <= self.discard_to and not inner and kind != 40 and kind != 35 and kind != 163:
-            return GO
+            return _GO
         if 23 <= kind <= 25 or 30 <= kind <= 32:
             if end - body < 8:
                 raise ValueError(f"a row event of {size} bytes came")
             if self.tx_skip:
                 self.ordinal += 1
-                return GO
+                return _GO
             if self.hold:
                 return self._hand_over(p, at, body, end, kind, inner)
             table = _u48(p, body)
@@ -537,54 +548,54 @@ class Frames:
                 found = self.plans.get(table)
                 if found is None:
                     if table == 0xFFFFFF:  # a statement's end without rows
-                        return GO
+                        return _GO
                     raise ValueError(f"a row event names table {table}, which no table map has described")
                 plan = found
                 self._last_plan = plan
                 self._last_id = table
             if plan.decoder is None:
                 self.ordinal += 1
-                return GO
+                return _GO
             return self._rows(plan, kind, _bytes(p, body, end))
         if kind == 19:
             if end - body < 8:
                 raise ValueError(f"a table map of {size} bytes came")
             if self.tx_skip:
-                return GO
+                return _GO
             if not self.hold:
                 table = _u48(p, body)
                 found = self.plans.get(table)
                 if found is not None:
                     plan = found
                     if plan.body == _bytes(p, body, end):
-                        return GO
+                        return _GO
             return self._hand_over(p, at, body, end, kind, inner)
         if kind == 16:
             if not self.tx_open:
                 raise ValueError("a transaction ends that did not begin")
             if inner:
                 self._closing = True
-                return GO
+                return _GO
             return self.end_transaction()
         if kind == 33 or kind == 34:
             if end - body < 42:
                 raise ValueError(f"a GTID event of {size} bytes came")
             self._gtid(p, body, end, kind, _u32(p, at))
-            return GO
+            return _GO
         if kind == 2:
             if self._is_begin(p, body, end):
                 if not self.tx_open:
-                    self.start_transaction(None, self.event_start, cython.cast(cython.longlong, _u32(p, at)) * 1000000)
+                    self.start_anonymous(self.event_start, cython.cast(cython.longlong, _u32(p, at)) * 1000000)
                 self.tx_begun = True
-                return GO
+                return _GO
             return self._hand_over(p, at, body, end, kind, inner)
         if kind == 162:
             if end - body < 13:
                 raise ValueError(f"a GTID event of {size} bytes came")
             self._maria_gtid(p, at, body)
-            return self._hand_over(p, at, body, end, kind, inner) if self.hold else GO
+            return self._hand_over(p, at, body, end, kind, inner) if self.hold else _GO
         if kind == 29 or kind == 160:  # the statement's text
-            return GO
+            return _GO
         return self._hand_over(p, at, body, end, kind, inner)
 
     @cython.cfunc
@@ -604,7 +615,7 @@ class Frames:
         self.server_id = _u32(p, at + 5)
         self.event_body = _bytes(p, body, end)
         self._checked = False
-        return EVENT
+        return _EVENT
 
     @cython.cfunc
     @cython.exceptval(check=False)
@@ -640,7 +651,7 @@ class Frames:
         if end - body >= 49 and p[body + 25] == 2:
             ts = _u48(p, body + 42) | (cython.cast(cython.longlong, p[body + 48] & 127) << 48)
         if kind == 34:
-            self.start_transaction(None, self.event_start, ts)
+            self.start_anonymous(self.event_start, ts)
             return 0
         sid = _bytes(p, body + 1, body + 17)
         if sid != self._prefix_bytes:
@@ -655,7 +666,7 @@ class Frames:
     @cython.exceptval(-1)
     def _begin_gtid(self, number: cython.longlong, ts: cython.longlong) -> cython.int:
         self.gtid_number = number
-        self.start_transaction(f"{self.gtid_prefix}:{number}", self.event_start, ts)
+        self._start(self.event_start, ts)
         if not (number == self.run_last + 1 and self.run_prefix == self.gtid_prefix):
             self.tx_skip = bool(self._taken(self.gtid_prefix, number))
         return 0
@@ -673,9 +684,7 @@ class Frames:
         number: cython.longlong = _u64(p, body)
         domain: cython.longlong = _u32(p, body + 8)
         self.server_id = server
-        self.start_transaction(
-            f"{domain}-{server}-{number}", self.event_start, cython.cast(cython.longlong, _u32(p, at)) * 1000000
-        )
+        self._start(self.event_start, cython.cast(cython.longlong, _u32(p, at)) * 1000000)
         self.tx_flags = p[body + 12]
         self.gtid_number = number
         self.domain_at_hand = (domain, server, number)
@@ -687,21 +696,42 @@ class Frames:
         self.tx_begun = not self.tx_flags & 1
         return 0
 
-    def start_transaction(self, gtid: object, start: int, ts: int) -> None:
-        """A transaction begins at `start`."""
+    @property
+    def tx_gtid(self) -> str | None:
+        """The GTID of the transaction at hand; None if it has none."""
+        if self.domain_at_hand is not None:
+            domain, server, number = self.domain_at_hand
+            return f"{domain}-{server}-{number}"
+        return f"{self.gtid_prefix}:{self.gtid_number}" if self.gtid_prefix else None
+
+    def tell_place(self) -> None:
+        """Let `place` know the transaction at hand, which it does not before its first row."""
+        if not self._told:
+            self._told = True
+            self.place.transaction(self.tx_gtid, self.tx_ts)
+
+    def start_anonymous(self, start: int, ts: int) -> None:
+        """A transaction without a GTID begins at `start`."""
+        self.gtid_prefix, self._prefix_bytes = "", b""
+        self._start(start, ts)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _start(self, start: cython.longlong, ts: cython.longlong) -> cython.int:
         if self.tx_open:
             raise ValueError("a transaction begins inside another one")
-        self.tx_open, self.tx_begun, self.tx_skip, self.delivered, self.hold = True, False, False, False, False
+        self.tx_open = True
+        self.tx_begun = self.tx_skip = self.delivered = self.hold = self._told = False
         self.tx_start = start
-        self.tx_ts, self.tx_gtid = ts, gtid
+        self.tx_ts = ts
         self.tx_flags = 0
         self.tx_number += 1
         self.ordinal = self.row_from = 0
-        if gtid is None:
-            self.gtid_prefix, self._prefix_bytes = "", b""
-        self.place.transaction(gtid, ts)
+        return 0
 
-    def end_transaction(self) -> int:
+    @cython.ccall
+    @cython.exceptval(-1)
+    def end_transaction(self) -> cython.int:
         """The transaction at hand is over, at `pos`: ENDED if the read is to stop here, else GO."""
         self.tx_open = self.hold = False
         self.ordinal = self.row_from = self.resume = 0
@@ -719,12 +749,12 @@ class Frames:
         self.tx_skip = False
         if (
             self.stop_soon
-            or self.place.seq >= self.soft_rows
+            or self._seq >= self.soft_rows
             or self.bytes_taken >= self.soft_bytes
             or (self.stop_offset >= 0 and self.pos >= self.stop_offset)
         ):
-            return ENDED
-        return GO
+            return _ENDED
+        return _GO
 
     def close_payload(self) -> None:
         """The event at hand ends the transaction, inside a payload: it is over when the payload is."""
@@ -759,42 +789,45 @@ class Frames:
                     plan.wanted = bool(self._judge(plan))
                 if not plan.wanted:
                     self.ordinal += 1
-                    return GO
+                    return _GO
             self.bytes_taken += len(body)
+            if not self._told:
+                self.tell_place()
             self._row_before = self.place.row
         else:
             self.place.row = self._row_before
         decoder = plan.decoder
         self.place.pos = self.event_start
-        budget = self.max_rows - self.place.seq
+        budget = self.max_rows - self._seq
         if self.resume:
             self.delivered = True
-            if self.ordinal < self.resume >> INSIDE_BITS:
+            if self.ordinal < self.resume >> _INSIDE:
                 first = 1 << 62
                 budget = -1
             else:
-                if self.ordinal == self.resume >> INSIDE_BITS:
-                    first = self.resume & ((1 << INSIDE_BITS) - 1)
+                if self.ordinal == self.resume >> _INSIDE:
+                    first = self.resume & ((1 << _INSIDE) - 1)
                 self.resume = 0
         try:
             passed = decoder.rows(kind, body, first, first + budget if budget >= 0 else -1)
         except (ValueError, PartialImage) as error:
             self._checked = True
             self.fault, self.error = plan, error
-            return FAULT
+            return _FAULT
+        self._seq = self.place.seq
         if not decoder.ended:
             self._checked = True
             self.row_from = passed
             self.delivered = True
-            return FULL
+            return _FULL
         self._checked = False
         self.row_from = 0
         self.ordinal += 1
         self.delivered = True
-        if self.place.seq >= self.max_rows or self.bytes_taken >= self.max_bytes:
+        if self._seq >= self.max_rows or self.bytes_taken >= self.max_bytes:
             self.event_type = kind
-            return FULL_TAKEN
-        return GO
+            return _FULL_TAKEN
+        return _GO
 
     def give_rows(self, plan: Plan, event_type: int, body: bytes) -> int:
         """Decode a row event that does not come from the connection as it is (inflated, or of a prepared

@@ -14,8 +14,10 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 
 from common import mysql as seam
 from common.errors import SourceLost, Unavailable
+from common.messages import CompletedSplit
 from common.positions import High, Low, Position
 from services.reader.binlog import BinlogCursor, Changes, Route, TableFault
+from services.reader.watermark import ChunkHighs
 from tests.conftest import started
 from tests.servers import Database, MariaDB, MySQL
 
@@ -300,6 +302,39 @@ def test_what_a_low_covers_is_skipped_and_the_rest_comes(source: Database, datab
         rows = it.drain()
     assert [row["id"] for row in rows if row["_table"].endswith(".a")] == [5, 6, 7, 8]
     assert [row["id"] for row in rows if row["_table"].endswith(".b")] == list(range(9))
+
+
+def test_in_exact_a_change_comes_if_it_is_past_the_high_of_its_key_s_chunk(source: Database, database: str) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, v INT)")
+    low = here(source)
+    source.execute(f"INSERT INTO {table} VALUES ('a', 1), ('Z', 1)")
+    first = here(source)
+    source.execute(f"UPDATE {table} SET v = 2", f"UPDATE {table} SET id = 'N' WHERE id = 'a'")
+    second = here(source)
+    source.execute(f"UPDATE {table} SET v = 3")
+    highs = [High(server=at.server, file=at.file, offset=at.offset) for at in (first, second)]
+    with stream(source, [], low) as it:
+        plain_route = route(source, table, low, high=second)
+        chunks = ChunkHighs(
+            plain_route.schema.key_columns,
+            [
+                CompletedSplit(split_start=None, split_end=("m",), high=highs[0]),
+                CompletedSplit(split_start=("m",), split_end=None, high=highs[1]),
+            ],
+        )
+        changes = it.cursor.read(
+            low, {table: replace(plain_route, chunks=chunks)}, until=High(**_end(source)), max_rows=99, max_bytes=9999,
+            wait_seconds=20,
+        )  # fmt: skip
+        (batch,) = changes.batches
+    # the first chunk is as of `first`, the second as of `second`
+    assert plain(batch.batch.to_pylist(), "id", "v") == [("+U", "a", 2), ("-D", "a", 2), ("+U", "N", 3), ("+U", "Z", 3)]
+
+
+def _end(server: Database) -> dict[str, Any]:
+    end = here(server)
+    return {"server": end.server, "file": end.file, "offset": end.offset}
 
 
 def test_idle_is_said_and_the_source_time_follows_the_heartbeat(source: Database, database: str) -> None:
