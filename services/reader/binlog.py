@@ -681,8 +681,9 @@ class BinlogCursor:
         elif kind == _MARIA_GTID:
             self._hold_xa(frames)
         elif kind == _PAYLOAD:
+            file, frames.spooled = frames.spooled, None
             if not frames.tx_skip and frames.event_end > frames.discard_to:
-                frames.open_payload(_payload(body))
+                frames.open_payload(_payload(body) if file is None else _payload_in(file))
             elif frames.tx_open:
                 return int(frames.end_transaction())
         elif kind == _XA_PREPARE:
@@ -1119,7 +1120,8 @@ class _Scan:
                 else:
                     cursor._table_map(frames, body, frames.plans)
             elif kind == _PAYLOAD:
-                frames.open_payload(_payload(body))
+                file, frames.spooled = frames.spooled, None
+                frames.open_payload(_payload(body) if file is None else _payload_in(file))
             elif kind == _GTID_TAGGED:
                 frames.tagged(*_tagged(body))
             elif kind in _ROWS_COMPRESSED:
@@ -1292,24 +1294,42 @@ def _tagged(body: bytes) -> tuple[str, int, int]:
 
 def _payload(body: bytes) -> Any:
     """The events of a compressed transaction, as a stream of bytes."""
+    at, kind = _payload_head(body)
+    return _plain_bytes(pa.BufferReader(pa.py_buffer(body)[at:]), kind)
+
+
+def _payload_in(file: Any) -> Any:
+    """As `_payload`, from a temporary file with the event, which is gone when the stream is."""
+    file.seek(19)
+    at, kind = _payload_head(file.read(100))
+    source = pa.OSFile(file.name)
+    source.seek(19 + at)
+    file.close()
+    return _plain_bytes(source, kind)
+
+
+def _plain_bytes(source: Any, kind: int) -> Any:
+    if kind == 255:
+        return source
+    if kind != 0:
+        raise ValueError(f"a transaction payload is compressed by the unknown method {kind}")
+    return pa.CompressedInputStream(source, "zstd")
+
+
+def _payload_head(body: bytes) -> tuple[int, int]:
+    """Where a payload begins behind its head, and how it is compressed (0 zstd, 255 not)."""
     at, kind = 0, 255
     while True:
         if at >= len(body):
             raise ValueError("a transaction payload has no end of its head")
         field_id, at = _packed(body, at)
         if field_id == 0:
-            break
+            return at, kind
         size, at = _packed(body, at)
         value, _ = _packed(body, at)
         at += size
         if field_id == 2:
             kind = value
-    source = pa.BufferReader(pa.py_buffer(body)[at:])
-    if kind == 255:
-        return source
-    if kind != 0:
-        raise ValueError(f"a transaction payload is compressed by the unknown method {kind}")
-    return pa.CompressedInputStream(source, "zstd")
 
 
 _PLAIN = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}

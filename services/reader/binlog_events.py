@@ -34,6 +34,7 @@ services/reader/binlog.py.
 
 from __future__ import annotations
 
+import tempfile
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -61,6 +62,7 @@ COMPILED: bool = cython.compiled
 _BUFFER = 1 << 20
 _EVENT_LIMIT = (64 << 20) + (1 << 16)
 _CHUNK = 1 << 20
+_SPOOL_BYTES = 32 << 20  # a transaction payload over this waits in a file for its decompression
 _crc_table = cython.declare(cython.uint[2048])
 
 
@@ -256,6 +258,7 @@ class Frames:
     event_end = cython.declare(cython.longlong, visibility="public")
     event_inner = cython.declare(cython.bint, visibility="public")
     server_id = cython.declare(cython.longlong, visibility="public")
+    spooled = cython.declare(object, visibility="public")
     fault = cython.declare(object, visibility="public")
     error = cython.declare(object, visibility="public")
 
@@ -297,7 +300,7 @@ class Frames:
         self.event_type = self.event_flags = 0
         self.event_body, self.event_start, self.event_end, self.event_inner = b"", 0, 0, False
         self.server_id = self._size = 0
-        self.fault = self.error = None
+        self.fault = self.error = self.spooled = None
 
     # ---- the buffer ----
 
@@ -413,7 +416,11 @@ class Frames:
             self._long, self._long_size = [], 0
             whole = int.from_bytes(self._raw[at + 10 : at + 14], "little") <= _EVENT_LIMIT
             self._long_whole = whole or self._raw[at + 5] == 40
-        if self._long_whole or self._long_size == 0:
+            if self._raw[at + 5] == 40 and int.from_bytes(self._raw[at + 10 : at + 14], "little") > _SPOOL_BYTES:
+                self.spooled = tempfile.NamedTemporaryFile(prefix="cutline-payload-")
+        if self.spooled is not None:
+            self.spooled.write(self._raw[at + (self._long_size == 0) : at + n])
+        elif self._long_whole or self._long_size == 0:
             self._long.append(bytes(self._raw[at : at + n]))
         self._long_size += n
         self._head = at + n
@@ -422,6 +429,8 @@ class Frames:
             joined = bytearray().join(self._long)
             size = self._long_size
             self._long = None
+            if self.spooled is not None:
+                return self._in_file(self.spooled, size - 1)
             if joined[0] != 0:
                 raise ValueError("a long packet came that is no event")
             if len(joined) < size:
@@ -429,6 +438,28 @@ class Frames:
             del joined[:1]
             self._joined = joined
         return _GO
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _in_file(self, file: Any, size: cython.Py_ssize_t) -> cython.int:
+        """A large transaction payload: `spooled` has the event, without checksum, and `event_body` is empty."""
+        file.seek(0)
+        head = bytearray(file.read(19))
+        p: cython.p_uchar = head
+        if len(head) < 19 or _u32(p, 9) != cython.cast(cython.uint, size):
+            raise ValueError(f"a transaction payload says that it has another size than its {size} bytes")
+        if self.checksum:
+            crc = zlib.crc32(head)
+            left = size - 19 - 4
+            while left > 0 and (part := file.read(min(left, _CHUNK))):
+                crc = zlib.crc32(part, crc)
+                left -= len(part)
+            if crc != int.from_bytes(file.read(4), "little"):
+                raise ValueError("the checksum of a transaction payload does not match")
+            file.truncate(size - 4)
+        file.flush()
+        self._advance(_u32(p, 13), _u16(p, 17), size)
+        return self._hand_over(p, 0, 19, 19, 40, False)
 
     @cython.cfunc
     @cython.exceptval(-1)

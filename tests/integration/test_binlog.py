@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +17,7 @@ from common import mysql as seam
 from common.errors import SourceLost, Unavailable
 from common.messages import CompletedSplit
 from common.positions import High, Low, Position
+from services.reader import binlog_events
 from services.reader.binlog import BinlogCursor, Changes, Route, TableFault
 from services.reader.watermark import ChunkHighs
 from tests.conftest import started
@@ -456,6 +458,26 @@ def test_compressed_transactions_of_mysql_are_read_at_every_cut(mysql: MySQL, fr
             cut.read(until=high, max_rows=5)
             cut.cursor.close()
     assert cut.rows == rows
+
+
+def test_a_large_compressed_transaction_waits_in_a_file(
+    mysql: MySQL, fresh_database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binlog_events, "_SPOOL_BYTES", 1 << 20)
+    table = f"{fresh_database(mysql)}.a"
+    mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v LONGBLOB)")
+    blobs = [random.Random(i).randbytes(2 << 20) for i in range(10)]
+    with stream(mysql, [table]) as it:
+        with closing(mysql.connect(autocommit=False)) as conn, conn.cursor() as cursor:
+            cursor.execute("SET SESSION binlog_transaction_compression = ON")
+            for i, blob in enumerate(blobs):
+                cursor.execute(f"INSERT INTO {table} VALUES (%s, %s)", (i, blob))
+            conn.commit()
+        mysql.execute(f"DELETE FROM {table} WHERE id = 3")
+        rows = it.drain(max_bytes=5 << 20)
+    assert [row["id"] for row in rows] == [*range(10), 3]
+    assert [row["v"] for row in rows[:10]] == blobs
+    assert len({row["_pos"] for row in rows}) == 2
 
 
 def test_compressed_events_of_mariadb_are_read_at_every_cut(mariadb: MariaDB, fresh_database: Any) -> None:
