@@ -24,7 +24,7 @@ PY := $(VENV)/bin/python
 # The product looks for the jars in the same place (pyproject.toml says which they are).
 JARS := $(or $(CUTLINE_SPARK_JARS),$(HOME)/.cache/cutline/jars)
 
-COMPILED := $(wildcard services/reader/rows.py)
+COMPILED := services/reader/rows.py services/reader/binlog_events.py
 SUITES := $(wildcard tests/unit tests/simulation tests/integration)
 
 .PHONY: setup check test simulate bench demo test-full clean debian jars servers
