@@ -836,7 +836,8 @@ def faults(conn: Connection, *, tables: Sequence[str] = ()) -> list[str]:
 
 def _settings(conn: Connection, of: Server) -> list[str]:
     wanted = {"binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}
-    found = variables(conn, "log_bin", *wanted, "binlog_row_value_options", "log_slave_updates", "log_replica_updates")
+    more = ("binlog_row_value_options", "binlog_order_commits", "log_slave_updates", "log_replica_updates")
+    found = variables(conn, "log_bin", *wanted, *more)
     if found.get("log_bin", "OFF") != "ON":
         return ["The server writes no binlog (log_bin is off); start it with log_bin"]
     faults = []
@@ -851,6 +852,9 @@ def _settings(conn: Connection, of: Server) -> list[str]:
             "binlog_row_value_options is PARTIAL_JSON, so the binlog lacks whole JSON values;"
             " SET GLOBAL binlog_row_value_options = '' and let sessions reconnect"
         )
+    if found.get("binlog_order_commits", "ON") == "OFF":
+        # gtid_executed may then name a commit before one that it builds on, which no low watermark survives
+        faults.append("binlog_order_commits is OFF, not ON; SET GLOBAL binlog_order_commits = 'ON'")
     logged = found.get("log_replica_updates", found.get("log_slave_updates", "ON"))
     if logged == "OFF":
         status = dict(_rows(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slave_running', 'Slaves_running')"))

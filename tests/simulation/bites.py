@@ -131,7 +131,6 @@ LAKE = (
     "old generation shown while the new one is read",
     "publication",
     "publication refused",
-    "staged file of another generation left out",
     "t applied",
     "table compared",
     "zombie Spark writer",

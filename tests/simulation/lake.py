@@ -134,8 +134,6 @@ class SparkWriter:
                 for file in entry["staged"]:
                     if file["table"] == table and file["generation"] == of["generation"]:
                         staged.append(file)
-                    elif file["table"] == table:
-                        world.count["staged file of another generation left out"] += 1
             if staged:
                 rows = applied(rows, staged, world.store.files, world.count)
             if staged or fresh or done is None:

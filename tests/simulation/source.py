@@ -56,6 +56,7 @@ class Txn:
     state: State = field(default_factory=dict)  # of the whole source after it, in binlog order
     columns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of each table after it
     visible: bool = False
+    shown: int = 0  # place in the order in which commits became visible
     executed: bool = False
 
     @property
@@ -97,6 +98,7 @@ class Source:
         self.frozen: set[str] = set()  # tables under DDL
         self.prepared: dict[int, Txn] = {}
         self.pending: list[Txn] = []
+        self._shows = 0
         self.executed: GtidSet = GtidSet.EMPTY
         self.lost_gtids: set[str] = set()
         self.quarantined: set[str] = set()  # tables that the stream could not go on with
@@ -270,6 +272,8 @@ class Source:
         if txn not in self.pending or txn.visible:
             return
         txn.visible = True
+        self._shows += 1
+        txn.shown = self._shows
         source = self.prepared.pop(txn.xid) if txn.kind in ("commit", "rollback") else txn
         if txn.kind in ("commit", "rows"):
             for change in source.changes:
@@ -284,9 +288,15 @@ class Source:
             self.execute(txn)
 
     def execute(self, txn: Txn) -> None:
-        """gtid_executed grows, a moment after SELECTs could see it."""
+        """gtid_executed grows, a moment after SELECTs could see it, and never past a commit that this one could see
+        (the server updates it in the order of the commits, with binlog_order_commits, which preflight asks for)."""
         if txn not in self.pending or not txn.visible:
             return
+        for earlier in [other for other in self.pending if other.visible and other.shown < txn.shown]:
+            self._executed(earlier)
+        self._executed(txn)
+
+    def _executed(self, txn: Txn) -> None:
         txn.executed = True
         self.pending.remove(txn)
         if self.flavour == MYSQL and txn.gtid:
