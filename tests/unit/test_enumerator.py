@@ -364,6 +364,20 @@ def test_the_entry_shows_what_the_stream_says_is_live() -> None:
     assert (entry["inside"], entry["position"], entry["source_time"]) == (True, {"x": 1}, 3.0)
 
 
+def test_changes_of_a_table_that_was_quarantined_before_the_cut_are_left_out() -> None:
+    """1. A live table got a column. 2. The stream gives the table up, and knows its schemas no more. 3. The cut: its
+    changes under the new schema were staged, and nobody can say what that schema is; it is not shown any more."""
+    bench = Bench().begin().split_in(None)
+    bench.get(SplitsWanted(free=1))
+    bench.report(bench.assigned[0][1])
+    bench.start(5)
+    bench.get(TableReport(table_id="d.t", generation=1, state="fault", cause="no"))
+    changes = {"path": "c", "kind": "changes", "table": "d.t", "generation": 1, "rows": 1, "schema": WIDER.hash}
+    entry = finish(bench, 5, changes, stream={"position": None, "sourceTime": None, "tables": {}})
+    assert entry["tables"]["d.t"]["phase"] == "quarantined"
+    assert entry["staged"] == []
+
+
 def test_a_restore_queues_what_was_out_with_the_next_attempt_and_takes_the_reports_in_flight() -> None:
     bench = Bench().begin().split_in("10", "20", None)
     bench.get(SplitsWanted(free=2))
