@@ -6,7 +6,7 @@
 #   make simulate   the simulation alone, SEEDS=10000             (a failing seed replays)
 #   make bench      one JSON line a measurement
 #   make demo       a real database into an Iceberg lake, under changes and kills
-#   make test-full  all of make test, the acceptance tests, and more seeds
+#   make test-full  make test with the tests marked full and many more generated cases, the acceptance tests, more seeds
 #   make clean      what was built in this folder; the cache folder (~/.cache/cutline) stays
 
 SHELL := /bin/bash
@@ -126,7 +126,7 @@ demo: setup
 	@$(PY) -m tests.acceptance.demo
 
 test-full: setup
-	$(VENV)/bin/pytest $(SUITES) tests/acceptance $(PYTEST_ARGS)
+	CUTLINE_TEST_FULL=1 $(VENV)/bin/pytest $(SUITES) tests/acceptance $(PYTEST_ARGS)
 	$(PY) -m tests.simulation --seeds $(SEEDS)
 
 clean:

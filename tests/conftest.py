@@ -18,6 +18,8 @@ from tests.servers import Database, MariaDB, Missing, MySQL, Redis, Server
 ROOT = Path(__file__).resolve().parent.parent
 SESSION_MARK = "CUTLINE_TEST_SESSION"
 LEAVE_SECONDS = 15.0
+FULL = os.environ.get("CUTLINE_TEST_FULL") == "1"
+"""`make test-full`: tests marked `full` run too, and generated ones take more examples; `make test` is a sample."""
 
 _numbers = itertools.count(1)
 
@@ -29,6 +31,14 @@ def pytest_configure(config: pytest.Config) -> None:
         sources = [path for path in (source, source.with_suffix(".pxd")) if path.exists()]
         if any(path.stat().st_mtime > compiled.stat().st_mtime for path in sources):
             pytest.exit(f"{compiled.name} is older than {source.name}: run `make setup`", returncode=2)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what is marked `full` to `make test-full`."""
+    if not FULL:
+        left = [item for item in items if item.get_closest_marker("full")]
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=left)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import json
-import os
 import random
 import struct
 import sys
@@ -33,12 +32,13 @@ import services.reader.rows as compiled
 from common import mysql as statements
 from common.schema import TableSchema
 from services.reader import charsets
+from tests.conftest import FULL
 from tests.servers import Database
 
 ROWS = Path(compiled.__file__).with_name("rows.py")
 TABLE_MAP = 19
 ROW_EVENTS = (23, 24, 25, 30, 31, 32)
-EXAMPLES = int(os.environ.get("CUTLINE_TYPES_EXAMPLES", "40"))
+EXAMPLES = 2000 if FULL else 40
 """How many generated tables a server is asked for."""
 
 
