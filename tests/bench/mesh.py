@@ -204,7 +204,7 @@ class Mesh:
             )
             self.wait(
                 "the warm-up's changes are published",
-                lambda before=before: (now := watch.look()) is not None and now["n"] >= before["n"] + 2,
+                lambda before=before: (now := watch.look()) is not None and now["n"] > before["n"],
             )
         watch.close()
         self.forget(config)
