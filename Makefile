@@ -51,7 +51,7 @@ debian:
 	if [ "$$(id -u)" -ne 0 ] || ! type -P apt-get >/dev/null; then \
 		echo "cutline: this machine lacks what these Debian packages bring: $${missing[*]}. Install them (or run 'make setup' as root on Debian)." >&2; exit 1; \
 	fi; \
-	echo "cutline: installing $${missing[*]}"; \
+	echo "cutline: installing $${missing[*]}" >&2; \
 	if [ ! -e /usr/sbin/policy-rc.d ]; then \
 		printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d; \
 		trap 'rm -f /usr/sbin/policy-rc.d' EXIT; \
@@ -87,7 +87,7 @@ jars: $(VENV)/.packages
 	while IFS=: read -r group artifact version; do \
 		file="$$artifact-$$version.jar"; \
 		[ -s "$(JARS)/$$file" ] && continue; \
-		echo "cutline: fetching $$file"; \
+		echo "cutline: fetching $$file" >&2; \
 		fresh=$$(mktemp -d "$(JARS)/.fetch-XXXXXX"); \
 		for try in 1 2 3; do \
 			(cd "$$fresh" && mvn -B -q org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy \
@@ -104,7 +104,7 @@ jars: $(VENV)/.packages
 servers: $(VENV)/.servers
 
 $(VENV)/.servers: $(VENV)/.packages tests/servers.py
-	@$(PY) -m tests.servers
+	@$(PY) -m tests.servers >&2
 	@touch $@
 
 # ---- what CI and developers run ------------------------------------------------------------------------------------
