@@ -14,7 +14,7 @@ table) |
 | anything else, as a syntax error | ProtocolError: a statement of ours is wrong |
 
 Keys travel as what MySQL printed: a tuple with one value per key column, `str` for numbers, times and text, `{"hex":
-..}` for binary. ENUM, SET and BIT keys are numbers (`k+0`): they sort by number and compare as text. They come back
+..}` for binary. ENUM, SET and BIT keys are numbers: they sort by number and compare as text. They come back
 to MySQL as literals: text as `_utf8mb4 x'..'`, whose collation gives way to the column's, so that MySQL alone
 compares.
 """
@@ -613,9 +613,9 @@ _BYTES = frozenset(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "lo
 
 
 def _comparable(column: Column) -> str:
-    """The expression that sorts and compares as the key's index does."""
+    """The expression that sorts and compares as the key's index does (SET's k+0 would be a rounded DOUBLE)."""
     name, base = quoted(column.name), parse_type(column.mysql_type).base
-    return f"{name}+0" if base in _BY_NUMBER else name
+    return f"CAST({name} AS UNSIGNED)" if base in _BY_NUMBER else name
 
 
 def _printed(column: Column) -> str:

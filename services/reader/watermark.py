@@ -231,7 +231,7 @@ def key_text(column: Column, value: Any) -> Any:
     """One value of a key (Arrow's) as messages and `mysql.literal` have it."""
     kind = parse_type(column.mysql_type)
     if kind.base == "enum":
-        return str(kind.members.index(value) + 1 if value else 0)
+        return str(kind.members.index(value) + 1 if value in kind.members else 0)
     if kind.base == "set":
         return str(sum(1 << kind.members.index(member) for member in value.split(",") if member))
     if kind.base == "bit":
@@ -250,8 +250,11 @@ def key_text(column: Column, value: Any) -> Any:
 
 def _of_arrow(column: Column, value: Any) -> Any:
     """One value of a key as something that Python sorts like MySQL's index."""
-    if parse_type(column.mysql_type).base in ("enum", "set", "bit"):
+    base = parse_type(column.mysql_type).base
+    if base in ("enum", "set", "bit"):
         return int(key_text(column, value))
+    if base == "decimal":
+        return Decimal(value)  # over 38 digits it is text
     return value.replace(tzinfo=None) if isinstance(value, datetime) else value
 
 

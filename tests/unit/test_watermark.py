@@ -247,8 +247,10 @@ ORDERED: dict[str, tuple[list[Any], list[Any]]] = {
     # type: (Arrow's values in the order of the index, what MySQL prints for each)
     "bigint unsigned": ([Decimal(0), Decimal(2**64 - 1)], ["0", "18446744073709551615"]),
     "decimal(10,2)": ([Decimal("-1.50"), Decimal("0.00"), Decimal("10.25")], ["-1.50", "0.00", "10.25"]),
+    "decimal(65,1)": (["-10.5", "-9.5", "9" * 39 + ".0"], ["-10.5", "-9.5", "9" * 39 + ".0"]),
     "double": ([-1e300, 0.1, 2.5], ["-1e300", "0.1", "2.5"]),
     "enum('z','a')": (["", "z", "a"], ["0", "1", "2"]),
+    "enum('z','','a')": (["z", "", "a"], ["1", "2", "3"]),
     "set('b','a')": (["", "b", "a", "b,a"], ["0", "1", "2", "3"]),
     "bit(9)": ([b"\x00\x05", b"\x01\x00"], ["5", "256"]),
     "bit(1)": ([False, True], ["0", "1"]),
