@@ -65,7 +65,7 @@ from services.reader.binlog_events import (
     Plan,
 )
 from services.reader.rows import EventDecoder, Place, TableMap
-from services.reader.watermark import ChunkHighs, Key, Locate
+from services.reader.watermark import COMMIT_SECONDS, ChunkHighs, Commits, Key, Locate
 
 _QUERY, _STOP, _ROTATE, _XID, _FORMAT, _TABLE_MAP, _INCIDENT = 2, 3, 4, 16, 15, 19, 26
 _EXECUTE_LOAD, _HEARTBEAT, _PARTIAL_ROWS, _XA_PREPARE, _PAYLOAD, _HEARTBEAT_2, _GTID_TAGGED = 18, 27, 39, 38, 40, 41, 42
@@ -208,6 +208,7 @@ class BinlogCursor:
         self._faults: list[TableFault] = []
         self._dead: set[str] = set()
         self._began_here = False
+        self._commits = Commits()
 
     # ---- the door ----
 
@@ -572,6 +573,7 @@ class BinlogCursor:
         place.file = after.file
         state = _maria_state(connection, server, after)
         if state is None:
+            self._await_commits(connection, server, after)
             mysql.verify_position(connection, server, after)
             if not server.mysql and self._executed is None:
                 # MariaDB's low watermarks tell no GTIDs; begun from nothing, positions would name just the
@@ -609,6 +611,18 @@ class BinlogCursor:
             if self._step(frames) == NEED:
                 self._receive(frames, self._silence)
         return frames
+
+    def _await_commits(self, connection: Connection, server: mysql.Server, after: Position) -> None:
+        """Unavailable while MySQL has not committed yet what its dump delivered: come again."""
+        taken = after.executed
+        if not (server.mysql and server.gtid and isinstance(taken, GtidSet)):
+            return
+        executed = mysql.gtid_executed(connection)
+        if self._commits.awaited(taken, executed, now=time.monotonic()):
+            raise Unavailable(
+                f"The server has not committed all of {after.gtids}, which its binlog delivered;"
+                f" does a semi-synchronous replica hold it up? It is given {COMMIT_SECONDS:.0f} s"
+            )
 
     def _receive(self, frames: Frames, seconds: float) -> bool:
         """Wait that long for bytes; whether some came. Unavailable if the connection ended, or the server fell

@@ -35,10 +35,11 @@ import pyarrow.compute as pc
 
 from common.errors import NextGeneration, ProtocolError
 from common.messages import CompletedSplit
-from common.positions import FilePosition, High, Low
+from common.positions import FilePosition, GtidSet, High, Low
 from common.schema import Column, parse_type
 
 AGED_SECONDS = 60.0
+COMMIT_SECONDS = 30.0
 
 Key = tuple[Any, ...]
 """A key's values as messages carry them: text as MySQL prints it, or {"hex": ...} for binary; see common/mysql.py."""
@@ -275,6 +276,27 @@ def _of_text(column: Column, value: Any) -> Any:
     if base in ("float", "double"):
         return float(value)
     return Decimal(value) if base == "decimal" else int(value)
+
+
+class Commits:
+    """Whether MySQL has committed what one cursor took from its dump: judged at each connect.
+
+    A dump delivers a transaction once it is flushed, and `@@gtid_executed` has it when the engine has committed it,
+    which a semi-synchronous replica that doesn't answer holds up (10 s by default). So a cursor that connects again
+    may be ahead of a server that lost nothing. What is still lacking after COMMIT_SECONDS is lost.
+    """
+
+    def __init__(self) -> None:
+        self._lacking_since: float | None = None
+
+    def awaited(self, taken: GtidSet, executed: GtidSet, *, now: float) -> bool:
+        """Whether to connect again later; False if nothing is lacking, or has been for too long."""
+        if taken <= executed:
+            self._lacking_since = None
+            return False
+        if self._lacking_since is None:
+            self._lacking_since = now
+        return now - self._lacking_since < COMMIT_SECONDS
 
 
 class AgedPositions:

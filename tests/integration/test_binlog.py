@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +18,7 @@ from common import mysql as seam
 from common.errors import SourceLost, Unavailable
 from common.messages import CompletedSplit
 from common.positions import High, Low, Position
-from services.reader import binlog_events
+from services.reader import binlog_events, watermark
 from services.reader.binlog import BinlogCursor, Changes, Route, TableFault
 from services.reader.watermark import ChunkHighs
 from tests.conftest import started
@@ -917,7 +918,43 @@ def test_tagged_gtids_are_taken_and_resumed_after(mysql: MySQL, fresh_database: 
         assert it.position.gtids == here(mysql).gtids
 
 
-def test_another_server_is_found_by_gtid_and_a_strange_one_is_lost(mysql: MySQL, fresh_database: Any) -> None:
+def test_a_commit_that_the_engine_still_holds_is_waited_for_and_not_lost(mysql: MySQL, fresh_database: Any) -> None:
+    """1. A commit waits for a semi-synchronous replica that never answers; the dump has it already.
+    2. A cursor that took it connects again, and is told to come later. 3. When the commit is through, it goes on.
+    """
+    database = fresh_database(mysql)
+    table = f"{database}.a"
+    mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    with stream(mysql, [table]) as it, ThreadPoolExecutor() as aside, held_commits(mysql):
+        held = aside.submit(mysql.execute, f"INSERT INTO {table} VALUES (1)")
+        while not it.rows:
+            it.read(wait_seconds=DEADLINE_SECONDS)
+        assert mysql.execute(f"SELECT COUNT(*) FROM {table}")[0][0] == 0, "the commit was not held"
+        it.cursor.close()
+        with pytest.raises(Unavailable, match="has not committed all"):
+            it.read()
+        mysql.execute("SET GLOBAL rpl_semi_sync_source_enabled = OFF")
+        held.result(DEADLINE_SECONDS)
+        mysql.execute(f"INSERT INTO {table} VALUES (2)")
+        assert plain(it.drain(), "id") == [("+I", 1), ("+I", 2)]
+
+
+@contextmanager
+def held_commits(mysql: MySQL) -> Iterator[None]:
+    """Every commit waits for a replica that isn't there, until semi-synchronous replication is turned off."""
+    mysql.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+    try:
+        mysql.execute("SET GLOBAL rpl_semi_sync_source_timeout = 600000")
+        mysql.execute("SET GLOBAL rpl_semi_sync_source_enabled = ON")
+        yield
+    finally:
+        mysql.execute("SET GLOBAL rpl_semi_sync_source_enabled = OFF")
+        mysql.execute("UNINSTALL PLUGIN rpl_semi_sync_source")
+
+
+def test_another_server_is_found_by_gtid_and_a_strange_one_is_lost(
+    mysql: MySQL, fresh_database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = fresh_database(mysql)
     table = f"{database}.a"
     mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
@@ -938,8 +975,12 @@ def test_another_server_is_found_by_gtid_and_a_strange_one_is_lost(mysql: MySQL,
         it.read(until=here(mysql), wait_seconds=20)
         assert plain(it.rows, "id") == [("+I", 4)]
     strange = replace(at, gtids="11111111-1111-1111-1111-111111111111:1-5")
-    with stream(mysql, [], strange) as it, pytest.raises(SourceLost, match="lacks transactions"):
-        it.read()
+    with stream(mysql, [], strange) as it:
+        with pytest.raises(Unavailable, match="has not committed all"):
+            it.read()
+        monkeypatch.setattr(watermark, "COMMIT_SECONDS", 0.0)
+        with pytest.raises(SourceLost, match="lacks transactions"):
+            it.read()
     half = replace(at, server="another", rows=3)
     with stream(mysql, [], half) as it, pytest.raises(SourceLost, match="half taken"):
         it.read()

@@ -18,6 +18,7 @@ from common.messages import SnapshotSplit
 from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position
 from common.schema import Column, TableSchema
 from services.reader.machine import ChangeBatch, ChangesRead, ReadChanges, RouteTo, SchemaChanged, TableFaulted
+from services.reader.watermark import Commits
 
 MYSQL, MARIADB, PLAIN = "mysql with GTID", "mariadb", "mysql without GTID"
 AGE_SECONDS = 4.0  # in the place of the 60 s that a flushed position ages before it may be a low
@@ -540,15 +541,24 @@ class Source:
                 return at, True
         return len(self.log), True
 
+    def connects(self, after: Position, commits: Commits, now: float) -> bool:
+        """What a cursor does at each connect: whether the dump begins, or it must come again; SourceLost if never."""
+        taken = after.executed
+        if isinstance(taken, GtidSet):
+            if commits.awaited(taken, self.executed, now=now):
+                self.count["reconnect before the engine has committed what the dump delivered"] += 1
+                return False
+            if not taken <= self.executed:
+                raise SourceLost("the server lacks transactions that were taken from it")
+        elif isinstance(taken, MariaGtid) and any(taken.contains(gtid) for gtid in self.lost_gtids):
+            raise SourceLost("the server lacks transactions that were taken from it")
+        return True
+
     def read(self, order: ReadChanges, xa: dict[int, tuple[Change, ...]], *, exact: bool, max_rows: int) -> ChangesRead:
         """What `BinlogCursor.read` promises. `xa` is the memory of the dump connection; SourceLost if it can't go
         on."""
         after, until = order.after, order.until
         executed = after.executed
-        if self.lost_gtids and isinstance(executed, (GtidSet, MariaGtid)):
-            known = {t.gtid for t in self.log}
-            if any(executed.contains(g) for g in self.lost_gtids if g not in known):
-                raise SourceLost("the server lacks transactions that were taken from it")
         at, by_gtid = self._find(after)
         rows_at = after.rows
         gtids = executed if executed is not None else (GtidSet.EMPTY if self.flavour == MYSQL else MariaGtid.parse(""))

@@ -78,6 +78,7 @@ from services.reader.machine import (
     ReadChunk,
     Reader,
 )
+from services.reader.watermark import Commits
 from services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
 from tests.simulation import checks
 from tests.simulation.checks import Failure, chain
@@ -184,6 +185,15 @@ class Probe:
         return effects
 
 
+@dataclass(slots=True)
+class Dump:
+    """One cursor of a reader: its connection, what was prepared on it, and commits that it came too early for."""
+
+    connection: int = 0
+    prepared: dict[int, Any] = field(default_factory=dict)
+    commits: Commits = field(default_factory=Commits)
+
+
 @dataclass(slots=True, eq=False)
 class Service:
     """One process of the mesh."""
@@ -205,7 +215,7 @@ class Service:
     probe: Probe | None = None
     failed: tuple[int, str, bool] = (0, "", False)
     chunk: Any = None
-    xa: dict[str, tuple[int, dict[int, Any]]] = field(default_factory=dict)
+    dumps: dict[str, Dump] = field(default_factory=dict)
     open: dict[Any, list[Any]] = field(default_factory=dict)
     # a leader's
     leader: Leader | None = None
@@ -545,7 +555,7 @@ class World:
         service.effects.clear()
         service.blocked = False
         service.open.clear()
-        service.xa.clear()
+        service.dumps.clear()
         service.chunk = None
 
     def join(self, service: Service, entry: dict[str, Any], index: int) -> None:
@@ -717,7 +727,7 @@ class World:
                 self.later(service, self.lag(), lambda: self.changes_read(service, effect))
             case CloseCursor(cursor=cursor):
                 self.count["catch-up meets main"] += 1
-                service.xa.pop(cursor, None)
+                service.dumps.pop(cursor, None)
             case Append(file=file, seq_base=seq_base, body=body):
                 rows = service.open.setdefault(file, [])
                 if isinstance(file, ChunkFile):
@@ -949,15 +959,21 @@ class World:
         self.later(service, self.lag(), lambda: event)
 
     def changes_read(self, service: Service, order: ReadChanges) -> Event | None:
-        connection, memory = service.xa.get(order.cursor, (0, {}))
-        if connection != self.source.connection:
-            memory = {}  # a new connection begins without memory of what was prepared
-            service.xa[order.cursor] = (self.source.connection, memory)
+        dump = service.dumps.setdefault(order.cursor, Dump())
         max_rows = self.rng.randrange(1, self.shape.max_rows + 1)
         try:
-            event = self.source.read(order, memory, exact=self.shape.exact, max_rows=max_rows)
+            if self.troubled and self.rng.random() < 0.02:
+                dump.connection = 0
+                self.count["connection of a dump broke"] += 1
+            if dump.connection != self.source.connection:
+                dump.prepared.clear()  # a new connection begins without memory of what was prepared
+                if not self.source.connects(order.after, dump.commits, self.now):
+                    self.later(service, self.rng.uniform(0.2, 0.6), lambda: self.changes_read(service, order))
+                    return None
+                dump.connection = self.source.connection
+            event = self.source.read(order, dump.prepared, exact=self.shape.exact, max_rows=max_rows)
         except SourceLost as error:
-            self.halts_expected = True
+            self.halts_expected |= self.source.servers > 1
             self.count["source refused: its history parted or its identity changed"] += 1
             self.fail(service, error.cause, halts=True)
             return None

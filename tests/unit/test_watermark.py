@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from common.errors import NextGeneration, ProtocolError
 from common.messages import CompletedSplit
-from common.positions import FilePosition, High, Low
+from common.positions import FilePosition, GtidSet, High, Low
 from common.schema import Column
-from services.reader.watermark import AgedPositions, Ask, ChunkHighs, KeyRanges, fold, key_text, overlay
+from services.reader.watermark import AgedPositions, Ask, ChunkHighs, Commits, KeyRanges, fold, key_text, overlay
 
 FILE = "binlog.000009"
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
 def column(mysql_type: str, name: str = "k") -> Column:
@@ -325,3 +326,14 @@ def test_positions_of_another_server_or_of_a_reset_binlog_do_not_age_on() -> Non
         seen.saw(server, at, now=61.0)
         assert seen.aged("s", now=70.0) is None
         assert seen.aged(server, now=130.0) == at
+
+
+def test_what_a_server_has_not_committed_is_awaited_for_half_a_minute_and_then_lost() -> None:
+    taken, executed = GtidSet.parse(f"{UUID}:1-7"), GtidSet.parse(f"{UUID}:1-6")
+    commits = Commits()
+    assert not commits.awaited(taken, taken, now=0.0)
+    assert commits.awaited(taken, executed, now=10.0)
+    assert commits.awaited(taken, executed, now=39.9)
+    assert not commits.awaited(taken, executed, now=40.0)
+    assert not commits.awaited(executed, executed, now=41.0)
+    assert commits.awaited(taken, executed, now=42.0), "it was there meanwhile: the time begins again"

@@ -20,6 +20,7 @@ LEADER = "services/enumerator/leader.py"
 ENUMERATOR = "services/enumerator/machine.py"
 SPLITTER = "services/enumerator/splitter.py"
 READER = "services/reader/machine.py"
+WATERMARK = "services/reader/watermark.py"
 WRITER = "services/writer/machine.py"
 CHAIN = "spark_writer/chain.py"
 SOURCE = "tests/simulation/source.py"
@@ -248,6 +249,12 @@ MUTANTS = (
         SOURCE,
         "offset=4, gtids=str(self.executed))",
         'offset=4, gtids=str(GtidSet.parse(",".join(t.gtid for t in self.log if t.gtid))))',
+    ),
+    one(
+        "a commit that the server has only delayed is taken for lost",
+        WATERMARK,
+        "return now - self._lacking_since < COMMIT_SECONDS",
+        "return False",
     ),
     one("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0"),
 )
