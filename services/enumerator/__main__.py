@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
@@ -54,7 +55,7 @@ class Pipeline:
         )
         self.host, self.store, self.config = host, store, config
         self.name = store.name
-        self.leader = Leader(incarnation=host.incarnation, orders=orders)
+        self.leader = Leader(incarnation=host.incarnation, run=secrets.token_hex(6), orders=orders)
         self.loop = Loop(self.leader.handle, self._perform)
         self.source = SourceReader(config)
         self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)

@@ -145,10 +145,15 @@ class Orders:
 
 
 class Leader:
-    """The machine of one enumerator service for one pipeline, from its start to its end."""
+    """The machine of one enumerator service for one pipeline, from its start to its end.
 
-    def __init__(self, *, incarnation: str, orders: Orders) -> None:
+    `run` is a word that no other Leader has, also none of the same service: nonces carry it, so that an entry which an
+    earlier one was slow to write can't pass for ours.
+    """
+
+    def __init__(self, *, incarnation: str, run: str, orders: Orders) -> None:
         self.incarnation = incarnation
+        self.run = run
         self.orders = orders
         self.state = "idle"
         self.cause = "the pipeline's first start"
@@ -294,7 +299,7 @@ class Leader:
 
     def _nonce(self) -> str:
         self._nonces += 1
-        self._wanted = f"{self.incarnation}:{self._nonces}"
+        self._wanted = f"{self.incarnation}:{self.run}:{self._nonces}"
         return self._wanted
 
     def _written(self, slot: int, now: float) -> list[Effect]:

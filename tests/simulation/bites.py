@@ -52,6 +52,7 @@ REDIS_STORE_AND_SERVICES = (
     "enumerator crashed",
     "enumerator slept",
     "gap seen in a channel",
+    "leader built anew in its process",
     "lease taken over",
     "lost answer of Redis: message sent again, refused",
     "lost answer of the store",

@@ -176,7 +176,7 @@ def journal_is_of_one_line(world: World) -> None:
             if entry["base"] is None and then:
                 raise Failure(f"epoch {slot} begins anew though there were checkpoints")
             newest = slot
-        elif entry["epoch"] != newest or entry["nonce"].rpartition(":")[0] != journal[newest]["leader"]:
+        elif entry["epoch"] != newest or entry["nonce"].partition(":")[0] != journal[newest]["leader"]:
             raise Failure(f"checkpoint {slot} is of epoch {entry['epoch']}, and {newest} was the newest then")
 
 

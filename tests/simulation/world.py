@@ -468,12 +468,7 @@ class World:
         self.names += 1
         service = Service(role, f"{role}-{self.names:03d}")
         if role == "enumerator":
-            shape = self.shape
-            orders = Orders(
-                chunk_rows=shape.chunk_rows, exact=shape.exact, snapshot_only=shape.snapshot_only,
-                interval_seconds=shape.interval, readers=shape.readers, writers=shape.writers,
-            )  # fmt: skip
-            service.leader = Leader(incarnation=service.incarnation, orders=orders)
+            service.leader = self.new_leader(service.incarnation)
             self.at(self.rng.random() * 0.3, self.observe, service)
         else:
             self.at(self.rng.random() * 0.3, self.follow, service)
@@ -481,6 +476,15 @@ class World:
         self.services.append(service)
         self.tell_story(f"{service.incarnation} starts")
         return service
+
+    def new_leader(self, incarnation: str) -> Leader:
+        shape = self.shape
+        orders = Orders(
+            chunk_rows=shape.chunk_rows, exact=shape.exact, snapshot_only=shape.snapshot_only,
+            interval_seconds=shape.interval, readers=shape.readers, writers=shape.writers,
+        )  # fmt: skip
+        self.names += 1
+        return Leader(incarnation=incarnation, run=f"run-{self.names:03d}", orders=orders)
 
     def kill(self, service: Service, cause: str) -> None:
         if not service.alive:
@@ -751,11 +755,13 @@ class World:
     def perform_leader(self, service: Service, effect: Effect) -> None:
         match effect:
             case ReadJournal():
-                self.at(self.lag(), self.read_journal, service)
+                self.at(self.lag(), self.read_journal, service, service.leader)
             case WriteEntry(slot=slot, entry=entry):
                 delay = self.lag(2) if self.rng.random() < 0.9 or not self.troubled else self.rng.uniform(1.0, 12.0)
                 self.count["slow write of an entry"] += delay > 1.0
-                self.at(delay, self.write_entry, service, slot, json.dumps(entry))
+                if delay > 1.0 and self.rng.random() < 0.2:
+                    self.at(self.rng.uniform(0.0, 1.0), self.rebuild_leader, service)
+                self.at(delay, self.write_entry, service, service.leader, slot, json.dumps(entry))
             case OpenEpoch():
                 self.tokens += 1
                 service.token, service.epoch, service.name = (self.tokens, effect.epoch), effect.epoch, ""
@@ -1056,7 +1062,12 @@ class World:
 
     # --- answers: leader ---
 
-    def read_journal(self, service: Service) -> None:
+    def answer(self, service: Service, leader: Leader | None, event: Event) -> None:
+        """Tell the leader that asked; one that was built after it hears nothing of it."""
+        if service.leader is leader:
+            self.tell(service, "any", event)
+
+    def read_journal(self, service: Service, leader: Leader | None) -> None:
         journal = self.store.journal
         tail = max(journal, default=0)
         base = None
@@ -1069,9 +1080,9 @@ class World:
                 base = self.rng.choice(older[-3:])
                 self.older_restores.append(tail + 1)
                 self.count["restore from an older checkpoint"] += 1
-        self.tell(service, "any", JournalRead(tail=tail, base=base))
+        self.answer(service, leader, JournalRead(tail=tail, base=base))
 
-    def write_entry(self, service: Service, slot: int, text: str) -> None:
+    def write_entry(self, service: Service, leader: Leader | None, slot: int, text: str) -> None:
         """The write lands, also that of a leader which died or was deposed meanwhile."""
         entry = json.loads(text)
         if not service.alive and self.rng.random() < 0.7:
@@ -1095,7 +1106,7 @@ class World:
             there = self.store.journal[slot]
             self.count["slot refused"] += there["nonce"] != entry["nonce"]
             answer = EntryRefused(slot=slot, nonce=there["nonce"])
-        self.at(self.lag(2), self.tell, service, "any", answer)
+        self.at(self.lag(2), self.answer, service, leader, answer)
 
     def open_epoch(self, service: Service, order: OpenEpoch) -> Event:
         checks.announced_epoch_is_the_journals(self, order)
@@ -1125,6 +1136,10 @@ class World:
         channel.queue.clear()
         if channel.waiting is not None:
             self.at(0.0, self.pump_again, channel.waiting)
+        epoch, sender, _ = channel.name
+        for service in self.services:  # its next empty message shows it
+            if service.epoch == epoch and service.token is not None and (service.name or "enumerator") == sender:
+                self.at(self.rng.uniform(0.1, 2.0), self.silence, service, service.token)
 
     # --- Spark ---
 
@@ -1212,6 +1227,17 @@ class World:
             if len(self.alive("enumerator")) < 2:
                 self.start_service("enumerator")
 
+    def rebuild_leader(self, service: Service) -> None:
+        """The pipeline fails within its process, which leads it by a new leader soon; an entry is on its way."""
+        if service.alive and self.lease[0] is service:
+            self.leave(service)
+            service.leader = self.new_leader(service.incarnation)
+            service.requests.clear()
+            service.paused_until = self.now + self.rng.uniform(0.1, 5.0)
+            self.lease = (None, 0.0)
+            self.count["leader built anew in its process"] += 1
+            self.tell_story(f"{service.incarnation} fails and builds its leader anew")
+
     def fault_steal_lease(self) -> None:
         """The lease key is lost: another leader takes it while the old one has not looked yet."""
         others = [s for s in self.alive("enumerator") if s is not self.lease[0] and s.paused_until <= self.now]
@@ -1227,10 +1253,6 @@ class World:
             self.drop_channel(channel)
         self.lease = (None, 0.0)
         self.announced = 0
-        for service in self.services:
-            if service.alive and service.token is not None:
-                token = service.token
-                self.at(self.rng.uniform(0.1, 4.0), self.silence, service, token)
 
     def silence(self, service: Service, token: Any) -> None:
         if (

@@ -36,11 +36,11 @@ READER, WRITER = Member(incarnation="r1", role="reader"), Member(incarnation="w1
 class Bench:
     """A leader and the time."""
 
-    def __init__(self, *, interval: float = 10.0, readers: int = 1) -> None:
+    def __init__(self, *, interval: float = 10.0, readers: int = 1, run: str = "r1") -> None:
         orders = Orders(
             chunk_rows=10, exact=False, snapshot_only=False, interval_seconds=interval, readers=readers, writers=1
         )
-        self.leader = Leader(incarnation="e1", orders=orders)
+        self.leader = Leader(incarnation="e1", run=run, orders=orders)
         self.now = 0.0
         self.effects: list[Effect] = []
         self.members: tuple[Member, ...] = (READER, WRITER)
@@ -159,6 +159,18 @@ def test_a_slow_write_of_a_checkpoint_is_not_taken_for_the_epoch_proposed_after_
     assert bench.tell(EntryRefused(slot=2, nonce=slow)) == [ReadJournal()]
     bench.tell(JournalRead(tail=2, base=2))
     assert (bench.last(WriteEntry).slot, bench.last(WriteEntry).entry["base"]) == (3, 2)
+
+
+def test_a_leader_built_anew_in_its_service_does_not_take_an_earlier_ones_slow_entry_for_its_own() -> None:
+    """1. A leader's first entry is slow. 2. Its pipeline fails and is led by a new object of the same service, whose
+    first entry is refused by that entry. 3. It is deposed, and reads the journal again."""
+    earlier = Bench()
+    earlier.see()
+    earlier.tell(JournalRead(tail=0, base=None))
+    bench = Bench(run="r2")
+    bench.see()
+    bench.tell(JournalRead(tail=0, base=None))
+    assert bench.tell(EntryRefused(slot=1, nonce=earlier.last(WriteEntry).entry["nonce"])) == [ReadJournal()]
 
 
 def test_a_lost_lease_ends_the_epoch_and_a_new_one_starts_checkpoints_again() -> None:
@@ -286,7 +298,7 @@ def test_facts_of_an_epoch_that_is_over_are_ignored() -> None:
         EpochOpened(epoch=1, part=None),
         PartStored(checkpoint=2, ref={}),
         MessageReceived(channel="reader-0", message=Marker(checkpoint=2)),
-        EntryWritten(slot=2, nonce="e1:2"),
+        EntryWritten(slot=2, nonce="e1:r1:2"),
         EntryRefused(slot=2, nonce="x"),
         Ticked(),
     )
