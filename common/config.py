@@ -100,6 +100,12 @@ class SnapshotConfig(_Strict):
         default="replay",
         description="replay: later changes are replayed over chunks; exact: each chunk is as of its own high watermark",
     )
+    max_select_seconds: float = Field(
+        default=10.0,
+        ge=1.0,
+        le=3600.0,
+        description="seconds after which the SELECT of a chunk is ended, and the rest of the chunk read by another",
+    )
     max_rows_per_second: int | None = Field(
         default=None, ge=1, description="limit on the rows that all readers together SELECT, none if null"
     )

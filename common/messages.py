@@ -123,7 +123,10 @@ class SplitReleased(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReport(Message):
-    """A chunk is read and on its way: sent in one step with its `ChunkEnd`."""
+    """A chunk is read and on its way: sent in one step with its `ChunkEnd`.
+
+    With `cut_at` it ends before that key, since its SELECT was ended early; the rest is to be read as another chunk.
+    """
 
     split_id: str
     table_id: str
@@ -134,6 +137,7 @@ class SplitReport(Message):
     low: Low
     high: High
     schema: TableSchema
+    cut_at: Key | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -684,6 +684,22 @@ def range_condition(schema: TableSchema, start: Key | None, end: Key | None) -> 
     return " AND ".join(parts) or "1"
 
 
+def index_of(conn: Connection, table_id: str, columns: Sequence[str]) -> str | None:
+    """The index that begins with these whole columns in this order, the primary key before others; None without one."""
+    database, table = split_table_id(table_id)
+    found: dict[str, list[str]] = {}
+    for index, column, part, owner in _rows(
+        conn,
+        "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, TABLE_NAME FROM information_schema.STATISTICS"
+        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_TYPE = 'BTREE' ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+        (database, table),
+    ):
+        if owner == table:
+            found.setdefault(index, []).append(column if part is None else "")
+    fitting = [index for index, parts in found.items() if parts[: len(columns)] == list(columns)]
+    return min(fitting, key=lambda index: (index != "PRIMARY", len(found[index]), index), default=None)
+
+
 def key_range(conn: Connection, schema: TableSchema) -> tuple[int, int] | None:
     """Smallest and largest value of an integer key; None if the table is empty."""
     key = quoted(schema.key[0])
@@ -708,10 +724,11 @@ def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: i
     return _key(schema, found[0]) if found else None
 
 
-def select_rows(schema: TableSchema, start: Key | None, end: Key | None) -> str:
+def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, index: str | None = None) -> str:
     """The SELECT of one chunk: every column of the schema, in its order, each as the decoders read it.
 
-    FLOAT goes out as DOUBLE, since the text protocol prints just six digits of a FLOAT.
+    Rows come in the order of the key, and with `index` (its name) as they are found, nothing sorted. FLOAT goes out as
+    DOUBLE, since the text protocol prints just six digits of a FLOAT.
     """
     columns = ", ".join(
         f"CAST({quoted(column.name)} AS DOUBLE)"
@@ -719,7 +736,22 @@ def select_rows(schema: TableSchema, start: Key | None, end: Key | None) -> str:
         else quoted(column.name)
         for column in schema.columns
     )
-    return f"SELECT {columns} FROM {_of(schema.table_id)} WHERE {range_condition(schema, start, end)}"
+    by = f" FORCE INDEX ({quoted(index)})" if index is not None else ""
+    order = ", ".join(quoted(name) for name in schema.key)
+    return (
+        f"SELECT {columns} FROM {_of(schema.table_id)}{by} WHERE {range_condition(schema, start, end)} ORDER BY {order}"
+    )
+
+
+def bound_statements(conn: Connection, of: Server, seconds: float) -> None:
+    """Have the server end what runs longer on this connection, what we don't take from it in time, and on MariaDB a
+    transaction that we don't go on with. A SELECT so ended is Unavailable."""
+    whole = max(1, round(seconds))
+    if of.mysql:
+        own = f"max_execution_time={max(1, round(seconds * 1000))}"
+    else:
+        own = f"max_statement_time={seconds:f}, idle_transaction_timeout={whole}"
+    _rows(conn, f"SET SESSION net_write_timeout={whole}, {own}")
 
 
 def stream(conn: Connection, sql: str) -> Iterator[bytes]:

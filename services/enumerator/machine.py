@@ -4,6 +4,7 @@
 
 - Splits are pulled: a reader says how many it has room for; what it holds unstarted is asked back for an idle one.
 - A report is accepted once, if its split is out with that attempt and generation; anything else is late and ignored.
+  A report of a chunk that was cut brings another: the rest, under a number of its own.
 - When a table's chunks are all reported, their watermarks are folded into one pair and the table goes to the
   incremental split (FLIP-27's completed snapshot splits; DBLog's watermarks). Cause before effect on every channel is
   what makes any consistent cut hold a table's chunk rows before its first change.
@@ -404,6 +405,10 @@ class Enumerator:
         except SourceLost as error:  # its chunks were read from two servers, whose watermarks don't compare
             return self._failed(table.table_id, table.generation, error.cause, restart=True)
         self.accepted[report.split_id] = report.attempt
+        if report.cut_at is not None:
+            assert table.splitter is not None
+            self.todo.appendleft(table.splitter.rest(split, report.cut_at))
+            split = dataclasses.replace(split, split_end=report.cut_at)
         table.low, table.high = low, high
         table.splits_done += 1
         table.rows_done += report.rows

@@ -5,6 +5,8 @@ Two ways, after Flink CDC's MySQL chunk splitter and DBLog:
 - *even*: one integer key column whose values fill their range well. Bounds are arithmetic: min, min + step, ...
 - *walk*: anything else. Each bound is asked of MySQL (`FindBound`), which alone compares keys.
 
+A chunk that a reader had to cut short leaves a `rest`, which is a chunk as well.
+
 The first and the last chunk are open-ended, so the chunks cover every key there is or will be. In the even way the open
 chunk above the maximum is handed out first, while it is small: rows inserted during the snapshot come by the binlog.
 
@@ -106,6 +108,10 @@ class Splitter:
             if end > self.last:
                 self.mode, self.next_start = "done", None
         return splits
+
+    def rest(self, of: SnapshotSplit, start: Key) -> SnapshotSplit:
+        """What is left of a chunk that was cut before the key `start`."""
+        return self._make(start, of.split_end)
 
     def _make(self, start: Key | None, end: Key | None) -> SnapshotSplit:
         self.made += 1

@@ -106,6 +106,7 @@ class Member:
                         self.connect,
                         split,
                         mode=self.config.snapshot.chunks,
+                        seconds=self.config.snapshot.max_select_seconds,
                         aged=self.aged,
                         cursor=lambda: binlog.BinlogCursor(self.connect, server_id=self.chunk_server_id),
                     ),
@@ -152,6 +153,7 @@ class Member:
                 low=item.low,
                 high=item.high,
                 schema=item.schema,
+                cut_at=item.cut_at,
             )
         await self.limit.spend(item.num_rows)
         return ChunkRowsRead(split_id=split_id, attempt=attempt, rows=item.num_rows, body=item)

@@ -18,16 +18,24 @@ same |
    it.
 6. `exact`, where low is not high: the chunk's changes in (low, high] are read from the binlog and laid over the rows.
 
+A SELECT holds its table's metadata lock until its last row is taken: an ALTER queues behind it, and every writer behind
+the ALTER. So it has a time, kept by the server, which ends a statement that runs longer, a write that nobody reads, and
+a transaction that nobody goes on with: that holds too while this process sleeps, or waits for credit. Rows come in the
+order of the key, so whatever came before such an end is whole up to its last key, from one view: the chunk ends before
+that key (`ChunkEnd.cut_at`), after the same rules of low and high, and the rest is a chunk of its own, with watermarks
+of its own. A chunk whose rows turn out too wide for memory ends early in the same way.
+
 Nothing is given out that is not to be kept, except that a chunk counts only by its `ChunkEnd`: whoever gets an error
 instead drops what came before it.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Literal
 
@@ -37,20 +45,24 @@ import pyarrow.compute as pc
 
 from common import mysql
 from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
-from common.messages import CompletedSplit, SnapshotSplit
+from common.messages import CompletedSplit, Key, SnapshotSplit
 from common.positions import FilePosition, High, Low, Position
 from common.schema import TableSchema
 from services.reader.binlog import BinlogCursor, Route
 from services.reader.rows import ResultDecoder
-from services.reader.watermark import AgedPositions, ChunkHighs, KeyRanges, overlay
+from services.reader.watermark import AgedPositions, ChunkHighs, KeyRanges, key_text, overlay
 
 BATCH_BYTES = 4 << 20
 MAX_ROW_BYTES = 64 << 20
+MAX_CHUNK_BYTES = 64 << 20
+SELECT_SECONDS = 10.0
+MORE_PATIENCE = (1, 2, 4, 8, 16)
 XA_PAUSES_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 5.0)
 _CHANGES_ROWS = 50_000
 _CHANGES_BYTES = 16 << 20
 
 Mode = Literal["replay", "exact"]
+log = logging.getLogger("cutline.reader")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +70,8 @@ class ChunkEnd:
     """All rows of the chunk were given. `zero_dates` counts, by column, dates that no calendar has and that became
     null.
 
-    `checksum` is the same for the same batches: `checksum_of` over each, added up.
+    `checksum` is the same for the same batches: `checksum_of` over each, added up. With `cut_at` the chunk is only what
+    lies before that key: the rest was not read, and is another chunk.
     """
 
     low: Low
@@ -67,6 +80,11 @@ class ChunkEnd:
     checksum: str
     schema: TableSchema
     zero_dates: Mapping[str, int] = field(default_factory=dict)
+    cut_at: Key | None = None
+
+
+class _NothingInTime(Exception):
+    """The SELECT's time was over before it gave two rows, so there is no key at which to cut."""
 
 
 def read_chunk(
@@ -75,37 +93,74 @@ def read_chunk(
     *,
     mode: Mode,
     batch_bytes: int = BATCH_BYTES,
+    seconds: float = SELECT_SECONDS,
     aged: AgedPositions | None = None,
     cursor: Callable[[], BinlogCursor] | None = None,
 ) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
     """Read a chunk on a connection of its own: batches of about `batch_bytes` with the schema's columns, then
     `ChunkEnd`.
 
-    Each batch is read when it is asked for; while none is, the server waits. In `exact` on MySQL the whole chunk is
-    held until it is laid over, and `cursor` opens the binlog for that (with a server id that no other replica has).
+    Each batch is read when it is asked for; while none is, the server waits, and after `seconds` ends the SELECT: the
+    chunk is cut. A SELECT that gives nothing in its time is tried again with more. In `exact` on MySQL the whole chunk
+    is held until it is laid over, and `cursor` opens the binlog for that (with a server id that no other replica has).
     `aged` remembers flushed positions between chunks, which brings a low without GTIDs nearer; without it the low is
     early, and just as right.
 
     Errors: NextGeneration (the table changed), another SourceLost (quarantine), Unavailable (this attempt failed; ask
     again), ConfigError (`exact` where the server can't). Typical mistake: to use batches before `ChunkEnd` came.
     """
-    with closing(connect()) as conn:
+    for patience in MORE_PATIENCE:
+        try:
+            yield from _read(connect, split, mode, batch_bytes, seconds * patience, aged or AgedPositions(), cursor)
+            return
+        except _NothingInTime:
+            log.warning("a SELECT of %s gave no rows in %.0f s", split.table_id, seconds * patience)
+    raise SourceLost(
+        f"A SELECT of {split.table_id} gave no two rows in {seconds * MORE_PATIENCE[-1]:.0f} s; see what keeps the"
+        " server, or raise snapshot.max_select_seconds",
+        split.table_id,
+    )
+
+
+def _read(
+    connect: Callable[[], mysql.Connection],
+    split: SnapshotSplit,
+    mode: Mode,
+    batch_bytes: int,
+    seconds: float,
+    aged: AgedPositions,
+    cursor: Callable[[], BinlogCursor] | None,
+) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
+    with ExitStack() as open_ones:
+        conn = open_ones.enter_context(closing(connect()))
         server = mysql.server(conn)
         if mode == "exact" and server.mysql and not server.gtid:
             raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
         _same_table(conn, split)
-        aged = aged or AgedPositions()
         low = _low(conn, server, aged)
-        tally = _Tally()
-        if mode == "replay" or not server.mysql:
-            for batch in _rows(connect, conn, split, batch_bytes, tally):
+        mysql.bound_statements(conn, server, seconds)
+        tally = _Tally(deadline=time.monotonic() + seconds)
+        streamed = mode == "replay" or not server.mysql
+        rows: list[pa.RecordBatch] = []
+        for batch in _rows(connect, conn, split, batch_bytes, tally):
+            if streamed:
                 tally.add(batch)
                 yield batch
-            high = _high(conn, server, low, aged)
-        else:
-            rows = pa.Table.from_batches(_rows(connect, conn, split, batch_bytes, tally), schema=split.schema.arrow)
-            high = _high(conn, server, low, aged)
-            whole = overlay(rows, _window(conn, split, low, high, cursor), split.schema.key)
+            else:
+                rows.append(batch)
+        if tally.cut_at is not None or time.monotonic() >= tally.deadline:
+            # the server may have ended this connection, or sends rows that nobody wants; to close it ends all of that
+            open_ones.close()
+            conn = open_ones.enter_context(closing(connect()))
+            if mysql.server(conn) != server:
+                raise Unavailable(f"Another server answers than the one that {split.table_id} was read from")
+        elif not server.mysql:
+            mysql.end_snapshot(conn)
+        split = replace(split, split_end=tally.cut_at or split.split_end)
+        high = _high(conn, server, low, aged)
+        if not streamed:
+            whole = pa.Table.from_batches(rows, schema=split.schema.arrow)
+            whole = overlay(whole, _window(conn, split, low, high, cursor), split.schema.key)
             for batch in _batches(whole, batch_bytes):
                 tally.add(batch)
                 yield batch
@@ -117,6 +172,7 @@ def read_chunk(
             checksum=f"{tally.sum:016x}",
             schema=split.schema,
             zero_dates=tally.zero_dates,
+            cut_at=tally.cut_at,
         )
 
 
@@ -171,7 +227,6 @@ def _take_low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions)
 
 def _high(conn: mysql.Connection, server: mysql.Server, low: Low, aged: AgedPositions) -> High:
     if not server.mysql:
-        mysql.end_snapshot(conn)
         return High(server=low.server, file=low.file, offset=low.offset)
     at = mysql.flushed_position(conn, server)
     aged.saw(server.identity, at, now=time.monotonic())
@@ -186,6 +241,8 @@ class _Tally:
     rows: int = 0
     sum: int = 0
     zero_dates: Mapping[str, int] = field(default_factory=dict)
+    deadline: float  # of the SELECT, monotonic seconds
+    cut_at: Key | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
@@ -199,23 +256,45 @@ def _rows(
     batch_bytes: int,
     tally: _Tally,
 ) -> Iterator[pa.RecordBatch]:
+    """The chunk's rows in the order of its key, up to `tally.cut_at` if time or memory ends them early.
+
+    One batch is held back all the while: the last key read bounds the chunk that is cut, so its row must not be out.
+    """
     schema = split.schema
     decoder = ResultDecoder(schema)
-    blocks = mysql.stream(conn, mysql.select_rows(schema, split.split_start, split.split_end))
-    while not decoder.done:
+    index = mysql.index_of(conn, schema.table_id, schema.key)
+    blocks = mysql.stream(conn, mysql.select_rows(schema, split.split_start, split.split_end, index=index))
+    held: pa.RecordBatch | None = None
+    given, given_bytes, over = 0, 0, False
+    while not (decoder.done or over):
         try:
             with mysql.seam(schema.table_id, schema.table_id):
                 decoder.feed(next(blocks))
+        except Unavailable:
+            if time.monotonic() < tally.deadline:
+                raise
+            over = True
         except ValueError as error:  # was the table changed before the SELECT?
             with closing(connect()) as other:
                 _same_table(other, split)
             raise SourceLost(f"A row of {schema.table_id} can't be read: {error}", schema.table_id) from error
-        if decoder.size >= batch_bytes or decoder.done:
-            batch = decoder.take()
-            if batch is not None:
-                _check(batch, schema)
-                yield batch
+        if (decoder.size >= batch_bytes or decoder.done or over) and (batch := decoder.take()) is not None:
+            _check(batch, schema)
+            if held is not None:
+                yield held
+                given, given_bytes = given + held.num_rows, given_bytes + held.nbytes
+            held = batch
+            too_wide = given_bytes + held.nbytes > MAX_CHUNK_BYTES and given + held.num_rows > 1
+            over = over or (too_wide and not decoder.done)
     tally.zero_dates = decoder.zero_dates
+    if not decoder.done:
+        if held is None or given + held.num_rows < 2:
+            raise _NothingInTime
+        last = held.slice(held.num_rows - 1)
+        tally.cut_at = tuple(key_text(column, last[column.name][0].as_py()) for column in schema.key_columns)
+        held = held.slice(0, held.num_rows - 1)
+    if held is not None and held.num_rows:
+        yield held
 
 
 def _check(batch: pa.RecordBatch, schema: TableSchema) -> None:

@@ -42,6 +42,7 @@ from common.messages import (
     ExcludeTable,
     High,
     IncludeTable,
+    Key,
     Low,
     Message,
     PartSaved,
@@ -88,7 +89,7 @@ class ChunkRowsRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRead(Event):
-    """All rows of the chunk came; its watermarks."""
+    """All rows of the chunk came, or those before `cut_at`; its watermarks."""
 
     split_id: str
     attempt: int
@@ -97,6 +98,7 @@ class ChunkRead(Event):
     low: Low
     high: High
     schema: TableSchema
+    cut_at: Key | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +377,7 @@ class Reader:
                 low=event.low,
                 high=event.high,
                 schema=event.schema,
+                cut_at=event.cut_at,
             )
             ends = [Send(receiver=writer, message=end), Send(receiver=ENUMERATOR, message=report)]
         else:

@@ -246,6 +246,8 @@ def key_text(column: Column, value: Any) -> Any:
         return value.strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
     if isinstance(value, bytes):
         return {"hex": value.hex()}
+    if isinstance(value, Decimal):
+        return format(value, "f")  # a number with an exponent is a double to MySQL, and not exact
     return repr(value) if isinstance(value, float) else str(value)
 
 

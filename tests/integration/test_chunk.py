@@ -23,7 +23,8 @@ from services.reader import chunk
 from services.reader.binlog import BinlogCursor, Route
 from services.reader.chunk import ChunkEnd, checksum_of, read_chunk
 from services.reader.watermark import AgedPositions, fold
-from tests.conftest import started
+from tests.conftest import FULL, started
+from tests.integration.test_mysql import KEYS as KINDS_OF_KEYS
 from tests.servers import Database, MariaDB, MySQL
 
 
@@ -178,7 +179,7 @@ def test_a_chunk_that_is_given_up_leaves_no_connection_behind(table: Callable[..
 def test_a_connection_that_ends_within_a_chunk_is_unavailable_and_never_a_short_chunk(
     table: Callable[..., Source],
 ) -> None:
-    one = table("id INT PRIMARY KEY, b LONGBLOB", "(1, 'x'), (2, REPEAT('x', 40000000)), (3, REPEAT('x', 40000000))")
+    one = table("id INT PRIMARY KEY, b LONGBLOB", ", ".join(f"({i}, REPEAT('x', 20000000))" for i in (1, 2, 3)))
     running = f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{one.server.user}' AND COMMAND = 'Query'"
 
     def read_and_kill() -> None:
@@ -188,6 +189,103 @@ def test_a_connection_that_ends_within_a_chunk_is_unavailable_and_never_a_short_
 
     with pytest.raises(Unavailable):
         read_and_kill()
+
+
+# --- what ends a chunk early ------------------------------------------------------------------------------------------
+
+
+def in_pieces(one: Source, mode: chunk.Mode = "replay", **options: Any) -> tuple[list[pa.Table], list[ChunkEnd]]:
+    """The whole table, each chunk that was cut followed by its rest."""
+    pieces: list[pa.Table] = []
+    ends: list[ChunkEnd] = []
+    while not ends or ends[-1].cut_at is not None:
+        rows, end = one.read(one.split(ends[-1].cut_at if ends else None), mode, **options)
+        pieces.append(rows)
+        ends.append(end)
+    return pieces, ends
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_KEYS if FULL else ("decimals", "floats", "enums", "latin1_ci", "composite"))
+def test_chunks_cut_before_any_key_hold_every_row_once(
+    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    columns, rows = KINDS_OF_KEYS[kind]
+    one = table(columns)
+    one.server.execute(f"INSERT IGNORE INTO {one.table_id} VALUES {rows}")
+    whole = one.read()[0]
+    monkeypatch.setattr(chunk, "MAX_CHUNK_BYTES", 0)
+    monkeypatch.setattr(seam, "_BLOCK_BYTES", 1)
+    pieces, _ = in_pieces(one, batch_bytes=1)
+    assert len(pieces) > 1 or whole.num_rows < 3
+    assert pa.concat_tables(pieces).equals(whole)
+
+
+def test_an_exact_chunk_that_is_cut_and_its_rest_are_each_as_of_their_own_high_watermark(
+    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = table("id INT PRIMARY KEY, v INT", ", ".join(f"({i}, 0)" for i in range(1, 9)))
+    change = (
+        f"UPDATE {one.table_id} SET v = v + 1 WHERE id IN (1, 8)",
+        f"REPLACE INTO {one.table_id} VALUES (0, 0), (9, 0)",
+    )
+    monkeypatch.setattr(chunk, "MAX_CHUNK_BYTES", 0)
+    monkeypatch.setattr(seam, "_BLOCK_BYTES", 1)
+    with meanwhile(monkeypatch, "_low", lambda: one.server.execute(*change), after=True):
+        pieces, ends = in_pieces(one, "exact", batch_bytes=1)
+    assert len(ends) > 2
+    ids = [row["id"] for piece in pieces for row in piece.to_pylist()]
+    seen = 1 if one.server.flavour == "mysql" else 0  # MariaDB's SELECT is as of low, and so is the chunk
+    assert sorted(ids) == list(range(10) if seen else range(1, 10))
+    for changes, piece in enumerate(pieces, start=seen):
+        assert [row["v"] for row in piece.to_pylist() if row["id"] in (1, 8)] in ([], [changes])
+
+
+def test_a_chunk_that_nobody_takes_is_cut_in_time_for_an_alter_and_the_writers_behind_it(
+    table: Callable[..., Source],
+) -> None:
+    one = table("id INT PRIMARY KEY AUTO_INCREMENT, b BLOB")
+    one.server.execute(
+        f"INSERT INTO {one.table_id} (b) WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 800)"
+        " SELECT REPEAT('x', 60000) FROM n"
+    )
+    reading = read_chunk(one.connect, one.split(), mode="replay", batch_bytes=1 << 20, seconds=2.0)
+    taken = [next(reading)]
+    done: list[str] = []
+
+    def run(statement: str) -> None:
+        one.server.execute(statement)
+        done.append(statement.split()[0])
+
+    threads = [threading.Thread(target=run, args=(f"ALTER TABLE {one.table_id} COMMENT = 'mine'",), daemon=True)]
+    threads[0].start()
+    waiting = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table metadata lock'"
+    deadline = time.monotonic() + 60
+    while one.server.scalar(waiting) < 1:  # the SELECT goes on behind nobody's back
+        assert not done
+        assert time.monotonic() < deadline
+    threads.append(threading.Thread(target=run, args=(f"INSERT INTO {one.table_id} (b) VALUES ('y')",), daemon=True))
+    threads[1].start()
+    for thread in threads:  # nothing more is taken until both are through
+        thread.join(45)
+    assert sorted(done) == ["ALTER", "INSERT"]
+    taken += reading
+    end = taken.pop()
+    assert isinstance(end, ChunkEnd)
+    assert end.cut_at is not None
+    assert sum(batch.num_rows for batch in taken) == end.rows == int(end.cut_at[0]) - 1
+    rest, last = one.read(one.split(end.cut_at))
+    assert last.cut_at is None
+    assert end.rows + rest.num_rows == 801
+
+
+def test_a_select_that_gives_nothing_in_its_time_is_tried_again_with_more(table: Callable[..., Source]) -> None:
+    one = table("id INT PRIMARY KEY", "(1), (2)")
+    with closing(one.server.connect()) as other:
+        other.cursor().execute(f"LOCK TABLES {one.table_id} WRITE")
+        timer = threading.Timer(2.5, other.cursor().execute, ("UNLOCK TABLES",))
+        timer.start()
+        assert one.read(seconds=1.0)[1].rows == 2
+        timer.join()
 
 
 # --- what makes a chunk void ------------------------------------------------------------------------------------------

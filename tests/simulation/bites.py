@@ -48,6 +48,7 @@ REDIS_STORE_AND_SERVICES = (
     "Redis emptied",
     "answer to an epoch that is over",
     "chunk failed after some rows",
+    "chunk ran out of time and was split",
     "crash between two effects",
     "enumerator crashed",
     "enumerator slept",

@@ -940,7 +940,12 @@ class World:
             return
         if other:
             self.count["chunk of other columns reported"] += 1
-        chunk["left"] = sorted(chunk["rows"].items())
+        chunk["left"], chunk["cut_at"] = sorted(chunk["rows"].items()), None
+        if self.troubled and len(chunk["left"]) > 1 and self.rng.random() < 0.05:
+            at = self.rng.randrange(1, len(chunk["left"]))  # its time was over: it ends before the last key read
+            chunk["cut_at"] = self.source.literal(split.table_id, chunk["left"][at][0])
+            chunk["left"] = chunk["left"][:at]
+            self.count["chunk ran out of time and was split"] += 1
         chunk["total"] = len(chunk["left"])
         self.count["chunk without rows"] += not chunk["left"]
         self.give_rows(service, chunk)
@@ -956,7 +961,7 @@ class World:
             service.chunk = None
             event = ChunkRead(
                 split_id=split.split_id, attempt=split.attempt, rows=chunk["total"], checksum="", low=chunk["low"],
-                high=chunk["high"], schema=chunk["schema"],
+                high=chunk["high"], schema=chunk["schema"], cut_at=chunk["cut_at"],
             )  # fmt: skip
         if self.troubled and rows and self.rng.random() < 0.01:
             service.chunk = None

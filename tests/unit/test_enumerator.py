@@ -123,6 +123,39 @@ class Bench:
         return next(o.state for o in reversed(self.orders) if isinstance(o, SavePart))
 
 
+def test_the_rest_of_a_chunk_that_was_cut_is_a_chunk_of_its_own() -> None:
+    bench = Bench(exact=True).begin().split_in("10", None)
+    bench.get(SplitsWanted(free=2))
+    (_, first), (_, last) = bench.assigned
+    bench.get(SplitsWanted(free=1))
+    bench.report(first, cut_at=("4",))
+    (_, rest) = bench.assigned[-1]
+    assert (rest.split_start, rest.split_end) == (("4",), ("10",))
+    assert rest.split_id not in (first.split_id, last.split_id)
+    bench.report(first, cut_at=("2",))  # late: taken once
+    assert len(bench.assigned) == 3
+    bench.report(last)
+    assert not bench.of(IncludeTable)
+    bench.report(rest)
+    (include,) = bench.of(IncludeTable)
+    ends = [(one.split_start, one.split_end) for one in include.splits]
+    assert sorted(ends, key=str) == sorted([(None, ("4",)), (("4",), ("10",)), (("10",), None)], key=str)
+
+
+def test_a_report_of_a_cut_chunk_in_flight_brings_its_rest_after_a_restore() -> None:
+    bench = Bench().begin().split_in(None)
+    bench.get(SplitsWanted(free=1))
+    ((_, split),) = bench.assigned
+    bench.start(7)
+    bench.report(split, cut_at=("4",))
+    bench.get(Marker(checkpoint=7))
+    again = Bench(part=bench.part())
+    again.tell(Began())
+    again.get(SplitsWanted(free=1))
+    ((_, rest),) = again.assigned
+    assert (rest.split_start, rest.split_end) == (("4",), None)
+
+
 def test_a_table_is_found_asked_about_and_its_splits_are_pulled() -> None:
     bench = Bench()
     assert any(isinstance(e, FindTables) for e in bench.tell(Began()))

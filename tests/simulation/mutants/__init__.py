@@ -78,6 +78,12 @@ MUTANTS = (
         1500,
     ),
     one(
+        "the rest of a chunk that was cut is not read",
+        ENUMERATOR,
+        "            self.todo.appendleft(table.splitter.rest(split, report.cut_at))\n",
+        "",
+    ),
+    one(
         "the channels' states are not restored",
         ENUMERATOR,
         "                    machine._at_begin += machine._recorded(channel, message)",
