@@ -107,7 +107,18 @@ class SnapshotConfig(_Strict):
         description="seconds after which the SELECT of a chunk is ended, and the rest of the chunk read by another",
     )
     max_rows_per_second: int | None = Field(
-        default=None, ge=1, description="limit on the rows that all readers together SELECT, none if null"
+        default=None,
+        ge=1,
+        description="limit on the rows that all readers together SELECT, none if null; `cutline throttle` changes it",
+    )
+    max_bytes_per_second: int | None = Field(
+        default=None, ge=1, description="the same in bytes of decoded rows; `cutline throttle` changes it too"
+    )
+    max_threads_running: int | None = Field(
+        default=None,
+        ge=1,
+        description="readers start no chunk while the server's Threads_running, ours included, is above it;"
+        " null: never asked",
     )
 
 

@@ -1,6 +1,6 @@
 """The messages of the mesh, and their form on the wire.
 
-enumerator -> reader : AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, Marker
+enumerator -> reader : AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, Throttle, Marker
 reader -> enumerator : SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, PartSaved, Marker
 reader -> writer     : Records, ChunkEnd, ChunkDropped, Marker
 writer -> enumerator : PartSaved
@@ -48,6 +48,17 @@ class CompletedSplit:
     split_start: Key | None
     split_end: Key | None
     high: High
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What may be SELECTed a second, in rows and in bytes of Arrow; None: as much as there is."""
+
+    rows_per_second: float | None = None
+    bytes_per_second: float | None = None
+
+
+UNLIMITED = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +115,13 @@ class ExcludeTable(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopStream(Message):
     """Read no more of the binlog (`start: snapshot-only`, when every table is live)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle(Message):
+    """The reader's own share of the pipeline's limits, from here on. A reader begins an epoch without any."""
+
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +229,8 @@ class PartSaved(Message):
 _TYPES: dict[str, type[Message]] = {
     cls.__name__: cls
     for cls in (
-        Marker, AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, SplitsWanted, SplitReleased,
-        SplitReport, SplitFailed, TableReport, Records, ChunkEnd, ChunkDropped, PartSaved,
+        Marker, AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, Throttle, SplitsWanted,
+        SplitReleased, SplitReport, SplitFailed, TableReport, Records, ChunkEnd, ChunkDropped, PartSaved,
     )
 }  # fmt: skip
 
@@ -284,10 +302,12 @@ def decode(header: dict[str, Any], body: Any = None) -> Message:
 
 
 __all__ = [
+    "UNLIMITED",
     *_TYPES,
     "CompletedSplit",
     "High",
     "Key",
+    "Limits",
     "Low",
     "Message",
     "Position",

@@ -456,6 +456,11 @@ def xa_prepares(conn: Connection) -> int:
     return int(_rows(conn, "SHOW GLOBAL STATUS LIKE 'Com_xa_prepare'")[0][1])
 
 
+def threads_running(conn: Connection) -> int:
+    """How many threads of the server are at work, the one that answers this included."""
+    return int(_rows(conn, "SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1])
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 

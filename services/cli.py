@@ -15,6 +15,7 @@ import click
 from common import config as configuration
 from common.config import Environment
 from common.errors import ConfigError, CutlineError
+from common.messages import Limits
 from common.store import Store
 from services import lake, standalone
 from services.check import check
@@ -117,6 +118,23 @@ def status(pipeline: Path, workdir: Path | None) -> None:
     told = asyncio.run(standalone.status_of(url, config.name))
     for line in lines(picture(config.name, told, rates=Rates(), now=time.time())):
         click.echo(line)
+
+
+@main.command()
+@click.argument("pipeline", type=PIPELINE_FILE)
+@click.option("--rows-per-second", type=click.IntRange(min=1), help="Rows that all readers together may SELECT.")
+@click.option("--bytes-per-second", type=click.IntRange(min=1), help="The same in bytes of decoded rows.")
+@click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")
+@_told
+def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int | None, workdir: Path | None) -> None:
+    """Set the limits of PIPELINE while it runs, until they are set again; a limit that is not given is lifted."""
+    config = configuration.load(pipeline)
+    url = standalone.redis_url_of(
+        (workdir or standalone.default_workdir(pipeline, config)).resolve(), Environment.read()
+    )
+    limits = Limits(rows_per_second=rows_per_second, bytes_per_second=bytes_per_second)
+    asyncio.run(standalone.throttle(url, config.name, limits))
+    click.echo(f"pipeline {config.name} reads chunks at {limits}")
 
 
 @main.command()

@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -37,6 +37,7 @@ from urllib.parse import urlsplit
 from common import mysql, wire
 from common.config import Environment, PipelineConfig
 from common.errors import ConfigError, CutlineError, SourceLost, Unavailable
+from common.messages import Limits
 from common.positions import High, Position
 from common.registry import Registry
 from common.store import PipelineStore, Store
@@ -54,6 +55,7 @@ _PROJECT = str(Path(__file__).resolve().parents[1])
 LOOK_SECONDS = 0.5
 SAVEPOINT_SECONDS = 180.0
 ASK_AGAIN_SECONDS = 10.0
+THROTTLE_SECONDS = 30.0
 SETTLED = frozenset({"live", "quarantined", "paused"})
 
 
@@ -217,6 +219,23 @@ async def status_of(redis_url: str, pipeline: str) -> dict[str, dict[str, Any]]:
     redis = wire.connect(redis_url)
     try:
         return await Registry(redis).status(pipeline)
+    finally:
+        await redis.aclose()
+
+
+async def throttle(redis_url: str, pipeline: str, limits: Limits) -> None:
+    """Ask the leader of `pipeline` for `limits`, and return when they hold; CutlineError if they don't in time."""
+    redis = wire.connect(redis_url)
+    try:
+        registry, wanted = Registry(redis), asdict(limits)
+        asked_at, deadline = -ASK_AGAIN_SECONDS, time.monotonic() + THROTTLE_SECONDS
+        while (await registry.status(pipeline)).get("enumerator", {}).get("limits") != wanted:
+            if time.monotonic() > deadline:
+                raise CutlineError(f"no leader of {pipeline} has taken the limits; see `cutline status`, and ask again")
+            if time.monotonic() - asked_at >= ASK_AGAIN_SECONDS:
+                await registry.request(pipeline, {"kind": "throttle", "limits": wanted})
+                asked_at = time.monotonic()
+            await asyncio.sleep(LOOK_SECONDS)
     finally:
         await redis.aclose()
 

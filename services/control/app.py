@@ -41,7 +41,10 @@ class ServiceView(BaseModel):
 
 
 class PipelineView(BaseModel):
-    """One pipeline: its definition (no password in it), and how it goes; numbers are null until there is one."""
+    """One pipeline: its definition (no password in it), and how it goes; numbers are null until there is one.
+
+    `limits` are those on what all readers together SELECT; `waiting_for` is the leader's, or else any other member's.
+    """
 
     name: str
     definition: dict[str, Any]
@@ -54,6 +57,7 @@ class PipelineView(BaseModel):
     published_at: float | None
     source_time: float | None
     waiting_for: str | None
+    limits: dict[str, float | None] | None
 
 
 class TableView(BaseModel):
@@ -256,7 +260,8 @@ async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
         publication=spark.get("published"),
         published_at=spark.get("published_at"),
         source_time=spark.get("source_time"),
-        waiting_for=leader.get("waiting_for"),
+        waiting_for=next((told["waiting_for"] for told in (leader, *status.values()) if told.get("waiting_for")), None),
+        limits=leader.get("limits"),
     )
 
 

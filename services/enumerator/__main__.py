@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import secrets
 from collections.abc import Coroutine
@@ -15,6 +16,7 @@ from common.driver import TICK_SECONDS, Host, Links, Loop, first_of, load_part, 
 from common.errors import CutlineError, ProtocolError, Unavailable
 from common.lease import Lease, lease_name
 from common.machine import Effect, Event, PartStored, SavePart, Send
+from common.messages import Limits
 from common.registry import Service
 from common.store import PipelineStore, Store, file_name
 from services.enumerator.leader import (
@@ -33,7 +35,7 @@ from services.enumerator.leader import (
     SavepointAsked,
     WriteEntry,
 )
-from services.enumerator.machine import DescribeTable, FindBound, FindRange, FindTables
+from services.enumerator.machine import DescribeTable, FindBound, FindRange, FindTables, ThrottleAsked
 from services.enumerator.source import SourceReader
 
 LEASE_SECONDS = 5.0
@@ -50,6 +52,10 @@ class Pipeline:
             exact=config.snapshot.chunks == "exact",
             snapshot_only=config.start == "snapshot-only",
             interval_seconds=config.checkpoint.interval_seconds,
+            limits=Limits(
+                rows_per_second=config.snapshot.max_rows_per_second,
+                bytes_per_second=config.snapshot.max_bytes_per_second,
+            ),
             readers=environment.readers,
             writers=environment.writers,
         )
@@ -88,6 +94,8 @@ class Pipeline:
                         if request.get("kind") == "savepoint":
                             nonce, last = str(request["nonce"]), bool(request.get("last"))
                             self.loop.tell(SavepointAsked(request=nonce, last=last))
+                        elif request.get("kind") == "throttle":
+                            self.loop.tell(ThrottleAsked(limits=Limits(**request["limits"])))
                     if self.epoch:
                         await self.host.registry.announce_epoch(self.name, self.epoch)
                 self.loop.tell(Observed(held=held, members=tuple(self._members(services))))
@@ -150,6 +158,7 @@ class Pipeline:
                 "in_flight": leader.in_flight[0] if leader.in_flight else None,
             },
             "waiting_for": waiting,
+            "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
             "source": enumerator.stream_status if enumerator else {},
         }
 

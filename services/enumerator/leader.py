@@ -23,7 +23,8 @@ from typing import Any
 from common.chandy_lamport import Process
 from common.errors import ProtocolError
 from common.machine import Effect, Event, MessageReceived, Ticked
-from services.enumerator.machine import Began, Enumerator, Plan, WriteCheckpoint
+from common.messages import UNLIMITED, Limits
+from services.enumerator.machine import Began, Enumerator, Plan, ThrottleAsked, WriteCheckpoint
 
 GATHER_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
@@ -142,6 +143,7 @@ class Orders:
     interval_seconds: float
     readers: int = 1
     writers: int = 1
+    limits: Limits = UNLIMITED
 
 
 class Leader:
@@ -166,6 +168,7 @@ class Leader:
         self.enumerator: Enumerator | None = None
         self.members: tuple[Member, ...] = ()
         self.requests: list[str] = []
+        self._limits: Limits | None = None  # asked for since the lease is ours: no older part may undo them
         self._answered: set[str] = set()
         self._ending = False
         self.started_at = 0.0  # of the newest checkpoint, or of the epoch
@@ -212,6 +215,8 @@ class Leader:
                     self.requests.append(request)
                     self._ending = self._ending or last
                 return self._checkpoint(now)
+            case ThrottleAsked(limits=limits):
+                self._limits = limits
         if self.state != "leading" or self.process is None or self.enumerator is None:
             return []
         if isinstance(event, MessageReceived) and event.channel in self.enumerator.plan.writers:
@@ -225,7 +230,7 @@ class Leader:
     def _observed(self, held: bool, now: float) -> list[Effect]:
         if not held:
             over = self._over()
-            self.state, self.cause = "idle", "the lease was lost"
+            self.state, self.cause, self._limits = "idle", "the lease was lost", None
             return over
         if self.state == "idle":
             self.state = "reading"
@@ -330,8 +335,10 @@ class Leader:
             chunk_rows=self.orders.chunk_rows,
             exact=self.orders.exact,
             snapshot_only=self.orders.snapshot_only,
+            limits=self.orders.limits,
         )
         self.enumerator = Enumerator(plan) if part is None else Enumerator.restored(plan, part)
+        self.enumerator.limits = self._limits or self.enumerator.limits
         self.process = Process(self.enumerator, inbound=readers, outbound=readers, initiator=True, after=epoch)
         self.state, self.started_at = "leading", now
         return self.process.handle(Began(), now)

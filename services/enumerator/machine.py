@@ -27,12 +27,14 @@ from typing import Any
 from common.errors import ProtocolError, SourceLost
 from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from common.messages import (
+    UNLIMITED,
     AssignSplits,
     CompletedSplit,
     ExcludeTable,
     High,
     IncludeTable,
     Key,
+    Limits,
     Low,
     Message,
     PartSaved,
@@ -44,6 +46,7 @@ from common.messages import (
     StopStream,
     TableReport,
     TakeBackSplit,
+    Throttle,
     decode,
     encode,
     from_plain,
@@ -108,6 +111,13 @@ class BoundFound(Event):
     table_id: str
     generation: int
     end: Key | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottleAsked(Event):
+    """A person wants these limits on what all readers together SELECT, instead of those that there were."""
+
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +223,7 @@ class Plan:
     chunk_rows: int
     exact: bool
     snapshot_only: bool = False
+    limits: Limits = UNLIMITED
 
     @property
     def stream_reader(self) -> str:
@@ -230,6 +241,7 @@ class Enumerator:
         self.out: dict[str, tuple[SnapshotSplit, str]] = {}  # split_id -> split, reader
         self.accepted: dict[str, int] = {}  # split_id -> attempt, not yet in a checkpoint
         self.stream_stopped = False
+        self.limits = plan.limits
         self.free = dict.fromkeys(plan.readers, 0)
         self.taking_back: set[str] = set()
         self.turned_live = False  # a table has, since the newest checkpoint began
@@ -250,7 +262,8 @@ class Enumerator:
                     for t in self.tables.values()
                     if t.phase == WAITING and t.schema is None
                 ]
-                return [*effects, FindTables(), *described, *self._hand_out()]
+                throttle = self._throttle() if self.limits != UNLIMITED else []
+                return [*effects, *throttle, FindTables(), *described, *self._hand_out()]
             case TablesFound(tables=found, start=start):
                 return self._found(found, start)
             case TableDescribed(generation=generation, table=described_table):
@@ -265,6 +278,9 @@ class Enumerator:
                 return self._hand_out()
             case SplittingFailed(table_id=table_id, generation=generation, cause=cause, restart=restart):
                 return self._failed(table_id, generation, cause, restart) + self._hand_out()
+            case ThrottleAsked(limits=limits):
+                self.limits = limits
+                return self._throttle()
             case MessageReceived(channel=channel, message=message):
                 return self._message(channel, message, now)
             case PartStored(checkpoint=checkpoint, ref=ref):
@@ -469,6 +485,14 @@ class Enumerator:
             rows=splitter.step,
         )
 
+    def share(self) -> Limits:
+        """What each reader may SELECT, so that all of them together keep the limits."""
+        rows, size, readers = self.limits.rows_per_second, self.limits.bytes_per_second, len(self.plan.readers)
+        return Limits(rows_per_second=rows and rows / readers, bytes_per_second=size and size / readers)
+
+    def _throttle(self) -> list[Effect]:
+        return [Send(receiver=reader, message=Throttle(limits=self.share())) for reader in self.plan.readers]
+
     def _take_back(self) -> list[Effect]:
         """With nothing left to give, ask a busy reader's waiting split back for a reader that holds none."""
         held: dict[str, list[SnapshotSplit]] = {reader: [] for reader in self.free}
@@ -597,6 +621,7 @@ class Enumerator:
             "out": [to_plain(split) for split, _ in self.out.values()],
             "accepted": dict(self.accepted),
             "streamStopped": self.stream_stopped,
+            "limits": to_plain(self.limits),
         }  # fmt: skip
 
     @classmethod
@@ -628,6 +653,7 @@ class Enumerator:
         machine.todo = deque(from_plain(tuple[SnapshotSplit, ...], state["todo"]))
         machine.accepted = dict(state["accepted"])
         machine.stream_stopped = state["streamStopped"]
+        machine.limits = from_plain(Limits, state["limits"])
         for channel, headers in part["recorded"].items():
             for message in (decode(header) for header in headers):
                 if not isinstance(message, (SplitsWanted, SplitReleased, PartSaved)):

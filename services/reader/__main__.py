@@ -19,7 +19,7 @@ from common.config import Environment, PipelineConfig
 from common.driver import Host, Links, Loop, OneThread, load_part, run_service, save_part
 from common.errors import NextGeneration, ProtocolError, SourceLost, Unavailable
 from common.machine import Effect, Event, PartStored, SavePart, Send
-from common.messages import Records, SnapshotSplit
+from common.messages import UNLIMITED, Limits, Records, SnapshotSplit
 from common.store import PipelineStore, Store, file_name
 from services.reader import binlog
 from services.reader.chunk import ChunkEnd, read_chunk
@@ -38,6 +38,7 @@ from services.reader.machine import (
     Reader,
     RouteTo,
     SchemaChanged,
+    SetLimits,
     TableFaulted,
 )
 from services.reader.watermark import AgedPositions, ChunkHighs
@@ -46,6 +47,7 @@ RETRY_SECONDS = (0.5, 10.0)
 CHANGES_ROWS = 50_000
 CHANGES_BYTES = 8 << 20
 CHANGES_WAIT_SECONDS = 0.5
+BUSY_PAUSE_SECONDS = 1.0
 log = logging.getLogger("cutline.reader")
 
 
@@ -74,9 +76,10 @@ class Member:
         self.cursors: dict[str, tuple[binlog.BinlogCursor, OneThread]] = {}
         self.chunk: ChunkReading | None = None
         self.waiting_for: str | None = None
+        self.busy: str | None = None  # what chunks wait for
         self.aged = AgedPositions()
         self.chunk_server_id = self.config.server_id + 2 + index  # the two before it are the cursors'
-        self.limit = Limit(self.config.snapshot.max_rows_per_second, len(entry["members"]["readers"]))
+        self.pace = Pace()
 
     async def run(self) -> None:
         """Take part until the epoch ends."""
@@ -112,10 +115,13 @@ class Member:
                     ),
                     split,
                 )
-                self.loop.spawn(self._next_rows(self.chunk))
+                self.loop.spawn(self._first_rows(self.chunk))
             case ContinueChunk():
                 assert self.chunk is not None
                 self.loop.spawn(self._next_rows(self.chunk))
+            case SetLimits(limits=limits):
+                log.info("reads chunks at %s", limits)
+                self.pace.set(limits)
             case ReadChanges():
                 self.loop.spawn(self._read_changes(effect))
             case CloseCursor(cursor=name):
@@ -132,6 +138,31 @@ class Member:
         return mysql.connect(mysql.Source.of(self.config.source))
 
     # --- chunks ---
+
+    async def _first_rows(self, chunk: ChunkReading) -> Event:
+        most = self.config.snapshot.max_threads_running
+        if most is not None:
+            await self._quiet(most)
+        return await self._next_rows(chunk)
+
+    async def _quiet(self, most: int) -> None:
+        """Return when the server has at most so many threads at work; the status tells how long that takes."""
+        since = time.time()
+        connection = None
+        try:
+            connection = await asyncio.to_thread(self.connect)
+            while (running := await asyncio.to_thread(mysql.threads_running, connection)) > most:
+                waited = f"Threads_running is {running}, over snapshot.max_threads_running {most}"
+                if self.busy is None:
+                    log.warning("no chunk is read while the source is busy: %s", waited)
+                self.busy = f"the source to be less busy since {time.time() - since:.0f} s: {waited}"
+                await asyncio.sleep(BUSY_PAUSE_SECONDS)
+        except Unavailable as error:  # the chunk will meet it too, and tell
+            log.warning("the source was not asked how busy it is: %s", error)
+        finally:
+            self.busy = None
+            if connection is not None:
+                connection.close()
 
     async def _next_rows(self, chunk: ChunkReading) -> Event:
         split_id, attempt = chunk.split.split_id, chunk.split.attempt
@@ -155,7 +186,7 @@ class Member:
                 schema=item.schema,
                 cut_at=item.cut_at,
             )
-        await self.limit.spend(item.num_rows)
+        await self.pace.spend(item.num_rows, item.nbytes)
         return ChunkRowsRead(split_id=split_id, attempt=attempt, rows=item.num_rows, body=item)
 
     # --- the incremental split ---
@@ -218,7 +249,12 @@ class Member:
         while True:
             await asyncio.sleep(1.0)
             cursors = {name: cursor.position.to_json() for name, cursor in self.machine.cursors.items()}
-            status = {"at": time.time(), "seq": self.machine.seq, "cursors": cursors, "waiting_for": self.waiting_for}
+            status = {
+                "at": time.time(),
+                "seq": self.machine.seq,
+                "cursors": cursors,
+                "waiting_for": self.waiting_for or self.busy,
+            }
             with suppress(Unavailable):
                 await self.host.registry.put_status(self.store.name, self.name, status)
 
@@ -263,20 +299,42 @@ def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
-class Limit:
-    """This reader's share of `snapshot.max_rows_per_second`."""
+class Pace:
+    """Holds chunk rows back so that they keep the limits, which may change while it does: what was given is owed, and
+    paid off as time passes."""
 
-    def __init__(self, rows_per_second: int | None, readers: int) -> None:
-        self._rate = rows_per_second / readers if rows_per_second else None
-        self._free_at = 0.0
+    def __init__(self) -> None:
+        self._limits = UNLIMITED
+        self._owed_rows = self._owed_bytes = 0.0
+        self._at = time.monotonic()
+        self._changed = asyncio.Event()
 
-    async def spend(self, rows: int) -> None:
-        """Wait until these rows are within the rate."""
-        if self._rate is None:
-            return
+    def set(self, limits: Limits) -> None:
+        """Keep these limits from now on, also who waits already."""
+        self._pay()
+        self._limits = limits
+        self._changed.set()
+
+    async def spend(self, rows: int, size: int) -> None:
+        """Return when rows of `size` bytes may be given."""
+        self._pay()
+        self._owed_rows, self._owed_bytes = self._owed_rows + rows, self._owed_bytes + size
+        while (seconds := self._seconds()) > 0:
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), seconds)
+            self._pay()
+
+    def _pay(self) -> None:
         now = time.monotonic()
-        self._free_at = max(now, self._free_at) + rows / self._rate
-        await asyncio.sleep(self._free_at - now)
+        passed, self._at = now - self._at, now
+        rows, size = self._limits.rows_per_second, self._limits.bytes_per_second
+        self._owed_rows = max(0.0, self._owed_rows - passed * rows) if rows else 0.0
+        self._owed_bytes = max(0.0, self._owed_bytes - passed * size) if size else 0.0
+
+    def _seconds(self) -> float:
+        rows, size = self._limits.rows_per_second, self._limits.bytes_per_second
+        return max(self._owed_rows / rows if rows else 0.0, self._owed_bytes / size if size else 0.0)
 
 
 async def main() -> None:

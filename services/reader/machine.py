@@ -43,6 +43,7 @@ from common.messages import (
     High,
     IncludeTable,
     Key,
+    Limits,
     Low,
     Message,
     PartSaved,
@@ -56,6 +57,7 @@ from common.messages import (
     StopStream,
     TableReport,
     TakeBackSplit,
+    Throttle,
     from_plain,
     to_plain,
 )
@@ -204,6 +206,13 @@ class CloseCursor(Effect):
     cursor: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLimits(Effect):
+    """Give no more chunk rows than this from now on."""
+
+    limits: Limits
+
+
 # --- state -----------------------------------------------------------------------------------------------------------
 
 
@@ -328,6 +337,8 @@ class Reader:
             case StopStream():
                 self.stopped = True
                 return []
+            case Throttle(limits=limits):
+                return [SetLimits(limits=limits)]
         raise ProtocolError(f"{self.name} has no rule for message {type(message).__name__}")
 
     # --- chunks ---

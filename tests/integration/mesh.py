@@ -182,13 +182,16 @@ class Mesh:
         return "\n".join(ends)
 
     def pipeline(self, name: str, server: Database, tables: Sequence[str], **settings: Any) -> Pipeline:
-        """Define a pipeline; the mesh takes it up. `settings`: chunk_rows, chunks, interval_seconds."""
+        """Define a pipeline; the mesh takes it up. `settings`: chunk_rows, chunks, interval_seconds, and `snapshot`,
+        a mapping of any others there."""
+        snapshot = {key: settings[key] for key in ("chunk_rows", "chunks") if key in settings}
+        snapshot = {"chunk_rows": 100} | snapshot | settings.get("snapshot", {})
         listed = ", ".join(f'"{table}"' for table in tables)
         config = parse(
             f"name: {name}\n"
             f"source: {{host: {server.host}, port: {server.port}, user: {CDC_USER}, password_env: CDC_PASSWORD}}\n"
             f"tables: [{listed}]\n"
-            f"snapshot: {{chunk_rows: {settings.get('chunk_rows', 100)}, chunks: {settings.get('chunks', 'replay')}}}\n"
+            f"snapshot: {json.dumps(snapshot)}\n"
             f"checkpoint: {{interval_seconds: {settings.get('interval_seconds', 0.5)}}}\n"
             f"sink: {{type: iceberg, warehouse: {self.folder}/lake}}\n"
         )

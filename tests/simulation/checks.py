@@ -63,6 +63,7 @@ def state_of(machine: Any) -> Any:
     if isinstance(machine, Enumerator):
         out = [dataclasses.replace(split, attempt=split.attempt + 1) for split, _ in machine.out.values()]
         return (
+            machine.limits,
             [
                 (
                     t.table_id, t.generation, t.phase, t.schema and t.schema.hash, t.low, t.high, tuple(t.completed),
@@ -295,6 +296,12 @@ def what_is_missing(world: World) -> str:
     if not leaders:
         states = [(s.incarnation, s.leader.state, s.leader.cause) for s in world.services if s.leader and s.alive]
         return f"no leader leads: {states}"
+    for leader in leaders:
+        share = leader.leader.enumerator.share() if leader.leader and leader.leader.enumerator else None
+        for reader in world.services:
+            if reader.alive and reader.role == "reader" and reader.token and reader.epoch == leader.epoch:
+                if reader.limits != share:
+                    return f"{reader.incarnation} reads at {reader.limits}, and its share is {share}"
     journal, publications = world.store.journal, world.store.publications
     on_chain = [n for n in chain(journal) if n in publications]
     if not on_chain:

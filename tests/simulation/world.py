@@ -20,11 +20,13 @@ from common.chandy_lamport import Process
 from common.errors import ProtocolError, SourceLost
 from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from common.messages import (
+    UNLIMITED,
     AssignSplits,
     ChunkDropped,
     ChunkEnd,
     ExcludeTable,
     IncludeTable,
+    Limits,
     Marker,
     Records,
     SplitFailed,
@@ -64,6 +66,7 @@ from services.enumerator.machine import (
     TableDescribed,
     TableFound,
     TablesFound,
+    ThrottleAsked,
 )
 from services.enumerator.splitter import KeyRange
 from services.reader import machine as reader_machine
@@ -77,6 +80,7 @@ from services.reader.machine import (
     ReadChanges,
     ReadChunk,
     Reader,
+    SetLimits,
 )
 from services.reader.watermark import Commits
 from services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
@@ -215,6 +219,7 @@ class Service:
     probe: Probe | None = None
     failed: tuple[int, str, bool] = (0, "", False)
     chunk: Any = None
+    limits: Limits = UNLIMITED
     dumps: dict[str, Dump] = field(default_factory=dict)
     open: dict[Any, list[Any]] = field(default_factory=dict)
     # a leader's
@@ -561,6 +566,7 @@ class World:
         service.open.clear()
         service.dumps.clear()
         service.chunk = None
+        service.limits = UNLIMITED
 
     def join(self, service: Service, entry: dict[str, Any], index: int) -> None:
         """Build the machine of this epoch and take part."""
@@ -725,6 +731,8 @@ class World:
                 self.count["read chunk"] += 1
                 service.chunk = {"split": split, "rows": None}
                 self.take_low(service, service.chunk, self.source.connection)
+            case SetLimits(limits=limits):
+                service.limits = limits
             case ContinueChunk():
                 self.give_rows(service, service.chunk)
             case ReadChanges():
@@ -1200,7 +1208,7 @@ class World:
         "crash_reader", "crash_reader", "crash_writer", "crash_leader", "crash_leader", "pause", "pause",
         "redis_emptied", "lost_tail",
         "more_readers", "more_writers", "fewer", "restart_source", "fail_over", "steal_lease",
-        "zombie_leader", "savepoint", "older",
+        "zombie_leader", "savepoint", "older", "throttle",
     )  # fmt: skip
 
     def fault_crash_reader(self) -> None:
@@ -1304,6 +1312,14 @@ class World:
 
     def fault_savepoint(self) -> None:
         self.ask_savepoint()
+
+    def fault_throttle(self) -> None:
+        """A person limits what is read, or lifts the limits."""
+        holder = self.lease[0]
+        if holder is not None and holder.alive:
+            limits = Limits(rows_per_second=self.rng.choice((None, 60.0, 120.0)))
+            self.count["throttle asked"] += 1
+            self.tell(holder, "any", ThrottleAsked(limits=limits))
 
     def fault_older(self) -> None:
         """An operator asks for a restore from an older checkpoint."""

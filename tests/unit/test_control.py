@@ -70,10 +70,14 @@ def registry() -> Told:
             },
             "checkpoint": {"number": 2, "completed_at": time.time() - 30, "in_flight": 4},
             "waiting_for": None,
+            "limits": {"rows_per_second": 100, "bytes_per_second": None},
             "source": {"source_time": time.time() - 5},
         },
         "spark_writer": {"published": 2, "published_at": time.time() - 20, "source_time": time.time() - 60},
-        "reader-0": {"counters": [["zero dates", {"table": "a.b", "column": "d"}, 3]]},
+        "reader-0": {
+            "waiting_for": "the source to be less busy",
+            "counters": [["zero dates", {"table": "a.b", "column": "d"}, 3]],
+        },
     }
     return told
 
@@ -130,6 +134,8 @@ async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(api: httpx
     assert one["definition"] == DEFINITION
     assert (one["epoch"], one["checkpoint"], one["publication"]) == (1, 2, 2)
     assert one["tables"] == {"quarantined": 1, "snapshot": 1}
+    assert one["limits"] == {"rows_per_second": 100, "bytes_per_second": None}
+    assert one["waiting_for"] == "the source to be less busy"
 
 
 async def test_tables_and_splits_are_told_as_the_enumerator_tells_them(api: httpx.AsyncClient) -> None:

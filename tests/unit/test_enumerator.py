@@ -14,6 +14,7 @@ from common.messages import (
     AssignSplits,
     ExcludeTable,
     IncludeTable,
+    Limits,
     Marker,
     Message,
     PartSaved,
@@ -25,6 +26,7 @@ from common.messages import (
     StopStream,
     TableReport,
     TakeBackSplit,
+    Throttle,
 )
 from common.positions import High, Low
 from common.schema import Column, TableSchema
@@ -41,6 +43,7 @@ from services.enumerator.machine import (
     TableDescribed,
     TableFound,
     TablesFound,
+    ThrottleAsked,
     WriteCheckpoint,
 )
 
@@ -154,6 +157,20 @@ def test_a_report_of_a_cut_chunk_in_flight_brings_its_rest_after_a_restore() -> 
     again.get(SplitsWanted(free=1))
     ((_, rest),) = again.assigned
     assert (rest.split_start, rest.split_end) == (("4",), None)
+
+
+def test_limits_are_shared_by_the_readers_kept_in_the_part_and_told_to_the_next_epochs() -> None:
+    bench = Bench(readers=2).begin()
+    assert not bench.of(Throttle)
+    bench.tell(ThrottleAsked(limits=Limits(rows_per_second=100)))
+    half = Throttle(limits=Limits(rows_per_second=50))
+    assert [told for told in bench.sent if isinstance(told[1], Throttle)] == [("reader-0", half), ("reader-1", half)]
+    bench.start(7)
+    bench.get(Marker(checkpoint=7), 0)
+    bench.get(Marker(checkpoint=7), 1)
+    again = Bench(part=bench.part())
+    again.tell(Began())
+    assert again.sent[0] == ("reader-0", Throttle(limits=Limits(rows_per_second=100)))
 
 
 def test_a_table_is_found_asked_about_and_its_splits_are_pulled() -> None:

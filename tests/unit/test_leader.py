@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
-from common.messages import Marker, PartSaved
+from common.messages import Limits, Marker, PartSaved, Throttle
 from services.enumerator.leader import (
     GATHER_SECONDS,
     KEPT_SECONDS,
@@ -28,7 +28,7 @@ from services.enumerator.leader import (
     SavepointAsked,
     WriteEntry,
 )
-from services.enumerator.machine import TablesFound
+from services.enumerator.machine import TablesFound, ThrottleAsked
 
 READER, WRITER = Member(incarnation="r1", role="reader"), Member(incarnation="w1", role="writer")
 
@@ -287,6 +287,21 @@ def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
     bench.lead(tail=1)
     bench.wait(0.0)
     assert bench.complete()["request"] == "please"
+
+
+def test_limits_asked_for_hold_in_the_next_epoch_though_no_checkpoint_has_them() -> None:
+    bench = Bench().lead()
+    limits = Limits(rows_per_second=7.0)
+    (told,) = bench.tell(ThrottleAsked(limits=limits))
+    assert told == Send(receiver="reader-0", message=Throttle(limits=limits))
+    bench.tell(EpochFailed(epoch=1, cause="x"))
+    bench.effects.clear()
+    bench.lead(tail=1)
+    assert told in bench.effects
+    bench.see(held=False)
+    bench.effects.clear()
+    bench.lead(tail=2)  # another may have led meanwhile, and been asked for others
+    assert told not in bench.effects
 
 
 def test_facts_of_an_epoch_that_is_over_are_ignored() -> None:
