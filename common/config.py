@@ -252,9 +252,13 @@ class PipelineConfig(_Strict):
     @property
     def server_id(self) -> int:
         """Replica id of the main binlog connection; the catch-up connection takes the next number."""
+        return self.server_id_after(0)
+
+    def server_id_after(self, taken: int) -> int:
+        """The same after so many were found to be another client's; the pipeline file's own is the only one."""
         if self.source.server_id is not None:
             return self.source.server_id
-        digest = hashlib.sha256(self.name.encode()).digest()
+        digest = hashlib.sha256(f"{self.name} {taken}".encode() if taken else self.name.encode()).digest()
         return 0x4000_0000 | (int.from_bytes(digest[:4], "big") & 0x3FFF_FFFE)
 
     def select(self, tables: Iterable[str]) -> tuple[str, ...]:

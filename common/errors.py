@@ -7,6 +7,7 @@
 | `SourceLost` | quarantines the table (or halts the pipeline if no table is named): a person decides |
 | `NextGeneration`, a SourceLost | reads the table again from its beginning |
 | `Unavailable` | retries with backoff, then restores from the newest checkpoint |
+| `ServerIdTaken`, an Unavailable | takes another server id, if it is free to choose |
 
 A library's error becomes one of these at the seam (`raise ... from error`). A message is one sentence: what happened,
 to what, what to do.
@@ -54,3 +55,7 @@ class NextGeneration(SourceLost):
 
 class Unavailable(CutlineError):
     """Something outside did not answer; the same call may succeed later."""
+
+
+class ServerIdTaken(Unavailable):
+    """Another client reads the binlog with our server id, and the server ended our connection in favour of its own."""

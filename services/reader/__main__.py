@@ -17,7 +17,7 @@ from common import mysql, wire
 from common.chandy_lamport import Process
 from common.config import Environment, PipelineConfig
 from common.driver import Host, Links, Loop, OneThread, load_part, run_service, save_part
-from common.errors import NextGeneration, ProtocolError, SourceLost, Unavailable
+from common.errors import NextGeneration, ProtocolError, ServerIdTaken, SourceLost, Unavailable
 from common.machine import Effect, Event, PartStored, SavePart, Send
 from common.messages import UNLIMITED, Limits, Records, SnapshotSplit
 from common.store import PipelineStore, Store, file_name
@@ -78,7 +78,8 @@ class Member:
         self.waiting_for: str | None = None
         self.busy: str | None = None  # what chunks wait for
         self.aged = AgedPositions()
-        self.chunk_server_id = self.config.server_id + 2 + index  # the two before it are the cursors'
+        self.index = index
+        self.ids_taken = 0  # server ids that turned out to be another client's
         self.pace = Pace()
 
     async def run(self) -> None:
@@ -111,7 +112,7 @@ class Member:
                         mode=self.config.snapshot.chunks,
                         seconds=self.config.snapshot.max_select_seconds,
                         aged=self.aged,
-                        cursor=lambda: binlog.BinlogCursor(self.connect, server_id=self.chunk_server_id),
+                        cursor=self._chunk_cursor,
                     ),
                     split,
                 )
@@ -136,6 +137,10 @@ class Member:
     def connect(self) -> mysql.Connection:
         """A connection to the source; the password is read each time and kept nowhere."""
         return mysql.connect(mysql.Source.of(self.config.source))
+
+    def _chunk_cursor(self) -> binlog.BinlogCursor:
+        server_id = self.config.server_id_after(self.ids_taken) + 2 + self.index  # the two before are the cursors'
+        return binlog.BinlogCursor(self.connect, server_id=server_id)
 
     # --- chunks ---
 
@@ -195,13 +200,20 @@ class Member:
         pause, longest = RETRY_SECONDS
         while True:
             if order.cursor not in self.cursors:
-                server_id = self.config.server_id + (order.cursor != "main")
+                server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != "main")
                 self.cursors[order.cursor] = binlog.BinlogCursor(self.connect, server_id=server_id), OneThread()
             cursor, thread = self.cursors[order.cursor]
             try:
                 changes = await thread.call(partial(self._read, cursor, order))
                 self.waiting_for = None
                 return changes
+            except ServerIdTaken as error:
+                log.warning("%s cursor: %s", order.cursor, error)
+                self.ids_taken += 1
+                thread.end(self.cursors.pop(order.cursor)[0].close)
+                if self.config.source.server_id is not None:  # two that want the same id end each other for ever
+                    self.waiting_for = f"its server id: {error}"
+                    await asyncio.sleep(longest)
             except Unavailable as error:
                 self.waiting_for = f"the source: {error}"
                 log.warning("%s cursor: %s", order.cursor, error)

@@ -46,7 +46,7 @@ from pymysql.charset import charset_by_id
 from pymysql.constants import COMMAND, ER
 
 from common import mysql
-from common.errors import ConfigError, SourceLost, Unavailable
+from common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
 from common.mysql import Connection
 from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position
 from common.schema import TableSchema
@@ -666,6 +666,11 @@ class BinlogCursor:
         if code in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
             return ConfigError(
                 f"The server refuses the binlog: {text} ({code}); GRANT REPLICATION SLAVE ON *.* to the user"
+            )
+        if "server_uuid/server_id" in text:
+            return ServerIdTaken(
+                f"Another client reads the binlog with the server id {self._server_id}, so the server ended our dump at"
+                f" {where}; set source.server_id to a number that no replica of this server has"
             )
         return Unavailable(f"The server ended the binlog dump at {where}: {text} ({code})")
 

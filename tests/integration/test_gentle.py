@@ -6,13 +6,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pymysql
 
+from common import mysql
+from common.config import PipelineConfig
 from common.messages import Limits
 from services import standalone
+from services.reader.binlog import BinlogCursor
 from tests.integration.mesh import Mesh, Pipeline, waited
 from tests.servers import Database, MariaDB
 
@@ -112,3 +116,32 @@ def test_readers_wait_while_the_source_is_busy_and_say_so(
             assert rows_done(pipeline, table) == 0
         pipeline.until(lambda: pipeline.shows(table), "the table, now that nothing keeps it")
         pipeline.until(lambda: pipeline.status()["reader-0"]["waiting_for"] is None, "nothing to be waited for")
+
+
+def test_a_client_that_takes_the_pipelines_server_id_is_left_alone_and_the_pipeline_goes_on_by_another(
+    source: Database, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. A pipeline whose table is live holds one binlog connection, whose session is in UTC.
+    2. Another replica reads the binlog with the same server id (MariaDB ends the older connection of an id).
+    3. Changes go on arriving, and the other replica goes on reading, over one connection each.
+    """
+    table = filled(source, fresh_database(source), 1000)
+    dumps = "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'"
+    at = mysql.Source(host=source.host, port=source.port, user=source.user, password=source.password)
+    with Mesh(tmp_path, readers=1, writers=1) as mesh:
+        pipeline = mesh.pipeline("rival", source, [table])
+        pipeline.catches_up(table)
+        waited(lambda: len(source.execute(dumps)) == 1, "one binlog connection", 30)
+        with closing(mysql.connect(at)) as conn:
+            assert mysql.variables(conn, "time_zone")["time_zone"] == "SYSTEM"
+            assert conn.cursor().execute("SELECT 1 WHERE @@time_zone = '+00:00' AND @@net_write_timeout = 3600") == 1
+            start = mysql.current_position(conn, mysql.server(conn))
+        server_id = PipelineConfig.from_definition(pipeline.store.definition() or {}).server_id
+        with closing(BinlogCursor(lambda: mysql.connect(at), server_id=server_id)) as rival:
+            read = partial(rival.read, routes={}, until=None, max_rows=10, max_bytes=1000, wait_seconds=0.1)
+            place = read(start).position
+            for number in range(3):
+                source.execute(f"UPDATE {table} SET v = 'y{number}' WHERE id = 7")
+                pipeline.catches_up(table)
+                place = read(place).position
+            waited(lambda: len(source.execute(dumps)) == 2, "one binlog connection for each of the two", 30)

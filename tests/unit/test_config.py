@@ -170,7 +170,9 @@ def test_server_ids_differ_between_pipelines_and_leave_room_for_the_catch_up_con
     ids = {parse(SMALL.replace("shop", f"shop{i}")).server_id for i in range(50)}
     assert len(ids) == 50
     assert all(one % 2 == 0 and 0 < one < 2**32 - 1 for one in ids)
-    assert parse(SMALL.replace("user: u", "user: u, server_id: 7")).server_id == 7
+    named = parse(SMALL.replace("user: u", "user: u, server_id: 7"))
+    assert named.server_id == named.server_id_after(3) == 7
+    assert len({parse(SMALL).server_id_after(taken) for taken in range(5)}) == 5
 
 
 def test_spark_and_catalogue_properties_pass_through_as_text() -> None:
