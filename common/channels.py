@@ -262,16 +262,6 @@ class Sender:
         self._pump_task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
 
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes that were posted and have not reached Redis."""
-        return self._outbox_bytes
-
-    @property
-    def untaken_bytes(self) -> int:
-        """Counted bytes in Redis that the receiver had not taken when last looked."""
-        return self._untaken_bytes
-
     def post(self, header: Mapping[str, Any], body: Body = b"", *, counted: bool) -> None:
         """Queue one message behind all earlier ones; several posts without an await between are one step.
 

@@ -22,12 +22,14 @@ import json
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -37,11 +39,13 @@ from common.config import Environment
 from common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from common.machine import Effect, Event, MessageReceived, Send, Ticked
 from common.messages import Records, decode, encode
-from common.registry import Registry, Service
+from common.registry import GaveUp, Registry, Service
 from common.store import PartRef, PipelineStore, Store
 
 CREDIT_BYTES = 32 << 20
 TICK_SECONDS = 0.2
+LEAVE_SECONDS = 8.0
+END_SECONDS = 12.0
 log = logging.getLogger("cutline.driver")
 T = TypeVar("T")
 
@@ -94,19 +98,14 @@ class Loop:
     async def run(self, *beside: Coroutine[Any, Any, None]) -> None:
         """Run until cancelled, with `beside` in the same group; the first error of any of it ends all and is raised."""
         try:
-            async with asyncio.TaskGroup() as group:
+            async with together(self._tick(), *beside) as group:
                 self._group = group
-                for work in beside:
-                    group.create_task(work)
-                group.create_task(self._tick())
                 while True:
                     event, taken = await self._inbox.get()
                     for effect in self._handle(event, self._clock()):
                         await self._perform(effect)
                     if taken is not None:
                         await taken()
-        except BaseExceptionGroup as group_error:
-            raise first_of(group_error) from group_error
         finally:
             self._group = None
 
@@ -116,11 +115,22 @@ class Loop:
             await asyncio.sleep(TICK_SECONDS)
 
 
-def first_of(error: BaseExceptionGroup[BaseException]) -> Exception:
-    """The first real error in a group; whoever ended the group is what there is to tell."""
+@asynccontextmanager
+async def together(*works: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group of these works; its first error, which ended the group, is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(work)
+            yield group
+    except BaseExceptionGroup as group_error:
+        raise _first_of(group_error) from group_error
+
+
+def _first_of(error: BaseExceptionGroup[BaseException]) -> Exception:
     inner = error.exceptions[0]
     if isinstance(inner, BaseExceptionGroup):
-        return first_of(inner)
+        return _first_of(inner)
     return inner if isinstance(inner, Exception) else RuntimeError(repr(inner))
 
 
@@ -159,13 +169,12 @@ class Links:
 
     async def send(self, order: Send) -> None:
         """Queue the message behind all earlier ones to that receiver; waits while its channel has no room."""
-        body: Any = b""
-        if isinstance(order.message, Records):
-            body = order.message.body
+        message, sender = order.message, self._senders[order.receiver]
         self._used.add(order.receiver)
-        await self._senders[order.receiver].send(
-            encode(order.message), body, counted=isinstance(order.message, Records)
-        )
+        if isinstance(message, Records):
+            await sender.send(encode(message), message.body, counted=True)
+        else:
+            await sender.send(encode(message), counted=False)
 
     async def pump(self, loop: Loop) -> None:
         """Hand every message that comes to the loop; returns its credit when it was taken."""
@@ -215,42 +224,79 @@ class Host:
         self.store = store
         self.registry = Registry(redis)
         self.incarnation = f"{role}-{secrets.token_hex(6)}"
-        self.failed: dict[str, tuple[int, str]] = {}
+        self.failed: dict[str, GaveUp] = {}
+        self.asked_to_end = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._end)
         self._started_at = time.time()
 
+    def _end(self) -> None:
+        if not self.asked_to_end.is_set():
+            self.asked_to_end.set()
+            # A SELECT, or a store that doesn't answer, may hold a thread, which the interpreter would wait for.
+            last = threading.Timer(END_SECONDS, os._exit, (0,))
+            last.daemon = True
+            last.start()
+
     async def present(self) -> None:
-        """Say each second that this service is there."""
-        while True:
-            service = Service(
-                incarnation=self.incarnation,
-                role=self.role,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                started_at=self._started_at,
-                failed=dict(self.failed),
-            )
-            with suppress(Unavailable):  # our absence is what tells
-                await self.registry.announce_presence(service)
-            await asyncio.sleep(1.0)
+        """Say each second that this service is there, and at its end that it is gone."""
+        try:
+            while True:
+                service = Service(
+                    incarnation=self.incarnation,
+                    role=self.role,
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    started_at=self._started_at,
+                    failed=dict(self.failed),
+                    leaving=self.asked_to_end.is_set(),
+                )
+                with suppress(Unavailable):  # our absence is what tells
+                    await self.registry.announce_presence(service)
+                await asyncio.sleep(1.0)
+        finally:
+            await finished(self.registry.withdraw_presence(self.incarnation))
 
     async def serve(self, join: Join) -> None:
-        """Follow the announced epochs for ever."""
+        """Follow the announced epochs until the process is asked to end."""
         running: dict[str, tuple[int, asyncio.Task[None]]] = {}
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.present())
-            while True:
-                with suppress(Unavailable):
-                    epochs = await self.registry.epochs()
-                    for pipeline, epoch in epochs.items():
-                        known = running.get(pipeline)
-                        if known is not None and known[0] >= epoch:
-                            continue
-                        if known is not None:
-                            known[1].cancel()
-                            await asyncio.wait([known[1]])
-                        task = group.create_task(self._member(join, pipeline, epoch))
-                        running[pipeline] = (epoch, task)
-                await asyncio.sleep(TICK_SECONDS)
+            following = group.create_task(self._follow(join, running, group))
+            present = group.create_task(self.present())
+            await self.asked_to_end.wait()
+            await self._released(running)
+            for task in (following, *(member for _, member in running.values()), present):
+                task.cancel()
+
+    async def _follow(
+        self, join: Join, running: dict[str, tuple[int, asyncio.Task[None]]], group: asyncio.TaskGroup
+    ) -> None:
+        while True:
+            with suppress(Unavailable):
+                epochs = await self.registry.epochs()
+                for pipeline, epoch in epochs.items():
+                    known = running.get(pipeline)
+                    if known is not None and known[0] >= epoch:
+                        continue
+                    if known is not None:
+                        known[1].cancel()
+                        await asyncio.wait([known[1]])
+                    task = group.create_task(self._member(join, pipeline, epoch))
+                    running[pipeline] = (epoch, task)
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _released(self, running: Mapping[str, tuple[int, asyncio.Task[None]]]) -> None:
+        """Wait until no epoch needs this service: its leader takes a checkpoint and begins the next one without it.
+
+        Not longer than LEAVE_SECONDS, and not if nobody is there to lead.
+        """
+        with suppress(TimeoutError, Unavailable):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                while any(not task.done() for _, task in running.values()):
+                    there = await self.registry.services()
+                    if not any(one.role == "enumerator" and not one.leaving for one in there):
+                        return
+                    await asyncio.sleep(TICK_SECONDS)
 
     async def _member(self, join: Join, pipeline: str, epoch: int) -> None:
         try:
@@ -270,13 +316,19 @@ class Host:
                 log.exception("%s failed in epoch %d of %s", self.incarnation, epoch, pipeline)
             else:
                 log.warning("%s leaves epoch %d of %s: %s", self.incarnation, epoch, pipeline, error)
-            self.failed[pipeline] = (epoch, told(error))
+            self.failed[pipeline] = gave_up(epoch, error)
 
 
-def told(error: Exception) -> str:
-    """The cause as presence carries it: behind "halt: " if trying again can't mend it."""
+def gave_up(epoch: int, error: Exception) -> GaveUp:
+    """What there is to tell of an epoch that ended by this error."""
     halts = isinstance(error, (ProtocolError, SourceLost)) or not isinstance(error, CutlineError)
-    return f"{'halt: ' if halts else ''}{error or type(error).__name__}"
+    return GaveUp(epoch=epoch, cause=str(error) or type(error).__name__, halts=halts)
+
+
+async def finished(work: Coroutine[Any, Any, None]) -> None:
+    """Ask Redis for this at an end, in a task that nobody has cancelled (`wire` heeds that); it may be away."""
+    with suppress(Unavailable):
+        await asyncio.create_task(work)
 
 
 def run_service(main: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -58,11 +58,5 @@ class Lease:
         async with answered(f"release the lease {self.name}"):
             await self._run(_RELEASE)
 
-    async def holder(self) -> str | None:
-        """Say who holds the lease now, if anyone."""
-        async with answered(f"read the lease {self.name}"):
-            found = await self._redis.get(self.name)
-        return found.decode() if isinstance(found, bytes) else found
-
     async def _run(self, script: str, *arguments: int) -> bool:
         return bool(await cast(Any, self._redis.eval(script, 1, self.name, self.owner, *arguments)))

@@ -24,10 +24,20 @@ _EPOCHS = "cutline:epochs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GaveUp:
+    """An epoch that a service had to give up, and why; `halts` if trying again can't mend it."""
+
+    epoch: int
+    cause: str
+    halts: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """One service process that was alive within the last 5 seconds.
 
-    `failed` names the epochs that it had to give up: pipeline -> (epoch, cause).
+    `failed` names the newest epoch that it gave up of each pipeline; `leaving`: it was asked to end, and does as soon
+    as no epoch needs it.
     """
 
     incarnation: str
@@ -35,7 +45,8 @@ class Service:
     host: str
     pid: int
     started_at: float
-    failed: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    failed: Mapping[str, GaveUp] = field(default_factory=dict)
+    leaving: bool = False
 
 
 class Registry:
@@ -74,7 +85,7 @@ class Registry:
         for incarnation, body in zip(incarnations, bodies, strict=True):
             if body is not None:
                 known = _parsed(body, f"cutline:service:{incarnation}")
-                known["failed"] = {name: (epoch, cause) for name, (epoch, cause) in known["failed"].items()}
+                known["failed"] = {name: GaveUp(**of) for name, of in known["failed"].items()}
                 found.append(Service(incarnation=incarnation, **known))
         return sorted(found, key=lambda service: (service.role, service.incarnation))
 
@@ -82,11 +93,6 @@ class Registry:
         """Say which epoch of a pipeline runs; services read its journal entry and join. Repeat it each second."""
         async with answered(f"announce an epoch of pipeline {pipeline}"):
             await self._redis.hset(_EPOCHS, pipeline, epoch)
-
-    async def withdraw_epoch(self, pipeline: str) -> None:
-        """Say that no epoch of a pipeline runs any more; services drop its machines."""
-        async with answered(f"withdraw the epoch of pipeline {pipeline}"):
-            await self._redis.hdel(_EPOCHS, pipeline)
 
     async def epochs(self) -> dict[str, int]:
         """Return the announced epoch of each pipeline; empty after Redis was emptied, until leaders announce again."""

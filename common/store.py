@@ -451,10 +451,6 @@ class PipelineStore:
         """Begin a staged file that grows over time; it gets its name by `commit`."""
         return StagedFile(self._backend, self.name, f"staged/{_checked(name)}")
 
-    def staged_path(self, name: str) -> str:
-        """Return the path below the pipeline's folder (as in PartRef) of a staged file of that name."""
-        return f"staged/{_checked(name)}"
-
     def location(self, path: str) -> str:
         """Return the full local path (or object address) for a path below the pipeline's folder, to hand to Spark."""
         return self._backend.location(self._path(path))
@@ -499,10 +495,6 @@ class PipelineStore:
             w += 1
             if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}):
                 return w
-
-    def last_claim(self) -> int:
-        """Return the greatest claimed number, 0 if none: a Spark writer with a smaller one is a zombie."""
-        return max(self._numbers("spark"), default=0)
 
     # The sweep
 

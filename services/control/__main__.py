@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
 import time
@@ -43,6 +44,9 @@ async def serve(environment: Environment) -> None:
         started_at=time.time(),
     )
     presence = asyncio.create_task(_announce(registry, me))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn has handlers of its own, and raises the signal again at its end, before we could say that we are gone
+        signal.signal(number, signal.SIG_IGN)
     try:
         await listener.serve()
     finally:

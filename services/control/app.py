@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from common import metrics
 from common.errors import ConfigError, CutlineError, Unavailable
-from common.registry import Registry
+from common.registry import GaveUp, Registry
 from common.store import PipelineStore, Store
 
 
@@ -30,14 +30,15 @@ class Health(BaseModel):
 
 
 class ServiceView(BaseModel):
-    """One service process. `failed`: pipeline -> (epoch that it gave up, cause)."""
+    """One service process. `failed`: pipeline -> the newest epoch that it gave up; `leaving`: asked to end."""
 
     role: str
     incarnation: str
     host: str
     pid: int
     started_at: float
-    failed: dict[str, tuple[int, str]]
+    failed: dict[str, GaveUp]
+    leaving: bool
 
 
 class PipelineView(BaseModel):

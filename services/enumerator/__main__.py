@@ -12,7 +12,18 @@ from typing import Any
 
 from common import channels, wire
 from common.config import Environment, PipelineConfig
-from common.driver import TICK_SECONDS, Host, Links, Loop, first_of, load_part, run_service, save_part, told
+from common.driver import (
+    TICK_SECONDS,
+    Host,
+    Links,
+    Loop,
+    finished,
+    gave_up,
+    load_part,
+    run_service,
+    save_part,
+    together,
+)
 from common.errors import CutlineError, ProtocolError, Unavailable
 from common.lease import Lease, lease_name
 from common.machine import Effect, Event, PartStored, SavePart, Send
@@ -74,10 +85,9 @@ class Pipeline:
         try:
             await self.loop.run(self._observe(), self._show())
         finally:
+            await finished(self.lease.release())
             await self._close()
             await asyncio.to_thread(self.source.close)
-            with suppress(Unavailable):
-                await self.lease.release()
 
     # --- what is seen ---
 
@@ -110,14 +120,15 @@ class Pipeline:
         members = []
         for service in services:
             if service.role in ("reader", "writer"):
-                epoch, cause = service.failed.get(self.name, (0, ""))
+                failed = service.failed.get(self.name)
                 members.append(
                     Member(
                         incarnation=service.incarnation,
                         role=service.role,
-                        failed_epoch=epoch,
-                        failed=cause.removeprefix("halt: ") or None,
-                        halts=cause.startswith("halt: "),
+                        leaving=service.leaving,
+                        failed_epoch=failed.epoch if failed else 0,
+                        failed=failed.cause if failed else None,
+                        halts=failed is not None and failed.halts,
                     )
                 )
         return members
@@ -206,8 +217,8 @@ class Pipeline:
 
     @staticmethod
     def _failure(epoch: int, error: Exception) -> EpochFailed:
-        cause = told(error)
-        return EpochFailed(epoch=epoch, cause=cause.removeprefix("halt: "), halts=cause.startswith("halt: "))
+        told = gave_up(epoch, error)
+        return EpochFailed(epoch=epoch, cause=told.cause, halts=told.halts)
 
     def _failed(self, error: Exception) -> None:
         self.loop.tell(self._failure(self.epoch, error))
@@ -280,11 +291,10 @@ class Pipeline:
 
     async def _run_links(self, links: Links, epoch: int) -> None:
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(links.pump(self.loop))
-                group.create_task(links.idle())
-        except BaseExceptionGroup as group_error:
-            self.loop.tell(self._failure(epoch, first_of(group_error)))
+            async with together(links.pump(self.loop), links.idle()):
+                pass
+        except Exception as error:
+            self.loop.tell(self._failure(epoch, error))
         finally:
             await links.close()
 
@@ -297,20 +307,26 @@ class Pipeline:
 
 
 async def main() -> None:
-    """Serve every pipeline of the store until the process is ended."""
+    """Serve every pipeline of the store until the process is asked to end; then their leases are given back."""
     environment = Environment.read()
     redis = wire.connect(environment.need_redis_url())
     store = Store(environment.need_store_url())
     host = Host("enumerator", redis, store)
     leading: dict[str, asyncio.Task[None]] = {}
-    async with asyncio.TaskGroup() as group:
-        group.create_task(host.present())
+
+    async def look(group: asyncio.TaskGroup) -> None:
         while True:
             with suppress(Unavailable):
                 for name in await asyncio.to_thread(store.pipelines):
                     if name not in leading or leading[name].done():
                         leading[name] = group.create_task(_lead(host, store.pipeline(name), environment))
             await asyncio.sleep(1.0)
+
+    async with asyncio.TaskGroup() as group:
+        looking, present = group.create_task(look(group)), group.create_task(host.present())
+        await host.asked_to_end.wait()
+        for task in (looking, *leading.values(), present):
+            task.cancel()
 
 
 async def _lead(host: Host, store: PipelineStore, environment: Environment) -> None:

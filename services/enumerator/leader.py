@@ -36,11 +36,12 @@ MAX_HALTS = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """A service that is there: `failed` is why it gave up its part of epoch `failed_epoch`, if it did; `halts` if
-    trying
-    again can't help (corrupt, foreign, lost at the source)."""
+    trying again can't help (corrupt, foreign, lost at the source). `leaving`: it ends once the plan does without it.
+    """
 
     incarnation: str
     role: str
+    leaving: bool = False
     failed_epoch: int = 0
     failed: str | None = None
     halts: bool = False
@@ -177,7 +178,8 @@ class Leader:
         self.in_flight: tuple[int, str | None] | None = None  # slot, request
         self._wanted: str | None = None  # nonce of the entry that we wait to see in the journal
         self._since = 0.0  # of gathering, or of members that the plan lacks
-        self._rescale = False
+        self._rescale: str | None = None  # why the members shall change, after a checkpoint
+        self._expected = {"reader": orders.readers, "writer": orders.writers}
         self._nonces = 0
         self.halts = 0  # epochs in a row that ended by what trying again can't mend
 
@@ -188,6 +190,7 @@ class Leader:
         match event:
             case Observed(held=held, members=members):
                 self.members = members
+                self._expect()
                 return self._observed(held, now)
             case JournalRead(tail=tail, base=base):
                 if self.state != "reading":
@@ -249,16 +252,28 @@ class Leader:
                 return self._again(f"service {incarnation} is gone")
             if member.failed is not None and member.failed_epoch == self.epoch:
                 return self._again(f"{member.role} {incarnation} gave up: {member.failed}", halts=member.halts)
-        if self._wanted_and_new():
-            if now - self._since > SETTLE_SECONDS:
-                self._rescale = True  # after a checkpoint, so that nothing is done twice
-        else:
+        if any(there[incarnation].leaving for incarnation in (*self.readers, *self.writers)):
+            self._rescale = "services of the plan leave"  # after a checkpoint, so that nothing is done twice
+        elif not self._wanted_and_new():
             self._since = now
+        elif now - self._since > SETTLE_SECONDS:
+            self._rescale = "services have come that the plan lacks"
         return []
 
     def _wanted_and_new(self) -> bool:
         """Whether services have come that the plan lacks."""
-        return any(m.incarnation not in (*self.readers, *self.writers) for m in self.members)
+        there = {*self._staying("reader"), *self._staying("writer")}
+        return not there <= {*self.readers, *self.writers}
+
+    def _staying(self, role: str) -> tuple[str, ...]:
+        return tuple(sorted(m.incarnation for m in self.members if m.role == role and not m.leaving))
+
+    def _expect(self) -> None:
+        """How many to wait for: as ordered, but nobody for a service that leaves on purpose, until another comes."""
+        for role, ordered in (("reader", self.orders.readers), ("writer", self.orders.writers)):
+            there, leave = len(self._staying(role)), any(m.leaving and m.role == role for m in self.members)
+            bound = min if leave else max
+            self._expected[role] = bound(self._expected[role], min(there, ordered))
 
     # --- epochs ---
 
@@ -276,13 +291,12 @@ class Leader:
         over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in ("opening", "leading") else []
         if self.in_flight is not None and self.in_flight[1] is not None:
             self.requests.insert(0, self.in_flight[1])
-        self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, False, None
+        self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None
         return over
 
     def _gather(self, now: float) -> list[Effect]:
-        readers = tuple(sorted(m.incarnation for m in self.members if m.role == "reader"))
-        writers = tuple(sorted(m.incarnation for m in self.members if m.role == "writer"))
-        full = len(readers) >= self.orders.readers and len(writers) >= self.orders.writers
+        readers, writers = self._staying("reader"), self._staying("writer")
+        full = len(readers) >= self._expected["reader"] and len(writers) >= self._expected["writer"]
         if not readers or not writers or (not full and now - self._since < GATHER_SECONDS):
             return []
         self.readers, self.writers, self.state = readers, writers, "proposing"
@@ -320,7 +334,7 @@ class Leader:
             self.tail, self.base, self.in_flight, self.halts = slot, slot, None, 0
             self.completed_at = now
             if self._rescale:
-                return self._again("services have come that the plan lacks")
+                return self._again(self._rescale)
             return self._checkpoint(now)
         return []
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -84,13 +83,6 @@ def overlay(rows: pa.Table, changes: pa.Table, key: Sequence[str]) -> pa.Table:
     put = pc.is_in(changed["_op"].cast(pa.string()), value_set=pa.array(["+I", "+U"]))
     images = changed.filter(put).select(rows.schema.names)
     return pa.concat_tables([rows.take(kept), images.cast(rows.schema)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """Only MySQL can tell which chunk has this key: `ChunkHighs.locate` it, then `admits_in` that chunk."""
-
-    key: Key
 
 
 class KeyRanges:
@@ -166,35 +158,12 @@ class ChunkHighs:
             self.highest = self.highest.fold(high)
         self._ranks = np.array([_rank(high.file, high.offset) for high in self.highs], dtype=np.int64)
 
-    def admits(self, key: Sequence[Any], *, server: str, end: FilePosition) -> bool | Ask:
-        """Whether a change of that key (Arrow's values) in a transaction that ends at `end` is to be sent.
-
-        `Ask` if that depends on the chunk and only MySQL can tell which it is. SourceLost if `server` is another than
-        the watermarks' (the table's next generation).
-        """
-        self._at_home(server)
-        rank = _rank(end.file, end.offset)
-        if rank > self._ranks.max():
-            return True
-        if rank <= self._ranks.min():
-            return False
-        if self.ranges.asks:
-            return Ask(key=self.ranges.as_text(key))
-        return self.admits_in(self.ranges.range_of(key), end=end)
-
-    def admits_in(self, chunk: int, *, end: FilePosition) -> bool:
-        """As `admits`, for a key that is known to be in that chunk."""
-        return bool(_rank(end.file, end.offset) > self._ranks[chunk])
-
-    def locate(self, asks: Sequence[Ask], locate: Locate) -> Sequence[int]:
-        """The chunk of each key that `admits` asked about, by one question to MySQL."""
-        return locate(self.ranges.bounds, [ask.key for ask in asks])
-
     def kept(self, changes: pa.Table, *, server: str, locate: Locate | None) -> pa.Array:
-        """`admits` for a batch of changes at once: a boolean a row.
+        """Which changes are to be sent, those past the high of their key's chunk: a boolean a row.
 
-        `changes` has the key's columns and `_file` and `_pos`, where the row's event starts: a high watermark lies
-        between two transactions, so an event that starts at or after it belongs to a transaction that ends past it.
+        SourceLost if `server` is another than the watermarks' (the table's next generation). `changes` has the key's
+        columns and `_file` and `_pos`, where the row's event starts: a high watermark lies between two transactions,
+        so an event that starts at or after it belongs to a transaction that ends past it.
         MySQL is asked at most once, and only of rows whose answer differs between chunks.
         """
         self._at_home(server)

@@ -1,11 +1,16 @@
-"""What only the tests with a real Spark share: one session, in the test process."""
+"""What only the tests with real servers share: one Spark session in the test process, a client of an empty Redis."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis as Client
+
+from common import wire
+from tests.conftest import started
+from tests.servers import Redis
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +21,21 @@ def spark() -> Iterator[Any]:
     started = session.start({"spark.driver.memory": "1g"})
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="module")
+def server(nothing_left_running: None) -> Iterator[Redis]:
+    """A Redis of the module's own, which its tests may kill."""
+    server = Redis()
+    with started(server):
+        yield server
+
+
+@pytest.fixture
+async def redis(server: Redis) -> AsyncIterator[Client]:
+    """A client of `server`, which runs and is empty at the start of the test."""
+    server.start()
+    server.flush()
+    client = wire.connect(server.url)
+    yield client
+    await client.aclose()

@@ -154,11 +154,18 @@ class Mesh:
         service.popen.wait()
         self.services.remove(service)
 
-    def leave(self, service: Service) -> None:
-        """SIGTERM, as an operator who takes a machine away."""
+    def leave(self, service: Service) -> int:
+        """SIGTERM, as an operator who takes a machine away; returns the exit code."""
         service.popen.send_signal(signal.SIGTERM)
-        service.popen.wait(ENDS_SECONDS)
+        code = service.popen.wait(ENDS_SECONDS)
         self.services.remove(service)
+        return code
+
+    def present(self) -> set[int]:
+        """The process ids of the services that say that they are there."""
+        with self.redis.client() as client:
+            said: list[Any] = [client.get(key) for key in client.scan_iter("cutline:service:*")]
+        return {json.loads(body)["pid"] for body in said if body is not None}
 
     def leader(self, pipeline: Pipeline) -> Service:
         """The enumerator that leads the pipeline."""

@@ -5,7 +5,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,28 +15,10 @@ from redis.asyncio import Redis as Client
 from common import wire
 from common.channels import FRAGMENT_BYTES, ChannelLost, Receiver, Sender, create, drop, stream_name
 from common.errors import ConfigError, ProtocolError, Unavailable
-from tests.servers import Missing, Redis
+from tests.servers import Redis
 
 NAME = stream_name("shop", 7, "reader-0", "writer-1")
 OTHER = stream_name("shop", 7, "reader-1", "writer-1")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Redis]:
-    try:
-        with Redis() as server:
-            yield server
-    except Missing as reason:
-        pytest.skip(str(reason))
-
-
-@pytest.fixture
-async def redis(server: Redis) -> AsyncIterator[Client]:
-    server.start()
-    server.flush()
-    client = wire.connect(server.url)
-    yield client
-    await client.aclose()
 
 
 @asynccontextmanager

@@ -107,6 +107,40 @@ def test_the_sum_over_two_tables_is_constant_while_services_are_killed(
     bank.agrees(pipeline, end)
 
 
+def test_services_that_are_asked_to_end_are_done_without_at_once_and_nothing_is_done_twice(
+    mysql: MySQL, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. Amounts move between two tables; all services of the mesh and a control service are there.
+    2. A reader gets SIGTERM, and a writer: each ends with 0, after an epoch without it that builds on the checkpoint
+    just before it. 3. The leading enumerator gets it: the other one leads. 4. The control service gets it.
+    Nobody's presence outlives its process.
+    """
+    bank = Bank(mysql, fresh_database)
+    with Mesh(tmp_path, enumerators=2, environment={"CUTLINE_API_PORT": "0"}) as mesh, bank.moving() as movers:
+        control = mesh.start("control")
+        pipeline = mesh.pipeline("bank", mysql, [f"{bank.schema}.*"], chunk_rows=10)
+        pipeline.until(lambda: pipeline.shows(*bank.names), "both tables to be shown")
+        pipeline.until(lambda: control.popen.pid in mesh.present(), "the control service")
+        for role in ("reader", "writer"):
+            epochs, gone = len(pipeline.epochs()), mesh.of(role)[0]
+            assert mesh.leave(gone) == 0
+            assert gone.popen.pid not in mesh.present()
+            epoch = pipeline.epochs()[epochs]
+            assert epoch["cause"] == "services of the plan leave", pipeline.told()
+            assert epoch["base"] == epoch["slot"] - 1
+            assert len(epoch["members"][f"{role}s"]) == 1
+            pipeline.next_epoch(epochs)
+        epochs, leader = len(pipeline.epochs()), mesh.leader(pipeline)
+        assert mesh.leave(leader) == 0
+        assert leader.popen.pid not in mesh.present()
+        pipeline.next_epoch(epochs)
+        assert mesh.leave(control) == 0
+        assert control.popen.pid not in mesh.present()
+        movers.stop()
+        end = pipeline.catches_up(*bank.names)
+    bank.agrees(pipeline, end)
+
+
 def test_the_sum_over_two_tables_is_constant_while_redis_and_the_source_restart(
     source: Database, fresh_database: Fresh, tmp_path: Path
 ) -> None:

@@ -1,35 +1,15 @@
 """The registry on a real Redis."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis as Client
 
-from common import wire
 from common.channels import create, stream_name
 from common.errors import ProtocolError, Unavailable
-from common.registry import Registry, Service
-from tests.servers import Missing, Redis
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Redis]:
-    try:
-        with Redis() as server:
-            yield server
-    except Missing as reason:
-        pytest.skip(str(reason))
-
-
-@pytest.fixture
-async def redis(server: Redis) -> AsyncIterator[Client]:
-    server.start()
-    server.flush()
-    client = wire.connect(server.url)
-    yield client
-    await client.aclose()
+from common.registry import GaveUp, Registry, Service
+from tests.servers import Redis
 
 
 def service(incarnation: str, role: str = "reader", **known: Any) -> Service:
@@ -39,7 +19,8 @@ def service(incarnation: str, role: str = "reader", **known: Any) -> Service:
 async def test_services_are_listed_by_role_with_what_they_gave_up(redis: Client) -> None:
     registry = Registry(redis)
     assert await registry.services() == []
-    writer = service("w1", "writer", failed={"shop": (7, "channel x is lost")})
+    lost = GaveUp(epoch=7, cause="channel x is lost", halts=False)
+    writer = service("w1", "writer", failed={"shop": lost}, leaving=True)
     for one in (writer, service("r2"), service("r1")):
         await registry.announce_presence(one)
     assert await registry.services() == [service("r1"), service("r2"), writer]
@@ -81,15 +62,13 @@ async def test_a_pipeline_named_service_does_not_disturb(redis: Client) -> None:
     assert await registry.services() == [service("r1")]
 
 
-async def test_epochs_are_announced_and_withdrawn(redis: Client) -> None:
+async def test_the_newest_epoch_that_was_announced_of_each_pipeline_is_listed(redis: Client) -> None:
     registry = Registry(redis)
     assert await registry.epochs() == {}
     await registry.announce_epoch("shop", 7)
     await registry.announce_epoch("crm", 1)
     await registry.announce_epoch("shop", 9)
     assert await registry.epochs() == {"shop": 9, "crm": 1}
-    await registry.withdraw_epoch("shop")
-    assert await registry.epochs() == {"crm": 1}
 
 
 async def test_each_part_replaces_its_own_status_only(redis: Client) -> None:

@@ -68,6 +68,7 @@ REDIS_STORE_AND_SERVICES = (
     "savepoint asked",
     "send to a stream that is gone",
     "send waits for credit",
+    "service left when the plan had done without it",
     "slot refused",
     "slow write of an entry",
     "torn temporary file: entry never linked",

@@ -90,6 +90,7 @@ from tests.simulation.lake import Lake, SparkWriter
 from tests.simulation.source import HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, Source, Txn
 
 LEASE_SECONDS = 5.0
+LEAVE_SECONDS = 8.0
 PRESENCE_SECONDS = 3.0
 INSIDE_ROWS = 25
 CREDIT_ROWS = 60
@@ -207,6 +208,7 @@ class Service:
     alive: bool = True
     died_at: float = 0.0
     paused_until: float = 0.0
+    leaving: bool = False
     inbox: deque[tuple[Any, Event]] = field(default_factory=deque)
     effects: deque[tuple[Any, Effect]] = field(default_factory=deque)
     blocked: bool = False
@@ -531,6 +533,7 @@ class World:
                     Member(
                         incarnation=other.incarnation,
                         role=other.role,
+                        leaving=other.leaving,
                         failed_epoch=epoch,
                         failed=cause or None,
                         halts=halts,
@@ -1297,8 +1300,25 @@ class World:
         role = self.rng.choice(("reader", "writer"))
         found = self.alive(role)
         if len(found) > 1:
-            self.kill(self.rng.choice(found), "taken away")
+            service = self.rng.choice(found)
             self.count[f"{role} taken away"] += 1
+            if self.rng.random() < 0.3:
+                self.kill(service, "taken away")
+            else:
+                service.leaving = True
+                self.tell_story(f"{service.incarnation} is asked to leave")
+                self.leaves(service, self.now + LEAVE_SECONDS)
+
+    def leaves(self, service: Service, deadline: float) -> None:
+        """It ends when no epoch needs it, or has waited for that long enough; its presence goes at once."""
+        if not service.alive:
+            return
+        if service.token is not None and self.now < deadline:
+            self.at(0.2, self.leaves, service, deadline)
+            return
+        self.count["service left when the plan had done without it"] += service.token is None
+        self.kill(service, "it left")
+        service.died_at = -PRESENCE_SECONDS
 
     def fault_restart_source(self) -> None:
         self.tell_story("the source restarts")

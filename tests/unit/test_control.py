@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from common.config import parse
 from common.errors import Unavailable
-from common.registry import Registry, Service
+from common.registry import GaveUp, Registry, Service
 from common.store import Store
 from services.control.app import build
 
@@ -49,7 +49,7 @@ def registry() -> Told:
             host="h",
             pid=10 + i,
             started_at=1.0,
-            failed={"shop": (3, "x")} if i else {},
+            failed={"shop": GaveUp(epoch=3, cause="x", halts=False)} if i else {},
         )
         for i in range(2)
     ]
@@ -125,7 +125,7 @@ async def api(registry: Told, store: Store) -> AsyncIterator[httpx.AsyncClient]:
 async def test_services_are_listed_with_their_pids_and_what_they_gave_up(api: httpx.AsyncClient) -> None:
     told = (await api.get("/v1/services")).json()
     assert [(one["role"], one["pid"]) for one in told] == [("reader", 10), ("reader", 11)]
-    assert told[1]["failed"] == {"shop": [3, "x"]}
+    assert told[1]["failed"] == {"shop": {"epoch": 3, "cause": "x", "halts": False}}
 
 
 async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(api: httpx.AsyncClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -171,6 +172,44 @@ def test_a_leader_built_anew_in_its_service_does_not_take_an_earlier_ones_slow_e
     bench.see()
     bench.tell(JournalRead(tail=0, base=None))
     assert bench.tell(EntryRefused(slot=1, nonce=earlier.last(WriteEntry).entry["nonce"])) == [ReadJournal()]
+
+
+def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited_for() -> None:
+    """1. Two readers are wanted and there; one says that it leaves. 2. A checkpoint is taken at once. 3. The next epoch
+    builds on it, has the other reader, and is proposed without waiting for a second. 4. Nor is one waited for later.
+    5. Another reader comes, and both are waited for again."""
+    bench = Bench(interval=1000.0, readers=2)
+    other = Member(incarnation="r2", role="reader")
+    bench.members = (READER, other, WRITER)
+    bench.see()
+    bench.tell(JournalRead(tail=0, base=None))
+    bench.written()
+    bench.tell(EpochOpened(epoch=1, part=None))
+    bench.tell(TablesFound(tables=()))
+    bench.members = (READER, dataclasses.replace(other, leaving=True), WRITER)
+    bench.see()
+    assert bench.leader.in_flight is None
+    bench.wait(0.2)
+    assert bench.leader.in_flight == (2, None)
+    bench.tell(MessageReceived(channel="reader-1", message=Marker(checkpoint=2)))
+    bench.tell(MessageReceived(channel="reader-1", message=PartSaved(checkpoint=2, part={"path": "r"})))
+    bench.complete()
+    assert bench.written()[-1] == ReadJournal()
+    (order,) = bench.tell(JournalRead(tail=2, base=2))
+    assert (order.entry["members"]["readers"], order.entry["base"]) == (["r1"], 2)
+    assert order.entry["cause"] == "services of the plan leave"
+    bench.members = (READER, WRITER)
+    bench.lead(tail=2, base=None)
+    bench.tell(EpochFailed(epoch=3, cause="a channel was lost"))
+    (order,) = bench.tell(JournalRead(tail=3, base=None))
+    bench.written()
+    bench.tell(EpochOpened(epoch=4, part=None))
+    bench.members = (READER, Member(incarnation="r3", role="reader"), WRITER)
+    bench.see()
+    bench.members = (READER, WRITER)
+    bench.see()
+    bench.tell(EpochFailed(epoch=4, cause="a channel was lost"))
+    assert bench.tell(JournalRead(tail=4, base=None)) == []
 
 
 def test_a_lost_lease_ends_the_epoch_and_a_new_one_starts_checkpoints_again() -> None:

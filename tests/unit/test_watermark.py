@@ -16,7 +16,7 @@ from common.errors import NextGeneration, ProtocolError
 from common.messages import CompletedSplit
 from common.positions import FilePosition, GtidSet, High, Low
 from common.schema import Column
-from services.reader.watermark import AgedPositions, Ask, ChunkHighs, Commits, KeyRanges, fold, key_text, overlay
+from services.reader.watermark import AgedPositions, ChunkHighs, Commits, KeyRanges, fold, key_text, overlay
 
 FILE = "binlog.000009"
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -129,6 +129,10 @@ def as_changes(history: Sequence[tuple[str, str, int]], first: int, last: int, w
     )
 
 
+def compared(bounds: Sequence[Any], keys: Sequence[Any]) -> list[int]:
+    return [sum(bound <= key for bound in bounds) for key in keys]
+
+
 @given(histories, st.data())
 def test_exact_chunks_and_the_changes_past_their_highs_give_the_table(
     history: list[tuple[str, str, int]], data: st.DataObject
@@ -145,12 +149,8 @@ def test_exact_chunks_and_the_changes_past_their_highs_give_the_table(
         splits.append(split(start, end, 10 * bounds[2]))
     highs = ChunkHighs([column("varchar(9)")], splits)
     for number, (what, key, value) in enumerate(history):
-        end_at = FilePosition(FILE, 10 * (number + 1))
-        answer = highs.admits((key,), server="s", end=end_at)
-        if isinstance(answer, Ask):
-            (place,) = highs.locate([answer], lambda bounds, keys: [sum(b <= k for b in bounds) for k in keys])
-            answer = highs.admits_in(place, end=end_at)
-        if answer:
+        batch = pa.table({"k": [key], "_file": [FILE], "_pos": [10 * number]})
+        if highs.kept(batch, server="s", locate=compared)[0].as_py():
             if what == "put":
                 lake[key] = value
             else:
@@ -193,25 +193,12 @@ THREE = [split("200", None, 30), split(None, "100", 50), split("100", "200", 40)
 
 def test_a_change_is_sent_only_past_the_high_of_its_own_chunk() -> None:
     highs = ChunkHighs([column("int")], THREE)
-    expected = {(99, 50): False, (99, 51): True, (100, 40): False, (100, 41): True, (199, 40): False, (200, 31): True}
-    for (key, end), answer in expected.items():
-        assert highs.admits((key,), server="s", end=FilePosition(FILE, end)) is answer
-    assert highs.admits((100,), server="s", end=FilePosition("binlog.000010", 4)) is True
-    assert highs.admits((500,), server="s", end=FilePosition("binlog.000008", 999)) is False
-
-
-def test_a_batch_is_judged_as_its_rows_are_one_by_one() -> None:
-    highs = ChunkHighs([column("int")], THREE)
     keys = [99, 99, 100, 100, 199, 200, 200, 5, 5]
     starts = [49, 50, 39, 40, 39, 29, 30, 4, 4]
     files = [FILE] * 7 + ["binlog.000010", "binlog.000008"]
     batch = pa.table({"k": pa.array(keys, pa.int32()), "_file": files, "_pos": starts})
     kept = highs.kept(batch, server="s", locate=None).to_pylist()
     assert kept == [False, True, False, True, False, False, True, True, False]
-    one_by_one = [
-        highs.admits((k,), server="s", end=FilePosition(f, p + 1)) for k, f, p in zip(keys, files, starts, strict=True)
-    ]
-    assert one_by_one == kept
 
 
 def test_for_text_mysql_is_asked_once_a_batch_and_only_where_it_matters() -> None:
@@ -226,8 +213,6 @@ def test_for_text_mysql_is_asked_once_a_batch_and_only_where_it_matters() -> Non
     batch = pa.table({"k": ["a", "A", "Z", "a", "z"], "_file": [FILE] * 5, "_pos": [39, 45, 45, 50, 40]})
     assert highs.kept(batch, server="s", locate=locate).to_pylist() == [False, False, True, True, True]
     assert asked == [[("A",), ("Z",), ("z",)]]
-    assert highs.admits(("a",), server="s", end=FilePosition(FILE, 45)) == Ask(key=("a",))
-    assert highs.admits(("a",), server="s", end=FilePosition(FILE, 40)) is False
     with pytest.raises(ProtocolError, match="MySQL alone"):
         highs.kept(batch, server="s", locate=None)
 
@@ -241,7 +226,7 @@ def test_chunks_that_leave_a_gap_are_refused() -> None:
 def test_another_server_is_no_place_to_judge_changes() -> None:
     highs = ChunkHighs([column("int")], [split(None, None, 5)])
     with pytest.raises(NextGeneration, match="next generation"):
-        highs.admits((1,), server="t", end=FilePosition(FILE, 9))
+        highs.kept(pa.table({"k": [1], "_file": [FILE], "_pos": [9]}), server="t", locate=None)
 
 
 ORDERED: dict[str, tuple[list[Any], list[Any]]] = {

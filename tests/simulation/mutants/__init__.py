@@ -67,8 +67,8 @@ MUTANTS = (
     one(
         "a checkpoint in flight outlives its epoch",
         LEADER,
-        "self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, False, None",
-        "self.process, self.enumerator, self._rescale, self._wanted = None, None, False, None",
+        "self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None",
+        "self.process, self.enumerator, self._rescale, self._wanted = None, None, None, None",
     ),
     one(
         "a savepoint that was asked for is forgotten with its epoch",
