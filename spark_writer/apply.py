@@ -25,7 +25,7 @@ from typing import Any
 from common.errors import CutlineError, ProtocolError, Unavailable
 from common.schema import TableSchema
 from common.store import PipelineStore
-from spark_writer.chain import Batch, Chain, Entry, Work, follow, next_batch, publication, shown
+from spark_writer.chain import Batch, Chain, Entry, Work, follow, may_show, next_batch, publication, shown
 from spark_writer.maintenance import TIER, compact, drop_branches, expire
 from spark_writer.publications import Publications
 from spark_writer.staged import Staged, adopt, reduce, write_live
@@ -363,8 +363,12 @@ class Incarnation:
 
     def _show(self, record: Mapping[str, Any]) -> None:
         """Do what follows a publication, from its record alone."""
+        self._look()
         n = int(record["n"])
         before = self._shown
+
+        def chain_now() -> Chain:
+            return follow(self._store.last_slot(), self._store.entry, [n])
 
         def changed(table_id: str) -> bool:
             main = record["tables"][table_id]["main"]
@@ -381,7 +385,7 @@ class Incarnation:
                 w=self.w,
                 n=n,
                 tag=record["kept"] and shown(record, table_id),
-                covers=lambda other: other in self._chain,
+                allowed=lambda there: may_show(there, w=self.w, n=n, chain=chain_now),
             )
 
         done = self._each([table for table in record["tables"] if changed(table)], show)

@@ -216,6 +216,17 @@ def shown(record: Mapping[str, Any], table: str) -> bool:
     )
 
 
+def may_show(there: tuple[int, int], *, w: int, n: int, chain: Callable[[], Chain]) -> bool:
+    """Whether a Spark writer `w` may let `main` show publication `n` where it shows `there`, a (w, N).
+
+    Not if a greater w was there, nor if what is there is newer and counts. `chain` reads the journal *after* `there`
+    was read: in an older view of it, what another start has published since then would not count, and `main` would go
+    back.
+    """
+    there_w, there_n = there
+    return there_w <= w and (there_n <= n or there_n not in chain())
+
+
 def changed_tables(record: Mapping[str, Any], previous: Mapping[str, Any] | None) -> list[str]:
     """Return the tables of which `previous` says something else, positions of shown tables apart; sorted."""
 

@@ -513,19 +513,21 @@ class LakeTable:
             if made.changes().size():
                 self.java.operations().commit(base, made)
 
-    def show(self, *, snapshot_id: int | None, w: int, n: int, tag: bool, covers: Callable[[int], bool]) -> bool:
+    def show(
+        self, *, snapshot_id: int | None, w: int, n: int, tag: bool, allowed: Callable[[tuple[int, int]], bool]
+    ) -> bool:
         """Let `main` (and the tag `checkpoint_N` of a kept cut) name a publication's snapshot; True if it now does.
 
         One swap of the metadata: schema of the snapshot, `main`, `cutline.published` = [w, N], tag. Refused (False)
-        if a Spark writer with a greater w was there, or if what is shown is newer and on the chain (`covers`). Doing
-        it again changes nothing. Raises Unavailable on a conflict.
+        if `allowed` says so of the (w, N) that is shown, once it was read. Doing it again changes nothing. Raises
+        Unavailable on a conflict.
         """
         with answered(f"main of {self.table_id} could not be moved to publication {n}"):
             self.java.refresh()
             operations = self.java.operations()
             base = operations.current()
             shown_w, shown_n = json.loads(self.properties.get(PUBLISHED, "[0, 0]"))
-            if shown_w > w or (shown_n > n and covers(shown_n)):
+            if not allowed((shown_w, shown_n)):
                 return False
             snapshot = base.snapshot(snapshot_id)
             if snapshot is None:

@@ -128,6 +128,7 @@ MACHINES = (
 LAKE = (
     "Spark writer applied several checkpoints at once",
     "Spark writer crashed",
+    "Spark writer started slowly",
     "Spark writer: its work left the chain",
     "constant sum compared",
     "inside checkpoint applied, not published",

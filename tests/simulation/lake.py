@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.schema import TableSchema
-from spark_writer.chain import Batch, Chain, Work, follow, next_batch, publication
+from spark_writer.chain import Batch, Chain, Work, follow, may_show, next_batch, publication
 from tests.simulation import checks
 from tests.simulation.source import Row
 
@@ -172,17 +172,17 @@ class SparkWriter:
         """`main` of each live table; refused if a newer start moved it, or if what it shows is newer and on the
         chain."""
         world = self.world
-        on_chain = self.chain()
+        counts = checks.chain(world.store.journal)
         moved = True
         for table, of in record["tables"].items():
             if of["main"] is None:
                 continue
             there = world.lake.main.get(table)
-            if there is not None and (there.by[0] > self.w or (there.by[1] > record["n"] and there.by[1] in on_chain)):
+            if there is not None and not may_show(there.by, w=self.w, n=record["n"], chain=self.chain):
                 world.count["main refused to a zombie Spark writer"] += 1
                 moved = False
                 continue
-            if there is not None and there.by[1] not in on_chain:  # an operator went back to an older checkpoint
+            if there is not None and there.by[1] not in counts:  # an operator went back to an older checkpoint
                 world.count["main goes back over an older restore"] += 1
                 world.versions.pop(table, None)
             snapshot = of["main"]["snapshot_id"]

@@ -1185,6 +1185,9 @@ class World:
                 self.count["zombie Spark writer"] += 1
                 delay += self.rng.uniform(1, 6)
                 self.at(0.5, self.start_spark)
+            elif did == "started" and luck < 0.5:  # slowly: an older one, still awake, publishes meanwhile
+                self.count["Spark writer started slowly"] += 1
+                delay += self.rng.uniform(1, 4)
         elif index != len(self.sparks) - 1 and did == "idle":
             self.sparks[index] = None
             return

@@ -24,6 +24,7 @@ WATERMARK = "services/reader/watermark.py"
 WRITER = "services/writer/machine.py"
 CHAIN = "spark_writer/chain.py"
 SOURCE = "tests/simulation/source.py"
+LAKE = "tests/simulation/lake.py"
 
 
 def one(rule: str, file: str, old: str, new: str, seeds: int = 600) -> Mutant:
@@ -250,6 +251,15 @@ MUTANTS = (
         "        if True:",
     ),
     one("a table is shown before it is live", CHAIN, '        if said["show"]:', "        if done is not None:"),
+    Mutant(
+        "main moves by the journal as it was when the Spark writer started",
+        (
+            (LAKE, "        on_chain = self.chain(store", "        on_chain = self.seen = self.chain(store"),
+            (LAKE, "chain=self.chain)", "chain=lambda: self.seen)"),
+        ),
+    ),
+    one("main moves to an older publication", CHAIN, "(there_n <= n or there_n not in chain())", "True"),
+    one("main moves for an older Spark writer", CHAIN, "there_w <= w and (", "("),
     one(
         "the low of MySQL is all that is flushed",
         SOURCE,
