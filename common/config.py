@@ -208,6 +208,11 @@ class PipelineConfig(_Strict):
     source: SourceConfig = Field(description="the server to copy from")
     tables: tuple[str, ...] = Field(description="globs on db.table; a leading ! excludes")
     snapshot: SnapshotConfig = Field(default_factory=lambda: SnapshotConfig())
+    keyless: Literal["quarantine", "append"] = Field(
+        default="quarantine",
+        description="tables without primary or NOT NULL unique key: quarantine, or append (their first UPDATE or "
+        "DELETE quarantines them)",
+    )
     start: Annotated[Literal["initial", "snapshot-only", "latest", "earliest"] | Point, BeforeValidator(_start)] = (
         Field(
             default="initial",

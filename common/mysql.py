@@ -434,15 +434,20 @@ def _gtid_position(conn: Connection, of: Server, text: str) -> Position:
 
 def begin_snapshot(conn: Connection) -> FilePosition:
     """MariaDB: begin a transaction that sees exactly what was committed at the position returned."""
-    _rows(conn, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    begin_reading(conn)
     found = {name.lower(): value for name, value in _rows(conn, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     if not found.get("binlog_snapshot_file"):
         raise ConfigError("The server writes no binlog (log_bin is off); start it with log_bin")
     return FilePosition(found["binlog_snapshot_file"], int(found["binlog_snapshot_position"]))
 
 
+def begin_reading(conn: Connection) -> None:
+    """Begin a transaction that sees what is committed now, whatever is committed later."""
+    _rows(conn, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+
+
 def end_snapshot(conn: Connection) -> None:
-    """End the transaction of `begin_snapshot`."""
+    """End the transaction of `begin_snapshot` or `begin_reading`."""
     _rows(conn, "COMMIT")
 
 
@@ -481,7 +486,8 @@ def table_schema(conn: Connection, table_id: str) -> TableSchema:
     return _schema(conn, table_id)[0]
 
 
-def _schema(conn: Connection, table_id: str) -> tuple[TableSchema, list[str]]:
+def _schema(conn: Connection, table_id: str) -> tuple[TableSchema, str | None]:
+    """The table's schema, and why it has no identity if it has none."""
     database, table = split_table_id(table_id)
     described = _rows(
         conn,
@@ -508,11 +514,11 @@ def _schema(conn: Connection, table_id: str) -> tuple[TableSchema, list[str]]:
                 element_id=element_id if vector else None,
             )
         )
-    key, faults = _identity(conn, table_id)
-    return TableSchema(table_id=table_id, columns=tuple(columns), key=key, last_field_id=element_id), faults
+    key, fault = _identity(conn, table_id)
+    return TableSchema(table_id=table_id, columns=tuple(columns), key=key, last_field_id=element_id), fault
 
 
-def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], list[str]]:
+def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], str | None]:
     database, table = split_table_id(table_id)
     indexes: dict[str, list[tuple[str | None, str | None, str | None]]] = {}
     for index, column, part, nullable, owner in _rows(
@@ -531,17 +537,20 @@ def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], list[st
     whole = {index: parts for index, parts in not_null.items() if all(part is None for _, part, _ in parts)}
     if whole:
         best = min(whole, key=lambda index: (index != "PRIMARY", len(whole[index]), index))
-        return tuple(str(column) for column, _, _ in whole[best]), []
+        return tuple(str(column) for column, _, _ in whole[best]), None
     if not_null:
-        return (), [
+        return (), (
             f"{table_id} has no identity: its key {min(not_null)} covers only a prefix of a column;"
             " add a primary key, or a unique key over whole NOT NULL columns"
-        ]
-    return (), [f"{table_id} has no identity; add a primary key, or a unique key over NOT NULL columns"]
+        )
+    return (), f"{table_id} has no identity; add a primary key, or a unique key over NOT NULL columns"
 
 
-def describe(conn: Connection, of: Server, table_id: str) -> TableInfo:
-    """All that is to be known of a table before it is captured. SourceLost if there is no such table."""
+def describe(conn: Connection, of: Server, table_id: str, *, keyless: bool = False) -> TableInfo:
+    """All that is to be known of a table before it is captured. SourceLost if there is no such table.
+
+    With `keyless` it is no fault to have no identity, where the server can say which rows a SELECT saw.
+    """
     database, table = split_table_id(table_id)
     found = _rows(
         conn,
@@ -553,7 +562,12 @@ def describe(conn: Connection, of: Server, table_id: str) -> TableInfo:
     if not found:
         raise SourceLost(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
     kind, engine, rows, row_bytes, _ = found[0]
-    schema, faults = _schema(conn, table_id)
+    schema, unidentified = _schema(conn, table_id)
+    faults = []
+    if unidentified is not None and not keyless:
+        faults.append(unidentified)
+    elif unidentified is not None and of.mysql and not of.gtid:
+        faults.append(f"{unidentified}; or set gtid_mode=ON, which keyless: append needs on MySQL")
     if kind == "SYSTEM VERSIONED":
         faults.append(
             f"{table_id} keeps its history (system versioning), which can't be captured; leave it out of the list"
@@ -742,10 +756,8 @@ def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, inde
         for column in schema.columns
     )
     by = f" FORCE INDEX ({quoted(index)})" if index is not None else ""
-    order = ", ".join(quoted(name) for name in schema.key)
-    return (
-        f"SELECT {columns} FROM {_of(schema.table_id)}{by} WHERE {range_condition(schema, start, end)} ORDER BY {order}"
-    )
+    order = " ORDER BY " + ", ".join(quoted(name) for name in schema.key) if schema.key else ""
+    return f"SELECT {columns} FROM {_of(schema.table_id)}{by} WHERE {range_condition(schema, start, end)}{order}"
 
 
 def bound_statements(conn: Connection, of: Server, seconds: float) -> None:

@@ -319,7 +319,7 @@ class Incarnation:
             elif head is not None and (chunks or reduced is None):
                 head = commit(table.append(head, chunks), head)
             if reduced is not None and head is not None:
-                deleted = table.positions(head, layout, reduced.keys)
+                deleted = table.positions(head, layout, reduced.keys) if reduced.keys is not None else {}
                 added = write_live(self._store, changes, table, layout, reduced)
                 if added or deleted:
                     head = commit(table.upsert(head, added, deleted), head)
@@ -401,7 +401,7 @@ class Incarnation:
         self._publications.write(record, before)
         self._reached("told")
         if not all(moved for _, moved in done):
-            raise Unavailable(f"main was moved by a newer Spark writer than {self.w}; starting again")
+            raise Unavailable(f"main was moved by another Spark writer than {self.w} meanwhile; starting again")
         self._shown = record
         logger.info("%s: published %d, %d tables moved", self._store.name, n, len(done))
 

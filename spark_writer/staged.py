@@ -37,9 +37,12 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduced:
-    """The changes of a batch, one a key: `keys` (k0, k1, ...; the lake's types), `live` the `_seq` of what stays."""
+    """The changes of a batch, one a key: `keys` (k0, k1, ...; the lake's types), `live` the `_seq` of what stays.
 
-    keys: pa.Table
+    Of a table without a key every change stays, and `keys` is None.
+    """
+
+    keys: pa.Table | None
     live: Any
 
 
@@ -60,7 +63,11 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
 
 
 def reduce(store: PipelineStore, files: Sequence[Staged], layout: Layout, after: int | None) -> Reduced:
-    """Keep the last by `_seq` of each key's changes; those up to `_seq` `after` (a TRUNCATE's) don't count."""
+    """Keep the last by `_seq` of each key's changes; those up to `_seq` `after` (a TRUNCATE's) don't count.
+
+    Of a table without a key all inserts are kept, each by its own `_seq`: that tells equal rows apart. ProtocolError if
+    one came twice, or if there is a change of another kind.
+    """
     names = [f"k{at}" for at in range(len(layout.schema.key))]
     kinds = [layout.arrow.field(column.name).type for column in layout.schema.key_columns]
     parts = []
@@ -79,11 +86,19 @@ def reduce(store: PipelineStore, files: Sequence[Staged], layout: Layout, after:
             wanted = pc.and_(wanted, pc.greater(read["_seq"], after))
         read = read.filter(wanted)
         keys = [read[column].cast(kind) for column, kind in zip(columns, kinds, strict=True)]
-        parts.append(pa.table([*keys, read["_seq"], pc.equal(read["_op"], "-D")], names=[*names, "_seq", "_gone"]))
+        parts.append(pa.table([*keys, read["_seq"], read["_op"]], names=[*names, "_seq", "_op"]))
     changes = pa.concat_tables(parts)
+    if not names:
+        live = np.sort(changes["_seq"].to_numpy())
+        if not pc.all(pc.equal(changes["_op"], "+I")).as_py() or (np.diff(live) == 0).any():
+            raise ProtocolError(
+                f"{layout.schema.table_id} has no key, and its changes from _seq {live[0]} to {live[-1]} are not"
+                " distinct inserts; read the table again"
+            )
+        return Reduced(keys=None, live=live)
     last = changes.group_by(names).aggregate([("_seq", "max")])
     winners = changes.filter(pc.is_in(changes["_seq"], value_set=last["_seq_max"].combine_chunks()))
-    live = winners.filter(pc.invert(winners["_gone"]))["_seq"].to_numpy()
+    live = winners.filter(pc.not_equal(winners["_op"], "-D"))["_seq"].to_numpy()
     return Reduced(keys=last.select(names), live=np.sort(live))
 
 

@@ -96,10 +96,9 @@ class SourceReader:
                 ))  # fmt: skip
         raise TypeError(f"{type(question).__name__} is no question about the source")
 
-    @staticmethod
-    def _describe(connection: mysql.Connection, server: mysql.Server, table_id: str) -> TableFound:
+    def _describe(self, connection: mysql.Connection, server: mysql.Server, table_id: str) -> TableFound:
         try:
-            info = mysql.describe(connection, server, table_id)
+            info = mysql.describe(connection, server, table_id, keyless=self.config.keyless == "append")
         except SourceLost as error:
             return TableFound(table_id=table_id, fault=error.cause)
         if info.faults:

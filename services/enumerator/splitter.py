@@ -1,6 +1,6 @@
 """Splitting a table into chunks, lazily: the next chunk is made when a reader is about to need it.
 
-Two ways, after Flink CDC's MySQL chunk splitter and DBLog:
+A table without a key is one chunk. Of others two ways, after Flink CDC's MySQL chunk splitter and DBLog:
 
 - *even*: one integer key column whose values fill their range well. Bounds are arithmetic: min, min + step, ...
 - *walk*: anything else. Each bound is asked of MySQL (`FindBound`), which alone compares keys.
@@ -66,7 +66,7 @@ class Splitter:
 
     def wants(self) -> str | None:
         """What must be asked of the source before `take` can give more: "range", "bound", or nothing."""
-        if self.asked or self.mode in ("done", "even"):
+        if self.asked or self.mode in ("done", "even") or not self.schema.key:
             return None
         if self.mode == "start":
             return "range" if self.integer_key else "bound"
@@ -95,6 +95,8 @@ class Splitter:
     def take(self, count: int) -> list[SnapshotSplit]:
         """Up to `count` chunks that need no question."""
         splits: list[SnapshotSplit] = []
+        if not self.schema.key and not self.done and count:
+            return self.bounded(None)
         while self.mode == "even" and len(splits) < count:
             assert self.last is not None
             assert self.next_start is not None

@@ -42,6 +42,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pymysql.charset import charset_by_id
 from pymysql.constants import COMMAND, ER
 
@@ -345,7 +346,7 @@ class BinlogCursor:
             batch = decoder.take()
             if batch is None:
                 continue
-            batch = self._exact(table_id, batch, frames)
+            batch = self._exact(table_id, self._appended(table_id, batch), frames)
             if batch is not None and batch.num_rows:
                 batches.append(
                     ChangeBatch(
@@ -378,11 +379,28 @@ class BinlogCursor:
             self._timed = frames.tx_number
             self._source_time = frames.tx_ts / 1e6
 
-    def _exact(self, table_id: str, batch: pa.RecordBatch, frames: Frames) -> pa.RecordBatch | None:
+    def _appended(self, table_id: str, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Changes as they are, unless the table has no key and one of them is none that only adds rows (or all go)."""
+        route = self._routes.get(table_id)
+        if route is None or route.schema.key:
+            return batch
+        changed = pc.index(pc.is_in(batch["_op"].cast(pa.string()), pa.array(["+U", "-D"])), True).as_py()
+        if changed < 0:
+            return batch
+        self._fault(
+            table_id,
+            f"{table_id} has no key, so only its INSERTs can be copied, and a row was changed or deleted by the event"
+            f" at {batch['_file'][changed]}:{batch['_pos'][changed]}; add a primary key, or a unique key over NOT NULL"
+            " columns",
+            restart=False,
+        )
+        return None
+
+    def _exact(self, table_id: str, batch: pa.RecordBatch | None, frames: Frames) -> pa.RecordBatch | None:
         """In `exact`: what is past its chunk's high."""
         route = self._routes.get(table_id)
         server = self._server
-        if route is None or route.chunks is None or server is None:
+        if batch is None or route is None or route.chunks is None or server is None:
             return batch
         try:
             changes = pa.Table.from_batches([batch])

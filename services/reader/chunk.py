@@ -25,6 +25,14 @@ order of the key, so whatever came before such an end is whole up to its last ke
 that key (`ChunkEnd.cut_at`), after the same rules of low and high, and the rest is a chunk of its own, with watermarks
 of its own. A chunk whose rows turn out too wide for memory ends early in the same way.
 
+A table without a key (`keyless: append`) is one chunk, the whole table in one SELECT, and nothing can be laid over its
+rows, nor replayed: two equal rows are two rows. So the SELECT runs in a consistent snapshot of which the binlog proves
+what it saw: it has no change of the table between low, taken before the snapshot was begun, and high, taken once it was
+(both within milliseconds; where the table did change meanwhile, another snapshot is begun). The rows are the table at
+low and at high: each inserted row is among them or comes after high, and none is both. On MariaDB low is high anyway.
+The rows are streamed, in the same bounded memory as any chunk's, but there is no order in which the SELECT could be cut
+and go on: it has no time, and an attempt that fails begins again.
+
 Nothing is given out that is not to be kept, except that a chunk counts only by its `ChunkEnd`: whoever gets an error
 instead drops what came before it.
 """
@@ -32,6 +40,7 @@ instead drops what came before it.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -57,6 +66,7 @@ MAX_ROW_BYTES = 64 << 20
 MAX_CHUNK_BYTES = 64 << 20
 SELECT_SECONDS = 10.0
 MORE_PATIENCE = (1, 2, 4, 8, 16)
+QUIET_PAUSES_SECONDS = (0.0, 0.001, 0.003, 0.01, 0.02) * 20
 XA_PAUSES_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 5.0)
 _CHANGES_ROWS = 50_000
 _CHANGES_BYTES = 16 << 20
@@ -138,9 +148,13 @@ def _read(
             raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
         _same_table(conn, split)
         low = _low(conn, server, aged)
-        mysql.bound_statements(conn, server, seconds)
-        tally = _Tally(deadline=time.monotonic() + seconds)
-        streamed = mode == "replay" or not server.mysql
+        keyed = bool(split.schema.key)
+        if keyed:
+            mysql.bound_statements(conn, server, seconds)
+        else:
+            low, high = _proven(conn, server, split, low, aged, cursor)
+        tally = _Tally(deadline=time.monotonic() + seconds if keyed else math.inf)
+        streamed = mode == "replay" or not server.mysql or not keyed
         rows: list[pa.RecordBatch] = []
         for batch in _rows(connect, conn, split, batch_bytes, tally):
             if streamed:
@@ -154,10 +168,11 @@ def _read(
             conn = open_ones.enter_context(closing(connect()))
             if mysql.server(conn) != server:
                 raise Unavailable(f"Another server answers than the one that {split.table_id} was read from")
-        elif not server.mysql:
+        elif not server.mysql or not keyed:
             mysql.end_snapshot(conn)
         split = replace(split, split_end=tally.cut_at or split.split_end)
-        high = _high(conn, server, low, aged)
+        if keyed:
+            high = _high(conn, server, low, aged)
         if not streamed:
             whole = pa.Table.from_batches(rows, schema=split.schema.arrow)
             whole = overlay(whole, _window(conn, split, low, high, cursor), split.schema.key)
@@ -233,6 +248,32 @@ def _high(conn: mysql.Connection, server: mysql.Server, low: Low, aged: AgedPosi
     return High(server=server.identity, file=at.file, offset=at.offset)
 
 
+def _proven(
+    conn: mysql.Connection,
+    server: mysql.Server,
+    split: SnapshotSplit,
+    low: Low,
+    aged: AgedPositions,
+    cursor: Callable[[], BinlogCursor] | None,
+) -> tuple[Low, High]:
+    """Begin a transaction on `conn` that sees the table as it is at low and at high; `low` was taken just now."""
+    if not server.mysql:  # begun by taking low
+        return low, _high(conn, server, low, aged)
+    for pause in (*QUIET_PAUSES_SECONDS, None):
+        mysql.begin_reading(conn)
+        high = _high(conn, server, low, aged)
+        if not _window(conn, split, low, high, cursor).num_rows:
+            return low, high
+        mysql.end_snapshot(conn)
+        if pause is not None:
+            time.sleep(pause)
+            low = _low(conn, server, aged)
+    raise Unavailable(
+        f"No moment without an INSERT was found in which to begin to read {split.table_id}, which has no key; let there"
+        " be a pause of some milliseconds, or add a primary key"
+    )
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
@@ -262,7 +303,7 @@ def _rows(
     """
     schema = split.schema
     decoder = ResultDecoder(schema)
-    index = mysql.index_of(conn, schema.table_id, schema.key)
+    index = mysql.index_of(conn, schema.table_id, schema.key) if schema.key else None
     blocks = mysql.stream(conn, mysql.select_rows(schema, split.split_start, split.split_end, index=index))
     held: pa.RecordBatch | None = None
     given, given_bytes, over = 0, 0, False
@@ -284,7 +325,7 @@ def _rows(
                 yield held
                 given, given_bytes = given + held.num_rows, given_bytes + held.nbytes
             held = batch
-            too_wide = given_bytes + held.nbytes > MAX_CHUNK_BYTES and given + held.num_rows > 1
+            too_wide = bool(schema.key) and given_bytes + held.nbytes > MAX_CHUNK_BYTES and given + held.num_rows > 1
             over = over or (too_wide and not decoder.done)
     tally.zero_dates = decoder.zero_dates
     if not decoder.done:

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -97,6 +98,49 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], obje
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["replay", "exact"])
+def test_an_insert_into_a_table_without_a_key_is_in_its_chunk_or_in_the_stream(
+    table: Callable[..., Source], mode: chunk.Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are inserted right after the first lows: a SELECT may see them, and the stream has them in any case."""
+    one = table("line VARCHAR(9)", "('same'),('same'),(NULL)")
+    inserts = iter([f"INSERT INTO {one.table_id} VALUES ('same'),('other')"] * 3)
+    with meanwhile(monkeypatch, "_take_low", lambda: one.server.execute("DO 0", *islice(inserts, 1)), after=True):
+        rows, end = one.read(mode=mode)
+    one.server.execute(f"INSERT INTO {one.table_id} VALUES ('last')")
+    with closing(one.connect()) as conn:
+        of = seam.server(conn)
+        flushed = seam.flushed_position(conn, of)
+    route = Route(table_id=one.table_id, generation=1, schema=one.schema, low=end.low, high=end.high)
+    streamed, position, until = (
+        0,
+        end.low.start(),
+        High(server=end.low.server, file=flushed.file, offset=flushed.offset),
+    )
+    with closing(one.cursor()) as cursor:
+        while not until.reached_by(position):
+            got = cursor.read(
+                position, {one.table_id: route}, until=until, max_rows=100, max_bytes=1 << 20, wait_seconds=1.0
+            )
+            position, streamed = got.position, streamed + sum(batch.rows for batch in got.batches)
+    with closing(one.server.connect()) as conn, conn.cursor() as asking:
+        asking.execute(f"SELECT COUNT(*) FROM {one.table_id}")
+        ((there,),) = asking.fetchall()
+    assert rows.num_rows + streamed == there
+
+
+def test_a_table_without_a_key_that_never_rests_is_asked_for_again(
+    mysql: MySQL, fresh_database: Callable[[Database], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = fresh_database(mysql)
+    mysql.execute(f"CREATE TABLE {database}.t (line INT)")
+    one = Source(mysql, f"{database}.t")
+    monkeypatch.setattr(chunk, "QUIET_PAUSES_SECONDS", (0.0, 0.0))
+    with meanwhile(monkeypatch, "_take_low", lambda: mysql.execute(f"INSERT INTO {database}.t VALUES (1)"), after=True):
+        with pytest.raises(Unavailable, match="No moment without an INSERT"):
+            one.read()
 
 
 def test_a_chunk_has_the_rows_of_its_range_and_two_watermarks(table: Callable[..., Source]) -> None:

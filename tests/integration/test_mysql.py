@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import pyarrow as pa
 import pymysql
@@ -225,11 +226,15 @@ def test_the_identity_is_the_primary_key_or_else_the_smallest_unique_key_without
     )
     with connected(source) as (conn, of):
         infos = [seam.describe(conn, of, f"{database}.{name}") for name in "abcd"]
+        appended = [seam.describe(conn, of, f"{database}.{name}", keyless=True).faults for name in "abcd"]
+        unproven = seam.describe(conn, replace(of, gtid=False), f"{database}.d", keyless=True).faults
     assert [info.schema.key for info in infos] == [("y",), ("y",), (), ()]
     assert [info.integer_key for info in infos] == [True, True, False, False]
     assert infos[0].faults == infos[1].faults == ()
     assert "prefix" in infos[2].faults[0]
     assert "add a primary key" in infos[3].faults[0]
+    assert appended == [(), (), (), ()]
+    assert ["gtid_mode=ON" in fault for fault in unproven] == [True] * of.mysql
 
 
 def test_what_can_not_be_captured_is_named_with_its_remedy(source: Database, database: str) -> None:

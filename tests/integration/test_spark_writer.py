@@ -26,7 +26,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from common.config import PipelineConfig
-from common.errors import ConfigError, Unavailable
+from common.errors import ConfigError, ProtocolError, Unavailable
 from common.schema import META_FIELDS, Column, TableSchema
 from common.store import Store
 from services.lake import where
@@ -105,8 +105,9 @@ class Journal:
         for batch in pa.Table.from_pylist(rows, schema=arrow).to_batches(max_chunksize=3):
             file.append(batch)
         self.staged.append(file.close())
+        model = self.models[one.table_id]
         for row in rows:
-            self.models[one.table_id][tuple(row[name] for name in one.key)] = row
+            model[tuple(row[name] for name in one.key) if one.key else len(model)] = row
 
     def change(self, one: TableSchema, *changes: tuple[str, Row | None]) -> None:
         """Stage changes: (`+I` | `+U`, row), (`-D`, row), (`t`, None)."""
@@ -128,6 +129,8 @@ class Journal:
         for op, row in changes:
             if op == "t":
                 model.clear()
+            elif row is not None and not one.key:
+                model[len(model)] = row
             elif row is not None:
                 key = tuple(row[name] for name in one.key)
                 if op == "-D":
@@ -543,6 +546,37 @@ def test_a_chunk_without_field_ids_is_rewritten(bench: Bench) -> None:
     assert sorted("/staged/" in path for path in files) == [False, True]
 
 
+def test_inserts_into_a_table_without_a_key_are_appended_once_each(bench: Bench) -> None:
+    """1. Equal rows in one chunk, then by inserts, and a start that dies once they were added and not published.
+    2. A new column, TRUNCATE, equal rows again. 3. An update can't be applied, nor an insert that came twice.
+    """
+    journal = bench.journal
+    log = schema("shop.log", (), line="varchar(40)", level="int")
+    same_row = {"line": "same", "level": 1}
+    journal.table(log)
+    journal.chunk(log, [same_row, same_row, {"line": None, "level": None}])
+    journal.checkpoint(kept=True)
+    journal.change(log, ("+I", same_row), ("+I", {"line": "other", "level": 2}))
+    journal.change(log, ("+I", same_row))
+    journal.checkpoint(inside=True)
+    bench.apply()
+    journal.change(log, ("+I", same_row), ("+I", same_row))
+    journal.checkpoint()
+    incarnation = bench.apply()
+    assert len(bench.rows("shop.log")[1]) == 8
+    wider = log.add_column("host", "int", nullable=True)
+    journal.table(wider)
+    journal.change(wider, ("+I", {**same_row, "host": 7}), ("t", None), ("+I", {**same_row, "host": 8}))
+    journal.change(wider, ("+I", {**same_row, "host": 8}))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert bench.agree() == 3
+    journal.change(wider, ("+U", {**same_row, "host": 9}))
+    journal.checkpoint()
+    with pytest.raises(ProtocolError, match="not distinct inserts"):
+        bench.apply(incarnation)
+
+
 def test_a_second_owner_is_refused(bench: Bench) -> None:
     journal = bench.journal
     journal.table(T)
@@ -629,6 +663,27 @@ def test_a_zombie_that_wakes_after_its_successors_commits_changes_nothing(bench:
     journal.checkpoint()
     bench.apply(successor)
     assert bench.agree() == 4
+
+
+def test_a_start_whose_view_of_the_journal_is_old_does_not_take_main_back(bench: Bench) -> None:
+    """1. A publishes. 2. B claims and reads the journal. 3. A publishes again. 4. B comes to show what it has read."""
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(8)])
+    journal.checkpoint()
+    older = bench.apply()
+
+    def go_on(reached: str) -> None:
+        if reached == "claimed":
+            journal.change(T, ("+U", order(1, "new")))
+            journal.checkpoint()
+            bench.apply(older)
+
+    with pytest.raises(Unavailable, match="meanwhile"):
+        bench.start(go_on)
+    assert bench.agree() == 2
+    bench.apply()
+    assert bench.agree() == 2
 
 
 def test_an_epoch_that_goes_on_from_an_older_checkpoint_leaves_the_later_ones_out(bench: Bench) -> None:

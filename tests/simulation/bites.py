@@ -31,10 +31,12 @@ SOURCE = (
     "file numbers 999 to 1000",
     "halt that was called for",
     "key update",
+    "keyless: the table did not rest while its snapshot was begun",
     "large transaction",
     "low has to age",
     "read ends inside a transaction",
     "reconnect before the engine has committed what the dump delivered",
+    "row of a table without a key changed",
     "server restart",
     "source refused: its history parted or its identity changed",
     "split by a walk of the index",
@@ -132,6 +134,7 @@ LAKE = (
     "Spark writer: its work left the chain",
     "constant sum compared",
     "inside checkpoint applied, not published",
+    "inserts appended",
     "kept publication",
     "main goes back over an older restore",
     "main moved",
@@ -141,6 +144,7 @@ LAKE = (
     "publication refused",
     "t applied",
     "table compared",
+    "two Spark writers at once",
     "zombie Spark writer",
 )
 BITES = (*SOURCE, *REDIS_STORE_AND_SERVICES, *MACHINES, *LAKE)

@@ -39,8 +39,10 @@ class Lake:
         return number
 
 
-def applied(rows: Rows, staged: list[dict[str, Any]], files: dict[str, list[Any]], count: Counter[str]) -> Rows:
-    """`rows` with the files of one table and generation: chunks appended, changes merged by `_seq`."""
+def applied(
+    rows: Rows, staged: list[dict[str, Any]], files: dict[str, list[Any]], count: Counter[str], *, keyless: bool
+) -> Rows:
+    """`rows` with the files of one table and generation: chunks appended, changes merged by `_seq`, or appended too."""
     rows = dict(rows)
     cut = max((f["truncated_at"] for f in staged if f["truncated_at"] is not None), default=None)
     if cut is not None:
@@ -54,7 +56,13 @@ def applied(rows: Rows, staged: list[dict[str, Any]], files: dict[str, list[Any]
     for file in staged:
         if file["kind"] == "changes":
             for seq, op, key, row in files[file["path"]]:
-                if op != "t" and (cut is None or seq > cut) and (key not in last or last[key][0] < seq):
+                if op == "t" or (cut is not None and seq <= cut):
+                    continue
+                if keyless:
+                    assert op == "+I"
+                    rows[key] = [*rows.get(key, []), (file["schema"], row)]
+                    count["inserts appended"] += 1
+                elif key not in last or last[key][0] < seq:
                     last[key] = (seq, op, file["schema"], row)
     for key, (_, op, schema, row) in last.items():
         if op == "-D":
@@ -135,7 +143,8 @@ class SparkWriter:
                     if file["table"] == table and file["generation"] == of["generation"]:
                         staged.append(file)
             if staged:
-                rows = applied(rows, staged, world.store.files, world.count)
+                keyless = not world.lake.schemas[of["schema"]].key
+                rows = applied(rows, staged, world.store.files, world.count, keyless=keyless)
             if staged or fresh or done is None:
                 self.work[table] = Work(
                     snapshot_id=world.lake.put(rows),

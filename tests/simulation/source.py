@@ -67,10 +67,11 @@ class Txn:
 
 @dataclass(slots=True)
 class Kind:
-    """What a table is like: its key columns with types, and how it is split."""
+    """What a table is like: its key columns with types, and how it is split. `keyless`: the catalogue shows no key."""
 
     key: tuple[tuple[str, str], ...]
     integer: bool
+    keyless: bool = False
 
 
 KINDS = {
@@ -78,6 +79,7 @@ KINDS = {
     "shop.b": Kind((("id", "int"),), True),
     "shop.pair": Kind((("x", "int"), ("y", "int")), False),
     "shop.text": Kind((("name", "varchar(40)"),), False),
+    "shop.log": Kind((("id", "bigint"),), True, keyless=True),
 }
 
 
@@ -184,7 +186,8 @@ class Source:
             Column(name=name, field_id=i + 1, mysql_type=types.get(name, "bigint"), nullable=name.startswith("c"))
             for i, name in enumerate(names)
         )
-        return TableSchema(table_id=table, columns=made, key=tuple(types), last_field_id=len(made))
+        key = () if KINDS[table].keyless else tuple(types)
+        return TableSchema(table_id=table, columns=made, key=key, last_field_id=len(made))
 
     def _visible_columns(self, table: str) -> tuple[str, ...]:
         ddl = next((t for t in self.pending if t.kind == "ddl" and t.table == table and not t.visible), None)
@@ -361,6 +364,8 @@ class Source:
             width = len(KINDS[table].key)
             bound = table in ("shop.a", "shop.b")
             what = rng.random()
+            if KINDS[table].keyless and what < 0.99:
+                what = 0.0
             if what < 0.2:
                 if (key := fresh(table)) is not None:
                     extra = tuple(rng.randrange(9) for _ in names[width + 2 :])
@@ -496,30 +501,37 @@ class Source:
         found = self.visible[split.table_id]
         return {k: r for k, r in found.items() if self.inside(split.table_id, k, split.split_start, split.split_end)}
 
-    def overlay(self, split: SnapshotSplit, rows: dict[Row, Row], low: Low, high: High) -> dict[Row, Row] | None:
-        """`exact`: the chunk's changes in (low, high] laid over its rows; None if a DDL is among them."""
-        rows = dict(rows)
-        width = len(KINDS[split.table_id].key)
+    def window(self, table: str, low: Low, high: High) -> list[Change] | None:
+        """The changes of a table in (low, high]; None if a DDL is among them."""
+        found: list[Change] = []
         for txn in self.log:
             if txn.kind == "rotate" or low.covers(server=self.server, end=txn.end_place, gtid=txn.gtid):
                 continue
             if txn.end_place > high.file_position:
                 break
-            if txn.kind == "ddl" and txn.table == split.table_id:
-                self.count["exact: DDL between low and high"] += 1
+            if txn.kind == "ddl" and txn.table == table:
                 return None
             changes = txn.changes if txn.kind == "rows" else ()
             if txn.kind == "commit":
                 changes = next(t.changes for t in self.log if t.kind == "prepare" and t.xid == txn.xid)
-            for change in changes:
-                if change.table != split.table_id:
-                    continue
-                self.count["exact: change laid over a chunk"] += 1
-                for row, gone in ((change.before, True), (change.after, False)):
-                    if row is not None and self.inside(split.table_id, row[:width], split.split_start, split.split_end):
-                        rows.pop(row[:width], None)
-                        if not gone:
-                            rows[row[:width]] = row
+            found += [change for change in changes if change.table == table]
+        return found
+
+    def overlay(self, split: SnapshotSplit, rows: dict[Row, Row], low: Low, high: High) -> dict[Row, Row] | None:
+        """`exact`: the chunk's changes in (low, high] laid over its rows; None if a DDL is among them."""
+        changes = self.window(split.table_id, low, high)
+        if changes is None:
+            self.count["exact: DDL between low and high"] += 1
+            return None
+        rows = dict(rows)
+        width = len(KINDS[split.table_id].key)
+        for change in changes:
+            self.count["exact: change laid over a chunk"] += 1
+            for row, gone in ((change.before, True), (change.after, False)):
+                if row is not None and self.inside(split.table_id, row[:width], split.split_start, split.split_end):
+                    rows.pop(row[:width], None)
+                    if not gone:
+                        rows[row[:width]] = row
         return rows
 
     # --- reading: the binlog ---
@@ -621,7 +633,7 @@ class Source:
                             fault(route, "an event has other columns than the table")
                             break
                         body = bodies.setdefault((route.table_id, route.generation, route.schema.hash), [])
-                        body.append((seq, op, row[: len(route.schema.key)], row))
+                        body.append((seq, op, row[: len(KINDS[route.table_id].key)], row))
                         seq += 1
                 taken += upto - rows_at
                 if upto < len(changes):
@@ -666,7 +678,11 @@ class Source:
         )  # fmt: skip
 
     def _ops(self, route: RouteTo, change: Change, txn: Txn, exact: bool, fault: Any) -> list[tuple[str, Row]]:
-        width = len(route.schema.key)
+        width = len(KINDS[route.table_id].key)
+        if KINDS[route.table_id].keyless and change.before is not None:
+            self.count["row of a table without a key changed"] += 1
+            fault(route, "it has no key, and a row was changed or deleted", restart=False)
+            return []
         if change.before is None or change.after is None or change.before[:width] != change.after[:width]:
             ops = [("-D", change.before)] if change.before is not None else []
             ops += [("+I", change.after)] if change.after is not None else []

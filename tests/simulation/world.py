@@ -256,6 +256,8 @@ class Shape:
     def drawn(cls, rng: random.Random) -> Shape:
         flavour = rng.choice((MYSQL, MYSQL, MARIADB, PLAIN))
         tables = tuple(rng.sample(sorted(KINDS), k=rng.choice((1, 2, 3, 4))))
+        if flavour == PLAIN:
+            tables = tuple(table for table in tables if not KINDS[table].keyless) or ("shop.text",)
         if rng.random() < 0.7:
             tables = tuple({"shop.a": 0, "shop.b": 0, **dict.fromkeys(tables)})
         return cls(
@@ -935,7 +937,14 @@ class World:
             return
         split = chunk["split"]
         chunk["high"] = high or self.source.flushed()
-        if self.shape.exact:
+        if KINDS[split.table_id].keyless:
+            changes = self.source.window(split.table_id, chunk["low"], chunk["high"])
+            if changes:
+                self.count["keyless: the table did not rest while its snapshot was begun"] += 1
+                self.at(0.05, self.take_low, service, chunk, connection)
+                return
+            chunk["rows"] = None if changes is None else chunk["rows"]
+        elif self.shape.exact:
             chunk["rows"] = self.source.overlay(split, chunk["rows"], chunk["low"], chunk["high"])
         other = chunk["schema"].hash != split.schema.hash
         if chunk["rows"] is None or (other and self.rng.random() < 0.5) or (self.troubled and self.rng.random() < 0.01):
@@ -952,7 +961,8 @@ class World:
         if other:
             self.count["chunk of other columns reported"] += 1
         chunk["left"], chunk["cut_at"] = sorted(chunk["rows"].items()), None
-        if self.troubled and len(chunk["left"]) > 1 and self.rng.random() < 0.05:
+        keyed = not KINDS[split.table_id].keyless
+        if keyed and self.troubled and len(chunk["left"]) > 1 and self.rng.random() < 0.05:
             at = self.rng.randrange(1, len(chunk["left"]))  # its time was over: it ends before the last key read
             chunk["cut_at"] = self.source.literal(split.table_id, chunk["left"][at][0])
             chunk["left"] = chunk["left"][:at]
@@ -1185,9 +1195,12 @@ class World:
                 self.count["zombie Spark writer"] += 1
                 delay += self.rng.uniform(1, 6)
                 self.at(0.5, self.start_spark)
-            elif did == "started" and luck < 0.5:  # slowly: an older one, still awake, publishes meanwhile
+            elif did == "started" and luck < 0.5:
                 self.count["Spark writer started slowly"] += 1
                 delay += self.rng.uniform(1, 4)
+            elif luck < 0.06:  # another is started, and this one goes on as long as it is let
+                self.count["two Spark writers at once"] += 1
+                self.at(0.0, self.start_spark)
         elif index != len(self.sparks) - 1 and did == "idle":
             self.sparks[index] = None
             return

@@ -57,6 +57,7 @@ def test_the_design_s_own_pipeline_file_is_read_as_written(tmp_path: Path) -> No
         (("3306", "yes"), "p.yaml:2:27", "source.port must be a whole number, not True"),
         (("127.0.0.1", "127"), "p.yaml:2:10", "source.host must be text, not 127"),
         (("replay", "both"), "p.yaml:4:31", "snapshot.chunks must be 'replay' or 'exact', not 'both'"),
+        (("start: initial", "keyless: merge"), "p.yaml:5:1", "keyless must be 'quarantine' or 'append', not 'merge'"),
         (("initial", "now"), "p.yaml:5:1", "start must be initial, snapshot-only, latest, earliest"),
         (("initial", "{file: a}"), "p.yaml:5:1", "start must be {file:, position:}, {gtid:} or {timestamp:}"),
         (("initial", "{timestamp: 2026-01-01 00:00:00}"), "p.yaml:5:9", "start.timestamp must say its time zone"),

@@ -30,6 +30,18 @@ def bounds(splits: list[SnapshotSplit]) -> list[tuple[object, object]]:
     return [(s.split_start and s.split_start[0], s.split_end and s.split_end[0]) for s in splits]
 
 
+def test_a_table_without_a_key_is_one_chunk_about_which_nothing_is_asked() -> None:
+    machine = splitter(integer=False)
+    machine.schema = TableSchema(table_id="d.t", columns=machine.schema.columns, key=(), last_field_id=1)
+    assert machine.wants() is None
+    assert machine.take(0) == []
+    assert not machine.done
+    (split,) = machine.take(5)
+    assert (split.split_start, split.split_end, split.split_key_type) == (None, None, ())
+    assert machine.done
+    assert machine.take(5) == []
+
+
 def test_even_keys_are_split_by_arithmetic_and_those_above_the_maximum_come_first() -> None:
     machine = splitter()
     assert machine.wants() == "range"

@@ -25,6 +25,7 @@ WRITER = "services/writer/machine.py"
 CHAIN = "spark_writer/chain.py"
 SOURCE = "tests/simulation/source.py"
 LAKE = "tests/simulation/lake.py"
+WORLD = "tests/simulation/world.py"
 
 
 def one(rule: str, file: str, old: str, new: str, seeds: int = 600) -> Mutant:
@@ -251,6 +252,12 @@ MUTANTS = (
         "        if True:",
     ),
     one("a table is shown before it is live", CHAIN, '        if said["show"]:', "        if done is not None:"),
+    one(
+        "the chunk of a table without a key is read whatever was inserted meanwhile",
+        WORLD,
+        '            if changes:\n                self.count["keyless',
+        '            if False:\n                self.count["keyless',
+    ),
     Mutant(
         "main moves by the journal as it was when the Spark writer started",
         (
@@ -259,7 +266,6 @@ MUTANTS = (
         ),
     ),
     one("main moves to an older publication", CHAIN, "(there_n <= n or there_n not in chain())", "True"),
-    one("main moves for an older Spark writer", CHAIN, "there_w <= w and (", "("),
     one(
         "the low of MySQL is all that is flushed",
         SOURCE,
