@@ -122,6 +122,37 @@ class SnapshotConfig(_Strict):
     )
 
 
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
+
+
+class TableOptions(_Strict):
+    """What is asked for the tables of one glob, beside what holds for all."""
+
+    tables: str = Field(description="glob on db.table; of several entries that match a table the first one counts")
+    chunk_rows: int | None = Field(default=None, ge=1, description="rows of a chunk of these tables, instead of all's")
+    chunk_by: Names = Field(
+        default=(),
+        description="NOT NULL columns, at the head of an index, to chunk by instead of the identity; `replay` only",
+    )
+    identity: Names = Field(
+        default=(),
+        description="indexed NOT NULL columns that you vouch identify a row, where no declared key does;"
+        " rows found twice quarantine the table",
+    )
+
+    @model_validator(mode="after")
+    def _one_order(self) -> Self:
+        if not re.fullmatch(r"[^.!][^.]*\..+", self.tables):
+            raise _fault(f'has tables {self.tables!r}, which is not a glob on db.table, as in "shop.*"')
+        if self.chunk_by and self.identity:
+            raise _fault("has identity and chunk_by; a vouched identity is what its table is chunked by, so keep one")
+        return self
+
+
 class CheckpointConfig(_Strict):
     """When checkpoints are taken."""
 
@@ -207,6 +238,9 @@ class PipelineConfig(_Strict):
     name: str = Field(description="name of the pipeline: lower case letters, digits, - and _, at most 63")
     source: SourceConfig = Field(description="the server to copy from")
     tables: tuple[str, ...] = Field(description="globs on db.table; a leading ! excludes")
+    table_options: Annotated[tuple[TableOptions, ...], BeforeValidator(_tuple)] = Field(
+        default=(), description="list of options for some of the tables"
+    )
     snapshot: SnapshotConfig = Field(default_factory=lambda: SnapshotConfig())
     keyless: Literal["quarantine", "append"] = Field(
         default="quarantine",
@@ -253,6 +287,20 @@ class PipelineConfig(_Strict):
         if value is not None:
             raise _fault("at a place is not built yet; leave it null")
         return value
+
+    @model_validator(mode="after")
+    def _chunks_by_identity(self) -> Self:
+        if self.snapshot.chunks == "exact" and any(one.chunk_by for one in self.table_options):
+            raise _fault(
+                "has table_options with chunk_by, which can't be with snapshot.chunks: exact (a row whose column"
+                " changes would move from chunk to chunk); use replay"
+            )
+        return self
+
+    def options_of(self, table_id: str) -> TableOptions:
+        """What is asked for this table ("db.table"); without anything if nothing is."""
+        found = (one for one in self.table_options if select_tables((one.tables,), (table_id,)))
+        return next(found, TableOptions(tables="*.*"))
 
     @property
     def server_id(self) -> int:
@@ -454,6 +502,8 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     """Keys that the mapping at `loc` of the pipeline file may have."""
     model: type[BaseModel] = PipelineConfig
     for part in loc:
+        if isinstance(part, int):
+            continue  # an item of a list, whose model is known already
         inner = _model_of(model.model_fields[str(part)].annotation) if str(part) in model.model_fields else None
         if inner is None:
             return []
@@ -586,7 +636,15 @@ def _yaml_settings(model: type[BaseModel], prefix: str) -> Iterator[Setting]:
             continue
         default = info.get_default(call_default_factory=True) if not info.is_required() else None
         shown = (
-            "required" if info.is_required() else "null" if default is None else "{}" if default == {} else str(default)
+            "required"
+            if info.is_required()
+            else "null"
+            if default is None
+            else "{}"
+            if default == {}
+            else "[]"
+            if default == ()
+            else str(default)
         )
         yield Setting(
             where="pipeline.yaml",

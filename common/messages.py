@@ -29,7 +29,10 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSplit:
-    """A chunk: the rows of `table_id` with split_start <= key < split_end (None: no bound), read by one SELECT."""
+    """A chunk: the rows of `table_id` with split_start <= key < split_end (None: no bound), read by one SELECT.
+
+    The key is the identity, or the columns `split_key`, which end with it.
+    """
 
     split_id: str
     table_id: str
@@ -39,6 +42,12 @@ class SnapshotSplit:
     split_start: Key | None
     split_end: Key | None
     schema: TableSchema
+    split_key: tuple[str, ...] = ()
+
+    @property
+    def ordered(self) -> TableSchema:
+        """The schema with the key that the bounds are of."""
+        return self.schema.keyed(self.split_key) if self.split_key else self.schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

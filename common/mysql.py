@@ -108,9 +108,9 @@ class Server:
 class TableInfo:
     """A table as the catalogue shows it now.
 
-    `rows` and `row_bytes` are the server's estimates (rows may be off by half); `integer_key` says that the identity
-    is one integer column; `faults` are the reasons, each a sentence with its remedy, why the table can't be captured
-    (then it is to be quarantined), empty if it can.
+    `rows` and `row_bytes` are the server's estimates (rows may be off by half); `chunk_key` is what its chunks are cut
+    by, and `integer_key` says that this is one integer column; `faults` are the reasons, each a sentence with its
+    remedy, why the table can't be captured (then it is to be quarantined), empty if it can.
     """
 
     schema: TableSchema
@@ -118,6 +118,7 @@ class TableInfo:
     rows: int
     row_bytes: int
     integer_key: bool
+    chunk_key: tuple[str, ...]
     faults: tuple[str, ...]
 
 
@@ -481,12 +482,15 @@ def tables(conn: Connection) -> list[str]:
     return sorted(f"{database}.{table}" for database, table in found)
 
 
-def table_schema(conn: Connection, table_id: str) -> TableSchema:
-    """What the table looks like now, field ids 1..n, `key` empty without identity. NextGeneration if it is gone."""
-    return _schema(conn, table_id)[0]
+def table_schema(conn: Connection, table_id: str, identity: Sequence[str] = ()) -> TableSchema:
+    """What the table looks like now, field ids 1..n, `key` empty without identity. NextGeneration if it is gone.
+
+    `identity`: columns that a person vouches for; they are the key if none is declared.
+    """
+    return _schema(conn, table_id, identity)[0]
 
 
-def _schema(conn: Connection, table_id: str) -> tuple[TableSchema, str | None]:
+def _schema(conn: Connection, table_id: str, identity: Sequence[str]) -> tuple[TableSchema, str | None]:
     """The table's schema, and why it has no identity if it has none."""
     database, table = split_table_id(table_id)
     described = _rows(
@@ -515,7 +519,22 @@ def _schema(conn: Connection, table_id: str) -> tuple[TableSchema, str | None]:
             )
         )
     key, fault = _identity(conn, table_id)
+    if identity and not key:
+        key, fault = _named(table_id, columns, "identity", identity)
     return TableSchema(table_id=table_id, columns=tuple(columns), key=key, last_field_id=element_id), fault
+
+
+def _named(
+    table_id: str, columns: Sequence[Column], option: str, names: Sequence[str]
+) -> tuple[tuple[str, ...], str | None]:
+    """The columns that a table option names, as the table spells them; none, and the fault, if they won't do."""
+    known = {column.name.lower(): column for column in columns}
+    found = [known.get(name.lower()) for name in names]
+    for name, column in zip(names, found, strict=True):
+        if column is None or column.nullable:
+            what = "no column" if column is None else "NULLs allowed in"
+            return (), f"{table_id} has {what} {name}, which {option} names in table_options; correct that"
+    return tuple(column.name for column in found if column is not None), None
 
 
 def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], str | None]:
@@ -546,10 +565,19 @@ def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], str | N
     return (), f"{table_id} has no identity; add a primary key, or a unique key over NOT NULL columns"
 
 
-def describe(conn: Connection, of: Server, table_id: str, *, keyless: bool = False) -> TableInfo:
+def describe(
+    conn: Connection,
+    of: Server,
+    table_id: str,
+    *,
+    keyless: bool = False,
+    identity: Sequence[str] = (),
+    chunk_by: Sequence[str] = (),
+) -> TableInfo:
     """All that is to be known of a table before it is captured. SourceLost if there is no such table.
 
-    With `keyless` it is no fault to have no identity, where the server can say which rows a SELECT saw.
+    With `keyless` it is no fault to have no identity, where the server can say which rows a SELECT saw. `identity` and
+    `chunk_by` are the columns that table_options names for it.
     """
     database, table = split_table_id(table_id)
     found = _rows(
@@ -562,12 +590,17 @@ def describe(conn: Connection, of: Server, table_id: str, *, keyless: bool = Fal
     if not found:
         raise SourceLost(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
     kind, engine, rows, row_bytes, _ = found[0]
-    schema, unidentified = _schema(conn, table_id)
+    schema, unidentified = _schema(conn, table_id, identity)
     faults = []
-    if unidentified is not None and not keyless:
+    if unidentified is not None and (identity or not keyless):
         faults.append(unidentified)
     elif unidentified is not None and of.mysql and not of.gtid:
         faults.append(f"{unidentified}; or set gtid_mode=ON, which keyless: append needs on MySQL")
+    first, fault = _named(table_id, schema.columns, "chunk_by", chunk_by if schema.key else ())
+    asked = first or (schema.key if identity else ())
+    if fault is None and asked and index_of(conn, table_id, asked, least=len(asked)) is None:
+        fault = f"{table_id} has no index that begins with {', '.join(asked)}, to be read by; add one"
+    faults += [fault] if fault is not None else []
     if kind == "SYSTEM VERSIONED":
         faults.append(
             f"{table_id} keeps its history (system versioning), which can't be captured; leave it out of the list"
@@ -583,13 +616,15 @@ def describe(conn: Connection, of: Server, table_id: str, *, keyless: bool = Fal
         except SourceLost as error:
             faults.append(f"{table_id}, column {column.name}: {error.cause}")
     faults += _unlogged_cascades(conn, of, table_id)
-    integer_key = len(schema.key) == 1 and parse_type(schema.split_key_type[0]).base in _INTEGER_BASES
+    chunk_key = (*first, *(name for name in schema.key if name not in first))
+    integer_key = len(chunk_key) == 1 and parse_type(schema.column(chunk_key[0]).mysql_type).base in _INTEGER_BASES
     return TableInfo(
         schema=schema,
         engine=engine or "",
         rows=int(rows or 0),
         row_bytes=int(row_bytes or 0),
         integer_key=integer_key,
+        chunk_key=chunk_key,
         faults=tuple(faults),
     )
 
@@ -703,8 +738,11 @@ def range_condition(schema: TableSchema, start: Key | None, end: Key | None) -> 
     return " AND ".join(parts) or "1"
 
 
-def index_of(conn: Connection, table_id: str, columns: Sequence[str]) -> str | None:
-    """The index that begins with these whole columns in this order, the primary key before others; None without one."""
+def index_of(conn: Connection, table_id: str, columns: Sequence[str], *, least: int = 1) -> str | None:
+    """The index that gives rows in the order of these columns, the primary key before others; None without one.
+
+    It may end after `least` of them: InnoDB goes on with the primary key by itself.
+    """
     database, table = split_table_id(table_id)
     found: dict[str, list[str]] = {}
     for index, column, part, owner in _rows(
@@ -715,8 +753,12 @@ def index_of(conn: Connection, table_id: str, columns: Sequence[str]) -> str | N
     ):
         if owner == table:
             found.setdefault(index, []).append(column if part is None else "")
-    fitting = [index for index, parts in found.items() if parts[: len(columns)] == list(columns)]
-    return min(fitting, key=lambda index: (index != "PRIMARY", len(found[index]), index), default=None)
+    fitting = [
+        index
+        for index, parts in found.items()
+        if len(parts) >= least and all(part == column for part, column in zip(parts, columns, strict=False))
+    ]
+    return min(fitting, key=lambda index: (index != "PRIMARY", -len(found[index]), index), default=None)
 
 
 def key_range(conn: Connection, schema: TableSchema) -> tuple[int, int] | None:
@@ -730,7 +772,8 @@ def key_range(conn: Connection, schema: TableSchema) -> tuple[int, int] | None:
 def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: int) -> Key | None:
     """The key that lies `rows` rows after `start` in the order of the index (None: after the first row).
 
-    None if the table ends before. One walk over `rows` entries of the index; nothing is sorted.
+    None if the table ends before. One walk over `rows` entries of the index; nothing is sorted. SourceLost if that
+    many rows have one and the same key, which a person had vouched for.
     """
     printed = ", ".join(_printed(column) for column in schema.key_columns)
     order = ", ".join(quoted(name) for name in schema.key)
@@ -740,7 +783,18 @@ def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: i
         f" ORDER BY {order} LIMIT 1 OFFSET {int(rows)}",
         table=schema.table_id,
     )
-    return _key(schema, found[0]) if found else None
+    bound = _key(schema, found[0]) if found else None
+    if bound is not None and bound == start:
+        raise SourceLost(not_identified(schema), schema.table_id)
+    return bound
+
+
+def not_identified(schema: TableSchema) -> str:
+    """The cause of a quarantine: two rows have one identity."""
+    return (
+        f"{schema.table_id} has several rows of the same {', '.join(schema.key)}, which table_options vouches for as"
+        " their identity; remove them, or name other columns"
+    )
 
 
 def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, index: str | None = None) -> str:

@@ -64,13 +64,18 @@ WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED = "waiting", "snapshot", "catch-u
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFound:
-    """What the source says of one table: `fault` is why it can't be copied, else `schema` is its schema."""
+    """What the source says of one table: `fault` is why it can't be copied, else `schema` is its schema.
+
+    `chunk_rows` and `chunk_key` are given where its chunks are not of the plan's rows, or not cut by its identity.
+    """
 
     table_id: str
     schema: TableSchema | None = None
     estimate: int = 0
     row_bytes: int = 0
     integer_key: bool = False
+    chunk_rows: int | None = None
+    chunk_key: tuple[str, ...] = ()
     fault: str | None = None
 
 
@@ -348,7 +353,8 @@ class Enumerator:
             table_id=table.table_id,
             generation=table.generation,
             schema=item.schema,
-            chunk_rows=self.plan.chunk_rows,
+            chunk_rows=item.chunk_rows or self.plan.chunk_rows,
+            chunk_key=item.chunk_key,
             estimate=item.estimate,
             row_bytes=item.row_bytes,
             integer_key=item.integer_key,
@@ -476,11 +482,11 @@ class Enumerator:
     @staticmethod
     def _question(question: str, splitter: Splitter) -> Effect:
         if question == "range":
-            return FindRange(table_id=splitter.table_id, generation=splitter.generation, schema=splitter.schema)
+            return FindRange(table_id=splitter.table_id, generation=splitter.generation, schema=splitter.ordered)
         return FindBound(
             table_id=splitter.table_id,
             generation=splitter.generation,
-            schema=splitter.schema,
+            schema=splitter.ordered,
             start=splitter.next_start,
             rows=splitter.step,
         )

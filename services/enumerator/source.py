@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from common import mysql
 from common.config import PipelineConfig
-from common.errors import CutlineError, SourceLost, Unavailable
+from common.errors import CutlineError, NextGeneration, SourceLost, Unavailable
 from common.machine import Effect, Event
 from common.positions import High, Low
 from services.enumerator.machine import (
@@ -97,8 +97,11 @@ class SourceReader:
         raise TypeError(f"{type(question).__name__} is no question about the source")
 
     def _describe(self, connection: mysql.Connection, server: mysql.Server, table_id: str) -> TableFound:
+        options, keyless = self.config.options_of(table_id), self.config.keyless == "append"
         try:
-            info = mysql.describe(connection, server, table_id, keyless=self.config.keyless == "append")
+            info = mysql.describe(
+                connection, server, table_id, keyless=keyless, identity=options.identity, chunk_by=options.chunk_by
+            )
         except SourceLost as error:
             return TableFound(table_id=table_id, fault=error.cause)
         if info.faults:
@@ -109,6 +112,8 @@ class SourceReader:
             estimate=info.rows,
             row_bytes=info.row_bytes,
             integer_key=info.integer_key,
+            chunk_rows=options.chunk_rows,
+            chunk_key=() if info.chunk_key == info.schema.key else info.chunk_key,
         )
 
     def _start(self, connection: mysql.Connection, server: mysql.Server) -> tuple[Low, High] | None:
@@ -123,8 +128,9 @@ class SourceReader:
 def _or_failed(table_id: str, generation: int, ask: Callable[[], Event]) -> Event:
     try:
         return ask()
-    except SourceLost as error:  # the table or a column of its key is gone: look again
-        return SplittingFailed(table_id=table_id, generation=generation, cause=error.cause, restart=True)
+    except SourceLost as error:  # look again if the table or a column of its key is gone
+        again = isinstance(error, NextGeneration)
+        return SplittingFailed(table_id=table_id, generation=generation, cause=error.cause, restart=again)
 
 
 def _key_range(found: tuple[int, int] | None) -> KeyRange:

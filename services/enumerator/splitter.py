@@ -47,12 +47,18 @@ class Splitter:
     estimate: int
     row_bytes: int
     integer_key: bool
+    chunk_key: tuple[str, ...] = ()  # the identity, if empty
     mode: str = "start"
     made: int = 0
     next_start: Key | None = None
     last: int | None = None
     spread: float = 1.0
     asked: bool = False
+
+    @property
+    def ordered(self) -> TableSchema:
+        """The schema with the key that chunks are cut by."""
+        return self.schema.keyed(self.chunk_key) if self.chunk_key else self.schema
 
     @property
     def step(self) -> int:
@@ -122,7 +128,8 @@ class Splitter:
             table_id=self.table_id,
             generation=self.generation,
             attempt=1,
-            split_key_type=tuple(self.schema.column(name).mysql_type for name in self.schema.key),
+            split_key=self.chunk_key,
+            split_key_type=self.ordered.split_key_type,
             split_start=start,
             split_end=end,
             schema=self.schema,
@@ -132,7 +139,7 @@ class Splitter:
         """The state without the schema, which the table's state holds."""
         return {
             "chunkRows": self.chunk_rows, "estimate": self.estimate, "rowBytes": self.row_bytes,
-            "integerKey": self.integer_key, "mode": self.mode, "made": self.made,
+            "integerKey": self.integer_key, "chunkKey": list(self.chunk_key), "mode": self.mode, "made": self.made,
             "nextStart": None if self.next_start is None else list(self.next_start), "last": self.last,
             "spread": self.spread,
         }  # fmt: skip
@@ -143,7 +150,7 @@ class Splitter:
         return cls(
             table_id=table_id, generation=generation, schema=schema, chunk_rows=state["chunkRows"],
             estimate=state["estimate"], row_bytes=state["rowBytes"], integer_key=state["integerKey"],
-            mode=state["mode"], made=state["made"],
+            chunk_key=tuple(state["chunkKey"]), mode=state["mode"], made=state["made"],
             next_start=None if state["nextStart"] is None else tuple(state["nextStart"]), last=state["last"],
             spread=state["spread"],
         )  # fmt: skip

@@ -111,6 +111,7 @@ class Member:
                         split,
                         mode=self.config.snapshot.chunks,
                         seconds=self.config.snapshot.max_select_seconds,
+                        identity=self.config.options_of(split.table_id).identity,
                         aged=self.aged,
                         cursor=self._chunk_cursor,
                     ),

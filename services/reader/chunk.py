@@ -42,7 +42,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -104,6 +104,7 @@ def read_chunk(
     mode: Mode,
     batch_bytes: int = BATCH_BYTES,
     seconds: float = SELECT_SECONDS,
+    identity: Sequence[str] = (),
     aged: AgedPositions | None = None,
     cursor: Callable[[], BinlogCursor] | None = None,
 ) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
@@ -114,14 +115,17 @@ def read_chunk(
     chunk is cut. A SELECT that gives nothing in its time is tried again with more. In `exact` on MySQL the whole chunk
     is held until it is laid over, and `cursor` opens the binlog for that (with a server id that no other replica has).
     `aged` remembers flushed positions between chunks, which brings a low without GTIDs nearer; without it the low is
-    early, and just as right.
+    early, and just as right. `identity` are the columns that table_options vouches for: two rows that have the same
+    there quarantine the table.
 
     Errors: NextGeneration (the table changed), another SourceLost (quarantine), Unavailable (this attempt failed; ask
     again), ConfigError (`exact` where the server can't). Typical mistake: to use batches before `ChunkEnd` came.
     """
     for patience in MORE_PATIENCE:
         try:
-            yield from _read(connect, split, mode, batch_bytes, seconds * patience, aged or AgedPositions(), cursor)
+            yield from _read(
+                connect, split, mode, batch_bytes, seconds * patience, identity, aged or AgedPositions(), cursor
+            )
             return
         except _NothingInTime:
             log.warning("a SELECT of %s gave no rows in %.0f s", split.table_id, seconds * patience)
@@ -138,6 +142,7 @@ def _read(
     mode: Mode,
     batch_bytes: int,
     seconds: float,
+    identity: Sequence[str],
     aged: AgedPositions,
     cursor: Callable[[], BinlogCursor] | None,
 ) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
@@ -146,7 +151,7 @@ def _read(
         server = mysql.server(conn)
         if mode == "exact" and server.mysql and not server.gtid:
             raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
-        _same_table(conn, split)
+        _same_table(conn, split, identity)
         low = _low(conn, server, aged)
         keyed = bool(split.schema.key)
         if keyed:
@@ -156,7 +161,7 @@ def _read(
         tally = _Tally(deadline=time.monotonic() + seconds if keyed else math.inf)
         streamed = mode == "replay" or not server.mysql or not keyed
         rows: list[pa.RecordBatch] = []
-        for batch in _rows(connect, conn, split, batch_bytes, tally):
+        for batch in _rows(connect, conn, split, batch_bytes, identity, tally):
             if streamed:
                 tally.add(batch)
                 yield batch
@@ -179,7 +184,7 @@ def _read(
             for batch in _batches(whole, batch_bytes):
                 tally.add(batch)
                 yield batch
-        _same_table(conn, split)
+        _same_table(conn, split, identity)
         yield ChunkEnd(
             low=low,
             high=high,
@@ -191,8 +196,8 @@ def _read(
         )
 
 
-def _same_table(conn: mysql.Connection, split: SnapshotSplit) -> None:
-    now = mysql.table_schema(conn, split.table_id)
+def _same_table(conn: mysql.Connection, split: SnapshotSplit, identity: Sequence[str]) -> None:
+    now = mysql.table_schema(conn, split.table_id, identity)
     if _look(now) != _look(split.schema):
         raise NextGeneration(f"{split.table_id} was changed by DDL while it was read; it is read again", split.table_id)
 
@@ -295,13 +300,14 @@ def _rows(
     conn: mysql.Connection,
     split: SnapshotSplit,
     batch_bytes: int,
+    identity: Sequence[str],
     tally: _Tally,
 ) -> Iterator[pa.RecordBatch]:
     """The chunk's rows in the order of its key, up to `tally.cut_at` if time or memory ends them early.
 
     One batch is held back all the while: the last key read bounds the chunk that is cut, so its row must not be out.
     """
-    schema = split.schema
+    schema = split.ordered
     decoder = ResultDecoder(schema)
     index = mysql.index_of(conn, schema.table_id, schema.key) if schema.key else None
     blocks = mysql.stream(conn, mysql.select_rows(schema, split.split_start, split.split_end, index=index))
@@ -317,10 +323,12 @@ def _rows(
             over = True
         except ValueError as error:  # was the table changed before the SELECT?
             with closing(connect()) as other:
-                _same_table(other, split)
+                _same_table(other, split, identity)
             raise SourceLost(f"A row of {schema.table_id} can't be read: {error}", schema.table_id) from error
         if (decoder.size >= batch_bytes or decoder.done or over) and (batch := decoder.take()) is not None:
             _check(batch, schema)
+            if identity:
+                _each_once(batch, held, schema)
             if held is not None:
                 yield held
                 given, given_bytes = given + held.num_rows, given_bytes + held.nbytes
@@ -357,6 +365,17 @@ def _check(batch: pa.RecordBatch, schema: TableSchema) -> None:
                 f"{schema.table_id} has a row over {MAX_ROW_BYTES >> 20} MiB; leave the table out of the list",
                 schema.table_id,
             )
+
+
+def _each_once(batch: pa.RecordBatch, before: pa.RecordBatch | None, schema: TableSchema) -> None:
+    """SourceLost if two neighbours, in the order of the key, have the same key; `before` ends with the row before."""
+    keys = pa.Table.from_batches([batch]).select(schema.key)
+    if before is not None:
+        last = pa.Table.from_batches([before.slice(before.num_rows - 1)]).select(schema.key)
+        keys = pa.concat_tables([last, keys])
+    same = [pc.equal(keys[name][1:], keys[name][:-1]) for name in schema.key]
+    if keys.num_rows > 1 and pc.any(reduce(pc.and_, same)).as_py():
+        raise SourceLost(mysql.not_identified(schema), schema.table_id)
 
 
 def _batches(table: pa.Table, batch_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -189,8 +189,8 @@ class Mesh:
         return "\n".join(ends)
 
     def pipeline(self, name: str, server: Database, tables: Sequence[str], **settings: Any) -> Pipeline:
-        """Define a pipeline; the mesh takes it up. `settings`: chunk_rows, chunks, interval_seconds, keyless, and
-        `snapshot`, a mapping of any others there."""
+        """Define a pipeline; the mesh takes it up. `settings`: chunk_rows, chunks, interval_seconds, keyless,
+        table_options, and `snapshot`, a mapping of any others there."""
         snapshot = {key: settings[key] for key in ("chunk_rows", "chunks") if key in settings}
         snapshot = {"chunk_rows": 100} | snapshot | settings.get("snapshot", {})
         listed = ", ".join(f'"{table}"' for table in tables)
@@ -199,6 +199,7 @@ class Mesh:
             f"source: {{host: {server.host}, port: {server.port}, user: {CDC_USER}, password_env: CDC_PASSWORD}}\n"
             f"tables: [{listed}]\n"
             f"snapshot: {json.dumps(snapshot)}\n"
+            f"table_options: {json.dumps(settings.get('table_options', []))}\n"
             f"checkpoint: {{interval_seconds: {settings.get('interval_seconds', 0.5)}}}\n"
             f"keyless: {settings.get('keyless', 'quarantine')}\n"
             f"sink: {{type: iceberg, warehouse: {self.folder}/lake}}\n"

@@ -20,6 +20,7 @@ from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
 from common.messages import Key, SnapshotSplit
 from common.positions import FilePosition, High, Low
 from common.schema import TableSchema
+from services.enumerator.splitter import KeyRange, Splitter
 from services.reader import chunk
 from services.reader.binlog import BinlogCursor, Route
 from services.reader.chunk import ChunkEnd, checksum_of, read_chunk
@@ -40,6 +41,10 @@ class Source:
 
     def connect(self) -> seam.Connection:
         return seam.connect(self.at)
+
+    def column(self, name: str) -> list[Any]:
+        """All its values at the server, in order."""
+        return [value for (value,) in self.server.execute(f"SELECT {name} FROM {self.table_id} ORDER BY {name}")]
 
     def cursor(self) -> BinlogCursor:
         return BinlogCursor(self.connect, server_id=424_242)
@@ -330,6 +335,56 @@ def test_a_select_that_gives_nothing_in_its_time_is_tried_again_with_more(table:
         timer.start()
         assert one.read(seconds=1.0)[1].rows == 2
         timer.join()
+
+
+@pytest.mark.parametrize("spread", [1_000_000, 10**15])
+def test_uneven_and_sparse_keys_take_as_many_questions_and_selects_as_rows_ask_for(
+    table: Callable[..., Source], spread: int
+) -> None:
+    one = table("k BIGINT PRIMARY KEY")
+    numbers = "WITH RECURSIVE n AS (SELECT 0 i UNION ALL SELECT i + 1 FROM n WHERE i < 999)"
+    one.server.execute(
+        f"INSERT INTO {one.table_id} {numbers} SELECT i * {spread} FROM n",  # wide gaps
+        f"INSERT INTO {one.table_id} {numbers} SELECT 500 * {spread} + 1 + i FROM n",  # a hot range
+        f"INSERT INTO {one.table_id} {numbers} SELECT 500 * {spread} + 1001 + i FROM n",
+        f"INSERT INTO {one.table_id} {numbers} SELECT {4 * 10**18} + i FROM n WHERE i < 10",  # few at the far end
+        f"ANALYZE TABLE {one.table_id}",
+    )
+    questions, splits = 0, list[SnapshotSplit]()
+    with closing(one.connect()) as conn:
+        info = seam.describe(conn, seam.server(conn), one.table_id)
+        splitter = Splitter(
+            table_id=one.table_id, generation=1, schema=info.schema, chunk_rows=200, estimate=info.rows,
+            row_bytes=info.row_bytes, integer_key=info.integer_key,
+        )  # fmt: skip
+        while not splitter.done:
+            asked, questions = splitter.wants(), questions + 1
+            if asked == "range":
+                low, high = seam.key_range(conn, info.schema) or (0, 0)
+                splitter.ranged(KeyRange(low=low, high=high))
+            else:
+                splits += splitter.bounded(seam.next_bound(conn, info.schema, splitter.next_start, splitter.step))
+            splits += splitter.take(100)
+    assert len(splits) <= 3010 // 200 + 2
+    assert questions <= len(splits) + 1
+    found = pa.concat_tables([one.read(split)[0] for split in splits])["k"].to_pylist()
+    assert sorted(found) == one.column("k")
+
+
+def test_a_chunk_is_cut_where_its_rows_turn_out_to_be_wide(
+    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = table("id INT PRIMARY KEY AUTO_INCREMENT, b BLOB")
+    numbers = "WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < {})"
+    for many, size in ((900, 1), (300, 50_000), (900, 1)):
+        one.server.execute(
+            f"INSERT INTO {one.table_id} (b) {numbers.format(many)} SELECT REPEAT('x', {size}) FROM n",
+        )
+    monkeypatch.setattr(chunk, "MAX_CHUNK_BYTES", 4 << 20)
+    pieces, _ = in_pieces(one, batch_bytes=1 << 20)
+    assert 4 <= len(pieces) <= 6
+    assert max(piece.nbytes for piece in pieces) < 8 << 20
+    assert pa.concat_tables(pieces)["id"].to_pylist() == one.column("id")
 
 
 # --- what makes a chunk void ------------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pymysql
 
@@ -17,7 +19,7 @@ from common.config import PipelineConfig
 from common.messages import Limits
 from services import standalone
 from services.reader.binlog import BinlogCursor
-from tests.integration.mesh import Mesh, Pipeline, waited
+from tests.integration.mesh import Hammer, Mesh, Pipeline, content, cuts, differences, waited
 from tests.servers import Database, MariaDB
 
 Fresh = Callable[[Database], str]
@@ -145,3 +147,53 @@ def test_a_client_that_takes_the_pipelines_server_id_is_left_alone_and_the_pipel
                 pipeline.catches_up(table)
                 place = read(place).position
             waited(lambda: len(source.execute(dumps)) == 2, "one binlog connection for each of the two", 30)
+
+
+def test_tables_are_chunked_by_a_column_or_known_by_an_identity_that_table_options_name(
+    source: Database, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. A table is chunked by a column that is no key, while rows move from chunk to chunk.
+    2. One without a key is known by columns that somebody vouches for; 3. one where that is wrong is quarantined,
+    4. and so is one without an index to read it by. 5. The first two come to equal the source.
+    """
+    schema = fresh_database(source)
+    moved, vouched = f"{schema}.moved", f"{schema}.vouched"
+    filled(source, schema, 3000)
+    keyless = "(a INT NOT NULL, b VARCHAR(9) NOT NULL, v INT, KEY (a, b))"
+    source.execute(
+        f"CREATE TABLE {moved} (id INT PRIMARY KEY, at INT NOT NULL, v INT, KEY (at))",
+        f"INSERT INTO {moved} SELECT id, id MOD 50, 0 FROM {schema}.t",
+        f"CREATE TABLE {vouched} {keyless}",
+        f"INSERT INTO {vouched} SELECT id MOD 100, CONCAT('b', id), 0 FROM {schema}.t",
+        f"CREATE TABLE {schema}.twice {keyless}",
+        f"INSERT INTO {schema}.twice SELECT id MOD 100, 'b', 0 FROM {schema}.t",
+        f"CREATE TABLE {schema}.rarely {keyless}",
+        f"INSERT INTO {schema}.rarely VALUES (1, 'b', 0), (1, 'c', 0), (1, 'b', 1)",
+        f"CREATE TABLE {schema}.slow (a INT NOT NULL)",
+    )
+    options = [
+        {"tables": f"{schema}.moved", "chunk_by": ["at"], "chunk_rows": 40},
+        {"tables": f"{schema}.slow", "identity": ["A"]},
+        {"tables": f"{schema}.*", "identity": ["a", "b"], "chunk_rows": 100},
+    ]
+
+    def move(cursor: Any, luck: random.Random, number: int) -> None:
+        of = luck.randrange(3000)
+        cursor.execute(f"UPDATE {moved} SET at = {luck.randrange(50)}, v = v + 1 WHERE id = {of}")
+        cursor.execute(f"DELETE FROM {moved} WHERE id = {luck.randrange(3000)} AND v > 0")
+        cursor.execute(f"INSERT IGNORE INTO {moved} VALUES ({of}, {luck.randrange(50)}, 1)")
+        cursor.execute(f"UPDATE {vouched} SET v = v + 1 WHERE a = {of % 100} AND b = 'b{of}'")
+
+    with Mesh(tmp_path) as mesh, Hammer(source, move, threads=2, pause_seconds=0.01) as movers:
+        pipeline = mesh.pipeline("steps", source, [f"{schema}.*"], table_options=options)
+        pipeline.until(lambda: pipeline.shows(moved, vouched), "both tables to be shown")
+        movers.stop()
+        end = pipeline.catches_up(moved, vouched)
+    last = next(cut for cut in cuts(pipeline) if cut.slot == end["slot"])
+    for name, key in ((moved, ["id"]), (vouched, ["a", "b"])):
+        assert differences(last.tables[name].content, content(source, name, key)) == []
+    causes = {name.partition(".")[2]: of["cause"] for name, of in end["tables"].items() if of["cause"]}
+    assert set(causes) == {"twice", "rarely", "slow"}
+    assert "several rows of the same a, b" in causes["twice"]
+    assert "several rows of the same a, b" in causes["rarely"]
+    assert "no index that begins with a," in causes["slow"]

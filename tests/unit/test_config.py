@@ -1,5 +1,6 @@
 """The pipeline file and the environment: what is accepted, what is refused and how it is said."""
 
+import json
 import re
 import textwrap
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from common import config
-from common.config import Environment, PipelineConfig, Point, load, parse, select_tables, settings
+from common.config import Environment, PipelineConfig, Point, TableOptions, load, parse, select_tables, settings
 from common.errors import ConfigError
 
 GOOD = """\
@@ -228,3 +229,31 @@ def test_what_is_deployed_names_settings_and_modules_that_exist(file: str) -> No
 
 def test_the_example_pipeline_of_kubernetes_is_a_good_one() -> None:
     assert load(Path(config.__file__).parents[1] / "k8s/base/pipeline.yaml").name == "shop"
+
+
+def test_the_first_table_options_whose_glob_matches_count() -> None:
+    text = """
+table_options:
+  - {tables: "shop.log_*", identity: [day, number]}
+  - {tables: "shop.*", chunk_by: [created], chunk_rows: 7}
+"""
+    read = parse(SMALL + text)
+    again = PipelineConfig.from_definition(json.loads(json.dumps(read.definition())))
+    assert again.options_of("shop.log_1").identity == ("day", "number")
+    assert (again.options_of("shop.a").chunk_by, again.options_of("shop.a").chunk_rows) == (("created",), 7)
+    assert again.options_of("other.a") == TableOptions(tables="*.*")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ('[{tables: "shop"}]', "is not a glob"),
+        ('[{tables: "shop.*", identity: [a], chunk_by: [b]}]', "keep one"),
+        ('[{tables: "shop.*", chunk_bi: [b]}]', "did you mean 'chunk_by'"),
+        ('[{tables: "shop.*", chunk_by: [b]}]\nsnapshot: {chunks: exact}', "use replay"),
+        ("5", "must be a list"),
+    ],
+)
+def test_wrong_table_options_are_refused_with_a_remedy(options: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(f"{SMALL}table_options: {options}\n")

@@ -162,3 +162,12 @@ def test_the_chunks_partition_the_key_space(
     assert machine.done
     assert len({s.split_id for s in splits}) == len(splits) == machine.made
     assert all(holders(key, splits) == 1 for key in (*range(-330, 331, 3), *keys))
+
+
+def test_chunks_cut_by_other_columns_than_the_identity_carry_them_with_their_types() -> None:
+    machine = splitter("int", "date", integer=False)
+    machine.chunk_key = ("k1", "k0")
+    machine = Splitter.restored("d.t", 1, machine.schema, json.loads(json.dumps(machine.to_json())))
+    (split,) = machine.bounded(("2020-01-01", "7"))
+    assert (split.split_key, split.split_key_type) == (("k1", "k0"), ("date", "int"))
+    assert (split.schema.key, split.ordered.key) == (("k0", "k1"), ("k1", "k0"))
