@@ -199,8 +199,8 @@ class Point(_Strict):
 
     file: str | None = Field(default=None, description="binlog file name")
     position: int | None = Field(default=None, ge=4, description="offset in the file")
-    gtid: str | None = Field(default=None, min_length=1, description="GTID set already taken")
-    timestamp: datetime | None = Field(default=None, description="commit time at the source")
+    gtid: str | None = Field(default=None, min_length=1, description="GTID set: all of it is before the place")
+    timestamp: datetime | None = Field(default=None, description="what was committed at the source then is after it")
 
     @field_validator("timestamp", mode="before")
     @classmethod
@@ -232,6 +232,12 @@ def _start(value: object) -> object:
     return Point.model_validate(value) if isinstance(value, dict) else value
 
 
+def _stop(value: object) -> object:
+    if not isinstance(value, dict | Point | None):
+        raise _fault(f"must be {{file:, position:}}, {{gtid:}} or {{timestamp:}}, not {value!r}")
+    return Point.model_validate(value) if isinstance(value, dict) else value
+
+
 class PipelineConfig(_Strict):
     """One pipeline file, checked; the only pydantic object that the services see of it."""
 
@@ -253,8 +259,8 @@ class PipelineConfig(_Strict):
             description="where to begin: initial, snapshot-only, latest, earliest, or a place in the binlog",
         )
     )
-    stop: None = Field(
-        default=None, description="place in the binlog at which the pipeline ends: not built yet, so null"
+    stop: Annotated[Point | None, BeforeValidator(_stop)] = Field(
+        default=None, description="place in the binlog at which the pipeline ends by itself; null: it does not"
     )
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
     sink: SinkConfig = Field(description="the lake to copy to")
@@ -281,12 +287,11 @@ class PipelineConfig(_Strict):
             raise _fault("includes nothing; name at least one table without a leading !")
         return tuple(value)
 
-    @field_validator("stop", mode="before")
-    @classmethod
-    def _no_stop(cls, value: object) -> object:
-        if value is not None:
-            raise _fault("at a place is not built yet; leave it null")
-        return value
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        if self.stop is not None and self.start == "snapshot-only":
+            raise _fault("ends after the snapshot by start: snapshot-only, so it can't have a stop too; remove one")
+        return self
 
     @model_validator(mode="after")
     def _chunks_by_identity(self) -> Self:

@@ -1,7 +1,8 @@
 """The messages of the mesh, and their form on the wire.
 
 enumerator -> reader : AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, Throttle, Marker
-reader -> enumerator : SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, PartSaved, Marker
+reader -> enumerator : SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, StreamStopped, PartSaved,
+                       Marker
 reader -> writer     : Records, ChunkEnd, ChunkDropped, Marker
 writer -> enumerator : PartSaved
 
@@ -20,7 +21,7 @@ from functools import cache
 from typing import Any
 
 from common.errors import ProtocolError
-from common.positions import High, Low, Position
+from common.positions import High, Low, Position, Stop
 from common.schema import TableSchema
 
 Key = tuple[Any, ...]
@@ -123,7 +124,13 @@ class ExcludeTable(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopStream(Message):
-    """Read no more of the binlog (`start: snapshot-only`, when every table is live)."""
+    """Read no more of the binlog: at once (`start: snapshot-only`, when every table is live), or not past `stop`.
+
+    `place`: where the stop was found, once the source has passed it. What the stream has by then is judged by it.
+    """
+
+    stop: Stop | None = None
+    place: Position | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +198,11 @@ class TableReport(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStopped(Message):
+    """The incremental split stands at its stop: nothing more is read for the tables that it follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Records(Message):
     """Rows of one table: a piece of a chunk (`split_id` set) or changes (`_seq` in the body counts from `seq_base`)."""
 
@@ -239,7 +251,7 @@ _TYPES: dict[str, type[Message]] = {
     cls.__name__: cls
     for cls in (
         Marker, AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, Throttle, SplitsWanted,
-        SplitReleased, SplitReport, SplitFailed, TableReport, Records, ChunkEnd, ChunkDropped, PartSaved,
+        SplitReleased, SplitReport, SplitFailed, TableReport, StreamStopped, Records, ChunkEnd, ChunkDropped, PartSaved,
     )
 }  # fmt: skip
 

@@ -36,7 +36,7 @@ from pymysql.connections import Connection as _Connection
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor
 
-from common.config import PipelineConfig, Point, SourceConfig
+from common.config import PipelineConfig, SourceConfig
 from common.errors import ConfigError, CutlineError, NextGeneration, ProtocolError, SourceLost, Unavailable
 from common.positions import FilePosition, GtidSet, High, MariaGtid, Position
 from common.schema import Column, TableSchema, arrow_type, parse_type, split_table_id
@@ -286,6 +286,18 @@ def gtid_purged(conn: Connection) -> GtidSet:
     return GtidSet.parse(_rows(conn, "SELECT @@GLOBAL.gtid_purged")[0][0])
 
 
+def previous_gtids(conn: Connection, file: str) -> str:
+    """MySQL: the GTIDs of all transactions before a binlog file, as the file itself says."""
+    events = _rows(conn, "SHOW BINLOG EVENTS IN %s LIMIT 2", (file,))
+    return next((str(GtidSet.parse(event[5])) for event in events if event[2] == "Previous_gtids"), "")
+
+
+def clock(conn: Connection) -> int:
+    """The server's time now, in microseconds since 1970."""
+    seconds, _, fraction = str(_rows(conn, "SELECT UNIX_TIMESTAMP(NOW(6))")[0][0]).partition(".")
+    return int(seconds) * 1_000_000 + int(fraction.ljust(6, "0"))
+
+
 def binlog_gtid_pos(conn: Connection, at: FilePosition) -> str | None:
     """MariaDB: the GTID position that belongs to a place in the binlog; None if there is no event boundary there."""
     found = _rows(conn, "SELECT BINLOG_GTID_POS(%s, %s)", (at.file, at.offset))[0][0]
@@ -393,41 +405,6 @@ def verify_position(conn: Connection, of: Server, at: Position) -> None:
             f"{at.file_position} is not the place of GTID {at.gtids} any more: the binlog was reset; the tables"
             " must be read again"
         )
-
-
-def start_position(conn: Connection, of: Server, start: str | Point) -> Position | None:
-    """Where the binlog is to be read from by a pipeline's `start`; None for `initial` and `snapshot-only`.
-
-    SourceLost if that is purged or can't be found.
-    """
-    if start == "latest":
-        return current_position(conn, of)
-    if start == "earliest":
-        return first_position(conn, of)
-    if not isinstance(start, Point):
-        return None
-    if start.gtid is not None:
-        return _gtid_position(conn, of, start.gtid)
-    if start.file is not None and start.position is not None:
-        at = position_at(conn, of, FilePosition(start.file, start.position))
-        verify_position(conn, of, at)
-        return at
-    raise SourceLost("a start by timestamp is not known to this version; name a file and position, or a GTID")
-
-
-def _gtid_position(conn: Connection, of: Server, text: str) -> Position:
-    """After exactly the transactions of that GTID set; the file is the oldest that may hold the next one."""
-    try:
-        gtids = str(GtidSet.parse(text)) if of.mysql else str(MariaGtid.parse(text))
-    except ValueError as error:
-        raise SourceLost(f"{error}") from error
-    if not of.gtid:
-        raise SourceLost("the server has no GTIDs (gtid_mode is not ON); name a file and position")
-    first = binlogs(conn)[0]
-    at = Position(server=of.identity, file=first.file, offset=FIRST_OFFSET, gtids=gtids)
-    if of.mysql:
-        verify_position(conn, of, at)
-    return at
 
 
 # --- watermarks -------------------------------------------------------------------------------------------------------
@@ -900,7 +877,7 @@ def preflight(config: PipelineConfig) -> None:
     """Check the source of a pipeline before anything is written: ConfigError with every fault, each with its remedy.
 
     Faults are: an unknown host, a refused user, the server's settings, missing grants, a list of tables that
-    matches nothing, a start that is purged. Unavailable if the server can't be reached now. Nothing is changed on it.
+    matches nothing. Unavailable if the server can't be reached now. Nothing is changed on it.
     """
     source = Source.of(config.source)
     with closing(connect(source)) as conn:
@@ -914,11 +891,6 @@ def preflight(config: PipelineConfig) -> None:
         of = server(conn)
         if config.snapshot.chunks == "exact" and of.mysql and not of.gtid:
             found.append("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
-        if not found:
-            try:
-                start_position(conn, of, config.start)
-            except SourceLost as error:
-                found.append(f"start: {error.cause}")
     if found:
         raise ConfigError(*found)
 

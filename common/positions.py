@@ -23,6 +23,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache, total_ordering
 from typing import Any, ClassVar
 
@@ -145,6 +146,38 @@ class GtidSet:
         """Whether the one GTID (`uuid:number` or `uuid:tag:number`) is in the set."""
         sid, number = _gtid(gtid)
         return _has(self._sids.get(sid, ()), number)
+
+    def next_from(self, prefix: str, number: int) -> int:
+        """The first number at or after `number` in the set, of `uuid` or `uuid:tag`; 0 if there is none."""
+        uuid, _, tag = prefix.partition(":")
+        intervals = self._sids.get((uuid, tag), ())
+        at = bisect_right(intervals, number, key=lambda interval: interval[0]) - 1
+        if at >= 0 and number <= intervals[at][1]:
+            return number
+        return intervals[at + 1][0] if at + 1 < len(intervals) else 0
+
+    def lasts(self) -> set[tuple[str, int]]:
+        """The last number of each interval, with `uuid` or `uuid:tag`."""
+        return {
+            (f"{uuid}:{tag}" if tag else uuid, end)
+            for (uuid, tag), intervals in self._sids.items()
+            for _, end in intervals
+        }
+
+    def __sub__(self, other: GtidSet) -> GtidSet:
+        left: dict[_Sid, _Intervals] = {}
+        for sid, intervals in self._sids.items():
+            rest: list[tuple[int, int]] = []
+            for start, end in intervals:
+                for taken, last in _common(((start, end),), other._sids.get(sid, ())):
+                    if taken > start:
+                        rest.append((start, taken - 1))
+                    start = last + 1
+                if start <= end:
+                    rest.append((start, end))
+            if rest:
+                left[sid] = tuple(rest)
+        return GtidSet(left)
 
     def __or__(self, other: GtidSet) -> GtidSet:
         sids = dict(self._sids)
@@ -351,6 +384,64 @@ class Position:
         return f"{self.file}:{self.offset}{inside}" + (f" ({self.gtids})" if self.gtids else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Where a stream is to end, between two transactions.
+
+    - `file` and `offset`, of the history of `server`: a transaction that begins before it is in;
+    - `gtids`: the transaction that completes the set is the last one that is in;
+    - `time_us`, microseconds since 1970: the first transaction in the log that was committed then or later is out, and
+      all after it.
+
+    With a file and GTIDs both, the GTIDs are for other servers.
+    """
+
+    server: str = ""
+    file: str = ""
+    offset: int = 0
+    gtids: str = ""
+    time_us: int | None = None
+
+    @classmethod
+    def at(cls, place: Position) -> Stop:
+        """At a place that was found."""
+        return cls(server=place.server, file=place.file, offset=place.offset, gtids=place.gtids)
+
+    def met_by(self, position: Position) -> bool:
+        """Whether all before the stop is taken at `position`; by `time_us` the next transaction tells, and this never.
+
+        SourceLost if the stop is in a file of another server.
+        """
+        if position.inside:
+            return False
+        if self.file and position.server == self.server:
+            return bool(position.file) and position.file_position >= FilePosition(self.file, self.offset)
+        if self.gtids:
+            wanted, taken = parse_gtids(self.gtids), position.executed
+            return wanted is not None and taken is not None and _within(wanted, taken)
+        if self.file:
+            raise SourceLost(
+                f"The stop is at {self.file}:{self.offset} of server {self.server}, and the source is now"
+                f" {position.server}; name the stop by GTIDs or by a timestamp"
+            )
+        return False
+
+    def __str__(self) -> str:
+        if self.file:
+            return f"{self.file}:{self.offset}"
+        if self.time_us is not None:
+            return datetime.fromtimestamp(self.time_us / 1e6, UTC).isoformat()
+        return self.gtids
+
+
+def beyond(position: Position, stop: Position) -> bool:
+    """Whether `position` has, or names as taken, what comes after the place `stop`."""
+    mine, theirs = position.executed, stop.executed
+    if mine is not None and theirs is not None:
+        return not _within(mine, theirs)
+    return not stop.not_before(position)
+
+
 def _within(inner: GtidSet | MariaGtid, outer: GtidSet | MariaGtid) -> bool:
     if isinstance(inner, GtidSet) and isinstance(outer, GtidSet):
         return inner <= outer
@@ -445,6 +536,9 @@ class High:
     def file_position(self) -> FilePosition:
         """File and offset."""
         return FilePosition(self.file, self.offset)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}"
 
     def reached_by(self, position: Position) -> bool:
         """Whether all events up to this watermark are taken at `position`; NextGeneration if that is another server's.

@@ -16,6 +16,7 @@ from common.config import PipelineConfig
 from common.errors import ConfigError, Unavailable
 from common.store import Store
 from services import lake
+from services.reader.places import Places
 
 
 def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> None:
@@ -51,6 +52,9 @@ def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> No
         faults += error.faults if not config.sink.catalog else ()
     try:
         mysql.preflight(config)
+        if known is None and not faults:
+            source = mysql.Source.of(config.source)
+            faults += Places(lambda: mysql.connect(source), server_id=config.server_id).faults(config)
     except ConfigError as error:
         faults += error.faults
     except Unavailable as error:

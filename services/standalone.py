@@ -7,7 +7,7 @@ In this order:
    the Spark writer and the control service, each `python -m ...` in a session of its own, its log in <workdir>/logs.
 4. A child that ends is started again, after a pause that grows; one that never stays up ends the run with its words.
 5. On Ctrl-C, or when `--until` is reached: a savepoint is asked for and its publication waited for, then all are
-   stopped. A second Ctrl-C stops at once.
+   stopped. A second Ctrl-C stops at once. At the pipeline's `stop` the leader takes the last checkpoint by itself.
 
 Children die with this process (PR_SET_PDEATHSIG) and are ended by their process ids only. `<workdir>/run.json` tells
 other programs what runs: {"pid", "redis_url", "store_url", "api_url", "services": {name: pid}}.
@@ -411,8 +411,13 @@ class Run:
                 await self._registry.forget(self._config.name)
             while not self._interrupts and not await self._reached(store):
                 await self._look(store)
-            trouble = not_live(self._tables()) if self._until and not self._interrupts else None
-            await self._savepoint(store)
+            by_itself = (self._until or self._config.stop) and not self._interrupts
+            trouble = not_live(self._tables()) if by_itself else None
+            if (last := self._ended()) is None:
+                await self._savepoint(store)
+            else:
+                self._view.update(self._status)
+                self._view.say(f"the stop is reached: checkpoint {last} is published and kept")
             if trouble is not None:
                 raise CutlineError(trouble)
         finally:
@@ -476,8 +481,15 @@ class Run:
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(path)
 
+    def _ended(self) -> int | None:
+        """Return the checkpoint at the pipeline's stop, None if it is not published yet."""
+        last: int | None = self._status.get("enumerator", {}).get("ended")
+        return last if last is not None and self._published >= last else None
+
     async def _reached(self, store: PipelineStore) -> bool:
-        """Say whether what `--until` asks for is published; takes the source's position once it may be taken."""
+        """Say whether the stop, or what `--until` asks for, is published; takes the source's position once it may."""
+        if self._ended() is not None:
+            return True
         tables = self._tables()
         if self._until is None or not tables:
             return False

@@ -46,7 +46,7 @@ from services.enumerator.leader import (
     SavepointAsked,
     WriteEntry,
 )
-from services.enumerator.machine import DescribeTable, FindBound, FindRange, FindTables, ThrottleAsked
+from services.enumerator.machine import DescribeTable, FindBound, FindRange, FindStop, FindTables, ThrottleAsked
 from services.enumerator.source import SourceReader
 
 LEASE_SECONDS = 5.0
@@ -162,6 +162,7 @@ class Pipeline:
             "leader": self.host.incarnation,
             "state": leader.state,
             "halted": leader.cause if leader.state == "halted" else None,
+            "ended": leader.ended,
             "tables": tables,
             "checkpoint": {
                 "number": leader.base,
@@ -197,7 +198,7 @@ class Pipeline:
                 self._spawn(self._sweep())
             case CloseEpoch():
                 await self._close()
-            case FindTables() | DescribeTable() | FindRange() | FindBound():
+            case FindTables() | DescribeTable() | FindRange() | FindBound() | FindStop():
                 self._spawn(self.source.answer(effect))
             case _:
                 raise ProtocolError(f"the enumerator can't carry out {type(effect).__name__}")

@@ -31,6 +31,7 @@ SETTLE_SECONDS = 3.0
 KEPT_SECONDS = 3600.0
 SOON_SECONDS = 1.0
 MAX_HALTS = 2
+THE_STOP = "the stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +173,8 @@ class Leader:
         self._limits: Limits | None = None  # asked for since the lease is ours: no older part may undo them
         self._answered: set[str] = set()
         self._ending = False
+        self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
+        self._last_asked = False
         self.started_at = 0.0  # of the newest checkpoint, or of the epoch
         self.completed_at = 0.0
         self.last_kept_at: float | None = None
@@ -291,6 +294,8 @@ class Leader:
         over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in ("opening", "leading") else []
         if self.in_flight is not None and self.in_flight[1] is not None:
             self.requests.insert(0, self.in_flight[1])
+        self.requests = [request for request in self.requests if request != THE_STOP]  # asked for anew
+        self.ended, self._last_asked = None, False
         self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None
         return over
 
@@ -329,7 +334,9 @@ class Leader:
             self.tail, self.epoch, self.state, self._since = slot, slot, "opening", now
             return [OpenEpoch(epoch=slot, base=self.base, readers=self.readers, writers=self.writers)]
         if self.state == "leading" and self.in_flight is not None and self.in_flight[0] == slot:
-            if self.in_flight[1] is not None:
+            if self.in_flight[1] == THE_STOP:
+                self.ended = slot
+            elif self.in_flight[1] is not None:
                 self._answered.add(self.in_flight[1])
             self.tail, self.base, self.in_flight, self.halts = slot, slot, None, 0
             self.completed_at = now
@@ -363,10 +370,14 @@ class Leader:
         """Start the next checkpoint if none is in flight and it is time, or somebody waits for one."""
         if self.state != "leading" or self.in_flight is not None or self.process is None or self.enumerator is None:
             return []
+        ended = self.enumerator.ended
+        if ended and not self._last_asked:
+            self._last_asked = True
+            self.requests.append(THE_STOP)
         interval = self.orders.interval_seconds
         if self.enumerator.turned_live:  # somebody waits to see the table
             interval = min(interval, SOON_SECONDS)
-        due = not self._ending and now - self.started_at >= interval
+        due = not self._ending and not ended and now - self.started_at >= interval
         if not (due or self.requests or self._rescale):
             return []
         request = self.requests.pop(0) if self.requests else None

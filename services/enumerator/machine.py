@@ -44,6 +44,7 @@ from common.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamStopped,
     TableReport,
     TakeBackSplit,
     Throttle,
@@ -52,10 +53,12 @@ from common.messages import (
     from_plain,
     to_plain,
 )
+from common.positions import Position, Stop
 from common.schema import TableSchema
 from services.enumerator.splitter import KeyRange, Splitter
 
 MAX_ATTEMPTS = 5
+STOP_SECONDS = 1.0
 WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED = "waiting", "snapshot", "catch-up", "live", "quarantined"
 
 
@@ -86,10 +89,19 @@ class Began(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesFound(Event):
-    """The tables that the pipeline's globs match. `start` is given if the stream starts without a snapshot."""
+    """The tables that the pipeline's globs match. At its beginning also: `start`, if the stream starts without a
+    snapshot, and `stop`, if it is to end."""
 
     tables: tuple[TableFound, ...]
     start: tuple[Low, High] | None = None
+    stop: Stop | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopFound(Event):
+    """The place of the stop; None if the source has not passed it yet."""
+
+    place: Position | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +149,16 @@ class SplittingFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindTables(Effect):
-    """Which tables are there? Answered by `TablesFound`."""
+    """Which tables are there? Answered by `TablesFound`; if the pipeline `begins`, with its start and stop."""
+
+    begins: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindStop(Effect):
+    """Where is the stop? Answered by `StopFound`."""
+
+    stop: Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +268,10 @@ class Enumerator:
         self.accepted: dict[str, int] = {}  # split_id -> attempt, not yet in a checkpoint
         self.stream_stopped = False
         self.limits = plan.limits
+        self.stop: Stop | None = None
+        self.stop_place: Position | None = None  # once the source has passed it
+        self.at_stop = False  # the incremental split stands there
+        self.stop_asked_at: float | None = None
         self.free = dict.fromkeys(plan.readers, 0)
         self.taking_back: set[str] = set()
         self.turned_live = False  # a table has, since the newest checkpoint began
@@ -268,9 +293,13 @@ class Enumerator:
                     if t.phase == WAITING and t.schema is None
                 ]
                 throttle = self._throttle() if self.limits != UNLIMITED else []
-                return [*effects, *throttle, FindTables(), *described, *self._hand_out()]
-            case TablesFound(tables=found, start=start):
-                return self._found(found, start)
+                # a table that comes later is all new: its snapshot is what the stream has of it
+                find = FindTables(begins=not self.tables)
+                return [*effects, *throttle, find, *described, *self._hand_out()]
+            case TablesFound():
+                return self._found(event)
+            case StopFound(place=place):
+                return self._stop_found(place)
             case TableDescribed(generation=generation, table=described_table):
                 return self._described(generation, described_table)
             case RangeFound(table_id=table_id, generation=generation, range=key_range):
@@ -295,7 +324,7 @@ class Enumerator:
                 collecting.parts["enumerator"] = ref
                 return self._complete(now)
             case Ticked():
-                return []
+                return self._ask_for_stop(now)
         raise ProtocolError(f"the enumerator has no rule for {type(event).__name__}")
 
     def _message(self, channel: str, message: Message, now: float) -> list[Effect]:
@@ -318,16 +347,23 @@ class Enumerator:
                 return self._split_failed(message) + self._hand_out()
             case TableReport():
                 return self._table_report(message) + self._hand_out()
+            case StreamStopped():
+                self.at_stop = True
+                return []
             case PartSaved(checkpoint=checkpoint):
                 return self._part_saved(channel, message, self._in_flight(checkpoint), now)
         raise ProtocolError(f"the enumerator has no rule for message {type(message).__name__} of {channel}")
 
     # --- tables ---
 
-    def _found(self, found: tuple[TableFound, ...], start: tuple[Low, High] | None) -> list[Effect]:
+    def _found(self, found: TablesFound) -> list[Effect]:
         effects: list[Effect] = []
-        for item in found:
-            if item.table_id in self.tables:
+        if found.stop is not None and self.stop is None:
+            self.stop = found.stop
+            effects.append(Send(receiver=self.plan.stream_reader, message=StopStream(stop=self.stop)))
+        start = found.start
+        for item in found.tables:
+            if item.table_id in self.tables or self.stop_place is not None:  # past the stop nothing new begins
                 continue
             table = self.tables[item.table_id] = Table(table_id=item.table_id)
             self._prepare(table, item)
@@ -335,6 +371,25 @@ class Enumerator:
                 table.low, table.high = start
                 effects += self._include(table)
         return effects + self._hand_out()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pipeline is at its stop, and every table is shown there or never will be."""
+        return self.at_stop and all(t.phase in (LIVE, QUARANTINED) for t in self.tables.values())
+
+    def _ask_for_stop(self, now: float) -> list[Effect]:
+        if self.stop is None or self.stop_place is not None:
+            return []
+        if self.stop_asked_at is not None and now - self.stop_asked_at < STOP_SECONDS:
+            return []
+        self.stop_asked_at = now
+        return [FindStop(stop=self.stop)]
+
+    def _stop_found(self, place: Position | None) -> list[Effect]:
+        if place is None or self.stop is None or self.stop_place is not None:
+            return []
+        self.stop_place = place
+        return [Send(receiver=self.plan.stream_reader, message=StopStream(place=place))]
 
     def _described(self, generation: int, item: TableFound) -> list[Effect]:
         table = self.tables.get(item.table_id)
@@ -628,6 +683,7 @@ class Enumerator:
             "accepted": dict(self.accepted),
             "streamStopped": self.stream_stopped,
             "limits": to_plain(self.limits),
+            "stop": to_plain(self.stop), "stopPlace": to_plain(self.stop_place), "atStop": self.at_stop,
         }  # fmt: skip
 
     @classmethod
@@ -660,6 +716,9 @@ class Enumerator:
         machine.accepted = dict(state["accepted"])
         machine.stream_stopped = state["streamStopped"]
         machine.limits = from_plain(Limits, state["limits"])
+        machine.stop = from_plain(Stop | None, state["stop"])
+        machine.stop_place = from_plain(Position | None, state["stopPlace"])
+        machine.at_stop = state["atStop"]
         for channel, headers in part["recorded"].items():
             for message in (decode(header) for header in headers):
                 if not isinstance(message, (SplitsWanted, SplitReleased, PartSaved)):
@@ -679,6 +738,8 @@ class Enumerator:
                 effects = self._split_failed(message)
             case TableReport():
                 effects = self._table_report(message)
+            case StreamStopped():
+                self.at_stop, effects = True, []
             case _:
                 raise ProtocolError(f"the enumerator's part has a recorded {type(message).__name__} of {channel}")
         return [effect for effect in effects if isinstance(effect, Send)]

@@ -18,14 +18,17 @@ from services.enumerator.machine import (
     DescribeTable,
     FindBound,
     FindRange,
+    FindStop,
     FindTables,
     RangeFound,
     SplittingFailed,
+    StopFound,
     TableDescribed,
     TableFound,
     TablesFound,
 )
 from services.enumerator.splitter import KeyRange
+from services.reader.places import Places, named
 
 PAUSE_SECONDS = (0.5, 10.0)
 log = logging.getLogger("cutline.enumerator")
@@ -40,12 +43,15 @@ class SourceReader:
         self._connection: mysql.Connection | None = None
         self._server: mysql.Server | None = None
         self._lock = threading.Lock()
+        self._places = Places(self._connect, server_id=config.server_id)
 
     async def answer(self, question: Effect) -> Event:
         """Carry a question out; a server that is away is asked again until it is back."""
         pause, longest = PAUSE_SECONDS
         while True:
             try:
+                if isinstance(question, FindStop):  # it may read a binlog file, and on connections of its own
+                    return StopFound(place=await asyncio.to_thread(self._places.stop, question.stop))
                 event = await asyncio.to_thread(self._locked, question)
                 self.waiting_for = None
                 return event
@@ -60,6 +66,9 @@ class SourceReader:
         with self._lock:
             self._drop()
 
+    def _connect(self) -> mysql.Connection:
+        return mysql.connect(mysql.Source.of(self.config.source))
+
     def _drop(self) -> None:
         if self._connection is not None:
             with suppress(Exception):
@@ -70,7 +79,7 @@ class SourceReader:
         with self._lock:
             try:
                 if self._connection is None:
-                    self._connection = mysql.connect(mysql.Source.of(self.config.source))
+                    self._connection = self._connect()
                     self._server = mysql.server(self._connection)
                 assert self._server is not None
                 return self._ask(self._connection, self._server, question)
@@ -80,10 +89,13 @@ class SourceReader:
 
     def _ask(self, connection: mysql.Connection, server: mysql.Server, question: Effect) -> Event:
         match question:
-            case FindTables():
+            case FindTables(begins=begins):
                 names = self.config.select(mysql.tables(connection))
                 found = tuple(self._describe(connection, server, name) for name in names)
-                return TablesFound(tables=found, start=self._start(connection, server))
+                if not begins:
+                    return TablesFound(tables=found)
+                stop = named(server, self.config.stop) if self.config.stop is not None else None
+                return TablesFound(tables=found, start=self._start(), stop=stop)
             case DescribeTable(table_id=table_id, generation=generation):
                 return TableDescribed(generation=generation, table=self._describe(connection, server, table_id))
             case FindRange(table_id=table_id, generation=generation, schema=schema):
@@ -116,9 +128,9 @@ class SourceReader:
             chunk_key=() if info.chunk_key == info.schema.key else info.chunk_key,
         )
 
-    def _start(self, connection: mysql.Connection, server: mysql.Server) -> tuple[Low, High] | None:
+    def _start(self) -> tuple[Low, High] | None:
         """Where the stream begins if there is no snapshot."""
-        place = mysql.start_position(connection, server, self.config.start)
+        place = self._places.start(self.config.start)
         if place is None:
             return None
         low = Low(server=place.server, file=place.file, offset=place.offset, gtids=place.gtids)

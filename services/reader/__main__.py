@@ -232,6 +232,7 @@ class Member:
             max_bytes=CHANGES_BYTES,
             wait_seconds=CHANGES_WAIT_SECONDS,
             at_boundary=order.at_boundary,
+            stop=order.stop,
         )
         return ChangesRead(
             cursor=order.cursor,
@@ -252,6 +253,7 @@ class Member:
                 for f in changes.faults
             ),
             source_time=changes.source_time,
+            stopped=changes.stopped,
         )
 
     async def _save(self, checkpoint: int, state: dict[str, Any]) -> Event:

@@ -49,7 +49,7 @@ from pymysql.constants import COMMAND, ER
 from common import mysql
 from common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
 from common.mysql import Connection
-from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position
+from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, parse_gtids
 from common.schema import TableSchema
 from services.reader import ddl
 from services.reader.binlog_events import (
@@ -62,6 +62,7 @@ from services.reader.binlog_events import (
     INSIDE_BITS,
     NEED,
     SAID,
+    STOPPED,
     Frames,
     Plan,
 )
@@ -78,6 +79,7 @@ _IGNORABLE = 0x80
 _ARTIFICIAL = 0x20
 _XID_TEXT = re.compile(r"X'([0-9a-fA-F]*)'\s*,\s*X'([0-9a-fA-F]*)'\s*,\s*(\d+)")
 _HELD_BYTES = 8 << 20
+_NO_GATE = 1 << 62
 _GRACE_SECONDS = 0.25
 _MAX_PLANS = 10_000
 _MAX_DECODERS = 256
@@ -142,7 +144,7 @@ class Changes:
     `rows` is how many values of `_seq` it used. `source_time` is the commit time (epoch seconds, the source's clock)
     of the newest transaction met, also of tables nobody asked for; when the server has said, by a heartbeat, that
     nothing more is there, it is our clock at the heartbeat's arrival; None if nothing has come yet. `idle`: nothing
-    more came within the wait. `size`: bytes of the batches.
+    more came within the wait. `stopped`: `position` is where the stream is to end. `size`: bytes of the batches.
     """
 
     position: Position
@@ -152,6 +154,7 @@ class Changes:
     faults: tuple[TableFault, ...] = ()
     source_time: float | None = None
     idle: bool = False
+    stopped: bool = False
     size: int = 0
 
 
@@ -204,6 +207,9 @@ class BinlogCursor:
         self._open_xa: _Prepared | None = None
         self._replay: _Replay | None = None
         self._until: Position | High | None = None
+        self._stop: Stop | None = None
+        self._at_gate = False
+        self._missing: set[tuple[str, int]] = set()  # ends of the stop's GTID intervals that have not come yet
         self._seqs: list[tuple[int, int]] = []
         self._schemas: list[SchemaChange] = []
         self._faults: list[TableFault] = []
@@ -223,6 +229,7 @@ class BinlogCursor:
         max_bytes: int,
         wait_seconds: float,
         at_boundary: bool = False,
+        stop: Stop | None = None,
     ) -> Changes:
         """Everything for `routes` after `after`, until there is enough.
 
@@ -233,7 +240,8 @@ class BinlogCursor:
           eight times that inside one;
         - when `wait_seconds` have passed, whether or not events keep coming, if possible at a transaction's end;
         - at a DDL that concerns a route, or a fault, with all that precedes it;
-        - when `until` is reached: a transaction's end at or after it (with MySQL's GTIDs all of its set taken too).
+        - when `until` is reached: a transaction's end at or after it (with MySQL's GTIDs all of its set taken too);
+        - at `stop`, behind which nothing is taken: then the answer says `stopped`.
 
         Transactions covered by a route's low are skipped (DDL too), and in `exact` the changes not past their chunk's
         high. An update that changes the bytes of the identity key is `-D` with the before-image, then `+I`.
@@ -244,7 +252,7 @@ class BinlogCursor:
         routes' skipped rows.
         """
         try:
-            return self._read(after, dict(routes), until, max_rows, max_bytes, wait_seconds, at_boundary)
+            return self._read(after, dict(routes), until, max_rows, max_bytes, wait_seconds, at_boundary, stop)
         except BaseException:
             self.close()
             raise
@@ -270,18 +278,26 @@ class BinlogCursor:
         max_bytes: int,
         wait_seconds: float,
         at_boundary: bool,
+        stop: Stop | None,
     ) -> Changes:
+        if stop is not None and stop.met_by(after):
+            return Changes(position=after, rows=0, source_time=self._source_time, stopped=True)
         if until is not None and self._reaches(after, until):
             return Changes(position=after, rows=0, source_time=self._source_time)
         frames = self._frames
+        self._until, self._stop, self._at_gate = until, stop, False
         if frames is None or after != self._at or (frames.tx_open and not routes.keys() <= self._routes.keys()):
             self.close()
             frames = self._open(after)
+            # MariaDB's low watermarks tell no GTIDs: only now they are known
+            if stop is not None and not after.inside and stop.met_by(here := self._position(frames)):
+                self._at = here
+                return Changes(position=here, rows=0, stopped=True)
         self._schemas, self._faults, self._dead = [], [], set()
         self._began_here = not frames.tx_open
         self._bind(routes)
         frames.begin(max_rows, max_bytes, at_boundary)
-        self._until = until
+        self._missing = self._lasts_missing()
         self._aim()
         idle = self._pump(frames, time.monotonic() + wait_seconds)
         return self._changes(frames, idle)
@@ -302,6 +318,7 @@ class BinlogCursor:
                 if self._over(frames):
                     return False
             elif code != GO:
+                self._at_gate = code == STOPPED
                 return False
 
     def _step(self, frames: Frames) -> int:
@@ -332,6 +349,8 @@ class BinlogCursor:
 
     def _over(self, frames: Frames) -> bool:
         """At a transaction's end where something asked to stop: whether the read is over."""
+        if self._completes(frames):
+            return True
         if frames.place.seq >= frames.soft_rows or frames.bytes_taken >= frames.soft_bytes:
             return True
         if self._faults or self._schemas:
@@ -361,15 +380,18 @@ class BinlogCursor:
             self._decoders.clear()
             self._bind(self._routes)
         self._tell_time(frames)
-        self._at = self._position(frames)
+        position = self._position(frames)
+        stopped = self._stop is not None and (self._at_gate or self._stop.met_by(position))
+        self._at = None if stopped else position  # the event at the gate is gone
         return Changes(
-            position=self._at,
+            position=position,
             rows=frames.place.seq,
             batches=tuple(batches),
             schemas=tuple(self._schemas),
             faults=tuple(self._faults),
             source_time=self._source_time,
             idle=idle,
+            stopped=stopped,
             size=sum(batch.batch.nbytes for batch in batches),
         )
 
@@ -463,20 +485,53 @@ class BinlogCursor:
         assert self._server is not None
         frames.stop_offset = -1
         if until is None:
-            return
-        if until.server != self._server.identity:
+            pass
+        elif until.server != self._server.identity:
             frames.stop_offset = 0
         elif frames.file and FilePosition(frames.file, 1 << 62) >= FilePosition(until.file, until.offset):
             frames.stop_offset = until.offset if frames.file == until.file else 0
+        self._gate(frames)
 
-    def _taken(self, prefix: str, number: int) -> bool:
-        """Whether a transaction was taken before the place where the dump began (or before a jump of the numbers)."""
+    def _gate(self, frames: Frames) -> None:
+        """Tell the frames which transaction is not to begin any more; by GTIDs, every end is looked at instead."""
+        stop = self._stop
+        frames.gate_offset = frames.gate_time = _NO_GATE
+        assert self._server is not None
+        if stop is None:
+            return
+        if stop.time_us is not None:
+            frames.gate_time = stop.time_us
+        elif stop.file and stop.server == self._server.identity:
+            if frames.file == stop.file:
+                frames.gate_offset = stop.offset
+            elif frames.file and FilePosition(frames.file, 4) > FilePosition(stop.file, stop.offset):
+                frames.gate_offset = 0
+        else:
+            frames.stop_offset = 0
+
+    def _lasts_missing(self) -> set[tuple[str, int]]:
+        """What must have come before the GTID set of the stop can be complete: looked up instead of comparing sets."""
+        wanted = parse_gtids(self._stop.gtids) if self._stop is not None else None
+        if not isinstance(wanted, GtidSet):
+            return set()
+        return (wanted - self._executed if isinstance(self._executed, GtidSet) else wanted).lasts()
+
+    def _completes(self, frames: Frames) -> bool:
+        """Whether the transaction that ended completes the GTID set of the stop."""
+        if self._stop is None or not self._stop.gtids or frames.stop_offset < 0:
+            return False
+        if self._missing:
+            self._missing.discard((frames.gtid_prefix, frames.gtid_number))
+        return not self._missing and self._stop.met_by(self._position(frames))
+
+    def _taken(self, prefix: str, number: int) -> int:
+        """The first number from that one on which was taken before the place where the dump began; 0 if none was."""
         executed = self._executed
         if isinstance(executed, GtidSet):
-            return executed.contains(f"{prefix}:{number}")
-        if isinstance(executed, MariaGtid):
-            return executed.contains(f"{prefix}-0-{number}")
-        return False
+            return executed.next_from(prefix, number)
+        if isinstance(executed, MariaGtid) and executed.contains(f"{prefix}-0-{number}"):
+            return number
+        return 0
 
     # ---- routes ----
 
@@ -615,11 +670,11 @@ class BinlogCursor:
             frames.discard_to, offset = offset, 4
             frames.pos = 4
         with mysql.seam(f"the binlog at {after}"):
-            _greet(connection, server, self._server_id, self._heartbeat, state)
+            greet(connection, server, self._server_id, self._heartbeat, state)
             if gtid_dump:
                 _send(connection, COMMAND.COM_BINLOG_DUMP_GTID, _dump_gtid(self._server_id, after.executed))
             else:
-                _send(connection, COMMAND.COM_BINLOG_DUMP, _dump(self._server_id, frames.file, offset, 0))
+                request_dump(connection, self._server_id, frames.file, offset)
         self._socket = connection._sock  # type: ignore[attr-defined]
         with suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
@@ -707,14 +762,14 @@ class BinlogCursor:
         elif kind == _QUERY or kind == _EXECUTE_LOAD or kind == _QUERY_COMPRESSED:
             return self._query(frames, kind, body)
         elif kind == _ROTATE:
-            self._rotate(frames, _checked(body))
+            return self._rotate(frames, _checked(body))
         elif kind == _FORMAT:
             self._format(frames, body)
         elif kind == _HEARTBEAT or kind == _HEARTBEAT_2:
             self._heartbeat_came(frames, kind, _checked(body))
         elif kind == _GTID_TAGGED:
             prefix, number, ts = _tagged(body)
-            frames.tagged(prefix, number, ts or frames.timestamp * 1_000_000)
+            return int(frames.tagged(prefix, number, ts or frames.timestamp * 1_000_000))
         elif kind == _MARIA_GTID:
             self._hold_xa(frames)
         elif kind == _PAYLOAD:
@@ -775,13 +830,15 @@ class BinlogCursor:
         self._replay = _Replay(frames.plans, iter(((_plain(kind), _inflated_rows(kind, body)),)), ends=False)
         return self._go_on_replaying(frames)
 
-    def _rotate(self, frames: Frames, event: bytes) -> None:
-        """The log goes on in another file (the same, at the beginning of a dump)."""
+    def _rotate(self, frames: Frames, event: bytes) -> int:
+        """The log goes on in another file (the same, at the beginning of a dump); STOPPED if it stops in this one."""
         name = event[27:].decode()
         offset = int.from_bytes(event[19:27], "little")
         if not _FILE_NAME.fullmatch(name):
             raise ValueError(f"a ROTATE event names the file {name!r}")
         if name != frames.file:
+            if frames.pos >= frames.gate_offset and not frames.tx_open:
+                return STOPPED
             if frames.tx_open:
                 self._torn(frames)
             frames.file, frames.pos, frames.discard_to = name, offset, 0
@@ -789,6 +846,7 @@ class BinlogCursor:
         elif not frames.tx_open and frames.discard_to == 0:
             frames.pos = offset
         self._aim()
+        return GO
 
     def _torn(self, frames: Frames) -> None:
         """A file ended inside a transaction (the server crashed): it was never committed."""
@@ -1093,15 +1151,15 @@ class _Scan:
         connection = cursor._connection = cursor._connect()
         server = cursor._server = mysql.server(connection)
         frames = cursor._frames = Frames(
-            Place(), mariadb=not server.mysql, judge=lambda _: False, taken=lambda *_: False
+            Place(), mariadb=not server.mysql, judge=lambda _: False, taken=lambda *_: 0
         )
         frames.file, frames.pos = self._at.file, self._at.offset
         offset = self._at.offset
         if offset >= 1 << 32:
             frames.discard_to, frames.pos, offset = offset, 4, 4
         with mysql.seam(f"the binlog at {self._at}"):
-            _greet(connection, server, cursor._server_id, 1.0, None)
-            _send(connection, COMMAND.COM_BINLOG_DUMP, _dump(cursor._server_id, self._at.file, offset, 1))
+            greet(connection, server, cursor._server_id, 1.0, None)
+            request_dump(connection, cursor._server_id, self._at.file, offset, 1)
         cursor._socket = connection._sock  # type: ignore[attr-defined]
         cursor._heard = time.monotonic()
         while True:
@@ -1203,15 +1261,14 @@ def _maria_state(connection: Connection, server: mysql.Server, after: Position) 
         return None
     if after.server != server.identity or not after.file:
         return after.gtids
-    if after.offset == 4 and not after.rows:
-        # `start: {gtid:}` names a file from which on the GTIDs are to be found
-        found = mysql.binlog_gtid_pos(connection, after.file_position)
-        if found is not None and found != after.gtids:
-            return after.gtids
+    # `start: {gtid:}` names a file from which on the GTIDs are to be found; a domain may be far ahead of the others
+    found = mysql.binlog_gtid_pos(connection, after.file_position)
+    if found is not None and found != after.gtids and MariaGtid.parse(found) <= after.executed:
+        return after.gtids
     return None
 
 
-def _greet(
+def greet(
     connection: Connection, server: mysql.Server, server_id: int, heartbeat_seconds: float, state: str | None
 ) -> None:
     """Say who we are and what we understand, as a replica does."""
@@ -1232,12 +1289,13 @@ def _greet(
     connection._read_ok_packet()  # type: ignore[attr-defined]
 
 
+def request_dump(connection: Connection, server_id: int, file: str, offset: int, flags: int = 0) -> None:
+    """Ask for the binlog from a place on; with `flags` 1 up to its end only."""
+    _send(connection, COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", offset, flags, server_id) + file.encode())
+
+
 def _send(connection: Connection, command: int, body: bytes) -> None:
     connection._execute_command(command, body)  # type: ignore[attr-defined]
-
-
-def _dump(server_id: int, file: str, offset: int, flags: int) -> bytes:
-    return struct.pack("<IHI", offset, flags, server_id) + file.encode()
 
 
 def _dump_gtid(server_id: int, executed: GtidSet | MariaGtid | None) -> bytes:

@@ -23,6 +23,7 @@ and stops, with a code, at everything else. What each code promises:
 | ENDED | a transaction ended, and a limit, `stop_offset` or `stop_soon` says to stop | taken |
 | FAULT | the decoder of `fault` refused its row event: `error` | not taken |
 | SAID | the server sent an error or the end of the stream: `event_body` | taken |
+| STOPPED | a transaction begins that is behind `gate_offset` or `gate_time` | gone: connect anew |
 
 Positions. `pos` is the end of the last event in `file`. `tx_start` is where the transaction at hand starts, `tx_open`
 whether there is one. A place inside a transaction is `ordinal` row events (of any table) and `row_from` row changes
@@ -44,7 +45,7 @@ import pyarrow as pa
 
 from services.reader.rows import PartialImage, Place
 
-GO, NEED, EVENT, FULL, ENDED, FAULT, SAID, FULL_TAKEN = range(8)
+GO, NEED, EVENT, FULL, ENDED, FAULT, SAID, FULL_TAKEN, STOPPED = range(9)
 INSIDE_BITS = 28
 """A position's `rows` is (row events taken whole << INSIDE_BITS) + row changes taken of the next one."""
 _GO = cython.declare(cython.int, 0)  # the same in C
@@ -55,6 +56,7 @@ _ENDED = cython.declare(cython.int, 4)
 _FAULT = cython.declare(cython.int, 5)
 _SAID = cython.declare(cython.int, 6)
 _FULL_TAKEN = cython.declare(cython.int, 7)
+_STOPPED = cython.declare(cython.int, 8)
 _INSIDE = cython.declare(cython.int, 28)
 COMPILED: bool = cython.compiled
 """Whether this module runs as C."""
@@ -187,7 +189,8 @@ class Frames:
     """The events of one dump connection; see this file's head.
 
     `judge(plan)` says whether the transaction at hand is to be delivered for a guarded table; `taken(server, number)`
-    whether a transaction is in the set that the dump began after (asked where the numbers don't simply go on).
+    which number, from that one on, is the first in the set that the dump began after, 0 if none is (asked where the
+    numbers don't simply go on, and there).
     """
 
     _raw: bytearray
@@ -244,6 +247,7 @@ class Frames:
     domains = cython.declare(dict, visibility="public")
     domain_at_hand = cython.declare(object, visibility="public")
     _clear_domain: cython.longlong
+    _clear_to: cython.longlong  # the next number of `run_prefix` that is in the set
     max_rows = cython.declare(cython.longlong, visibility="public")
     max_bytes = cython.declare(cython.longlong, visibility="public")
     soft_rows = cython.declare(cython.longlong, visibility="public")
@@ -251,6 +255,8 @@ class Frames:
     bytes_taken = cython.declare(cython.longlong, visibility="public")
     stop_offset = cython.declare(cython.longlong, visibility="public")
     stop_soon = cython.declare(cython.bint, visibility="public")
+    gate_offset = cython.declare(cython.longlong, visibility="public")
+    gate_time = cython.declare(cython.longlong, visibility="public")
     event_type = cython.declare(cython.int, visibility="public")
     event_flags = cython.declare(cython.int, visibility="public")
     event_body = cython.declare(bytes, visibility="public")
@@ -268,7 +274,7 @@ class Frames:
         *,
         mariadb: bool,
         judge: Callable[[Plan], bool],
-        taken: Callable[[str, int], bool],
+        taken: Callable[[str, int], int],
     ) -> None:
         self.place, self._mariadb, self._judge, self._taken = place, mariadb, judge, taken
         self._raw = bytearray(_BUFFER)
@@ -292,11 +298,12 @@ class Frames:
         self.timestamp = 0
         self.gtid_prefix, self.gtid_number = "", 0
         self.run_prefix, self.run_first, self.run_last, self.runs, self.domains = None, 0, 0, [], {}
-        self.domain_at_hand, self._clear_domain = None, -1
+        self.domain_at_hand, self._clear_domain, self._clear_to = None, -1, 0
         self.max_rows = self.max_bytes = 1 << 62
         self.soft_rows = self.soft_bytes = 1 << 62
         self.bytes_taken = 0
         self.stop_offset, self.stop_soon = -1, False
+        self.gate_offset = self.gate_time = 1 << 62
         self.event_type = self.event_flags = 0
         self.event_body, self.event_start, self.event_end, self.event_inner = b"", 0, 0, False
         self.server_id = self._size = 0
@@ -611,8 +618,7 @@ class Frames:
         if kind == 33 or kind == 34:
             if end - body < 42:
                 raise ValueError(f"a GTID event of {size} bytes came")
-            self._gtid(p, body, end, kind, _u32(p, at))
-            return _GO
+            return self._gtid(p, body, end, kind, _u32(p, at))
         if kind == 2:
             if self._is_begin(p, body, end):
                 if not self.tx_open:
@@ -623,7 +629,8 @@ class Frames:
         if kind == 162:
             if end - body < 13:
                 raise ValueError(f"a GTID event of {size} bytes came")
-            self._maria_gtid(p, at, body)
+            if self._maria_gtid(p, at, body) == _STOPPED:
+                return _STOPPED
             return self._hand_over(p, at, body, end, kind, inner) if self.hold else _GO
         if kind == 29 or kind == 160:  # the statement's text
             return _GO
@@ -682,31 +689,48 @@ class Frames:
         if end - body >= 49 and p[body + 25] == 2:
             ts = _u48(p, body + 42) | (cython.cast(cython.longlong, p[body + 48] & 127) << 48)
         if kind == 34:
+            if self._gated(ts):
+                return _STOPPED
             self.start_anonymous(self.event_start, ts)
-            return 0
+            return _GO
         sid = _bytes(p, body + 1, body + 17)
         if sid != self._prefix_bytes:
             self._prefix_bytes = sid
             h = sid.hex()
             self.gtid_prefix = f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
         number = _u64(p, body + 17)
-        self._begin_gtid(number, ts)
-        return 0
+        return self._begin_gtid(number, ts)
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _gated(self, ts: cython.longlong) -> cython.bint:
+        """Whether the transaction that begins with the event at hand is behind the gate; then `pos` is before it."""
+        if ts < self.gate_time and self.event_start < self.gate_offset:
+            return False
+        self.pos = self.event_start
+        return True
 
     @cython.cfunc
     @cython.exceptval(-1)
     def _begin_gtid(self, number: cython.longlong, ts: cython.longlong) -> cython.int:
+        if self._gated(ts):
+            return _STOPPED
         self.gtid_number = number
         self._start(self.event_start, ts)
-        if not (number == self.run_last + 1 and self.run_prefix == self.gtid_prefix):
-            self.tx_skip = bool(self._taken(self.gtid_prefix, number))
-        return 0
+        if not (number == self.run_last + 1 and self.run_prefix == self.gtid_prefix and number < self._clear_to):
+            self._clear_to = self._taken(self.gtid_prefix, number)
+            self.tx_skip = self._clear_to == number
+            if self.tx_skip:
+                self._clear_to = 0  # what goes on behind it is another run's
+            elif self._clear_to == 0:
+                self._clear_to = 1 << 62
+        return _GO
 
-    def tagged(self, prefix: str, number: int, ts: int) -> None:
-        """A transaction begins whose GTID is `prefix:number`, where the prefix has a tag."""
+    def tagged(self, prefix: str, number: int, ts: int) -> int:
+        """A transaction begins whose GTID is `prefix:number`, where the prefix has a tag: GO or STOPPED."""
         self._prefix_bytes = b""
         self.gtid_prefix = prefix
-        self._begin_gtid(number, ts)
+        return self._begin_gtid(number, ts)
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -714,8 +738,11 @@ class Frames:
         server: cython.longlong = _u32(p, at + 5)
         number: cython.longlong = _u64(p, body)
         domain: cython.longlong = _u32(p, body + 8)
+        ts: cython.longlong = cython.cast(cython.longlong, _u32(p, at)) * 1000000
+        if self._gated(ts):
+            return _STOPPED
         self.server_id = server
-        self._start(self.event_start, cython.cast(cython.longlong, _u32(p, at)) * 1000000)
+        self._start(self.event_start, ts)
         self.tx_flags = p[body + 12]
         self.gtid_number = number
         self.domain_at_hand = (domain, server, number)
@@ -725,7 +752,7 @@ class Frames:
                 self._clear_domain = domain
         self.hold = (self.tx_flags & 64) != 0
         self.tx_begun = not self.tx_flags & 1
-        return 0
+        return _GO
 
     @property
     def tx_gtid(self) -> str | None:

@@ -17,6 +17,9 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
 - Meeting. Catch-up reads up to where main stands. When it arrives and main has gone on, main is held until catch-up
   arrives again; both stand between two transactions at the same place, and the tables move over in one step.
 - Order. `_seq` is this machine's own count over both cursors and the only order of changes.
+- Ending. Main is read no further than the stop (`StopStream`), which the cursor sees by itself. Once the source has
+  passed it, its place is told: then every table is live there, or can't be shown there (its snapshot ended later, or
+  main began later), and the enumerator hears of it and of the end.
 - Markers are taken between two transactions (`ready`), except inside one of over `INSIDE_ROWS` rows, where the
   checkpoint is marked `inside`: it is applied and never published.
 
@@ -55,13 +58,14 @@ from common.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamStopped,
     TableReport,
     TakeBackSplit,
     Throttle,
     from_plain,
     to_plain,
 )
-from common.positions import GtidSet
+from common.positions import GtidSet, Stop, beyond
 from common.schema import TableSchema
 
 ENUMERATOR = "enumerator"
@@ -147,7 +151,7 @@ class TableFaulted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesRead(Event):
-    """The answer to `ReadChanges`: everything for its routes from `after` to `position`."""
+    """The answer to `ReadChanges`: everything for its routes from `after` to `position`; `stopped`: it is the stop."""
 
     cursor: str
     position: Position
@@ -156,6 +160,7 @@ class ChangesRead(Event):
     schemas: tuple[SchemaChanged, ...] = ()
     faults: tuple[TableFaulted, ...] = ()
     source_time: float | None = None
+    stopped: bool = False
 
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -190,13 +195,14 @@ class RouteTo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadChanges(Effect):
-    """Read on from `after`; stop at `until` if given. Answered by one `ChangesRead`."""
+    """Read on from `after`; stop at `until` if given, never go past `stop`. Answered by one `ChangesRead`."""
 
     cursor: str
     after: Position
     routes: Mapping[str, RouteTo]
     until: Position | None = None
     at_boundary: bool = False
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +292,12 @@ class Reader:
         self.cursors: dict[str, Cursor] = {}
         self.hold_main = False
         self.stopped = False
+        self.stop: Stop | None = None
+        self.stop_place: Position | None = None  # once the source has passed it
+        self.at_stop = False  # main stands where its cursor was not let past
+        self.ended = False  # the enumerator was told so
+        self._asked_stop: Stop | None = None  # by which main is being read
+        self.begin: Position | None = None  # of main
         self.seq = 0
         self._closing: dict[int, dict[str, Any]] = {}  # checkpoint -> what its PartSaved says of the stream
 
@@ -334,11 +346,15 @@ class Reader:
                 if table is not None and table.generation == generation:
                     del self.tables[table_id]
                 return self._go_on()
-            case StopStream():
+            case StopStream(stop=None, place=None):
                 self.stopped = True
                 return []
             case Throttle(limits=limits):
                 return [SetLimits(limits=limits)]
+            case StopStream(stop=stop, place=place):
+                self.stop, self.stop_place = stop or self.stop, place
+                self.at_stop = False  # by the place itself, main may have to go on over what it has already
+                return self._go_on()
         raise ProtocolError(f"{self.name} has no rule for message {type(message).__name__}")
 
     # --- chunks ---
@@ -439,6 +455,8 @@ class Reader:
             raise ProtocolError(f"{self.name} got changes of cursor {event.cursor} that it did not ask for")
         cursor.asked = False
         cursor.position = event.position
+        if event.cursor == MAIN and event.stopped:
+            self.at_stop = self._asked_stop == self._stop()  # the place may have been told meanwhile
         cursor.source_time = event.source_time if event.source_time is not None else cursor.source_time
         cursor.rows_inside = cursor.rows_inside + event.rows if event.position.inside else 0
         effects: list[Effect] = []
@@ -480,7 +498,34 @@ class Reader:
         if main is not None:
             for table in self._tables_of(MAIN):
                 effects += self._arrive(table, main.position)
-        return effects + self._ask()
+        return effects + self._end(main) + self._ask()
+
+    def _end(self, main: Cursor | None) -> list[Effect]:
+        """At the stop: each table that can't be shown there is told, then, once, that nothing more comes."""
+        place = self.stop_place
+        if place is None or (main is not None and (main.asked or not self.at_stop)):
+            return []
+        effects: list[Effect] = []
+        passed = self._began_after(place)
+        for table in list(self.tables.values()):
+            if passed or (table.cursor == MAIN and not table.live):
+                what, at = ("the stream began", self.begin) if passed else ("its snapshot ended", table.high)
+                cause = (
+                    f"{table.table_id} can't be shown at the stop, {place}: {what} at {at}, after it; name a later"
+                    " stop, or start at an earlier place in the binlog"
+                )
+                del self.tables[table.table_id]
+                effects.append(self._report(table.table_id, table.generation, "fault", cause))
+        if not self.ended:
+            self.ended = True
+            effects.append(Send(receiver=ENUMERATOR, message=StreamStopped()))
+        return effects
+
+    def _began_after(self, place: Position) -> bool:
+        try:
+            return self.begin is not None and beyond(self.begin, place)
+        except SourceLost:  # before the source changed, and so before the stop
+            return False
 
     def _arrive(self, table: StreamTable, position: Position) -> list[Effect]:
         """A table is live when main is past its highest high; a high of another server history can't be reached."""
@@ -523,7 +568,8 @@ class Reader:
         main = self.cursors.get(MAIN)
         if main is None:
             first = waiting[0]
-            main = self.cursors[MAIN] = Cursor(position=first.low.start())
+            self.begin = first.low.start()
+            main = self.cursors[MAIN] = Cursor(position=self.begin)
         if main.asked or main.position.inside:
             return []
         late: list[StreamTable] = []
@@ -569,7 +615,7 @@ class Reader:
                 catch_up.asked = True
                 effects.append(self._read(CATCH_UP, catch_up, until=here))
             self.hold_main = until is None and (self.hold_main or not behind or self._close(catch_up.position, here))
-        if main is not None and not main.asked:
+        if main is not None and not main.asked and not self.at_stop:
             held = self.hold_main and catch_up is not None and not main.position.inside
             if not held:
                 main.asked = True
@@ -584,7 +630,15 @@ class Reader:
 
     def _read(self, name: str, cursor: Cursor, *, until: Position | None, at_boundary: bool = False) -> ReadChanges:
         routes = {table.table_id: table.route() for table in self._tables_of(name)}
-        return ReadChanges(cursor=name, after=cursor.position, routes=routes, until=until, at_boundary=at_boundary)
+        stop = None
+        if name == MAIN:
+            stop = self._asked_stop = self._stop()
+        return ReadChanges(
+            cursor=name, after=cursor.position, routes=routes, until=until, at_boundary=at_boundary, stop=stop
+        )
+
+    def _stop(self) -> Stop | None:
+        return self.stop if self.stop_place is None else Stop.at(self.stop_place)
 
     def _tables_of(self, cursor: str | None) -> list[StreamTable]:
         return [table for table in self.tables.values() if table.cursor == cursor]
@@ -607,6 +661,11 @@ class Reader:
             "seq": self.seq,
             "holdMain": self.hold_main,
             "stopped": self.stopped,
+            "stop": to_plain(self.stop),
+            "stopPlace": to_plain(self.stop_place),
+            "atStop": self.at_stop,
+            "ended": self.ended,
+            "begin": to_plain(self.begin),
             "cursors": {
                 name: {"position": c.position.to_json(), "sourceTime": c.source_time, "rowsInside": c.rows_inside}
                 for name, c in self.cursors.items()
@@ -633,6 +692,10 @@ class Reader:
         if not state:
             return
         self.seq, self.hold_main, self.stopped = state["seq"], state["holdMain"], state["stopped"]
+        self.at_stop, self.ended = state["atStop"], state["ended"]
+        self.stop = from_plain(Stop | None, state["stop"])
+        self.stop_place = from_plain(Position | None, state["stopPlace"])
+        self.begin = from_plain(Position | None, state["begin"])
         for name, c in state["cursors"].items():
             position = Position.from_json(c["position"])
             self.cursors[name] = Cursor(position=position, source_time=c["sourceTime"], rows_inside=c["rowsInside"])

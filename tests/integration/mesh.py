@@ -190,13 +190,15 @@ class Mesh:
 
     def pipeline(self, name: str, server: Database, tables: Sequence[str], **settings: Any) -> Pipeline:
         """Define a pipeline; the mesh takes it up. `settings`: chunk_rows, chunks, interval_seconds, keyless,
-        table_options, and `snapshot`, a mapping of any others there."""
+        table_options, port, start, stop, and `snapshot`, a mapping of any others there."""
         snapshot = {key: settings[key] for key in ("chunk_rows", "chunks") if key in settings}
         snapshot = {"chunk_rows": 100} | snapshot | settings.get("snapshot", {})
         listed = ", ".join(f'"{table}"' for table in tables)
         config = parse(
             f"name: {name}\n"
-            f"source: {{host: {server.host}, port: {server.port}, user: {CDC_USER}, password_env: CDC_PASSWORD}}\n"
+            f"source: {{host: {server.host}, port: {settings.get('port', server.port)}, user: {CDC_USER},"
+            " password_env: CDC_PASSWORD}\n"
+            f"start: {settings.get('start', 'initial')}\nstop: {settings.get('stop', 'null')}\n"
             f"tables: [{listed}]\n"
             f"snapshot: {json.dumps(snapshot)}\n"
             f"table_options: {json.dumps(settings.get('table_options', []))}\n"

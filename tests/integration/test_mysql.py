@@ -446,13 +446,6 @@ def test_a_list_of_tables_that_matches_nothing_is_a_fault(source: Database) -> N
         seam.preflight(parse(pipeline(source, "nowhere.*")))
 
 
-@pytest.mark.usefixtures("password")
-def test_a_start_that_is_purged_is_a_fault(source: Database, database: str) -> None:
-    source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
-    with pytest.raises(ConfigError, match="start: "):
-        seam.preflight(parse(pipeline(source, f"{database}.*", start="{file: binlog.999999, position: 4}")))
-
-
 def test_exact_chunks_on_mysql_without_gtids_are_a_fault(
     mysql_nogtid: MySQL, fresh_database: Callable[[Database], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

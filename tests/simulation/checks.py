@@ -20,10 +20,11 @@ from common.messages import (
     SplitReleased,
     SplitsWanted,
     StopStream,
+    StreamStopped,
     TableReport,
     TakeBackSplit,
 )
-from common.positions import Position
+from common.positions import Position, Stop
 from common.schema import TableSchema
 from services.enumerator.leader import EntryRefused, EntryWritten, EpochOpened, JournalRead, Observed
 from services.enumerator.machine import BoundFound, Enumerator
@@ -51,6 +52,7 @@ def state_of(machine: Any) -> Any:
             machine.seq,
             machine.hold_main,
             machine.stopped,
+            (machine.stop, machine.stop_place, machine.at_stop, machine.ended, machine.begin),
             {n: (c.position, c.source_time, c.rows_inside) for n, c in machine.cursors.items()},
             [
                 (
@@ -74,6 +76,7 @@ def state_of(machine: Any) -> Any:
             [(s.split_id, s.attempt, s.split_start, s.split_end) for s in (*out, *machine.todo)],
             dict(machine.accepted),
             machine.stream_stopped,
+            (machine.stop, machine.stop_place, machine.at_stop),
         )  # fmt: skip
     return None
 
@@ -307,6 +310,16 @@ def what_is_missing(world: World) -> str:
     if not on_chain:
         return f"nothing is published; the journal ends at {max(journal, default=0)}"
     newest = publications[on_chain[-1]]
+    if world.stop is not None:
+        try:
+            place = world.source.find_stop(world.stop, world.now)
+        except SourceLost as error:  # the file's server is gone: it was found before, or the pipeline halts
+            machine = leaders[0].leader.enumerator
+            place = machine.stop_place if machine is not None else None
+            if place is None:
+                return error.cause
+        if place is not None:
+            return _ends(world, leaders[0].leader, publications, place)
     wrong = {
         t: of["state"]
         for t, of in newest["tables"].items()
@@ -325,6 +338,32 @@ def what_is_missing(world: World) -> str:
         main = world.lake.main.get(table)
         if of["state"] == "live" and (main is None or of["main"] is None or main.snapshot != of["main"]["snapshot_id"]):
             return f"main of {table} does not show publication {newest['n']}"
+    return ""
+
+
+def _ends(world: World, leader: Any, publications: dict[int, Any], place: Position) -> str:
+    """At its stop a pipeline ends by itself: a kept publication that shows every table just there, but those that
+    can't be shown so and were told, and nothing after it."""
+    ended = leader.ended
+    if ended is None or ended not in publications:
+        machine = leader.enumerator
+        phases = {t.table_id: (t.phase, t.cause) for t in machine.tables.values()}
+        return f"the stop {world.stop} is at {place}, and the pipeline has not ended: {machine.at_stop} {phases}"
+    entry, publication = world.store.journal[ended], publications[ended]
+    if not publication["kept"]:
+        raise Failure(f"publication {ended} at the stop is not kept")
+    states = {table: of["state"] for table, of in publication["tables"].items()}
+    for table, state in states.items():
+        cause = entry["tables"][table]["cause"] or ""
+        told = table in (*world.quarantined, *world.source.quarantined) or "can't be shown at the stop" in cause
+        if state != "live" and not (state == "quarantined" and told):
+            raise Failure(f"{table} is {state} ({cause}) in publication {ended} at the stop")
+    if "live" in states.values():
+        position = Position.from_json(publication["position"])
+        comparable = position.server == place.server or bool(position.gtids and place.gtids)
+        if comparable and not world.source.lost_gtids and not position.same_place(place):
+            raise Failure(f"publication {ended} stands at {position}, and the stop is {place}")
+        world.count["live at the stop"] += 1
     return ""
 
 
@@ -396,6 +435,9 @@ def _any_fact(world: World) -> Event:
         SplitReleased(split_id=split, attempt=1),
         TakeBackSplit(split_id=split, attempt=1),
         TableReport(table_id=table, generation=1, state=rng.choice(("live", "restart", "fault"))),
+        StreamStopped(),
+        StopStream(stop=Stop(time_us=0)),
+        StopStream(place=position),
         ExcludeTable(table_id=table, generation=1),
         StopStream(),
         Records(table_id=table, generation=1, schema="", rows=1),

@@ -15,7 +15,7 @@ from typing import Any
 
 from common.errors import SourceLost
 from common.messages import SnapshotSplit
-from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position
+from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop
 from common.schema import Column, TableSchema
 from services.reader.machine import ChangeBatch, ChangesRead, ReadChanges, RouteTo, SchemaChanged, TableFaulted
 from services.reader.watermark import Commits
@@ -63,6 +63,14 @@ class Txn:
     @property
     def end_place(self) -> FilePosition:
         return FilePosition(self.end_file, self.end)
+
+    def behind(self, stop: Stop, server: str) -> bool:
+        """Whether the stop lets it not begin any more."""
+        if stop.time_us is not None:
+            return int(self.at * 1e6) >= stop.time_us
+        return bool(stop.file) and stop.server == server and FilePosition(self.file, self.start) >= FilePosition(
+            stop.file, stop.offset
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -534,6 +542,38 @@ class Source:
                         rows[row[:width]] = row
         return rows
 
+    # --- the stop ---
+
+    def some_stop(self, kind: str, ahead: float, now: float) -> Stop:
+        """A stop as a person may name it now: about so many seconds ahead."""
+        if kind == "time":
+            return Stop(time_us=int((now + ahead) * 1e6))
+        if kind == "file":
+            file = self._file()
+            return Stop(server=self.server, file=file, offset=self.place[1] + int(100 * ahead))
+        number = self.transactions + 1 + int(4 * ahead)
+        if self.flavour == MARIADB:
+            return Stop(gtids=f"0-{self.servers}-{number}")
+        prefix = "3e11fa47-71ca-11e1-9e33-c80aa942956" + str(self.servers % 10)
+        return Stop(gtids=str(self.executed | GtidSet.parse(f"{prefix}:{min(number, self.transactions + 1)}-{number}")))
+
+    def find_stop(self, stop: Stop, now: float) -> Position | None:
+        """Where the stop is; None if it is not passed yet."""
+        if stop.time_us is not None and now * 1e6 < stop.time_us:
+            return None
+        gtids: Any = GtidSet.EMPTY if self.flavour == MYSQL else MariaGtid.parse("")
+        here = Position(server=self.server, file=next(iter(self.boundary))[0], offset=4)
+        for txn in [*self.log, None]:
+            if stop.time_us is None and stop.met_by(here):
+                return here
+            if txn is None or (txn.kind != "rotate" and txn.behind(stop, self.server)):
+                return here if stop.time_us is not None else None
+            if txn.gtid and self.flavour != PLAIN:
+                gtids = gtids.add(txn.gtid)
+            place = txn.end_place
+            here = Position(server=self.server, file=place.file, offset=place.offset, gtids=str(gtids) if gtids else "")
+        return None
+
     # --- reading: the binlog ---
 
     def _find(self, after: Position) -> tuple[int, bool]:
@@ -584,6 +624,7 @@ class Source:
         schemas: list[SchemaChanged] = []
         faults: list[TableFaulted] = []
         seq = taken = 0
+        stopped = False
         source_time = None
         limit = max_rows * (8 if order.at_boundary else 1)
         routes = dict(order.routes)
@@ -599,7 +640,14 @@ class Source:
             """Whether the route's low covers it."""
             return route.low.covers(server=self.server, end=txn.end_place, gtid=txn.gtid)
 
-        while at < len(self.log) and not faults:
+        while not faults:
+            if order.stop is not None and not position.inside:
+                ahead = self.log[at] if at < len(self.log) else None
+                stopped = order.stop.met_by(position) or (
+                    ahead is not None and ahead.kind != "rotate" and ahead.behind(order.stop, self.server)
+                )
+            if stopped or at == len(self.log):
+                break
             if until is not None and not position.inside and position.not_before(until):
                 wanted = until.executed
                 if not (isinstance(wanted, GtidSet) and isinstance(gtids, GtidSet)) or wanted <= gtids:
@@ -674,7 +722,7 @@ class Source:
         return ChangesRead(
             cursor=order.cursor, position=position, rows=seq,
             batches=tuple(b for b in batches if b.table_id not in gone),
-            schemas=tuple(schemas), faults=tuple(faults), source_time=source_time,
+            schemas=tuple(schemas), faults=tuple(faults), source_time=source_time, stopped=stopped,
         )  # fmt: skip
 
     def _ops(self, route: RouteTo, change: Change, txn: Txn, exact: bool, fault: Any) -> list[tuple[str, Row]]:

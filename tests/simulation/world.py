@@ -38,6 +38,7 @@ from common.messages import (
     decode,
     encode,
 )
+from common.positions import Stop
 from services.enumerator.leader import (
     CloseEpoch,
     EntryRefused,
@@ -60,9 +61,11 @@ from services.enumerator.machine import (
     Enumerator,
     FindBound,
     FindRange,
+    FindStop,
     FindTables,
     RangeFound,
     SplittingFailed,
+    StopFound,
     TableDescribed,
     TableFound,
     TablesFound,
@@ -251,22 +254,29 @@ class Shape:
     max_rows: int
     snapshot_only: bool
     wire: bool
+    stop: tuple[str, float] | None  # kind, seconds from the pipeline's beginning
 
     @classmethod
-    def drawn(cls, rng: random.Random) -> Shape:
+    def drawn(cls, rng: random.Random, seed: int) -> Shape:
         flavour = rng.choice((MYSQL, MYSQL, MARIADB, PLAIN))
         tables = tuple(rng.sample(sorted(KINDS), k=rng.choice((1, 2, 3, 4))))
         if flavour == PLAIN:
             tables = tuple(table for table in tables if not KINDS[table].keyless) or ("shop.text",)
         if rng.random() < 0.7:
             tables = tuple({"shop.a": 0, "shop.b": 0, **dict.fromkeys(tables)})
+        stop = None
+        own = random.Random(f"stop {seed}")  # so that worlds without a stop stay as they were
+        if own.random() < 0.15:
+            kinds = ("file", "time") if flavour == PLAIN else ("file", "time", "GTIDs")
+            stop = (own.choice(kinds), own.uniform(0.1, 12))
         return cls(
             flavour=flavour, exact=flavour != PLAIN and rng.random() < 0.4, tables=tables, rows=rng.choice((4, 12, 24)),
             chunk_rows=rng.choice((2, 5, 9)), readers=rng.choice((1, 2, 3)), writers=rng.choice((1, 2, 3)),
             enumerators=rng.choice((1, 2, 2)), interval=rng.choice((0.3, 1.0, 2.0)),
             lag=rng.choice((0.005, 0.03, 0.12)),
             gap=rng.choice((0.05, 0.15, 0.4)), chaos=rng.uniform(4, 12), faults=rng.choice((0, 1, 2, 4)),
-            max_rows=rng.choice((3, 8, 40)), snapshot_only=rng.random() < 0.05, wire=rng.random() < 0.15,
+            max_rows=rng.choice((3, 8, 40)), snapshot_only=stop is None and rng.random() < 0.05,
+            wire=rng.random() < 0.15, stop=stop,
         )  # fmt: skip
 
 
@@ -278,7 +288,7 @@ class World:
         self.rng = random.Random(seed)
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=300)
-        self.shape = Shape.drawn(self.rng)
+        self.shape = Shape.drawn(self.rng, seed)
         self.now = 0.0
         self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.events = 0
@@ -302,6 +312,7 @@ class World:
         self.versions: dict[str, dict[Any, Any]] = {}
         self.asked_requests: list[str] = []
         self.quarantined: set[str] = set()
+        self.stop: Stop | None = None
         self.source = Source(
             self.rng, self.count, flavour=self.shape.flavour, tables=self.shape.tables, rows=self.shape.rows
         )
@@ -781,8 +792,10 @@ class World:
                 self.later(service, self.lag(2), lambda: self.open_epoch(service, effect))
             case CloseEpoch():
                 service.token = None
-            case FindTables():
-                self.later(service, self.lag(2), self.find_tables)
+            case FindTables(begins=begins):
+                self.later(service, self.lag(2), lambda: self.find_tables(begins))
+            case FindStop(stop=stop):
+                self.later(service, self.lag(2), lambda: self.find_stop(service, stop))
             case DescribeTable(table_id=table, generation=generation):
                 found = lambda: TableDescribed(generation=generation, table=self.table_found(table))  # noqa: E731
                 self.later(service, self.lag(2), found)
@@ -827,6 +840,10 @@ class World:
             kind += f" {message.state}"
         elif isinstance(message, SplitFailed):
             kind += " retry" if message.retry else " restart" if message.restart else ""
+        elif isinstance(message, StopStream):
+            kind += " later" if message.stop else " place" if message.place else ""
+        if isinstance(message, TableReport) and "can't be shown at the stop" in (message.cause or ""):
+            kind += " at the stop"
         self.count[f"sent {kind}"] += 1
 
     def kick(self, channel: Channel | None) -> None:
@@ -1011,7 +1028,7 @@ class World:
             return None
         self.count[f"read by {order.cursor}"] += 1
         self.count["main read on to a transaction's end for those that wait"] += order.at_boundary
-        if event.position == order.after and not event.faults:  # nothing new: the dump waits
+        if event.position == order.after and not event.faults and not event.stopped:  # nothing new: the dump waits
             if self.rng.random() < 0.8:
                 self.later(service, self.rng.uniform(0.05, 0.4), lambda: self.changes_read(service, order))
                 return None
@@ -1057,7 +1074,14 @@ class World:
             integer_key=KINDS[table].integer,
         )
 
-    def find_tables(self) -> Event:
+    def find_stop(self, service: Service, stop: Stop) -> Event:
+        try:
+            return StopFound(place=self.source.find_stop(stop, self.now))
+        except SourceLost as error:
+            self.halts_expected = True
+            return EpochFailed(epoch=service.epoch, cause=error.cause, halts=True)
+
+    def find_tables(self, begins: bool) -> Event:
         if len(self.known_tables) < len(self.shape.tables) and self.now > 3:
             self.known_tables = list(self.shape.tables)
             self.count["table added later"] += 1
@@ -1066,7 +1090,11 @@ class World:
             found.append(TableFound(table_id="shop.keyless", fault="it has no key"))
             self.quarantined.add("shop.keyless")
             self.count["table quarantined at once"] += 1
-        return TablesFound(tables=tuple(found))
+        if not begins or self.shape.stop is None:
+            return TablesFound(tables=tuple(found))
+        self.stop = self.stop or self.source.some_stop(*self.shape.stop, now=self.now)
+        self.count[f"stop by {self.shape.stop[0]}"] += 1
+        return TablesFound(tables=tuple(found), stop=self.stop)
 
     def find_range(self, order: FindRange) -> Event | None:
         keys = [key[0] for key in self.source.visible[order.table_id]]

@@ -9,7 +9,7 @@ import pytest
 
 from common.chandy_lamport import Process
 from common.errors import ProtocolError
-from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send
+from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from common.messages import (
     AssignSplits,
     ExcludeTable,
@@ -24,11 +24,12 @@ from common.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamStopped,
     TableReport,
     TakeBackSplit,
     Throttle,
 )
-from common.positions import High, Low
+from common.positions import High, Low, Position, Stop
 from common.schema import Column, TableSchema
 from services.enumerator.machine import (
     MAX_ATTEMPTS,
@@ -37,9 +38,11 @@ from services.enumerator.machine import (
     DescribeTable,
     Enumerator,
     FindBound,
+    FindStop,
     FindTables,
     Plan,
     SplittingFailed,
+    StopFound,
     TableDescribed,
     TableFound,
     TablesFound,
@@ -327,6 +330,67 @@ def test_tables_that_start_without_a_snapshot_go_to_the_stream_at_once() -> None
     bench.tell(Began())
     bench.tell(TablesFound(tables=(found(),), start=(low(4), high(4))))
     assert [m.low for m in bench.of(IncludeTable)] == [low(4)]
+
+
+def test_start_and_stop_are_asked_for_once_at_the_beginning() -> None:
+    bench = Bench()
+    assert FindTables(begins=True) in bench.tell(Began())
+    bench.tell(TablesFound(tables=(found(),), start=(low(4), high(4)), stop=STOP))
+    assert [type(m) for _, m in bench.sent] == [StopStream, IncludeTable]
+    bench.start(2)
+    bench.get(Marker(checkpoint=2))
+    again = Bench(part=bench.part())
+    assert FindTables(begins=False) in again.tell(Began())
+    assert again.machine.stop == STOP
+
+
+# --- the stop ---
+
+STOP = Stop(time_us=7)
+PLACE = Position(server="s", file="binlog.000001", offset=500)
+
+
+def test_the_stop_is_asked_for_each_second_until_the_source_has_passed_it() -> None:
+    bench = Bench().begin()
+    assert bench.tell(Ticked()) == []
+    bench = Bench()
+    bench.tell(Began())
+    bench.tell(TablesFound(tables=(found(),), stop=STOP))
+    assert bench.tell(Ticked()) == [FindStop(stop=STOP)]
+    assert bench.tell(Ticked()) == []
+    assert bench.tell(StopFound(place=None)) == []
+    assert bench.process.handle(Ticked(), 2.5) == [FindStop(stop=STOP)]
+    assert bench.tell(StopFound(place=PLACE)) == [Send(receiver="reader-0", message=StopStream(place=PLACE))]
+    assert bench.process.handle(Ticked(), 9.0) == []
+
+
+def test_it_has_ended_when_the_stream_is_at_the_stop_and_every_table_is_live_or_quarantined() -> None:
+    bench = Bench()
+    bench.tell(Began())
+    bench.tell(TablesFound(tables=(found(), TableFound(table_id="d.k", fault="no key")), stop=STOP))
+    bench.tell(StopFound(place=PLACE))
+    bench.split_in(None).get(SplitsWanted(free=1))
+    bench.get(StreamStopped())
+    assert not bench.machine.ended
+    bench.report(bench.assigned[0][1])
+    assert not bench.machine.ended
+    bench.start(2)
+    bench.get(TableReport(table_id="d.t", generation=1, state="live"))
+    assert bench.machine.ended
+    bench.get(Marker(checkpoint=2))
+    restored = Bench(part=bench.part())
+    assert restored.machine.ended
+    restored.tell(Began())
+    restored.tell(TablesFound(tables=(found(), found("d.new"))))
+    assert restored.machine.ended
+
+
+def test_a_recorded_word_of_the_stop_is_known_after_a_restore() -> None:
+    bench = Bench().begin()
+    bench.start(2)
+    bench.get(StreamStopped())
+    bench.get(Marker(checkpoint=2))
+    assert Bench(part=bench.part()).machine.at_stop
 
 
 # --- checkpoints ---

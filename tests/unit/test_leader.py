@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
-from common.messages import Limits, Marker, PartSaved, Throttle
+from common.messages import Limits, Marker, PartSaved, StreamStopped, Throttle
 from services.enumerator.leader import (
     GATHER_SECONDS,
     KEPT_SECONDS,
     MAX_HALTS,
     SETTLE_SECONDS,
+    THE_STOP,
     CloseEpoch,
     EntryRefused,
     EntryWritten,
@@ -367,3 +368,24 @@ def test_the_enumerators_part_is_saved_when_the_readers_markers_are_back() -> No
     (save,) = bench.tell(MessageReceived(channel="reader-0", message=Marker(checkpoint=2)))
     assert isinstance(save, SavePart)
     assert save.state["recorded"] == {"reader-0": []}
+
+
+def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
+    """1. The stream is at its stop. 2. A kept checkpoint is taken at once. 3. The epoch ends before it is written: the
+    next epoch takes it. 4. Then the interval starts none."""
+    bench = Bench(interval=1000.0).lead()
+    bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
+    bench.wait(0.1)
+    entry = bench.complete()
+    assert (entry["kept"], entry["request"]) == (True, THE_STOP)
+    assert bench.leader.ended is None
+    bench.tell(EpochFailed(epoch=1, cause="a channel is gone"))
+    bench.lead(tail=1)
+    assert bench.leader.requests == []
+    bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
+    bench.wait(0.1)
+    assert bench.complete()["request"] == THE_STOP
+    bench.written()
+    assert bench.leader.ended == 3
+    assert bench.wait(5000.0) == []
+    assert bench.leader.in_flight is None

@@ -25,6 +25,7 @@ from common.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamStopped,
     TableReport,
     TakeBackSplit,
     Throttle,
@@ -32,7 +33,7 @@ from common.messages import (
     decode,
     encode,
 )
-from common.positions import High, Low
+from common.positions import High, Low, Position, Stop
 from common.schema import Column, TableSchema
 
 SCHEMA = TableSchema(
@@ -61,6 +62,9 @@ MESSAGES: tuple[Message, ...] = (
     ExcludeTable(**OF),
     StopStream(),
     Throttle(limits=Limits(rows_per_second=12.5)),
+    StopStream(stop=Stop(server="s", file="b.000001", offset=4, gtids="0-1-2", time_us=5)),
+    StopStream(place=Position(server="s", file="b.000001", offset=4)),
+    StreamStopped(),
     SplitsWanted(free=2),
     SplitReleased(split_id="x", attempt=1),
     SplitReport(split_id="x", **OF, attempt=1, rows=3, checksum="c", low=LOW, high=HIGH, schema=SCHEMA),

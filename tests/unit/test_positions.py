@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import NextGeneration, SourceLost
-from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, parse_gtids
+from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, beyond, parse_gtids
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -39,6 +39,7 @@ def test_gtid_sets_obey_the_algebra_of_sets(
 ) -> None:
     assert set_of(left) | set_of(right) == set_of(left | right)
     assert set_of(left) & set_of(right) == set_of(left & right)
+    assert set_of(left) - set_of(right) == set_of(left - right)
     assert (set_of(left) <= set_of(right)) == (left <= right)
     assert (set_of(left) == set_of(right)) == (left == right)
     assert bool(set_of(left)) == bool(left)
@@ -232,3 +233,59 @@ def test_a_transaction_across_the_high_watermark_does_not_count_as_taken() -> No
     assert high.reached_by(at(100, rows=1))
     with pytest.raises(NextGeneration, match="next generation"):
         high.reached_by(at(100, server="s2"))
+
+
+# --- stops ---
+
+
+@given(model_sets)
+def test_the_last_numbers_of_the_intervals_are_those_without_a_next_one(model: frozenset[tuple[str, str, int]]) -> None:
+    lasts = {(f"{u}:{tag}" if tag else u, n) for u, tag, n in model if (u, tag, n + 1) not in model}
+    assert set_of(model).lasts() == lasts
+
+
+@given(model_sets, one_gtid)
+def test_the_next_number_in_a_set_is_the_smallest_from_there_on(
+    model: frozenset[tuple[str, str, int]], gtid: tuple[str, str, int]
+) -> None:
+    uuid, tag, number = gtid
+    later = [n for u, t, n in model if (u, t) == (uuid, tag) and n >= number]
+    assert set_of(model).next_from(f"{uuid}:{tag}" if tag else uuid, number) == min(later, default=0)
+
+
+def test_a_stop_in_a_file_is_met_at_or_after_it_within_that_server() -> None:
+    stop = Stop(server="s1", file="b.000999", offset=500)
+    assert not stop.met_by(at(499, file="b.000999"))
+    assert stop.met_by(at(500, file="b.000999"))
+    assert not stop.met_by(at(500, file="b.000999", rows=1))
+    assert stop.met_by(at(4, file="b.001000"))
+    assert not stop.met_by(at(4, file=""))
+    with pytest.raises(SourceLost, match=r"b.000999:500 of server s1, and the source is now s2.*by GTIDs or"):
+        stop.met_by(at(4, server="s2"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "short", "enough"),
+    [
+        (f"{A}:1-3:7,{B}:tag:1", f"{A}:1-6,{B}:tag:1-9", f"{A}:1-9,{B}:tag:1-9"),
+        ("0-1-5,7-2-3", "0-1-9,7-2-2", "0-3-5,7-2-3,8-1-1"),
+    ],
+)
+def test_a_stop_by_gtids_is_met_when_the_set_is_complete_on_any_server(wanted: str, short: str, enough: str) -> None:
+    for stop in (Stop(gtids=wanted), Stop(server="s1", file="b.000001", offset=4, gtids=wanted)):
+        assert not stop.met_by(at(9, server="s2", gtids=short))
+        assert stop.met_by(at(9, server="s2", gtids=enough))
+        assert not stop.met_by(at(9, server="s2", gtids=enough, rows=1))
+    assert not Stop(gtids=wanted).met_by(at(9))
+
+
+def test_a_stop_by_time_is_told_by_the_next_transaction_only() -> None:
+    assert not Stop(time_us=0).met_by(at(1 << 40, gtids=f"{A}:1-9"))
+
+
+def test_what_names_more_as_taken_than_a_place_is_beyond_it() -> None:
+    """A position by GTIDs may name an early file: then only its set tells."""
+    assert beyond(at(4, gtids=f"{A}:1-9"), at(500, gtids=f"{A}:1-8"))
+    assert not beyond(at(4, gtids=f"{A}:1-8"), at(500, gtids=f"{A}:1-8"))
+    assert beyond(at(501), at(500))
+    assert not beyond(at(500, gtids=""), at(500, gtids="0-1-7"))

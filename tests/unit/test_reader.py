@@ -28,10 +28,11 @@ from common.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamStopped,
     TableReport,
     TakeBackSplit,
 )
-from common.positions import High, Low, Position
+from common.positions import High, Low, Position, Stop
 from common.schema import Column, TableSchema
 from services.reader import machine as machine_file
 from services.reader.machine import (
@@ -365,6 +366,88 @@ def test_a_stopped_stream_reads_no_more_except_to_the_end_of_a_transaction() -> 
     assert orders["main"].at_boundary
     assert asked(bench.read(310)) == {}
     assert set(asked(bench.include("d.u", at=400))) == {"main"}
+
+
+# --- the stop ---
+
+
+STOP = Stop(gtids=f"{UUID}:1-9")
+
+
+def test_main_is_read_no_further_than_the_stop_and_catch_up_does_not_know_it() -> None:
+    bench = Bench()
+    bench.get(StopStream(stop=STOP))
+    assert asked(bench.include())["main"].stop == STOP
+    bench.include("d.u", at=150)
+    orders = asked(bench.read(FAR))
+    assert (orders["main"].stop, orders["catch-up"].stop) == (STOP, None)
+    assert asked(bench.read(2 * FAR, stopped=True)) == {}
+
+
+def test_at_the_place_of_the_stop_live_tables_stay_and_what_is_later_is_told() -> None:
+    """1. Main is stopped by its cursor; the place is not known: nothing is said. 2. It comes: main is asked by it. 3.
+    d.t is live there, d.late had its snapshot later, d.next is included when all is over."""
+    bench = Bench()
+    bench.get(StopStream(stop=STOP))
+    bench.include(until=200)
+    bench.include("d.late", at=500, until=900)
+    effects = bench.read(500, stopped=True)
+    assert sent(effects, StreamStopped) == []
+    assert [r.state for r in sent(effects, TableReport)] == ["live"]
+    order = asked(bench.get(StopStream(place=place(500))))["main"]
+    assert order.stop == Stop(server="s", file="b.000001", offset=500)
+    effects = bench.read(500, stopped=True)
+    (report,) = sent(effects, TableReport)
+    assert (report.table_id, report.state) == ("d.late", "fault")
+    assert "can't be shown at the stop, b.000001:500: its snapshot ended at b.000001:900, after it" in report.cause
+    assert len(sent(effects, StreamStopped)) == 1
+    assert asked(effects) == {}
+    again = bench.include("d.next", at=500, until=600)
+    assert [r.state for r in sent(again, TableReport)] == ["fault"]
+    assert sent(again, StreamStopped) == []
+    assert [r.state for r in sent(bench.include("d.good", at=500, until=500), TableReport)] == ["live"]
+
+
+def test_an_answer_to_the_stop_by_gtids_does_not_end_what_is_judged_by_the_place() -> None:
+    """Main began at an early file with GTIDs ahead of it; by its place it has to pass over what it names."""
+    bench = Bench()
+    bench.get(StopStream(stop=STOP))
+    bench.include(at=4, until=500)
+    assert asked(bench.get(StopStream(place=place(500)))) == {}
+    order = asked(bench.read(4, stopped=True))["main"]
+    assert order.stop == Stop.at(place(500))
+    effects = bench.read(500, stopped=True)
+    assert [r.state for r in sent(effects, TableReport)] == ["live"]
+    assert len(sent(effects, StreamStopped)) == 1
+
+
+def test_a_stream_that_began_after_the_stop_shows_no_table() -> None:
+    bench = Bench()
+    bench.get(StopStream(stop=Stop(time_us=7)))
+    bench.include(at=300, until=300)
+    bench.read(300, stopped=True)
+    bench.get(StopStream(place=place(200)))
+    (report,) = sent(bench.read(300, stopped=True), TableReport)
+    assert report.state == "fault"
+    assert "the stream began at b.000001:300, after it" in report.cause
+
+
+def test_without_a_table_in_the_stream_the_stop_is_said_when_its_place_is_known() -> None:
+    assert len(sent(Bench().get(StopStream(place=place(200))), StreamStopped)) == 1
+
+
+def test_a_restored_reader_knows_its_stop_and_does_not_say_twice_that_it_is_there() -> None:
+    bench = Bench()
+    bench.get(StopStream(stop=STOP))
+    bench.include()
+    restored = Bench(state=bench.reader.snapshot())
+    assert asked(restored.tell(Began()))["main"].stop == STOP
+    bench.get(StopStream(place=place(500)))
+    bench.read(300)
+    bench.read(500, stopped=True)
+    restored = Bench(state=bench.reader.snapshot())
+    effects = restored.tell(Began())
+    assert (asked(effects), sent(effects, StreamStopped)) == ({}, [])
 
 
 # --- cuts ---
