@@ -152,6 +152,18 @@ class TableOptions(_Strict):
             raise _fault("has identity and chunk_by; a vouched identity is what its table is chunked by, so keep one")
         return self
 
+class ValuesConfig(_Strict):
+    """What becomes of values that the lake can hold in more than one way, or not at all."""
+
+    tinyint1: Literal["int", "boolean"] = Field(
+        default="int", description="TINYINT(1) outside the key as int, or as boolean: every value but 0 is true"
+    )
+    zero_dates: Literal["quarantine"] | None = Field(
+        default=None,
+        description="dates that no calendar has (0000-00-00): null shows and counts them as null, "
+        "quarantine stops their table",
+    )
+
 
 class CheckpointConfig(_Strict):
     """When checkpoints are taken."""
@@ -261,6 +273,12 @@ class PipelineConfig(_Strict):
     )
     stop: Annotated[Point | None, BeforeValidator(_stop)] = Field(
         default=None, description="place in the binlog at which the pipeline ends by itself; null: it does not"
+    )
+    values: ValuesConfig = Field(default_factory=lambda: ValuesConfig())
+    unlogged_cascades: Literal["quarantine", "allow"] = Field(
+        default="quarantine",
+        description="tables that a foreign key changes without the binlog telling: quarantined, or captured "
+        "though the lake misses those changes",
     )
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
     sink: SinkConfig = Field(description="the lake to copy to")

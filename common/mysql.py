@@ -550,11 +550,13 @@ def describe(
     keyless: bool = False,
     identity: Sequence[str] = (),
     chunk_by: Sequence[str] = (),
+    unlogged_cascades: bool = False,
 ) -> TableInfo:
     """All that is to be known of a table before it is captured. SourceLost if there is no such table.
 
-    With `keyless` it is no fault to have no identity, where the server can say which rows a SELECT saw. `identity` and
-    `chunk_by` are the columns that table_options names for it.
+    With `keyless` it is no fault to have no identity, where the server can say which rows a SELECT saw; with
+    `unlogged_cascades`, that the table changes by a foreign key without the binlog telling. `identity` and `chunk_by`
+    are the columns that table_options names for it.
     """
     database, table = split_table_id(table_id)
     found = _rows(
@@ -592,7 +594,8 @@ def describe(
             arrow_type(column.mysql_type)
         except SourceLost as error:
             faults.append(f"{table_id}, column {column.name}: {error.cause}")
-    faults += _unlogged_cascades(conn, of, table_id)
+    if not unlogged_cascades:
+        faults += _unlogged_cascades(conn, of, table_id)
     chunk_key = (*first, *(name for name in schema.key if name not in first))
     integer_key = len(chunk_key) == 1 and parse_type(schema.column(chunk_key[0]).mysql_type).base in _INTEGER_BASES
     return TableInfo(
@@ -625,7 +628,7 @@ def _unlogged_cascades(conn: Connection, of: Server, table_id: str) -> list[str]
     (_, created, *_), *_ = _rows(conn, f"SHOW CREATE TABLE {_of(table_id)}", table=table_id)
     return [
         f"{table_id} changes by the foreign key {found[1]} (from {found[2]}{found[3]}), which this server doesn't write"
-        " to its binlog; make the key RESTRICT, or leave the table out of the list"
+        " to its binlog; make the key RESTRICT, leave the table out of the list, or set unlogged_cascades: allow"
         for found in _FOREIGN_KEY.finditer(created)
         if re.search(r"CASCADE|SET NULL|SET DEFAULT", found[3])
     ]

@@ -4,7 +4,7 @@ One table for both decoders (SELECT and binlog), so that a row has the same byte
 
 | MySQL | Arrow | value |
 |---|---|---|
-| TINYINT, SMALLINT, MEDIUMINT, INT, YEAR | int32 | |
+| TINYINT, SMALLINT, MEDIUMINT, INT, YEAR | int32 | TINYINT(1) by option bool: all but 0 is true |
 | INT UNSIGNED, BIGINT | int64 | |
 | BIGINT UNSIGNED | decimal128(20, 0) | |
 | DECIMAL(p <= 38, s) | decimal128(p, s) | |
@@ -224,7 +224,8 @@ class TableSchema:
     """What a table looks like: its columns in the order of the table, the identity key, and the names it had before.
 
     `key` is the identity (PRIMARY, else a NOT NULL unique key), in the order of the index, empty if the table has none;
-    `retired` are names of columns that were dropped or renamed, which may not come back in this generation.
+    `retired` are names of columns that were dropped or renamed, which may not come back in this generation; with
+    `booleans` (an option of the pipeline) TINYINT(1) is boolean, but for the key's, where 1 and 2 must stay apart.
     """
 
     table_id: str
@@ -232,6 +233,7 @@ class TableSchema:
     key: tuple[str, ...]
     last_field_id: int
     retired: tuple[str, ...] = ()
+    booleans: bool = False
 
     @cached_property
     def hash(self) -> str:
@@ -245,7 +247,7 @@ class TableSchema:
         fields = []
         for column in self.columns:
             try:
-                fields.append(column.arrow)
+                fields.append(column.arrow.with_type(pa.bool_()) if self.is_boolean(column) else column.arrow)
             except SourceLost as error:
                 raise SourceLost(f"Column {column.name} of {self.table_id}: {error.cause}", self.table_id) from error
         return pa.schema(fields)
@@ -261,6 +263,10 @@ class TableSchema:
     def has(self, name: str) -> bool:
         """Whether there is a column of that name, in any case."""
         return name.lower() in self._by_name
+
+    def is_boolean(self, column: Column) -> bool:
+        """Whether a column is a TINYINT(1) that goes out as boolean."""
+        return self.booleans and column.mysql_type == "tinyint(1)" and column.name not in self.key
 
     @property
     def key_columns(self) -> tuple[Column, ...]:
@@ -278,13 +284,14 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict, for JSON."""
-        return {
+        body: dict[str, Any] = {
             "table_id": self.table_id,
             "columns": [column.to_json() for column in self.columns],
             "key": list(self.key),
             "last_field_id": self.last_field_id,
             "retired": list(self.retired),
         }
+        return body | {"booleans": True} if self.booleans else body
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TableSchema:
@@ -295,6 +302,7 @@ class TableSchema:
             key=tuple(body["key"]),
             last_field_id=body["last_field_id"],
             retired=tuple(body["retired"]),
+            booleans=body.get("booleans", False),
         )
 
     # DDL in place. Each gives the schema after it, or ValueError with the reason why it needs the next generation.
@@ -371,6 +379,8 @@ class TableSchema:
         if charset is not None and column.charset is not None and charset.lower() != column.charset.lower():
             raise ValueError(f"the character set of column {column.name} changes from {column.charset} to {charset}")
         wider = replace(column, mysql_type=mysql_type, nullable=column.nullable if nullable is None else nullable)
+        if self.is_boolean(column) != self.is_boolean(wider):
+            raise ValueError(f"column {column.name} goes from {column.mysql_type} to {mysql_type}, and one is boolean")
         return replace(self, columns=(*self.columns[:at], wider, *self.columns[at + 1 :]))
 
     def _index(self, name: str) -> int:

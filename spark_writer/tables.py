@@ -596,6 +596,8 @@ def default_value(column: Column, kind: pa.DataType) -> Any:
             sign = -1 if text.startswith("-") else 1
             hours, minutes, seconds = text.lstrip("-").split(":")
             return sign * ((int(hours) * 60 + int(minutes)) * 60_000_000 + int(Decimal(seconds) * 1_000_000))
+        if pa.types.is_boolean(kind):
+            return bool(Decimal(text))
         if pa.types.is_integer(kind):
             return int(Decimal(text))
         if pa.types.is_decimal(kind):

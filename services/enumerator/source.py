@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from common import mysql
 from common.config import PipelineConfig
@@ -109,10 +110,16 @@ class SourceReader:
         raise TypeError(f"{type(question).__name__} is no question about the source")
 
     def _describe(self, connection: mysql.Connection, server: mysql.Server, table_id: str) -> TableFound:
-        options, keyless = self.config.options_of(table_id), self.config.keyless == "append"
+        options = self.config.options_of(table_id)
         try:
             info = mysql.describe(
-                connection, server, table_id, keyless=keyless, identity=options.identity, chunk_by=options.chunk_by
+                connection,
+                server,
+                table_id,
+                keyless=self.config.keyless == "append",
+                identity=options.identity,
+                chunk_by=options.chunk_by,
+                unlogged_cascades=self.config.unlogged_cascades == "allow",
             )
         except SourceLost as error:
             return TableFound(table_id=table_id, fault=error.cause)
@@ -120,7 +127,7 @@ class SourceReader:
             return TableFound(table_id=table_id, fault="; ".join(info.faults))
         return TableFound(
             table_id=table_id,
-            schema=info.schema,
+            schema=replace(info.schema, booleans=self.config.values.tinyint1 == "boolean"),
             estimate=info.rows,
             row_bytes=info.row_bytes,
             integer_key=info.integer_key,

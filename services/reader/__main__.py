@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -80,6 +81,7 @@ class Member:
         self.aged = AgedPositions()
         self.index = index
         self.ids_taken = 0  # server ids that turned out to be another client's
+        self.zero_dates: Counter[tuple[str, str]] = Counter()
         self.pace = Pace()
 
     async def run(self) -> None:
@@ -182,6 +184,9 @@ class Member:
             restart = isinstance(error, NextGeneration)
             return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, restart=restart)
         if isinstance(item, ChunkEnd):
+            faults = self._zero_dates({(chunk.split.table_id, name): n for name, n in item.zero_dates.items()})
+            for cause in faults.values():
+                return ChunkFailed(split_id=split_id, attempt=attempt, cause=cause)
             return ChunkRead(
                 split_id=split_id,
                 attempt=attempt,
@@ -207,7 +212,7 @@ class Member:
             try:
                 changes = await thread.call(partial(self._read, cursor, order))
                 self.waiting_for = None
-                return changes
+                return self._changes_read(order, changes)
             except ServerIdTaken as error:
                 log.warning("%s cursor: %s", order.cursor, error)
                 self.ids_taken += 1
@@ -222,11 +227,10 @@ class Member:
                 pause = min(longest, pause * 2)
 
     @staticmethod
-    def _read(cursor: binlog.BinlogCursor, order: ReadChanges) -> ChangesRead:
-        routes = {name: _route(route) for name, route in order.routes.items()}
-        changes = cursor.read(
+    def _read(cursor: binlog.BinlogCursor, order: ReadChanges) -> binlog.Changes:
+        return cursor.read(
             order.after,
-            routes,
+            {name: _route(route) for name, route in order.routes.items()},
             until=order.until,
             max_rows=CHANGES_ROWS,
             max_bytes=CHANGES_BYTES,
@@ -234,6 +238,17 @@ class Member:
             at_boundary=order.at_boundary,
             stop=order.stop,
         )
+
+    def _changes_read(self, order: ReadChanges, changes: binlog.Changes) -> ChangesRead:
+        faults = [
+            TableFaulted(table_id=f.table_id, generation=f.generation, cause=f.cause, restart=f.restart)
+            for f in changes.faults
+        ]
+        faults += [
+            TableFaulted(table_id=name, generation=order.routes[name].generation, cause=cause, restart=False)
+            for name, cause in self._zero_dates(changes.zero_dates).items()
+            if name not in {fault.table_id for fault in faults}
+        ]
         return ChangesRead(
             cursor=order.cursor,
             position=changes.position,
@@ -248,13 +263,21 @@ class Member:
                 SchemaChanged(table_id=c.table_id, generation=c.generation, seq=c.seq, new=c.new)
                 for c in changes.schemas
             ),
-            faults=tuple(
-                TableFaulted(table_id=f.table_id, generation=f.generation, cause=f.cause, restart=f.restart)
-                for f in changes.faults
-            ),
+            faults=tuple(faults),
             source_time=changes.source_time,
             stopped=changes.stopped,
         )
+
+    def _zero_dates(self, found: Mapping[tuple[str, str], int]) -> dict[str, str]:
+        """Count dates that became null, by table and column; with `zero_dates: quarantine`, each table's fault."""
+        self.zero_dates.update(found)
+        if self.config.values.zero_dates is None:
+            return {}
+        return {
+            table_id: f"{table_id} has a zero or partial date in its column {column}; correct those rows, or set"
+            " values.zero_dates to null"
+            for table_id, column in found
+        }
 
     async def _save(self, checkpoint: int, state: dict[str, Any]) -> Event:
         name = file_name(f"{self.name}-{checkpoint}.json", epoch=self.epoch, incarnation=self.host.incarnation)
@@ -269,6 +292,10 @@ class Member:
                 "seq": self.machine.seq,
                 "cursors": cursors,
                 "waiting_for": self.waiting_for or self.busy,
+                "counters": [
+                    ["zero_dates", {"table": table_id, "column": column}, count]
+                    for (table_id, column), count in self.zero_dates.items()
+                ],
             }
             with suppress(Unavailable):
                 await self.host.registry.put_status(self.store.name, self.name, status)

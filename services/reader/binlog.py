@@ -36,6 +36,7 @@ import struct
 import time
 import uuid
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -145,6 +146,7 @@ class Changes:
     of the newest transaction met, also of tables nobody asked for; when the server has said, by a heartbeat, that
     nothing more is there, it is our clock at the heartbeat's arrival; None if nothing has come yet. `idle`: nothing
     more came within the wait. `stopped`: `position` is where the stream is to end. `size`: bytes of the batches.
+    `zero_dates` counts, by table and column, dates that no calendar has and that became null.
     """
 
     position: Position
@@ -156,6 +158,7 @@ class Changes:
     idle: bool = False
     stopped: bool = False
     size: int = 0
+    zero_dates: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -361,9 +364,17 @@ class BinlogCursor:
 
     def _changes(self, frames: Frames, idle: bool) -> Changes:
         batches: list[ChangeBatch] = []
+        zero_dates: Counter[tuple[str, str]] = Counter()
         for (table_id, generation, schema_hash, _), decoder in self._decoders.items():
+            before = decoder.zero_dates
             batch = decoder.take()
             if batch is None:
+                continue
+            zeros = {name: count - before.get(name, 0) for name, count in decoder.zero_dates.items()}
+            zero_dates.update({(table_id, name): count for name, count in zeros.items()})
+            if (name := next((name for name in decoder.schema.key if zeros.get(name)), None)) is not None:
+                cause = f"{table_id} has, before {frames.file}:{frames.pos}, a zero or partial date in its key column"
+                self._fault(table_id, f"{cause} {name}; correct those rows", restart=False)
                 continue
             batch = self._exact(table_id, self._appended(table_id, batch), frames)
             if batch is not None and batch.num_rows:
@@ -393,6 +404,7 @@ class BinlogCursor:
             idle=idle,
             stopped=stopped,
             size=sum(batch.batch.nbytes for batch in batches),
+            zero_dates=+zero_dates,
         )
 
     def _tell_time(self, frames: Frames) -> None:

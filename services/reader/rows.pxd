@@ -63,6 +63,8 @@ cdef enum:
     K_INET6 = 31
     K_INET4 = 32
     K_PAIRS = 33
+    K_COMPRESSED = 34
+    K_BOOLEAN = 35
 
     OK = 0
     FULL = 1

@@ -29,6 +29,7 @@ services/reader/binlog.py.
 from __future__ import annotations
 
 import array
+import zlib
 from typing import Any
 
 import cython
@@ -49,7 +50,7 @@ else:
     )
     K_LE_SIGNED, K_LE_UNSIGNED, K_LE_U64, K_COPY, K_YEAR, K_BIN_DATE, K_BIN_DATETIME, K_BIN_TIMESTAMP = range(11, 19)
     K_BIN_TIME, K_BIN_DECIMAL, K_BIN_DECIMAL_WIDE, K_TABLE, K_UTF16, K_UTF32, K_CODEC, K_ENUM, K_SET = range(19, 28)
-    K_PAD, K_JSON, K_UUID, K_INET6, K_INET4, K_PAIRS = range(28, 34)
+    K_PAD, K_JSON, K_UUID, K_INET6, K_INET4, K_PAIRS, K_COMPRESSED, K_BOOLEAN = range(28, 36)
     OK, FULL, CORRUPT, KEY_CHANGED = 0, 1, 2, 3
     M_OP, M_SEQ, M_FILE, M_POS, M_ROW, M_GTID, M_TS, M_COUNT = range(8)
     OP_INSERT, OP_UPDATE, OP_DELETE, OP_BEFORE, OP_TRUNCATE = range(5)
@@ -62,6 +63,7 @@ _ROWS_AT_FIRST = 256
 _DATA_AT_FIRST = 1 << 12
 _KEPT_BYTES = 64 << 20
 _MAX_DATA = (1 << 31) - 64
+_ZERO = ord("0")
 
 
 class PartialImage(ValueError):
@@ -818,6 +820,8 @@ class _Columns:
             if n != 1:
                 return CORRUPT
             self._p8[fix] = src[at] & 1
+        elif kind == K_BOOLEAN:
+            self._p8[fix] = n != 1 or src[at] != s[source + S_ARG]
         elif kind == K_YEAR:
             self._p32[fix] = 1900 + src[at] if src[at] else 0
         else:
@@ -1197,6 +1201,9 @@ class _Columns:
         elif kind == K_CODEC:
             with cython.gil:
                 return self._convert(bytes([src[i] for i in range(at, end)]), arg)
+        elif kind == K_COMPRESSED:
+            with cython.gil:
+                return self._inflate(bytes([src[i] for i in range(at, end)]), arg)
         else:
             return CORRUPT
         return OK
@@ -1207,6 +1214,15 @@ class _Columns:
         try:
             return self._put_bytes(to_text(raw, self._codecs[which]).encode())
         except UnicodeError:
+            return CORRUPT
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _inflate(self, raw: bytes, which: cython.Py_ssize_t) -> cython.int:
+        try:
+            value = _inflated(raw)
+            return self._put_bytes(value if which < 0 else to_text(value, self._codecs[which]).encode())
+        except (ValueError, zlib.error):
             return CORRUPT
 
     @cython.cfunc
@@ -1613,6 +1629,25 @@ def _decimal_size(precision: cython.int, scale: cython.int) -> cython.int:
     return whole // 9 * 4 + (whole % 9 + 1) // 2 + scale // 9 * 4 + (scale % 9 + 1) // 2
 
 
+def _inflated(stored: bytes) -> bytes:
+    """The value of a COMPRESSED column of MariaDB, as its Field_varstring_compressed stores it; ValueError, zlib.error.
+
+    Empty is empty. Otherwise a head byte: 0 and the value as it is, or 0x80 (zlib), 8 if without zlib's own frame, and
+    the number of bytes, most significant first, that give the value's length; then the deflated value.
+    """
+    head = stored[0] if stored else 0
+    if head == 0:
+        return stored[1:]
+    length = int.from_bytes(stored[1 : 1 + (head & 7)], "big")
+    if head & 0xF0 != 0x80 or length > _KEPT_BYTES:
+        raise ValueError("the head of a compressed value can't be read")
+    deflated = zlib.decompressobj(-15 if head & 8 else 15)
+    value = deflated.decompress(stored[1 + (head & 7) :], length + 1)
+    if len(value) != length or not deflated.eof:
+        raise ValueError("a compressed value has not the length that its head says")
+    return value
+
+
 def _buffer(view: memoryview) -> pa.Buffer:
     made = pa.allocate_buffer(len(view))
     if len(view):
@@ -1653,7 +1688,9 @@ class ResultDecoder(_Columns):
         self._fed = 0
         names, types, layouts, sources = [], [], [], []
         for at, (column, field) in enumerate(zip(schema.columns, schema.arrow, strict=True)):
-            kind, argument = _text_kind(parse_type(column.mysql_type))
+            kind, argument = (
+                (K_BOOLEAN, _ZERO) if schema.is_boolean(column) else _text_kind(parse_type(column.mysql_type))
+            )
             names.append(column.name)
             types.append(field.type)
             layouts.append(_layout(field.type))
@@ -2582,6 +2619,8 @@ def _match(table: TableMap, schema: TableSchema, tables: _Tables, sources: list[
         column = schema.columns[at[lower]]
         try:
             kind, size, prefix, arg, arg2, strip = _event_kind(table, i, column, parse_type(column.mysql_type), tables)
+            if schema.is_boolean(column):
+                kind, arg = K_BOOLEAN, 0
         except _Misfit as fault:
             faults.append(f"column {name}: {fault}")
             continue
@@ -2642,8 +2681,6 @@ def _event_kind(
     """
     real, meta, base = table.real[i], table.metadata[i], kind.base
     misfit = _Misfit(f"the row events have type {real} where the schema has {column.mysql_type}")
-    if real in (140, 141):
-        raise _Misfit("a COMPRESSED column can't be read from the binlog: ALTER TABLE ... MODIFY it without COMPRESSED")
     if real in _OLD_TYPES:
         raise _Misfit(f"it has the form of {_OLD_TYPES[real]} before MySQL 5.6: ALTER TABLE ... FORCE rewrites it")
     if base in _INTEGER_TYPES:
@@ -2703,10 +2740,10 @@ def _event_kind(
             return K_PAD, 0, prefix, length, 0, 0
         how, argument, second = _text_plan(_charset(table, i, column), tables)
         return how, 0, prefix, argument, second, 1
-    if base in ("varchar", "varbinary") and real in (15, 253):
+    if base in ("varchar", "varbinary") and real in (15, 253, 141):
         prefix = 1 if int.from_bytes(meta, "little") < 256 else 2
         expected = "varbinary"
-    elif base.endswith(("text", "blob")) and real == 252:
+    elif base.endswith(("text", "blob")) and real in (252, 140):
         prefix = meta[0]
         if _BLOB_BYTES[base.removesuffix("text").removesuffix("blob")] != prefix:
             raise misfit
@@ -2715,9 +2752,13 @@ def _event_kind(
         raise misfit
     if binary != base.endswith(expected):
         raise misfit
+    charset = "binary" if binary else _charset(table, i, column)
+    if real in (140, 141):
+        as_it_is = charset in ("binary", "utf8mb4", "utf8mb3")
+        return K_COMPRESSED, 0, prefix, -1 if as_it_is else tables.codec(charset), 0, 0
     if binary:
         return K_BYTES, 0, prefix, 0, 0, 0
-    how, argument, second = _text_plan(_charset(table, i, column), tables)
+    how, argument, second = _text_plan(charset, tables)
     return how, 0, prefix, argument, second, 0
 
 

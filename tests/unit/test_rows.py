@@ -7,6 +7,8 @@ import random
 import re
 import struct
 import sys
+import zlib
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -219,7 +221,8 @@ TYPES = {
     "int": (3, b"", 4), "bigint unsigned": (8, b"", 8), "varchar(60)": (15, b"\xf0\x00", None),
     "decimal(10,2)": (246, b"\x0a\x02", 5), "datetime(6)": (18, b"\x06", 8), "json": (245, b"\x04", None),
     "longblob": (252, b"\x04", None), "time(6)": (19, b"\x06", 6), "bit(13)": (16, b"\x05\x01", 2),
-    "date": (10, b"", 3),
+    "date": (10, b"", 3), "tinyint": (1, b"", 1), "tinyint(1)": (1, b"", 1),
+    "text /*M!100301 COMPRESSED*/": (140, b"\x02", None),
 }  # fmt: skip
 
 
@@ -228,13 +231,13 @@ def table_map(schema: TableSchema, number: int = 7) -> bytes:
     kinds = [TYPES[column.mysql_type] for column in schema.columns]
     count = len(kinds)
     metadata = b"".join(meta for _, meta, _ in kinds)
-    numeric = [column for column, kind in zip(schema.columns, kinds, strict=True) if kind[0] in (3, 8, 246)]
+    numeric = [column for column, kind in zip(schema.columns, kinds, strict=True) if kind[0] in (1, 3, 8, 246)]
     signs = bytearray((len(numeric) + 7) // 8)
     for i, column in enumerate(numeric):
         if "unsigned" in column.mysql_type:
             signs[i // 8] |= 0x80 >> i % 8
     names = b"".join(bytes([len(column.name)]) + column.name.encode() for column in schema.columns)
-    texts = [63 if kind[0] == 252 else 255 for kind in kinds if kind[0] in (15, 252)]
+    texts = [63 if kind[0] == 252 else 255 for kind in kinds if kind[0] in (15, 140, 252)]
     charsets = b"".join(packed(text) for text in texts)
     fields = [(1, bytes(signs)), (3, charsets), (4, names), (12, b"\xff" * ((count + 7) // 8))]
     body = number.to_bytes(6, "little") + b"\1\0" + b"\1d\0" + b"\1t\0" + packed(count)
@@ -433,6 +436,59 @@ def test_columns_grow_together_and_one_value_may_be_large(rows: ModuleType) -> N
     assert decoder.size == 0
 
 
+def test_tinyint_1_is_boolean_where_it_is_asked_for_and_never_in_the_key(rows: ModuleType) -> None:
+    """Every value but 0 is true; by SELECT and by the binlog."""
+    columns = (("id", "tinyint(1)"), ("b", "tinyint(1)"), ("n", "tinyint"))
+    schema = replace(schema_of(*columns), booleans=True)
+    values = [(1, 0, 0), (2, 1, 1), (3, -1, -1), (4, 127, 2), (5, None, None)]
+    expected = [{"id": a, "b": None if b is None else b != 0, "n": n} for a, b, n in values]
+    decoder = rows.ResultDecoder(schema)
+    texts = [[None if value is None else str(value).encode() for value in row] for row in values]
+    decoder.feed(packets([row_of(row) for row in texts]))
+    assert decoder.take().to_pylist() == expected
+    _, decoder = decoder_of(rows, schema)
+    assert decoder.rows(30, event(schema, [image(schema, list(row)) for row in values])) == 5
+    assert decoder.take().select(["id", "b", "n"]).to_pylist() == expected
+
+
+COMPRESSED = schema_of(("id", "int"), ("z", "text /*M!100301 COMPRESSED*/"))
+
+
+def compressed(value: bytes, length: int | None = None) -> bytes:
+    """A value as MariaDB stores it in a COMPRESSED column."""
+    deflate = zlib.compressobj(wbits=-15)
+    size = (len(value) if length is None else length).to_bytes(3, "big")
+    return b"\x8b" + size + deflate.compress(value) + deflate.flush()
+
+
+@pytest.mark.parametrize(
+    ("stored", "value"),
+    [
+        (b"", ""),
+        (b"\0as it is", "as it is"),
+        (compressed(b"x" * 70_000), "x" * 70_000),
+        (b"\x81\x05" + zlib.compress(b"with "), "with "),
+        (compressed(b"short", 6), None),
+        (compressed(b"long", 3), None),
+        (compressed(b"x" * 90)[:-1], None),
+        (b"\x8b\xff\xff\xff\0", None),
+        (b"\x8f" + b"\xff" * 7, None),
+        (b"\x91\x01x", None),
+        (b"\x81", None),
+    ],
+)
+def test_a_compressed_column_is_inflated_or_refused(rows: ModuleType, stored: bytes, value: str | None) -> None:
+    _, decoder = decoder_of(rows, COMPRESSED)
+    body = event(COMPRESSED, [image(COMPRESSED, [1, stored])])
+    if value is None:
+        with pytest.raises(ValueError, match="at column z"):
+            decoder.rows(30, body)
+        assert decoder.take() is None
+    else:
+        assert decoder.rows(30, body) == 1
+        assert decoder.take().column("z").to_pylist() == [value]
+
+
 def json_bytes(value: Any) -> tuple[int, bytes]:
     """MySQL's binary JSON (small format), type and content."""
     if value is None:
@@ -498,6 +554,7 @@ def test_deeper_than_mysql_allows_is_refused(rows: ModuleType) -> None:
 WIDE = schema_of(
     ("id", "int"), ("j", "json"), ("d", "decimal(10,2)"), ("at", "datetime(6)"), ("t", "time(6)"), ("b", "bit(13)"),
     ("u", "bigint unsigned"), ("name", "varchar(60)"), ("day", "date"), ("blob", "longblob"),
+    ("z", "text /*M!100301 COMPRESSED*/"),
 )  # fmt: skip
 
 
@@ -517,6 +574,7 @@ def test_whatever_the_bytes_are_both_ways_of_running_do_the_same(data: st.DataOb
         b"abc",
         b"\x21\xc8\x0f",
         b"zz",
+        compressed(b"deflated"),
     ]
     body = bytearray(event(WIDE, [image(WIDE, values)] * 2))
     for _ in range(data.draw(st.integers(0, 4))):

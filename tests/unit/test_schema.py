@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import SourceLost
-from common.schema import META_FIELDS, Column, TableSchema, arrow_type, parse_type, split_table_id
+from common.schema import FIELD_ID, META_FIELDS, Column, TableSchema, arrow_type, parse_type, split_table_id
 
 TYPES = {
     "tinyint(1)": pa.int32(),
@@ -237,3 +238,28 @@ def test_widening_may_not_smuggle_in_not_null_or_another_charset() -> None:
     )
     with pytest.raises(ValueError, match="character set"):
         text.widen_column("c", "varchar(9)", charset="utf8mb4")
+
+
+def test_tinyint_1_as_boolean_is_of_the_schema_and_changes_type_with_the_next_generation_only() -> None:
+    schema = TableSchema(
+        table_id="d.t",
+        columns=tuple(
+            Column(name=name, field_id=i, mysql_type=kind, nullable=True)
+            for i, (name, kind) in enumerate([("k", "tinyint(1)"), ("b", "tinyint(1)"), ("n", "tinyint")], 1)
+        ),
+        key=("k",),
+        last_field_id=3,
+        booleans=True,
+    )
+    assert schema.arrow.types == [pa.int32(), pa.bool_(), pa.int32()]
+    assert schema.arrow.field("b").metadata == {FIELD_ID: b"2"}
+    assert TableSchema.from_json(schema.to_json()) == schema
+    assert schema.hash != replace(schema, booleans=False).hash
+    added = schema.add_column("c", "tinyint(1)", nullable=True)
+    assert added.arrow.field("c").type == pa.bool_()
+    assert added.rename_column("c", "d").arrow.field("d").type == pa.bool_()
+    with pytest.raises(ValueError, match="one is boolean"):
+        schema.widen_column("b", "int")
+    with pytest.raises(ValueError, match="one is boolean"):
+        schema.widen_column("n", "tinyint(1)")
+    assert replace(schema, booleans=False).widen_column("b", "int").arrow.field("b").type == pa.int32()
