@@ -27,7 +27,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from common.errors import ConfigError
+from common.errors import ConfigError, redacted
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 START_WORDS = ("initial", "snapshot-only", "latest", "earliest")
@@ -353,6 +353,18 @@ class PipelineConfig(_Strict):
         except ValidationError as error:
             faults = (f"the store's definition: {_sentence(detail, detail['loc'])}" for detail in error.errors())
             raise ConfigError(*faults) from error
+
+
+_SECRET = re.compile(r"(?:secret|passw|token|credential|access-?key)(?!.*_(?:env|file)$)", re.IGNORECASE)
+
+
+def shown(name: str, value: Any) -> Any:
+    """A setting's value as it may be printed: no secret that a catalogue or Spark is given, no URL's password."""
+    if isinstance(value, Mapping):
+        return {key: shown(key, one) for key, one in value.items()}
+    if not isinstance(value, str):
+        return value
+    return "***" if _SECRET.search(name) else redacted(value) if "://" in value else value
 
 
 def select_tables(patterns: Iterable[str], tables: Iterable[str]) -> tuple[str, ...]:

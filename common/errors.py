@@ -15,6 +15,8 @@ to what, what to do.
 
 from __future__ import annotations
 
+import re
+
 
 class CutlineError(Exception):
     """Root of the tree; catch it only where an error is shown to a person."""
@@ -59,3 +61,8 @@ class Unavailable(CutlineError):
 
 class ServerIdTaken(Unavailable):
     """Another client reads the binlog with our server id, and the server ended our connection in favour of its own."""
+
+
+def redacted(url: str) -> str:
+    """A URL as messages may show it: without user, password and the values of its query."""
+    return re.sub(r"([?&][^=&]*)=[^&]*", r"\1=***", re.sub(r"(?<=://).*@", "***@", url))

@@ -44,7 +44,7 @@ from typing import Any, BinaryIO, Protocol, cast
 
 import fsspec
 
-from common.errors import ConfigError, ProtocolError, Unavailable
+from common.errors import ConfigError, ProtocolError, Unavailable, redacted
 
 FORMAT = 1
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
@@ -306,12 +306,12 @@ class Store:
                 filesystem, root = fsspec.core.url_to_fs(url)
             except (ImportError, ValueError) as error:
                 raise ConfigError(
-                    f"the store {url!r} can't be opened ({error}); install what fsspec asks for"
+                    f"the store {redacted(url)!r} can't be opened ({error}); install what fsspec asks for"
                 ) from error
             self._backend = _Objects(filesystem, protocol, root)
         else:
             raise ConfigError(
-                f"the store {url!r} is of a kind that Cutline can't trust with a journal; use file:// or s3://"
+                f"the store {redacted(url)!r} is of a kind that Cutline can't trust with a journal; use file:// or s3://"
             )
 
     def prepare(self) -> None:
@@ -323,11 +323,11 @@ class Store:
             self._backend.remove(probe)
         except Unavailable as error:
             raise ConfigError(
-                f"the store {self.url!r} can't be written ({error}); give Cutline a place that can"
+                f"the store {redacted(self.url)!r} can't be written ({error}); give Cutline a place that can"
             ) from error
         if not won or again:
             raise ConfigError(
-                f"the store {self.url!r} does not refuse a second write of one name; put the store elsewhere"
+                f"the store {redacted(self.url)!r} does not refuse a second write of one name; put the store elsewhere"
             )
 
     def pipelines(self) -> list[str]:

@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from common.errors import ConfigError, Unavailable
+from common.errors import ConfigError, Unavailable, redacted
 
 TIMEOUT_SECONDS = 5.0
 _READ_BYTES = 1 << 20
@@ -44,10 +44,12 @@ def connect(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Redis:
             protocol=2,
             max_connections=1 << 16,
         )
-    except ValueError as error:
+    except ValueError:
+        # what redis-py says of it may be a piece of the password
         raise ConfigError(
-            f"the Redis address {url!r} can't be read ({error}); write CUTLINE_REDIS_URL as redis://host:port/0"
-        ) from error
+            f"the Redis address {redacted(url)!r} can't be read; write CUTLINE_REDIS_URL as redis://host:port/0, with"
+            " %2F for a / in a password"
+        ) from None
 
 
 @asynccontextmanager

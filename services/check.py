@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from common import mysql
-from common.config import PipelineConfig
-from common.errors import ConfigError, Unavailable
+from common.config import PipelineConfig, shown
+from common.errors import ConfigError, Unavailable, redacted
 from common.store import Store
 from services import lake
 from services.reader.places import Places
@@ -32,7 +32,7 @@ def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> No
         faults += error.faults
     if known is not None and (differing := differences(known, config.definition())):
         faults.append(
-            f"the pipeline name {config.name!r} is in use in the store {store_url} with other content "
+            f"the pipeline name {config.name!r} is in use in the store {redacted(store_url)} with other content "
             f"({', '.join(differing)}); restore that, or give this pipeline another name"
         )
     try:
@@ -46,7 +46,7 @@ def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> No
             elif owner == config.name and known is None and not faults:
                 faults.append(
                     f"the warehouse {config.sink.warehouse} holds tables of a pipeline {owner!r} that the store "
-                    f"{store_url} does not know; use the store that belongs to it, or choose another warehouse"
+                    f"{redacted(store_url)} does not know; use the store that belongs to it, or another warehouse"
                 )
     except ConfigError as error:
         faults += error.faults if not config.sink.catalog else ()
@@ -84,7 +84,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = 
         if isinstance(left, dict) and isinstance(right, dict):
             found += differences(left, right, f"{prefix}{key}.")
         elif left != right:
-            found.append(f"{prefix}{key} is {left!r} there and {right!r} here")
+            found.append(f"{prefix}{key} is {shown(key, left)!r} there and {shown(key, right)!r} here")
     return found
 
 

@@ -338,6 +338,7 @@ class Run:
         self._config = config
         self._environment = environment
         self._workdir = workdir
+        self._temporary = workdir / "tmp"
         self._until = until
         self._view = view
         self._interrupts = 0
@@ -390,6 +391,8 @@ class Run:
             first = [_redis_child(self._workdir, port, password, environment.redis_memory_bytes)]
             redis_url = f"redis://:{password}@127.0.0.1:{port}/0"
         self._redis_url = redis_url
+        shutil.rmtree(self._temporary, ignore_errors=True)  # a killed run's: the lock of the work folder is ours
+        self._temporary.mkdir(mode=0o700)
         api_port = free_port(environment.api_port)
         self._api_url = f"http://{environment.api_host}:{api_port}"
         environ = os.environ | {
@@ -401,6 +404,7 @@ class Run:
             "CUTLINE_WRITERS": str(self._config.workers.writers),
             "PYTHONPATH": os.pathsep.join(filter(None, (_PROJECT, os.environ.get("PYTHONPATH")))),
             "PYTHONUNBUFFERED": "1",
+            "TMPDIR": str(self._temporary),
         }
         self._supervisor = Supervisor([*first, *_service_children(self._config, self._workdir)], environ)
         redis = wire.connect(redis_url)
@@ -423,6 +427,7 @@ class Run:
         finally:
             await self._supervisor.stop(hurry=lambda: self._interrupts > 1)
             (self._workdir / "run.json").unlink(missing_ok=True)
+            shutil.rmtree(self._temporary, ignore_errors=True)
             await redis.aclose()
 
     def _tables(self) -> Mapping[str, Any]:

@@ -141,6 +141,8 @@ def main() -> int:
     except CutlineError as error:
         print(f"cutline spark_writer: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+    finally:
+        session.stop()
     return 0
 
 

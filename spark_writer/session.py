@@ -9,24 +9,20 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from subprocess import TimeoutExpired
+from typing import Any, cast
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from common.config import PipelineConfig
 from common.errors import ConfigError, Unavailable
 
 CATALOG = "lake"
-_LOGGING = """
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} spark %p %c{1}: %m%n
-"""
+STOP_SECONDS = 10.0
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 _SETTINGS = {
     "spark.master": "local[*]",
     "spark.app.name": "cutline",
@@ -61,10 +57,9 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
         raise ConfigError(
             f"the folder {folder} has no jar of iceberg-spark-runtime; run `make setup`, or set CUTLINE_SPARK_JARS"
         )
-    logging = Path(tempfile.mkdtemp(prefix="cutline-spark-")) / "log4j2.properties"
-    logging.write_text(_LOGGING, encoding="utf-8")
     chosen = {**_SETTINGS, **(settings or {})}
-    java = f"-Dlog4j2.configurationFile={logging.as_uri()} {_JAVA_OPTIONS}"
+    # Java does not heed TMPDIR by itself.
+    java = f'-Dlog4j2.configurationFile={_LOGGING.as_uri()} "-Djava.io.tmpdir={tempfile.gettempdir()}" {_JAVA_OPTIONS}'
     chosen["spark.driver.extraJavaOptions"] = f"{java} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
     if chosen["spark.master"].startswith("local"):
         # On the class path as they are: `spark.jars` would copy 60 MB at each start.
@@ -82,6 +77,22 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
     except Exception as error:
         raise Unavailable(f"Spark did not start with master {chosen['spark.master']}: {first_line(error)}") from error
     return spark
+
+
+def stop() -> None:
+    """Stop the Spark of this process, if there is one, and wait for its JVM, which removes its temporary files then."""
+    context, gateway = SparkContext._active_spark_context, cast(Any, SparkContext._gateway)
+    SparkContext._gateway = SparkContext._jvm = None
+    if gateway is not None:
+        if context is not None:
+            with suppress(Exception):  # it may have ended before
+                context.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        try:
+            gateway.proc.wait(STOP_SECONDS)
+        except TimeoutExpired:
+            gateway.proc.kill()
 
 
 def for_pipeline(spark: SparkSession, sink: Mapping[str, Any]) -> SparkSession:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -58,10 +60,7 @@ def started(server: Server) -> Iterator[None]:
 
 
 def left_running(mark: str) -> list[psutil.Process]:
-    """The processes that carry this session's mark in their environment, orphans too, but this one and pyspark's JVM.
-
-    The JVM of a Spark session in the test process ends with the process, not before.
-    """
+    """The processes that carry this session's mark in their environment, orphans too, but this one."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -70,19 +69,32 @@ def left_running(mark: str) -> list[psutil.Process]:
             if process.environ().get(SESSION_MARK) != mark:
                 continue
             line = " ".join(process.cmdline())
-            own = process.ppid() == os.getpid()
-            if own and ("org.apache.spark" in line or "multiprocessing.resource_tracker" in line):
+            if process.ppid() == os.getpid() and "multiprocessing.resource_tracker" in line:
                 continue
             found.append(process)
     return found
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_left_running() -> Iterator[None]:
+def nothing_left_in_a_temporary_folder() -> Iterator[None]:
+    """Whatever the tests and their processes make in the temporary folder, they remove; pytest keeps its own apart."""
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(prefix="cutline-tests-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+        left = sorted(os.listdir(folder))
+        assert not left, f"the tests left in the temporary folder (now removed): {', '.join(left)}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_running(nothing_left_in_a_temporary_folder: None) -> Iterator[None]:
     """After all other fixtures are down, no process that the session started may live on; those that do are killed."""
     mark = uuid.uuid4().hex
     os.environ[SESSION_MARK] = mark
     yield
+    if "spark_writer.session" in sys.modules:
+        sys.modules["spark_writer.session"].stop()
     deadline = time.monotonic() + LEAVE_SECONDS
     while (left := left_running(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -17,6 +17,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 
 from common import metrics
+from common.config import shown
 from common.errors import ConfigError, CutlineError, Unavailable
 from common.registry import GaveUp, Registry
 from common.store import PipelineStore, Store
@@ -252,7 +253,7 @@ async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
     checkpoint = leader.get("checkpoint") or {}
     return PipelineView(
         name=found.name,
-        definition=definition or {},
+        definition=shown("", definition or {}),
         epoch=leader.get("epoch"),
         leader=leader.get("leader"),
         tables={phase: phases.count(phase) for phase in sorted(set(phases))},

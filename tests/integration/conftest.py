@@ -14,13 +14,11 @@ from tests.servers import Redis
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """The one Spark of all tests; started when the first asks for it."""
+def spark() -> Any:
+    """The one Spark of all tests; started when the first asks for it, stopped by `nothing_left_running`."""
     from spark_writer import session
 
-    started = session.start({"spark.driver.memory": "1g"})
-    yield started
-    started.stop()
+    return session.start({"spark.driver.memory": "1g"})
 
 
 @pytest.fixture(scope="module")

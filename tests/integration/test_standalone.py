@@ -131,6 +131,7 @@ class Running:
         code = self.process.wait(seconds)
         assert not [pid for pid in pids.values() if psutil.pid_exists(pid)]
         assert not (self.workdir / "run.json").exists()
+        assert not (self.workdir / "tmp").exists()
         return code, self.told().splitlines()[-1]
 
 
@@ -271,8 +272,10 @@ def test_a_run_that_is_killed_leaves_nothing_running_and_the_next_one_works(star
     while any(psutil.pid_exists(pid) for pid in pids.values()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    (one.workdir / "tmp" / "left").touch()
     one = start({"tables": {"t.a": LIVE}})
     one.says("t.a: live")
+    assert not (one.workdir / "tmp" / "left").exists()
     one.interrupt()
     assert one.ends()[0] == 0
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from common import config
-from common.config import Environment, PipelineConfig, Point, TableOptions, load, parse, select_tables, settings
+from common.config import Environment, PipelineConfig, Point, TableOptions, load, parse, select_tables, settings, shown
 from common.errors import ConfigError
 
 GOOD = """\
@@ -260,3 +260,18 @@ table_options:
 def test_wrong_table_options_are_refused_with_a_remedy(options: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(f"{SMALL}table_options: {options}\n")
+
+
+def test_what_is_printed_of_a_definition_has_no_secret() -> None:
+    definition = {
+        "source": {"host": "db", "password_env": "SHOP_PASSWORD"},
+        "sink": {
+            "catalog": {"uri": "jdbc:postgresql://me:hush@db/lake?password=hush", "jdbc.password": "hush"},
+            "spark": {"spark.hadoop.fs.s3a.secret.key": "hush", "spark.master": "local[2]"},
+        },
+    }
+    told = shown("", definition)
+    assert "hush" not in str(told)
+    assert told["source"] == definition["source"]
+    assert told["sink"]["catalog"]["uri"] == "jdbc:postgresql://***@db/lake?password=***"
+    assert told["sink"]["spark"]["spark.master"] == "local[2]"

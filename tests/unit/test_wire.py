@@ -1,4 +1,5 @@
-"""A cancel that redis-py swallows while it sends (`asyncio.wait_for` before Python 3.12) still ends the task."""
+"""A cancel that redis-py swallows while it sends (`asyncio.wait_for` before Python 3.12) still ends the task; a Redis
+address that can't be read is told without its password."""
 
 import asyncio
 from types import SimpleNamespace
@@ -6,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from common.wire import Wire, answered
+from common.errors import ConfigError
+from common.wire import Wire, answered, connect
 
 
 class SwallowingConnection:
@@ -81,3 +83,15 @@ async def test_an_exchange_that_nobody_cancelled_answers() -> None:
     pool.connection.send_packed_command = sent  # type: ignore[method-assign]
     wire = Wire(SimpleNamespace(connection_pool=pool))  # type: ignore[arg-type]
     assert await wire.exchange([(b"PING",), (b"PING",)]) == [b"OK", b"OK"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://me:hush@host:port/0", "redis://:hu/sh@host:6379/0", "foo://me:hush@host/0", "redis://h:x/0?password=hush"],
+)
+def test_an_address_that_cant_be_read_is_told_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="can't be read") as caught:
+        connect(url)
+    assert "hu" not in str(caught.value)
+    assert "://" in str(caught.value)
+    assert caught.value.__cause__ is None
