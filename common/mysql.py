@@ -934,14 +934,19 @@ def _settings(conn: Connection, of: Server) -> list[str]:
         # gtid_executed may then name a commit before one that it builds on, which no low watermark survives
         faults.append("binlog_order_commits is OFF, not ON; SET GLOBAL binlog_order_commits = 'ON'")
     logged = found.get("log_replica_updates", found.get("log_slave_updates", "ON"))
-    if logged == "OFF":
-        status = dict(_rows(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slave_running', 'Slaves_running')"))
-        if any(value not in ("OFF", "0") for value in status.values()):
-            name = "log_replica_updates" if "log_replica_updates" in found else "log_slave_updates"
-            faults.append(
-                f"The server is a replica and {name} is off, so its binlog lacks its source's changes; turn it on"
-            )
+    if logged == "OFF" and _replicates(conn, of):
+        name = "log_replica_updates" if "log_replica_updates" in found else "log_slave_updates"
+        faults.append(
+            f"The server is a replica and {name} is off, so its binlog lacks its source's changes; turn it on"
+        )
     return faults
+
+
+def _replicates(conn: Connection, of: Server) -> bool:
+    if of.mysql:  # which has no such status variable since 8.0
+        return bool(_rows(conn, "SHOW REPLICA STATUS"))
+    status = _rows(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slave_running', 'Slaves_running')")
+    return any(value not in ("OFF", "0") for _, value in status)
 
 
 def _replication_grants(conn: Connection, of: Server, account: str) -> list[str]:

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
+import pytest
 
 from common import mysql
 from common.config import PipelineConfig
 from common.messages import Limits
+from common.positions import High, Low
 from services import standalone
-from services.reader.binlog import BinlogCursor
+from services.reader.binlog import BinlogCursor, Route
 from tests.integration.mesh import Hammer, Mesh, Pipeline, content, cuts, differences, waited
-from tests.servers import Database, MariaDB
+from tests.servers import Database, MariaDB, MySQL
 
 Fresh = Callable[[Database], str]
 
@@ -197,3 +199,59 @@ def test_tables_are_chunked_by_a_column_or_known_by_an_identity_that_table_optio
     assert "several rows of the same a, b" in causes["twice"]
     assert "several rows of the same a, b" in causes["rarely"]
     assert "no index that begins with a," in causes["slow"]
+
+
+@pytest.mark.parametrize("make", [MariaDB, pytest.param(MySQL, marks=pytest.mark.full)])
+def test_a_replica_is_read_if_it_logs_what_it_replicates_and_refused_by_name_if_not(make: type[Database]) -> None:
+    """1. A replica of a server logs its updates: it has no fault, and its binlog gives a change made at its source.
+    2. It stops logging them, and is refused, with the name of the setting.
+    """
+    of_replicas = "log_slave_updates" if make is MariaDB else "log_replica_updates"
+    with make() as first, make(**{of_replicas: True}) as replica:
+        follow(replica, first)
+        first.execute("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v INT)")
+        count = "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'shop'"
+        waited(lambda: replica.scalar(count) == 1, "the table at the replica", 30)
+        at = mysql.Source(host=replica.host, port=replica.port, user=replica.user, password=replica.password)
+        with closing(mysql.connect(at)) as conn:
+            of = mysql.server(conn)
+            assert mysql.faults(conn, tables=["shop.t"]) == []
+            start = mysql.current_position(conn, of)
+            low = Low(server=start.server, file=start.file, offset=start.offset, gtids=start.gtids)
+            high = High(server=start.server, file=start.file, offset=start.offset)
+            route = Route(
+                table_id="shop.t", generation=1, schema=mysql.table_schema(conn, "shop.t"), low=low, high=high,
+                chunks=None,
+            )  # fmt: skip
+        first.execute("INSERT INTO shop.t VALUES (7, 8)")
+        found: list[Any] = []
+        with closing(BinlogCursor(lambda: mysql.connect(at), server_id=4711)) as cursor:
+
+            def arrived() -> bool:
+                nonlocal start
+                got = cursor.read(start, {"shop.t": route}, until=None, max_rows=9, max_bytes=9 << 20, wait_seconds=0.5)
+                start = got.position
+                found.extend(row for batch in got.batches for row in batch.batch.to_pylist())
+                return bool(found)
+
+            waited(arrived, "the change that came by the replica", 30)
+        assert [(row["id"], row["v"], row["_op"]) for row in found] == [(7, 8, "+I")]
+        replica.options[of_replicas] = False
+        replica.restart()
+        waited(lambda: replica.execute(STATUS[replica.flavour])[0], "the replica to follow again", 30)
+        with closing(mysql.connect(at)) as conn:
+            (fault,) = mysql.faults(conn, tables=["shop.t"])
+        assert f"{of_replicas} is off" in fault
+
+
+STATUS = {"mariadb": "SHOW ALL SLAVES STATUS", "mysql": "SHOW REPLICA STATUS"}
+
+
+def follow(replica: Database, source: Database) -> None:
+    """Make `replica` replicate `source`."""
+    if replica.flavour == "mariadb":
+        of = f"MASTER_HOST='{source.host}', MASTER_PORT={source.port}, MASTER_USER='root', MASTER_USE_GTID=slave_pos"
+        replica.execute("SET GLOBAL gtid_slave_pos = ''", f"CHANGE MASTER TO {of}", "START SLAVE")
+    else:
+        of = f"SOURCE_HOST='{source.host}', SOURCE_PORT={source.port}, SOURCE_USER='root', SOURCE_AUTO_POSITION=1"
+        replica.execute(f"CHANGE REPLICATION SOURCE TO {of}, GET_SOURCE_PUBLIC_KEY=1", "START REPLICA")
