@@ -87,7 +87,12 @@ async def test_an_exchange_that_nobody_cancelled_answers() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["redis://me:hush@host:port/0", "redis://:hu/sh@host:6379/0", "foo://me:hush@host/0", "redis://h:x/0?password=hush"],
+    [
+        "redis://me:hush@host:port/0",
+        "redis://:hu/sh@host:6379/0",
+        "foo://me:hush@host/0",
+        "redis://h:x/0?password=hush",
+    ],
 )
 def test_an_address_that_cant_be_read_is_told_without_its_password(url: str) -> None:
     with pytest.raises(ConfigError, match="can't be read") as caught:
