@@ -292,6 +292,15 @@ def previous_gtids(conn: Connection, file: str) -> str:
     return next((str(GtidSet.parse(event[5])) for event in events if event[2] == "Previous_gtids"), "")
 
 
+def event_at(conn: Connection, at: FilePosition) -> str | None:
+    """The type of the event that begins at a place of the binlog; None if none begins there."""
+    try:
+        events = _rows(conn, "SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", (at.file, at.offset))
+    except ProtocolError:  # the server's word for "no event begins there"
+        return None
+    return next((event[2] for event in events if int(event[1]) == at.offset), None)
+
+
 def clock(conn: Connection) -> int:
     """The server's time now, in microseconds since 1970."""
     seconds, _, fraction = str(_rows(conn, "SELECT UNIX_TIMESTAMP(NOW(6))")[0][0]).partition(".")

@@ -539,6 +539,9 @@ class Reader:
             return [self._report(table.table_id, table.generation, "restart", error.cause)]
         table.live = True
         table.splits = ()  # every chunk's high is behind main for good
+        # and so is its low, which on another server might not compare (MariaDB's have no GTIDs): what main has tells
+        at = position
+        table.low = Low(server=at.server, file=at.file, offset=at.offset, gtids=at.gtids)
         return [self._report(table.table_id, table.generation, "live")]
 
     def _meet(self) -> list[Effect]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from common import mysql
@@ -33,6 +34,8 @@ from services.reader.binlog import BinlogCursor, greet, request_dump
 _FORMAT = 15
 _SECOND = 1_000_000
 _WAIT_SECONDS = 5.0
+_BETWEEN = frozenset(("Binlog_checkpoint", "Rotate", "Stop"))
+"""Events between two transactions: what lies before them is the same place as what lies after them."""
 
 
 class Places:
@@ -62,11 +65,13 @@ class Places:
             place = self._find(conn, of, stop)
             if place is None:
                 raise SourceLost(f"{stop} is yet to come at the source; name a place or time that it has passed")
-            if start.file is not None and place.file_position != FilePosition(start.file, start.position or 0):
+            if start.file is None or place.file_position == (asked := FilePosition(stop.file, stop.offset)):
+                return place
+            if mysql.event_at(conn, asked) not in _BETWEEN:
                 raise SourceLost(
                     f"{stop} is no place between two transactions, as {place.file_position} would be; name that one"
                 )
-            return place
+            return replace(place, file=asked.file, offset=asked.offset)
 
     def stop(self, stop: Stop) -> Position | None:
         """The place of the stop, None if the source has not passed it yet. SourceLost if it can't be found any more."""

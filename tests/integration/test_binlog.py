@@ -437,6 +437,26 @@ def test_with_and_without_checksums_it_is_the_same(source: Database, database: s
         assert cut.drain(end, max_rows=3) == rows
 
 
+def test_checksums_that_are_changed_and_files_that_end_while_it_reads_are_followed(
+    source: Database, database: str
+) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    try:
+        with stream(source, [table]) as it:
+            for number, checksum in enumerate(("NONE", "CRC32", "NONE", "CRC32")):
+                source.execute(f"INSERT INTO {table} VALUES ({2 * number})")
+                it.drain()
+                source.execute(
+                    f"SET GLOBAL binlog_checksum = {checksum}", "FLUSH BINARY LOGS",
+                    f"INSERT INTO {table} VALUES ({2 * number + 1})",
+                )  # fmt: skip
+            rows = it.drain()
+    finally:
+        source.execute("SET GLOBAL binlog_checksum = CRC32")
+    assert plain(rows, "id") == [("+I", number) for number in range(8)]
+
+
 def test_compressed_transactions_of_mysql_are_read_at_every_cut(mysql: MySQL, fresh_database: Any) -> None:
     database = fresh_database(mysql)
     tables = busy(mysql, database)
@@ -456,7 +476,7 @@ def test_compressed_transactions_of_mysql_are_read_at_every_cut(mysql: MySQL, fr
     with stream(mysql, tables, begin) as cut:
         high = High(server=end.server, file=end.file, offset=end.offset)
         while not high.reached_by(cut.position):
-            cut.read(until=high, max_rows=5)
+            cut.read(until=high, max_rows=1)
             cut.cursor.close()
     assert cut.rows == rows
 
@@ -503,7 +523,7 @@ def test_compressed_events_of_mariadb_are_read_at_every_cut(mariadb: MariaDB, fr
         cut.routes = before
         high = High(server=end.server, file=end.file, offset=end.offset)
         while not high.reached_by(cut.position):
-            cut.read(until=high, max_rows=5)
+            cut.read(until=high, max_rows=1)
             cut.cursor.close()
     assert cut.rows == rows
 
@@ -661,6 +681,35 @@ def test_a_row_image_with_columns_missing_quarantines(source: Database, database
     (fault,) = it.faults
     assert not fault.restart
     assert "binlog_row_image" in fault.cause
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("binlog_format = STATEMENT", "binlog_format"),
+        ("binlog_row_image = MINIMAL", "binlog_row_image"),
+        ("binlog_row_image = NOBLOB", "binlog_row_image"),
+    ],
+)
+def test_what_only_a_session_sets_is_refused_by_name_and_the_other_tables_go_on(
+    source: Database, fresh_database: Any, setting: str, words: str
+) -> None:
+    database, other = fresh_database(source), fresh_database(source)
+    table = f"{database}.a"
+    source.execute(
+        f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT, b LONGTEXT)", f"INSERT INTO {table} VALUES (1, 1, 'b')",
+        f"CREATE TABLE {other}.a (id INT PRIMARY KEY)",
+    )  # fmt: skip
+    with stream(source, [table, f"{other}.a"]) as it:
+        at = here(source)
+        source.execute(f"SET SESSION {setting}", f"UPDATE {table} SET v = 2")
+        source.execute(f"UPDATE {table} SET v = 3", f"INSERT INTO {other}.a VALUES (1)")
+        assert plain(it.drain(), "id") == [("+I", 1)]
+        assert it.rows[0]["_table"] == f"{other}.a"
+    (fault,) = it.faults
+    assert (fault.table_id, fault.restart) == (table, False)
+    assert words in fault.cause
+    assert f"{at.file}:" in fault.cause
 
 
 def test_events_without_column_names_quarantine(source: Database, database: str) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table import StaticTable
 
 from common import mysql as seam
+from common.config import load
 from common.positions import FilePosition
-from tests.integration.mesh import Mesh, Pipeline, content, cuts, differences, flushed, judge, waited
+from services import lake
+from tests.integration.mesh import ROOT, Mesh, Pipeline, content, cuts, differences, flushed, judge, waited
 from tests.integration.test_binlog import connected, here, prepare
 from tests.integration.test_pipeline import Bank
-from tests.servers import Database, MariaDB, MySQL
+from tests.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
 
 Fresh = Callable[[Database], str]
 
@@ -114,6 +120,37 @@ def test_a_table_whose_snapshot_ends_after_the_stop_is_told_and_the_pipeline_end
     of = entry["tables"][table]
     assert (of["phase"], of["show"]) == ("quarantined", False)
     assert f"{table} can't be shown at the stop" in of["cause"]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_the_command_ends_by_itself_and_the_lake_shows_the_source_at_the_stop(
+    source: Database, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. A table has rows; the start; changes; the stop; later ones. 2. `cutline run` ends with 0; the lake shows what
+    was changed between start and stop. 3. The same command ends with 0 again, and nothing is different."""
+    table = f"{fresh_database(source)}.a"
+    source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)", f"INSERT INTO {table} VALUES (1, 0), (2, 0)")
+    start = here(source)
+    source.execute(f"UPDATE {table} SET v = 1 WHERE id = 2", f"INSERT INTO {table} VALUES (3, 1), (4, 1)")
+    source.execute("FLUSH BINARY LOGS", f"DELETE FROM {table} WHERE id = 4")
+    stop = here(source)
+    source.execute(f"UPDATE {table} SET v = 9", f"INSERT INTO {table} VALUES (5, 9)", "FLUSH BINARY LOGS")
+    file = tmp_path / "shop.yaml"
+    file.write_text(
+        f"name: shop\nsource: {{host: {source.host}, port: {source.port}, user: {CDC_USER}, password_env: SHOP}}\n"
+        f"tables: [{table}]\nsink: {{warehouse: lake}}\nworkers: {{readers: 1, writers: 1}}\n"
+        f'start: {{file: {start.file}, position: {start.offset}}}\nstop: {{gtid: "{stop.gtids}"}}\n'
+    )
+    command = [sys.executable, "-m", "services.cli", "run", str(file)]
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("CUTLINE_REDIS")}
+    environ |= {"SHOP": CDC_PASSWORD, "PYTHONPATH": str(ROOT)}
+    for _ in range(2):
+        run = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, cwd=tmp_path)
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert "the stop is reached: checkpoint" in run.stdout + run.stderr
+        rows = StaticTable.from_metadata(lake.where(load(file), table)).scan().to_arrow().to_pylist()
+        assert sorted((row["id"], row["v"]) for row in rows) == [(2, 1), (3, 1)]
 
 
 # --- starts -----------------------------------------------------------------------------------------------------------
@@ -270,7 +307,7 @@ def replica_of(primary: Database) -> Iterator[Database]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", [MySQL])
+@pytest.mark.parametrize("kind", [MySQL, MariaDB])
 def test_a_fail_over_to_a_replica_loses_and_doubles_nothing(kind: type[Database], tmp_path: Path) -> None:
     """1. A replica follows; one pipeline reads the primary, one the replica. 2. Amounts move. 3. The replica has all,
     the pipeline's address leads to it, it is written to instead. 4. Both pipelines show what it holds."""
@@ -302,7 +339,7 @@ def test_a_fail_over_to_a_replica_loses_and_doubles_nothing(kind: type[Database]
             for pipeline in (first, second):
                 pipeline.server = replica
                 end = pipeline.catches_up(*bank.names)
-                assert {of["generation"] for of in end["tables"].values()} == {1}
+                assert {of["generation"] for of in end["tables"].values()} == {1}, pipeline.told()
                 for name in bank.names:
                     assert differences(shown(pipeline, name), content(replica, name, ["id"])) == []
 
