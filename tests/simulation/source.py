@@ -135,6 +135,7 @@ class Source:
         self.visible = {table: dict(found) for table, found in state.items()}
         self.place = (self._file(), 4)
         self.boundary[self.place] = 0
+        self.purged = 0  # how many of `log` are gone from the binlog; their effects stay
 
     # --- names, places ---
 
@@ -411,6 +412,12 @@ class Source:
         self._append(Txn("rotate", None, visible=True, executed=True), now)
         self.count["binlog rotation"] += 1
 
+    def purge(self) -> None:
+        """PURGE BINARY LOGS, up to the file in use or before."""
+        if rotations := [at for at, txn in enumerate(self.log) if txn.kind == "rotate"]:
+            self.purged = max(self.purged, self.rng.choice((rotations[-1], self.rng.choice(rotations))) + 1)
+            self.count["binlogs purged"] += 1
+
     def restart(self, now: float) -> None:
         """The server restarts: a new file, every connection breaks; prepared XA transactions stay."""
         self.rotate(now)
@@ -445,7 +452,7 @@ class Source:
                 self.execute(txn)
         self.servers += 1
         self.number = self.rng.choice((1, 997, 4))
-        self.log, self.boundary = [], {}
+        self.log, self.boundary, self.purged = [], {}, 0
         self.place = (self._file(), 4)
         self.boundary[self.place] = 0
         for i, txn in enumerate(kept):
@@ -604,6 +611,9 @@ class Source:
                 raise SourceLost("the server lacks transactions that were taken from it")
         elif isinstance(taken, MariaGtid) and any(taken.contains(gtid) for gtid in self.lost_gtids):
             raise SourceLost("the server lacks transactions that were taken from it")
+        if self._find(after)[0] < self.purged:
+            self.count["cursor came too late: its binlog is purged"] += 1
+            raise SourceLost(f"the binlog after {after} is purged")
         return True
 
     def read(self, order: ReadChanges, xa: dict[int, tuple[Change, ...]], *, exact: bool, max_rows: int) -> ChangesRead:

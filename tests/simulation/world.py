@@ -350,6 +350,9 @@ class World:
         self.at(0.0, self.watch_flushed)
         for _ in range(shape.faults):
             self.at(rng.uniform(0.5, shape.chaos), self.trouble)
+        if self.seed % 20 == 7:  # few worlds, since most pipelines end by it
+            for _ in range(2):
+                self.at(rng.uniform(0.5, shape.chaos), self.purge)
         for _ in range(2):
             self.at(rng.uniform(1.0, shape.chaos + 3), self.feed_any)
         if rng.random() < 0.5:
@@ -1022,7 +1025,7 @@ class World:
                 dump.connection = self.source.connection
             event = self.source.read(order, dump.prepared, exact=self.shape.exact, max_rows=max_rows)
         except SourceLost as error:
-            self.halts_expected |= self.source.servers > 1
+            self.halts_expected |= self.source.servers > 1 or self.source.purged > 0
             self.count["source refused: its history parted or its identity changed"] += 1
             self.fail(service, error.cause, halts=True)
             return None
@@ -1367,6 +1370,13 @@ class World:
     def fault_restart_source(self) -> None:
         self.tell_story("the source restarts")
         self.source.restart(self.now)
+
+    def purge(self) -> None:
+        """Binlogs go, and perhaps a reader with them, whose successor begins at the last checkpoint."""
+        self.tell_story("binlogs are purged")
+        self.source.purge()
+        if self.rng.random() < 0.5:
+            self.fault_crash_reader()
 
     def fault_fail_over(self) -> None:
         if self.shape.flavour == PLAIN and self.rng.random() < 0.6:
