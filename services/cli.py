@@ -134,7 +134,8 @@ def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int 
     )
     limits = Limits(rows_per_second=rows_per_second, bytes_per_second=bytes_per_second)
     asyncio.run(standalone.throttle(url, config.name, limits))
-    click.echo(f"pipeline {config.name} reads chunks at {limits}")
+    told = [f"{of:,} {what} a second" for of, what in ((rows_per_second, "rows"), (bytes_per_second, "bytes")) if of]
+    click.echo(f"pipeline {config.name} reads chunks at {' and '.join(told) or 'any speed'}")
 
 
 @main.command()

@@ -1162,9 +1162,7 @@ class _Scan:
         cursor = self._cursor
         connection = cursor._connection = cursor._connect()
         server = cursor._server = mysql.server(connection)
-        frames = cursor._frames = Frames(
-            Place(), mariadb=not server.mysql, judge=lambda _: False, taken=lambda *_: 0
-        )
+        frames = cursor._frames = Frames(Place(), mariadb=not server.mysql, judge=lambda _: False, taken=lambda *_: 0)
         frames.file, frames.pos = self._at.file, self._at.offset
         offset = self._at.offset
         if offset >= 1 << 32:
