@@ -10,11 +10,11 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-COMPILED = ("services/reader/rows.py", "services/reader/binlog_events.py")
+COMPILED = ("services/reader/rows.py", "services/reader/binlog_events.py")  # the second takes the first by C
 
 
 class SpokenBuild(build_ext):
-    """An extension that can't be built is named, with what follows from it, and left out."""
+    """An extension that can't be built is named, with what follows from it, and left out with those behind it."""
 
     def build_extensions(self) -> None:
         """Build each extension; a failure is no error, because the interpreted file serves too."""
@@ -25,6 +25,7 @@ class SpokenBuild(build_ext):
                 built.append(extension)
             except Exception as error:
                 print(f"cutline: {extension.name} is not compiled, but interpreted: {error}", file=sys.stderr)
+                break
         self.extensions = built  # what is left out here is not copied into the source folder
 
 

@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Refuse to test a compiled module that is older than its source: it would be imported in the source's place."""
     for compiled in (ROOT / "services" / "reader").glob("*.so"):
         source = compiled.with_name(f"{compiled.name.partition('.')[0]}.py")
-        sources = [path for path in (source, source.with_suffix(".pxd")) if path.exists()]
+        sources = [source, *source.parent.glob("*.pxd")]
         if any(path.stat().st_mtime > compiled.stat().st_mtime for path in sources):
             pytest.exit(f"{compiled.name} is older than {source.name}: run `make setup`", returncode=2)
 

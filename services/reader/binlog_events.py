@@ -43,7 +43,13 @@ from typing import Any
 import cython
 import pyarrow as pa
 
-from services.reader.rows import PartialImage, Place
+from services.reader.rows import PartialImage
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcmp
+    from cython.cimports.services.reader.rows import Place, decode
+else:
+    from services.reader.rows import Place
 
 GO, NEED, EVENT, FULL, ENDED, FAULT, SAID, FULL_TAKEN, STOPPED = range(9)
 INSIDE_BITS = 28
@@ -58,6 +64,8 @@ _SAID = cython.declare(cython.int, 6)
 _FULL_TAKEN = cython.declare(cython.int, 7)
 _STOPPED = cython.declare(cython.int, 8)
 _INSIDE = cython.declare(cython.int, 28)
+_LOW_32 = cython.declare(cython.longlong, 0xFFFFFFFF)  # (a literal of over 31 bits would be a Python number in C)
+_HALF = cython.declare(cython.longlong, 0x80000000)
 COMPILED: bool = cython.compiled
 """Whether this module runs as C."""
 
@@ -161,6 +169,18 @@ def _bytes(p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> 
         return bytes(p[at:end])
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _same(p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, known: bytes) -> cython.bint:
+    """Whether p[at:end] are these bytes."""
+    if cython.compiled:
+        k: cython.p_uchar = known
+        return end - at == len(known) and memcmp(p + at, k, end - at) == 0
+    else:
+        return p[at:end] == known
+
+
 @cython.cclass
 class Plan:
     """What to do with the row events of one TABLE_MAP.
@@ -211,15 +231,15 @@ class Frames:
     _judge: Any
     _taken: Any
     _prefix_bytes: bytes
+    _gtid_head: str  # what stands before the GTID's number
     _last_id: cython.longlong
     _last_plan: Plan
-    _seq: cython.longlong  # `place.seq` after the last row event
     _told: cython.bint  # whether `place` knows the transaction at hand
     _row_before: cython.longlong  # rows of the transaction before the event at hand
     _checked: cython.bint  # the event at hand has had its checksum verified
     _size: cython.longlong  # of the event at hand
 
-    place = cython.declare(object, visibility="public")
+    place = cython.declare(Place, visibility="public")
     plans = cython.declare(dict, visibility="public")
     checksum = cython.declare(cython.bint, visibility="public")
     file = cython.declare(str, visibility="public")
@@ -240,7 +260,7 @@ class Frames:
     timestamp = cython.declare(cython.longlong, visibility="public")
     gtid_prefix = cython.declare(str, visibility="public")
     gtid_number = cython.declare(cython.longlong, visibility="public")
-    run_prefix = cython.declare(object, visibility="public")
+    run_prefix = cython.declare(str, visibility="public")
     run_first = cython.declare(cython.longlong, visibility="public")
     run_last = cython.declare(cython.longlong, visibility="public")
     runs = cython.declare(list, visibility="public")
@@ -285,8 +305,8 @@ class Frames:
         self._inner, self._inner_head, self._inner_tail, self._stream = bytearray(), 0, 0, None
         self._payload_end = 0
         self._closing = self._checked = False
-        self._prefix_bytes = b""
-        self._row_before = self._seq = 0
+        self._prefix_bytes, self._gtid_head = b"", ""
+        self._row_before = 0
         self._last_id, self._last_plan = -1, Plan("", b"")
         self.plans = {}
         self.checksum = False
@@ -349,7 +369,7 @@ class Frames:
         self.max_rows = max_rows * 8 if at_boundary else max_rows
         self.max_bytes = max_bytes * 8 if at_boundary else max_bytes
         self.bytes_taken = 0
-        self.place.seq = self._seq = 0
+        self.place.seq = 0
         self.stop_soon = False
 
     def forget_tables(self) -> None:
@@ -527,11 +547,11 @@ class Frames:
     @cython.exceptval(check=False)
     def _advance(self, log_pos: cython.uint, flags: cython.int, size: cython.Py_ssize_t) -> cython.void:
         """Move `pos` to the event's end. Its 32 bits are carried on beyond 4 GiB; artificial events stand nowhere."""
-        delta: cython.uint
+        delta: cython.longlong
         self.event_start = self.pos
         if log_pos != 0 and not flags & 0x20:
-            delta = (log_pos - cython.cast(cython.uint, self.pos & 0xFFFFFFFF)) & 0xFFFFFFFF
-            if delta < 0x80000000:
+            delta = (log_pos - self.pos) & _LOW_32
+            if delta < _HALF:
                 self.pos += delta
                 if delta > size:
                     self.event_start = self.pos - size
@@ -594,7 +614,7 @@ class Frames:
             if plan.decoder is None:
                 self.ordinal += 1
                 return _GO
-            return self._rows(plan, kind, _bytes(p, body, end))
+            return self._rows(plan, kind, p, body, end)
         if kind == 19:
             if end - body < 8:
                 raise ValueError(f"a table map of {size} bytes came")
@@ -602,11 +622,15 @@ class Frames:
                 return _GO
             if not self.hold:
                 table = _u48(p, body)
-                found = self.plans.get(table)
-                if found is not None:
-                    plan = found
-                    if plan.body == _bytes(p, body, end):
+                if table == self._last_id:
+                    if _same(p, body, end, self._last_plan.body):
                         return _GO
+                else:
+                    found = self.plans.get(table)
+                    if found is not None:
+                        plan = found
+                        if _same(p, body, end, plan.body):
+                            return _GO
             return self._hand_over(p, at, body, end, kind, inner)
         if kind == 16:
             if not self.tx_open:
@@ -693,11 +717,11 @@ class Frames:
                 return _STOPPED
             self.start_anonymous(self.event_start, ts)
             return _GO
-        sid = _bytes(p, body + 1, body + 17)
-        if sid != self._prefix_bytes:
-            self._prefix_bytes = sid
-            h = sid.hex()
+        if not _same(p, body + 1, body + 17, self._prefix_bytes):
+            self._prefix_bytes = _bytes(p, body + 1, body + 17)
+            h = self._prefix_bytes.hex()
             self.gtid_prefix = f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+            self._gtid_head = f"{self.gtid_prefix}:"
         number = _u64(p, body + 17)
         return self._begin_gtid(number, ts)
 
@@ -729,7 +753,7 @@ class Frames:
     def tagged(self, prefix: str, number: int, ts: int) -> int:
         """A transaction begins whose GTID is `prefix:number`, where the prefix has a tag: GO or STOPPED."""
         self._prefix_bytes = b""
-        self.gtid_prefix = prefix
+        self.gtid_prefix, self._gtid_head = prefix, f"{prefix}:"
         return self._begin_gtid(number, ts)
 
     @cython.cfunc
@@ -762,11 +786,19 @@ class Frames:
             return f"{domain}-{server}-{number}"
         return f"{self.gtid_prefix}:{self.gtid_number}" if self.gtid_prefix else None
 
+    @cython.ccall
     def tell_place(self) -> None:
         """Let `place` know the transaction at hand, which it does not before its first row."""
-        if not self._told:
-            self._told = True
-            self.place.transaction(self.tx_gtid, self.tx_ts)
+        if self._told:
+            return
+        self._told = True
+        if self.domain_at_hand is not None:
+            domain, server, number = self.domain_at_hand
+            self.place.transaction(f"{domain}-{server}-", self.tx_ts, number)
+        elif self.gtid_prefix != "":
+            self.place.transaction(self._gtid_head, self.tx_ts, self.gtid_number)
+        else:
+            self.place.transaction(None, self.tx_ts)
 
     def start_anonymous(self, start: int, ts: int) -> None:
         """A transaction without a GTID begins at `start`."""
@@ -807,7 +839,7 @@ class Frames:
         self.tx_skip = False
         if (
             self.stop_soon
-            or self._seq >= self.soft_rows
+            or self.place.seq >= self.soft_rows
             or self.bytes_taken >= self.soft_bytes
             or (self.stop_offset >= 0 and self.pos >= self.stop_offset)
         ):
@@ -834,12 +866,14 @@ class Frames:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def _rows(self, plan: Plan, kind: cython.int, body: bytes) -> cython.int:
+    def _rows(
+        self, plan: Plan, kind: cython.int, p: cython.p_uchar, body: cython.Py_ssize_t, end: cython.Py_ssize_t
+    ) -> cython.int:
         """One row event of a routed table; with FULL and FAULT it is to come again."""
         budget: cython.longlong
         first: cython.longlong = self.row_from
         passed: cython.longlong
-        decoder: Any
+        place: Place = self.place
         if not self._checked:
             if plan.guard:
                 if plan.judged != self.tx_number:
@@ -848,15 +882,14 @@ class Frames:
                 if not plan.wanted:
                     self.ordinal += 1
                     return _GO
-            self.bytes_taken += len(body)
+            self.bytes_taken += end - body
             if not self._told:
                 self.tell_place()
-            self._row_before = self.place.row
+            self._row_before = place.row
         else:
-            self.place.row = self._row_before
-        decoder = plan.decoder
-        self.place.pos = self.event_start
-        budget = self.max_rows - self._seq
+            place.row = self._row_before
+        place.pos = self.event_start
+        budget = self.max_rows - place.seq
         if self.resume:
             self.delivered = True
             if self.ordinal < self.resume >> _INSIDE:
@@ -866,14 +899,20 @@ class Frames:
                 if self.ordinal == self.resume >> _INSIDE:
                     first = self.resume & ((1 << _INSIDE) - 1)
                 self.resume = 0
+        if budget >= 0:
+            budget += first
         try:
-            passed = decoder.rows(kind, body, first, first + budget if budget >= 0 else -1)
+            if cython.compiled:
+                passed = decode(plan.decoder, p + body, end - body, kind, first, budget)
+            else:
+                passed = plan.decoder.rows(kind, memoryview(p)[body:end], first, budget)
+                if plan.decoder.ended:
+                    passed = -1
         except (ValueError, PartialImage) as error:
             self._checked = True
             self.fault, self.error = plan, error
             return _FAULT
-        self._seq = self.place.seq
-        if not decoder.ended:
+        if passed >= 0:
             self._checked = True
             self.row_from = passed
             self.delivered = True
@@ -882,7 +921,7 @@ class Frames:
         self.row_from = 0
         self.ordinal += 1
         self.delivered = True
-        if self._seq >= self.max_rows or self.bytes_taken >= self.max_bytes:
+        if place.seq >= self.max_rows or self.bytes_taken >= self.max_bytes:
             self.event_type = kind
             return _FULL_TAKEN
         return _GO
@@ -890,4 +929,4 @@ class Frames:
     def give_rows(self, plan: Plan, event_type: int, body: bytes) -> int:
         """Decode a row event that does not come from the connection as it is (inflated, or of a prepared
         transaction)."""
-        return self._rows(plan, event_type, body)
+        return self._rows(plan, event_type, body, 0, len(body))

@@ -1,4 +1,5 @@
 # Compile-time constants of rows.py, which has the same numbers for the interpreter (a unit test compares them).
+# Below them what binlog_events.py takes by C.
 # layout of a built column | plan of a built column | plan of a source column | how a value is read | how a call ended
 
 cdef enum:
@@ -85,3 +86,20 @@ cdef enum:
     OP_DELETE = 2
     OP_BEFORE = 3
     OP_TRUNCATE = 4
+
+
+cdef class Place:
+    cdef public long long seq
+    cdef public long long row
+    cdef public long long pos
+    cdef str _file
+    cdef long long _file_number
+    cdef bytes _gtid  # empty if it has none
+    cdef long long _number  # behind `_gtid`, if not below 0
+    cdef long long _transaction  # its number here: a decoder that sees a new one notes its GTID
+    cdef long long _ts
+
+    cpdef transaction(self, str gtid, long long ts, long long number=*)
+
+
+cdef long long decode(object decoder, unsigned char* p, Py_ssize_t size, int event_type, long long first, long long last) except? -2

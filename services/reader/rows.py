@@ -40,6 +40,7 @@ from common.schema import META_FIELDS, Column, MysqlType, TableSchema, parse_typ
 from services.reader.charsets import EIGHT_BIT, MULTI_BYTE, charset_of, code_points, multi_byte_points, to_text
 
 if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_Resize
     from cython.cimports.libc.string import memcpy
 else:
     L_BIT, L_I8, L_I32, L_I64, L_I128, L_VAR = 0, 1, 4, 8, 16, 32
@@ -1655,6 +1656,48 @@ def _buffer(view: memoryview) -> pa.Buffer:
     return made
 
 
+def _strings(values: list[str]) -> pa.Array:
+    """Short texts to Arrow. (`pa.array` would import pandas, where there is one, to see whether a list is pandas's.)"""
+    texts = bytearray()
+    ends = array.array("i", [0])
+    for value in values:
+        texts += value.encode()
+        ends.append(len(texts))
+    return _strings_of(texts, ends)
+
+
+def _strings_of(texts: bytearray, ends: array.array[int]) -> pa.Array:
+    """Texts that stand one behind the other to Arrow, without a copy: neither may be changed any more."""
+    return pa.Array.from_buffers(pa.string(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(texts)])
+
+
+@cython.cfunc
+def _append(texts: bytearray, text: bytes, number: cython.longlong) -> None:
+    """Put a text, and behind it a number, unless that is below 0, to the end."""
+    if cython.compiled:
+        used: cython.Py_ssize_t = len(texts)
+        size: cython.Py_ssize_t = len(text)
+        end: cython.Py_ssize_t = used + size
+        rest: cython.longlong = number
+        p: cython.p_uchar
+        q: cython.p_uchar = text
+        if number >= 0:
+            end += 1
+            while rest >= 10:
+                end += 1
+                rest = rest // 10
+        PyByteArray_Resize(texts, end)
+        p = texts
+        _copy(p, used, q, 0, size)
+        if number >= 0:
+            while end > used + size:
+                end -= 1
+                p[end] = 48 + number % 10
+                number = number // 10
+    else:
+        texts += text if number < 0 else b"%b%d" % (text, number)
+
+
 # ---- SELECT ----------------------------------------------------------------------------------------------------------
 
 
@@ -1931,32 +1974,27 @@ def _decimal_numbers(kind: MysqlType) -> tuple[int, int]:
 class Place:
     """Where the stream stands: what the META_FIELDS of the next rows say. One a cursor, shared by its EventDecoders.
 
-    The cursor calls `transaction` at each transaction's begin and sets `pos` at each row event; the decoders move
-    `seq` on by each row they give out and `row` by each row change they pass, taken or skipped.
+    `seq` is `_seq` of the next row, `row` the next row change's number inside its transaction, `pos` where the event
+    at hand starts in `file`. The cursor calls `transaction` at each transaction's begin and sets `pos` at each row
+    event; the decoders move `seq` on by each row they give out and `row` by each row change they pass, taken or
+    skipped. (Attributes: rows.pxd, for binlog_events.py has them too.)
     """
-
-    _file: str
-    _gtid: Any
-    _number: cython.longlong  # of the transaction: a decoder that sees a new one notes its GTID
-    _file_number: cython.longlong
-    _seq: cython.longlong
-    _row: cython.longlong
-    _pos: cython.longlong
-    _ts: cython.longlong
 
     def __init__(self, seq: int = 0) -> None:
         """Begin with this `_seq`."""
-        self._file, self._gtid = "", None
-        self._number = self._file_number = 0
-        self._seq, self._row, self._pos, self._ts = seq, 0, 0, 0
+        self._file, self._gtid = "", b""
+        self._transaction = self._file_number = 0
+        self.seq, self.row, self.pos, self._ts, self._number = seq, 0, 0, 0, -1
 
-    def transaction(self, gtid: str | None, ts: int) -> None:
-        """A transaction begins: its GTID (None if it has none) and its commit time in microseconds; `row` begins at
-        0.
+    @cython.ccall
+    def transaction(self, gtid: str | None, ts: cython.longlong, number: cython.longlong = -1) -> None:
+        """A transaction begins: its GTID (None if it has none; a `number` stands behind it) and its commit time in
+        microseconds; `row` begins at 0.
         """
-        self._gtid, self._ts = gtid, ts
-        self._number += 1
-        self._row = 0
+        self._gtid = b"" if gtid is None else gtid.encode()
+        self._number, self._ts = number, ts
+        self._transaction += 1
+        self.row = 0
 
     @property
     def file(self) -> str:
@@ -1968,33 +2006,6 @@ class Place:
         if name != self._file:
             self._file = name
             self._file_number += 1
-
-    @property
-    def pos(self) -> int:
-        """Where the event at hand starts in its file."""
-        return self._pos
-
-    @pos.setter
-    def pos(self, offset: int) -> None:
-        self._pos = offset
-
-    @property
-    def seq(self) -> int:
-        """`_seq` of the next row."""
-        return self._seq
-
-    @seq.setter
-    def seq(self, number: int) -> None:
-        self._seq = number
-
-    @property
-    def row(self) -> int:
-        """The next row change's number inside its transaction."""
-        return self._row
-
-    @row.setter
-    def row(self, number: int) -> None:
-        self._row = number
 
 
 @cython.cclass
@@ -2016,7 +2027,8 @@ class EventDecoder(_Columns):
     _place: Place
     _before: cython.bint
     _faults: tuple[str, ...]
-    _gtids: list[Any]
+    _gtids: bytearray  # the texts of this batch, one behind the other
+    _gtid_ends: list[int]  # where each begins and ends
     _files: list[Any]
     _gtid_of: cython.longlong
     _file_of: cython.longlong
@@ -2028,7 +2040,7 @@ class EventDecoder(_Columns):
     def __init__(self, table_map_body: bytes, schema: TableSchema, place: Place, before: bool = False) -> None:
         """Plan it; with `before`, updates give `-U` with the before-image too."""
         self._schema, self._place, self._before = schema, place, before
-        self._gtids, self._files = [], []
+        self._gtids, self._gtid_ends, self._files = bytearray(), [0], []
         self._gtid_of = self._file_of = -1
         self._last_file = self._last_gtid = -1
         self._ended = True
@@ -2098,19 +2110,29 @@ class EventDecoder(_Columns):
         """
         view: cython.const[cython.uchar][::1] = body
         p: cython.p_uchar
-        end: cython.Py_ssize_t = len(body)
-        first: cython.longlong = row_from
-        last: cython.longlong = row_to
+        if cython.compiled:
+            p = cython.cast(cython.p_uchar, cython.address(view[0]))
+        else:
+            p = view
+        return self._decode(p, len(body), event_type, row_from, row_to)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _decode(
+        self,
+        p: cython.p_uchar,
+        end: cython.Py_ssize_t,
+        event_type: cython.int,
+        first: cython.longlong,
+        last: cython.longlong,
+    ) -> cython.longlong:
+        """`rows`, of the body p[:end]."""
         at: cython.Py_ssize_t
         kind: cython.int
         if self._faults:
             raise ValueError(f"table {self.schema.table_id} can't be decoded: {self._faults[0]}")
         if end < 10:
             raise ValueError(f"the row event ends at byte {end}, inside its head")
-        if cython.compiled:
-            p = cython.cast(cython.p_uchar, cython.address(view[0]))
-        else:
-            p = view
         if event_type == 30 or event_type == 23:
             kind = 0
         elif event_type == 31 or event_type == 24:
@@ -2132,7 +2154,7 @@ class EventDecoder(_Columns):
             self._null(c, self._rows)
         self._note()
         self._finish_row(OP_TRUNCATE)
-        self._place._row += 1
+        self._place.row += 1
 
     def take(self) -> pa.RecordBatch | None:
         """The rows so far as one batch: the schema's columns, then META_FIELDS (texts as dictionaries); None if there
@@ -2147,14 +2169,17 @@ class EventDecoder(_Columns):
         integers = (pa.int8(), pa.int64(), pa.int32(), pa.int64(), pa.int32(), pa.int32(), META_FIELDS[M_TS].type)
         for i, kind in enumerate(integers):
             arrays.append(self._array(meta + i, kind))
-        texts = ((M_OP, list(_OPS)), (M_FILE, self._files), (M_GTID, self._gtids))
+        texts = (
+            (M_OP, _strings(list(_OPS))),
+            (M_FILE, _strings(self._files)),
+            (M_GTID, _strings_of(self._gtids, array.array("i", self._gtid_ends))),
+        )
         for i, values in texts:
-            arrays[meta + i] = pa.DictionaryArray.from_arrays(arrays[meta + i], pa.array(values, pa.string()))
-        names = pa.array([schema.table_id], pa.string())
+            arrays[meta + i] = pa.DictionaryArray.from_arrays(arrays[meta + i], values)
         zeros = pa.Array.from_buffers(pa.int8(), rows, [None, pa.py_buffer(bytes(rows))], 0)
-        arrays.append(pa.DictionaryArray.from_arrays(zeros, names))
+        arrays.append(pa.DictionaryArray.from_arrays(zeros, _strings([schema.table_id])))
         self._clear()
-        self._gtids, self._files = [], []
+        self._gtids, self._gtid_ends, self._files = bytearray(), [0], []
         self._gtid_of = self._file_of = -1
         return pa.RecordBatch.from_arrays(arrays, schema=self._table)
 
@@ -2166,12 +2191,13 @@ class EventDecoder(_Columns):
             self._file_of = place._file_number
             self._files.append(place._file)
             self._last_file = len(self._files) - 1
-        if place._number != self._gtid_of:
-            self._gtid_of = place._number
+        if place._transaction != self._gtid_of:
+            self._gtid_of = place._transaction
             self._last_gtid = -1
-            if place._gtid is not None:
-                self._gtids.append(place._gtid)
-                self._last_gtid = len(self._gtids) - 1
+            if place._gtid:
+                _append(self._gtids, place._gtid, place._number)
+                self._gtid_ends.append(len(self._gtids))
+                self._last_gtid = len(self._gtid_ends) - 2
 
     @cython.cfunc
     @cython.exceptval(check=True)
@@ -2203,7 +2229,7 @@ class EventDecoder(_Columns):
             if n > end - at:
                 raise ValueError(f"the row event ends at byte {end}, inside its head")
             for i in range(width):
-                if not (p[at + i // 8] >> (i % 8)) & 1:
+                if p[at + i // 8] != 0xFF and not (p[at + i // 8] >> (i % 8)) & 1:
                     raise PartialImage(
                         f"a row image of {self.schema.table_id} lacks column {self._source_names[i]}:"
                         " binlog_row_image must be FULL, in every session"
@@ -2237,7 +2263,7 @@ class EventDecoder(_Columns):
                             break
                         at = self._bad_at
                         passed += 1
-                        place._row += 1
+                        place.row += 1
             else:
                 # short events keep the GIL: giving it back and forth costs more than the work
                 while at < end and passed != last:
@@ -2246,7 +2272,7 @@ class EventDecoder(_Columns):
                         break
                     at = self._bad_at
                     passed += 1
-                    place._row += 1
+                    place.row += 1
             if done == OK:
                 break
             if done == CORRUPT:
@@ -2315,15 +2341,15 @@ class EventDecoder(_Columns):
         for i in range(M_COUNT):
             self._p8[q[base + i * C_STRIDE + C_VALID] + r] = 1
         self._p8[q[base + M_OP * C_STRIDE + C_FIX] + r] = op
-        self._p64[q[base + M_SEQ * C_STRIDE + C_FIX] + r] = self._place._seq
+        self._p64[q[base + M_SEQ * C_STRIDE + C_FIX] + r] = self._place.seq
         self._p32[q[base + M_FILE * C_STRIDE + C_FIX] + r] = self._last_file
-        self._p64[q[base + M_POS * C_STRIDE + C_FIX] + r] = self._place._pos
-        self._p32[q[base + M_ROW * C_STRIDE + C_FIX] + r] = self._place._row
+        self._p64[q[base + M_POS * C_STRIDE + C_FIX] + r] = self._place.pos
+        self._p32[q[base + M_ROW * C_STRIDE + C_FIX] + r] = self._place.row
         self._p32[q[base + M_GTID * C_STRIDE + C_FIX] + r] = self._last_gtid
         if self._last_gtid < 0:
             self._p8[q[base + M_GTID * C_STRIDE + C_VALID] + r] = 0
         self._p64[q[base + M_TS * C_STRIDE + C_FIX] + r] = self._place._ts
-        self._place._seq += 1
+        self._place.seq += 1
         self._rows = r + 1
 
     @cython.cfunc
@@ -2444,6 +2470,22 @@ class EventDecoder(_Columns):
             at += n
         self._bad_at = at
         return KEY_CHANGED if changed else OK
+
+
+@cython.cfunc
+@cython.exceptval(-2)
+def decode(
+    decoder: Any,
+    p: cython.p_uchar,
+    size: cython.Py_ssize_t,
+    event_type: cython.int,
+    first: cython.longlong,
+    last: cython.longlong,
+) -> cython.longlong:
+    """`EventDecoder.rows` in C, for binlog_events.py: where the next call for the event goes on, -1 at its end."""
+    events: EventDecoder = decoder
+    passed: cython.longlong = events._decode(p, size, event_type, first, last)
+    return -1 if events._ended else passed
 
 
 # -- the plan of a table map
