@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from common import parquet
 from common.errors import ProtocolError
 from common.schema import FIELD_ID, META_FIELDS, TableSchema
 from common.store import PartRef, PipelineStore
@@ -145,7 +146,7 @@ def write_rows(table: LakeTable, layout: Layout, groups: Iterator[pa.Table]) -> 
         return []
     path = table.new_file(f"{uuid.uuid4().hex}.parquet")
     with open_output(path) as sink:
-        with pq.ParquetWriter(sink, layout.arrow, compression="zstd", store_schema=False) as writer:
+        with parquet.writer(sink, first) as writer:
             for group in itertools.chain((first,), groups):
                 writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
         if local_path(path) is not None:

@@ -18,15 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from common import parquet
 from common.errors import ProtocolError
 from common.schema import META_FIELDS
 from common.store import PipelineStore, StagedFile, file_name
 
 ROW_GROUP_BYTES = 32 << 20
 HELD_BACK_BYTES = 64 << 20
-DICTIONARY_SAMPLE_ROWS = 1000
 _META = pa.schema(META_FIELDS)
 
 
@@ -89,14 +88,7 @@ class _ParquetFile:
             table = pa.Table.from_batches(self._held, self._schema)
             self._held, self.held_bytes = [], 0
             if self._writer is None:
-                self._writer = pq.ParquetWriter(
-                    self._sink,
-                    self._schema,
-                    compression="zstd",
-                    use_dictionary=_repeating(table),
-                    store_schema=False,
-                    write_page_checksum=True,
-                )
+                self._writer = parquet.writer(self._sink, table)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
     def finish(self) -> dict[str, Any]:
@@ -232,16 +224,6 @@ class ChangesFile:
     def discard(self) -> None:
         """Drop the file, for an epoch that ended."""
         self._file.discard()
-
-
-def _repeating(rows: pa.Table) -> list[str]:
-    """The columns whose values repeat in the first rows. A dictionary makes these smaller, others larger and slower."""
-    first = rows.slice(0, DICTIONARY_SAMPLE_ROWS)
-    return [
-        name
-        for name, column in zip(first.column_names, first.columns, strict=True)
-        if not pa.types.is_nested(column.type) and pc.count_distinct(column).as_py() * 4 <= first.num_rows
-    ]
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
