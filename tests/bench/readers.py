@@ -84,7 +84,7 @@ def select_to_arrow(source: mysql.Source, table: str) -> Figures:
     aged = AgedPositions()
     clock, rows, ended = _Clock(), 0, 0
     for split in splits:
-        for item in read_chunk(connect, split, mode="replay", aged=aged):
+        for item in read_chunk(connect, split, mode="replay", aged=aged, seconds=600.0):
             if isinstance(item, ChunkEnd):
                 ended += item.rows
             else:
