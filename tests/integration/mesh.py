@@ -497,7 +497,9 @@ class History:
             program = ["chroot", str(MySQL.system()), "/usr/bin/mysqlbinlog"]
         begin = self.begin.offset if file == self.begin.file else 4
         command = [*program, "-v", "--base64-output=decode-rows", f"--start-position={begin}", str(path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+        # the tests' temporary folder is not there for a program that has a root of its own
+        environ = {key: value for key, value in os.environ.items() if key != "TMPDIR"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace", env=environ) as process:
             assert process.stdout is not None
             yield from (line.rstrip("\n") for line in process.stdout)
         assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}"

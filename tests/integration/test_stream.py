@@ -27,6 +27,7 @@ from tests.integration.test_pipeline import Bank
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
 
 Fresh = Callable[[Database], str]
+SAMPLE = pytest.mark.parametrize("source", ["mysql", pytest.param("mariadb", marks=pytest.mark.full)], indirect=True)
 
 
 def shown(pipeline: Pipeline, table: str) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -49,6 +50,7 @@ def ends(pipeline: Pipeline) -> dict[str, Any]:
 # --- stops ------------------------------------------------------------------------------------------------------------
 
 
+@SAMPLE
 def test_a_pipeline_ends_at_its_stop_and_shows_no_later_change_though_services_are_killed(
     source: Database, fresh_database: Fresh, tmp_path: Path
 ) -> None:
@@ -105,6 +107,7 @@ def test_a_pipeline_ends_at_its_stop_and_shows_no_later_change_though_services_a
     assert found["time"]["source_time"] < soon.timestamp()
 
 
+@SAMPLE
 def test_a_table_whose_snapshot_ends_after_the_stop_is_told_and_the_pipeline_ends(
     source: Database, fresh_database: Fresh, tmp_path: Path
 ) -> None:
