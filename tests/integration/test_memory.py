@@ -1,0 +1,133 @@
+"""A reader's memory, whatever the table or transaction: chunks and changes of large and wide rows, in a fresh process.
+
+What is measured is the most that was resident (`VmHWM`) of a process that has all that a reader imports and does with
+each batch what a reader does, but keeps one only as long as the next one takes.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common import mysql as seam
+from common.messages import SnapshotSplit
+from common.positions import High, Low, Position
+from services.reader import __main__ as reader
+from services.reader.binlog import BinlogCursor, Route
+from services.reader.chunk import ChunkEnd, read_chunk
+from tests.bench.meter import peak_mib
+from tests.bench.readers import in_a_fresh_process, place
+from tests.servers import Database
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
+
+LIMIT_MIB = 512
+
+
+def chunks_of(source: seam.Source, table: str) -> dict[str, Any]:
+    """Read the table as one chunk, and what that was cut off as others."""
+    with closing(seam.connect(source)) as connection:
+        schema = seam.table_schema(connection, table)
+    split = SnapshotSplit(
+        table_id=table,
+        split_id="0",
+        generation=1,
+        attempt=1,
+        schema=schema,
+        split_key_type=(),
+        split_start=None,
+        split_end=None,
+    )
+    rows, sent, ahead = 0, None, None
+    while True:
+        for item in read_chunk(lambda: seam.connect(source), split, mode="replay", seconds=3600.0):
+            sent = None if ahead is None else reader.to_ipc(ahead)
+            if isinstance(item, ChunkEnd):
+                rows, ahead = rows + item.rows, None
+                break
+            ahead = item
+        if item.cut_at is None:
+            return {"rows": rows, "sent": sent is not None, "mib": peak_mib(os.getpid())}
+        split = replace(split, split_start=item.cut_at)
+
+
+def changes_of(source: seam.Source, table: str, begin: Position, end: Position) -> dict[str, Any]:
+    """Read the changes between two positions in the bites of a reader."""
+    with closing(seam.connect(source)) as connection:
+        schema = seam.table_schema(connection, table)
+    low = Low(server=begin.server, file=begin.file, offset=begin.offset, gtids=begin.gtids)
+    high = High(server=begin.server, file=begin.file, offset=begin.offset)
+    route = Route(table_id=table, generation=1, schema=schema, low=low, high=high)
+    rows, sent, position = 0, None, begin
+    with closing(BinlogCursor(lambda: seam.connect(source), server_id=3_000_000_002)) as cursor:
+        while not position.not_before(end):
+            got = cursor.read(
+                position,
+                {table: route},
+                until=end,
+                max_rows=reader.CHANGES_ROWS,
+                max_bytes=reader.CHANGES_BYTES,
+                wait_seconds=reader.CHANGES_WAIT_SECONDS,
+            )
+            assert not got.faults, got.faults[0].cause
+            sent = [reader.to_ipc(batch.batch) for batch in got.batches]
+            rows, position = rows + got.rows, got.position
+    return {"rows": rows, "sent": sent is not None, "mib": peak_mib(os.getpid())}
+
+
+def check(server: Database, table: str, rows: int, *inserts: str) -> None:
+    """One transaction of these statements puts `rows` rows into the table: read them both ways."""
+    source = seam.Source(host=server.host, port=server.port, user=server.user, password=server.password)
+    begin = place(source)
+    with closing(server.connect(autocommit=False)) as connection, connection.cursor() as cursor:
+        for insert in inserts:
+            cursor.execute(insert)
+        connection.commit()
+    changes = in_a_fresh_process(changes_of, source, table, begin, place(source))
+    assert changes["rows"] == rows
+    assert changes["mib"] < LIMIT_MIB
+    chunk = in_a_fresh_process(chunks_of, source, table)
+    assert chunk["rows"] == rows
+    assert chunk["mib"] < LIMIT_MIB
+
+
+def numbers(database: str, count: int) -> str:
+    """A query of 0 .. count - 1, by a table of 1,000 numbers."""
+    some = f"{database}.some"
+    thousands = min(1000, -(-count // 1000))
+    return (
+        f"SELECT a.n * 1000000 + b.n * 1000 + c.n AS n FROM {some} a, {some} b, {some} c"
+        f" WHERE a.n <= {(count - 1) // 1_000_000} AND b.n < {thousands} AND c.n < {min(1000, count)}"
+    )
+
+
+@pytest.fixture
+def database(mysql: Database, fresh_database: Any) -> str:
+    name: str = fresh_database(mysql)
+    mysql.execute(
+        f"CREATE TABLE {name}.some (n INT PRIMARY KEY)",
+        f"INSERT INTO {name}.some VALUES {', '.join(f'({n})' for n in range(1000))}",
+    )
+    return name
+
+
+def test_rows_of_12_mib(mysql: Database, database: str) -> None:
+    table, mib, rows = f"{database}.large", 12, 40
+    mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v LONGBLOB)")
+    values = [f"({n}, REPEAT('{n % 10}', {mib << 20}))" for n in range(rows)]
+    check(mysql, table, rows, *(f"INSERT INTO {table} VALUES {one}" for one in values))
+
+
+def test_500_columns(mysql: Database, database: str) -> None:
+    table, rows = f"{database}.wide", 30_000
+    columns = [
+        f"c{i} {('BIGINT', 'VARCHAR(8) CHARACTER SET latin1', 'DATETIME(6)', 'DECIMAL(20,4)')[i % 4]}"
+        for i in range(499)
+    ]
+    values = [("n", "CONCAT('v', n % 1000)", "'2024-01-01 00:00:00.5'", "n / 7")[i % 4] for i in range(499)]
+    mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, {', '.join(columns)})")
+    check(mysql, table, rows, f"INSERT INTO {table} SELECT n, {', '.join(values)} FROM ({numbers(database, rows)}) x")
