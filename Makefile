@@ -44,6 +44,7 @@ debian:
 	need gcc gcc libc6-dev; \
 	need g++ g++; \
 	need ps procps; \
+	$(FOR_FULL) \
 	need $(PYTHON) python3; \
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); \
 	$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null || missing+=(python3-dev); \
@@ -125,6 +126,8 @@ bench: setup
 demo: setup
 	@$(PY) -m tests.acceptance.demo
 
+# a real tool that swaps tables; its test is skipped where it is missing
+test-full: FOR_FULL := need pt-online-schema-change percona-toolkit;
 test-full: setup
 	CUTLINE_TEST_FULL=1 $(VENV)/bin/pytest $(SUITES) tests/acceptance $(PYTEST_ARGS)
 	$(PY) -m tests.simulation --seeds $(SEEDS)

@@ -271,6 +271,11 @@ class PipelineConfig(_Strict):
             description="where to begin: initial, snapshot-only, latest, earliest, or a place in the binlog",
         )
     )
+    schema_changes: Literal["evolve", "exact", "ignore", "halt"] = Field(
+        default="evolve",
+        description="columns that change at the source, until the table is read again: evolve: the lake follows and "
+        "keeps dropped ones; exact: it drops them too; ignore: it keeps its columns and names; halt: the table stops",
+    )
     stop: Annotated[Point | None, BeforeValidator(_stop)] = Field(
         default=None, description="place in the binlog at which the pipeline ends by itself; null: it does not"
     )

@@ -481,16 +481,17 @@ def _schema(conn: Connection, table_id: str, identity: Sequence[str]) -> tuple[T
     database, table = split_table_id(table_id)
     described = _rows(
         conn,
-        "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, EXTRA, TABLE_NAME"
-        " FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
+        "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, EXTRA, TABLE_COLLATION, TABLE_NAME"
+        " FROM information_schema.COLUMNS JOIN information_schema.TABLES USING (TABLE_SCHEMA, TABLE_NAME)"
+        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
         (database, table),
     )
-    described = [row for row in described if row[5] == table]
+    described = [row for row in described if row[-1] == table]
     if not described:
         raise NextGeneration(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
     element_id = len(described)
     columns = []
-    for field_id, (name, kind, nullable, charset, extra, _) in enumerate(described, start=1):
+    for field_id, (name, kind, nullable, charset, extra, *_) in enumerate(described, start=1):
         vector = parse_type(kind).base == "vector"
         element_id += vector
         columns.append(
@@ -507,7 +508,10 @@ def _schema(conn: Connection, table_id: str, identity: Sequence[str]) -> tuple[T
     key, fault = _identity(conn, table_id)
     if identity and not key:
         key, fault = _named(table_id, columns, "identity", identity)
-    return TableSchema(table_id=table_id, columns=tuple(columns), key=key, last_field_id=element_id), fault
+    charset = (described[0][5] or "utf8mb4").partition("_")[0]
+    return TableSchema(
+        table_id=table_id, columns=tuple(columns), key=key, last_field_id=element_id, charset=charset
+    ), fault
 
 
 def _named(

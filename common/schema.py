@@ -38,13 +38,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from common.errors import SourceLost
 
 FIELD_ID = b"PARQUET:field_id"
+
+SchemaChanges = Literal["evolve", "exact", "ignore", "halt"]
+"""What the lake shows of columns that change (`TableSchema.followed`), or that the table stops there (`halt`)."""
 
 META_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_op", pa.string()),
@@ -225,7 +228,9 @@ class TableSchema:
 
     `key` is the identity (PRIMARY, else a NOT NULL unique key), in the order of the index, empty if the table has none;
     `retired` are names of columns that were dropped or renamed, which may not come back in this generation; with
-    `booleans` (an option of the pipeline) TINYINT(1) is boolean, but for the key's, where 1 and 2 must stay apart.
+    `booleans` (an option of the pipeline) TINYINT(1) is boolean, but for the key's, where 1 and 2 must stay apart;
+    `charset` is what new text columns get that name none; `shown` the columns that the lake has, by field id, where
+    they are others than `columns`.
     """
 
     table_id: str
@@ -234,6 +239,8 @@ class TableSchema:
     last_field_id: int
     retired: tuple[str, ...] = ()
     booleans: bool = False
+    charset: str = "utf8mb4"
+    shown: tuple[Column, ...] | None = None
 
     @cached_property
     def hash(self) -> str:
@@ -247,7 +254,7 @@ class TableSchema:
         fields = []
         for column in self.columns:
             try:
-                fields.append(column.arrow.with_type(pa.bool_()) if self.is_boolean(column) else column.arrow)
+                fields.append(self.field(column))
             except SourceLost as error:
                 raise SourceLost(f"Column {column.name} of {self.table_id}: {error.cause}", self.table_id) from error
         return pa.schema(fields)
@@ -266,12 +273,28 @@ class TableSchema:
 
     def is_boolean(self, column: Column) -> bool:
         """Whether a column is a TINYINT(1) that goes out as boolean."""
-        return self.booleans and column.mysql_type == "tinyint(1)" and column.name not in self.key
+        key = {one.field_id for one in self.key_columns}
+        return self.booleans and column.mysql_type == "tinyint(1)" and column.field_id not in key
+
+    def field(self, column: Column) -> pa.Field:
+        """The Arrow field of one of the table's columns, or of the lake's."""
+        return column.arrow.with_type(pa.bool_()) if self.is_boolean(column) else column.arrow
 
     @property
     def key_columns(self) -> tuple[Column, ...]:
         """The columns of the identity key, in its order."""
         return tuple(self.column(name) for name in self.key)
+
+    @property
+    def lake(self) -> tuple[Column, ...]:
+        """The columns that the lake has, with the types of today; `columns` where no policy says otherwise."""
+        return self.columns if self.shown is None else self.shown
+
+    @property
+    def look(self) -> object:
+        """What a SELECT depends on, and who reads the lake: not the field ids, nor what only matters to rows of before;
+        equal for tables that look the same."""
+        return self.key, [(column.name, column.mysql_type, column.charset) for column in self.columns]
 
     @property
     def split_key_type(self) -> tuple[str, ...]:
@@ -290,6 +313,8 @@ class TableSchema:
             "key": list(self.key),
             "last_field_id": self.last_field_id,
             "retired": list(self.retired),
+            "charset": self.charset,
+            "shown": None if self.shown is None else [column.to_json() for column in self.shown],
         }
         return body | {"booleans": True} if self.booleans else body
 
@@ -303,7 +328,28 @@ class TableSchema:
             last_field_id=body["last_field_id"],
             retired=tuple(body["retired"]),
             booleans=body.get("booleans", False),
+            charset=body["charset"],
+            shown=None if body["shown"] is None else tuple(Column.from_json(column) for column in body["shown"]),
         )
+
+    def followed(self, new: TableSchema, policy: SchemaChanges) -> TableSchema:
+        """`new`, which this table has after a DDL in place, with what the lake then shows of it.
+
+        `exact`: the columns of the source. `evolve`: those, and in their old places those that were dropped. `ignore`:
+        the columns and names of before, of which only the types grow.
+        """
+        there = {column.field_id: column for column in new.columns}
+        if policy == "ignore":
+            shown = [replace(there.get(column.field_id, column), name=column.name) for column in self.lake]
+        else:
+            shown = list(new.columns)
+        if policy == "evolve":
+            at = 0
+            for column in self.lake:
+                if column.field_id not in there:
+                    shown.insert(at, column)
+                at = [one.field_id for one in shown].index(column.field_id) + 1
+        return replace(new, shown=None if tuple(shown) == new.columns else tuple(shown))
 
     # DDL in place. Each gives the schema after it, or ValueError with the reason why it needs the next generation.
 

@@ -86,7 +86,7 @@ def _in_layout(group: pa.Table, layout: Layout) -> pa.Table:
     """Bring rows of the lake into `layout` by the lake's field ids, as any reader of the snapshot would."""
     there = {int(field.metadata[FIELD_ID]): at for at, field in enumerate(group.schema)}
     columns = []
-    for column, field in zip(layout.schema.columns, layout.arrow, strict=True):
+    for column, field in zip(layout.schema.lake, layout.arrow, strict=True):
         at = there.get(int(field.metadata[FIELD_ID]))
         if at is not None:
             columns.append(group.column(at).cast(field.type))

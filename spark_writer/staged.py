@@ -70,7 +70,7 @@ def reduce(store: PipelineStore, files: Sequence[Staged], layout: Layout, after:
     one came twice, or if there is a change of another kind.
     """
     names = [f"k{at}" for at in range(len(layout.schema.key))]
-    kinds = [layout.arrow.field(column.name).type for column in layout.schema.key_columns]
+    kinds = [column.arrow.type for column in layout.schema.key_columns]
     parts = []
     for staged in files:
         store.verify(PartRef.from_json(staged.record))
@@ -123,14 +123,18 @@ def write_live(
 
 
 def project(rows: pa.Table, schema: TableSchema, layout: Layout) -> pa.Table:
-    """Bring rows of an older `schema` of the generation into `layout` by field id; a new column has its default."""
+    """Bring rows of an older `schema` of the generation into `layout` by field id; a new column has its default.
+
+    A column that the source had dropped already, and the lake kept, is null.
+    """
     columns = []
-    for column, field in zip(layout.schema.columns, layout.arrow, strict=True):
-        old = next((one for one in schema.columns if one.field_id == column.field_id), None)
-        if old is not None:
-            columns.append(rows[old.name].cast(field.type))
+    there = {column.field_id: column.name for column in schema.columns}
+    kept = {column.field_id for column in schema.lake}
+    for column, field in zip(layout.schema.lake, layout.arrow, strict=True):
+        if column.field_id in there:
+            columns.append(rows[there[column.field_id]].cast(field.type))
             continue
-        value = default_value(column, field.type)
+        value = None if column.field_id in kept else default_value(column, field.type)
         columns.append(
             pa.chunked_array([pa.repeat(pa.scalar(value, field.type), rows.num_rows)])
             if value is not None

@@ -220,10 +220,10 @@ class LakeTable:
             offset = int(known)
         else:
             offset = 0 if self._fits(schema) else int(self.metadata().lastColumnId())
-        fields = [_shifted(field, offset) for field in schema.arrow]
+        fields = [_shifted(schema.field(column), offset) for column in schema.lake]
         types = self._iceberg.types.Types
         java = self._jvm.java.util.ArrayList()
-        for column, field in zip(schema.columns, fields, strict=True):
+        for column, field in zip(schema.lake, fields, strict=True):
             kind = self._type(field)
             builder = types.NestedField.builder().asOptional().withName(field.name).withId(field_id(field)).ofType(kind)
             literal = self._literal(column, field.type, kind)
@@ -248,7 +248,7 @@ class LakeTable:
                     known[int(field.type().elementId())] = ("element", "")
         if not known:
             return True
-        for field in schema.arrow:
+        for field in map(schema.field, schema.lake):
             ids = {field_id(field): (field.name, str(self._type(field).toString()))}
             if pa.types.is_list(field.type):
                 ids[field_id(field.type.value_field)] = ("element", "")

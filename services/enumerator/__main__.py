@@ -61,6 +61,7 @@ class Pipeline:
         orders = Orders(
             chunk_rows=config.snapshot.chunk_rows,
             exact=config.snapshot.chunks == "exact",
+            halts=config.schema_changes == "halt",
             snapshot_only=config.start == "snapshot-only",
             interval_seconds=config.checkpoint.interval_seconds,
             limits=Limits(

@@ -141,6 +141,7 @@ class Orders:
 
     chunk_rows: int
     exact: bool
+    halts: bool = False
     snapshot_only: bool
     interval_seconds: float
     readers: int = 1
@@ -355,6 +356,7 @@ class Leader:
             writers=writers,
             chunk_rows=self.orders.chunk_rows,
             exact=self.orders.exact,
+            halts=self.orders.halts,
             snapshot_only=self.orders.snapshot_only,
             limits=self.orders.limits,
         )

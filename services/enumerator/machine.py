@@ -59,6 +59,7 @@ from services.enumerator.splitter import KeyRange, Splitter
 
 MAX_ATTEMPTS = 5
 STOP_SECONDS = 1.0
+AWAITED_SECONDS = 5.0  # between two looks at tables that are not there, or not fit to be read
 WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED = "waiting", "snapshot", "catch-up", "live", "quarantined"
 
 
@@ -67,7 +68,8 @@ WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED = "waiting", "snapshot", "catch-u
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFound:
-    """What the source says of one table: `fault` is why it can't be copied, else `schema` is its schema.
+    """What the source says of one table: `fault` is why it can't be copied (`gone`: it is not there now), else `schema`
+    is its schema.
 
     `chunk_rows` and `chunk_key` are given where its chunks are not of the plan's rows, or not cut by its identity.
     """
@@ -80,6 +82,7 @@ class TableFound:
     chunk_rows: int | None = None
     chunk_key: tuple[str, ...] = ()
     fault: str | None = None
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +219,8 @@ class Table:
     rows_done: int = 0
     estimate: int = 0
     cause: str | None = None
+    awaited: bool = False  # quarantined for what it looks like now, perhaps between a DROP and the CREATE after it
+    before: TableSchema | None = None  # with `halts`: its schema in the generation before
 
     @property
     def splits_total(self) -> int:
@@ -248,6 +253,7 @@ class Plan:
     writers: tuple[str, ...]
     chunk_rows: int
     exact: bool
+    halts: bool = False  # a table whose columns are others than before is quarantined
     snapshot_only: bool = False
     limits: Limits = UNLIMITED
 
@@ -278,6 +284,7 @@ class Enumerator:
         self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
         self.stream_status: dict[str, Any] = {}  # where the incremental split was at the last part, for the status
+        self._looked_at = 0.0  # when awaited tables were last looked at
         self._at_begin: list[Effect] = []  # effects of recorded reports, due in the new epoch
 
     # --- the door ---
@@ -324,7 +331,7 @@ class Enumerator:
                 collecting.parts["enumerator"] = ref
                 return self._complete(now)
             case Ticked():
-                return self._ask_for_stop(now)
+                return self._ask_for_stop(now) + self._look_again(now)
         raise ProtocolError(f"the enumerator has no rule for {type(event).__name__}")
 
     def _message(self, channel: str, message: Message, now: float) -> list[Effect]:
@@ -393,15 +400,26 @@ class Enumerator:
 
     def _described(self, generation: int, item: TableFound) -> list[Effect]:
         table = self.tables.get(item.table_id)
-        if table is None or table.generation != generation or table.phase != WAITING or table.splitter is not None:
+        if table is None or table.generation != generation or table.splitter is not None:
+            return []
+        if table.awaited:
+            table.phase, table.cause, table.awaited = WAITING, None, False
+        if table.phase != WAITING:
             return []
         self._prepare(table, item)
         return self._hand_out()
 
     def _prepare(self, table: Table, item: TableFound) -> None:
         if item.schema is None:
-            table.phase = QUARANTINED
+            table.phase, table.awaited = QUARANTINED, item.gone or table.generation > 1
             table.cause = item.fault or "the table is gone at the source; create it or take it off the list"
+            return
+        if table.before is not None and table.before.look != item.schema.look:
+            table.phase = QUARANTINED
+            table.cause = (
+                f"the columns of {table.table_id} changed while it was being read, and schema_changes is halt;"
+                " have it read by another pipeline"
+            )
             return
         table.schema, table.estimate = item.schema, item.estimate
         table.splitter = Splitter(
@@ -414,6 +432,13 @@ class Enumerator:
             row_bytes=item.row_bytes,
             integer_key=item.integer_key,
         )
+
+    def _look_again(self, now: float) -> list[Effect]:
+        awaited = [table for table in self.tables.values() if table.awaited]
+        if not awaited or now - self._looked_at < AWAITED_SECONDS:
+            return []
+        self._looked_at = now
+        return [DescribeTable(table_id=table.table_id, generation=table.generation) for table in awaited]
 
     def _failed(self, table_id: str, generation: int, cause: str, restart: bool) -> list[Effect]:
         """Quarantine the table, or read it again as its next generation."""
@@ -429,7 +454,8 @@ class Enumerator:
         if not restart:
             table.phase, table.cause, table.splitter = QUARANTINED, cause, None
             return effects
-        self.tables[table_id] = Table(table_id=table_id, generation=generation + 1, cause=cause)
+        before = (table.schema or table.before) if self.plan.halts else None
+        self.tables[table_id] = Table(table_id=table_id, generation=generation + 1, cause=cause, before=before)
         return [*effects, DescribeTable(table_id=table_id, generation=generation + 1)]
 
     def _include(self, table: Table) -> list[Effect]:
@@ -675,6 +701,7 @@ class Enumerator:
                     "low": t.low.to_json() if t.low else None, "high": t.high.to_json() if t.high else None,
                     "completed": to_plain(t.completed), "splitsDone": t.splits_done, "rowsDone": t.rows_done,
                     "estimate": t.estimate, "cause": t.cause,
+                    "awaited": t.awaited, "before": t.before.to_json() if t.before else None,
                 }
                 for t in self.tables.values()
             ],
@@ -709,6 +736,8 @@ class Enumerator:
                 rows_done=t["rowsDone"],
                 estimate=t["estimate"],
                 cause=t["cause"],
+                awaited=t["awaited"],
+                before=TableSchema.from_json(t["before"]) if t["before"] else None,
             )
         out = from_plain(tuple[SnapshotSplit, ...], state["out"])
         machine.out = {split.split_id: (split, "") for split in out}

@@ -122,7 +122,7 @@ class SourceReader:
                 unlogged_cascades=self.config.unlogged_cascades == "allow",
             )
         except SourceLost as error:
-            return TableFound(table_id=table_id, fault=error.cause)
+            return TableFound(table_id=table_id, fault=error.cause, gone=True)
         if info.faults:
             return TableFound(table_id=table_id, fault="; ".join(info.faults))
         return TableFound(

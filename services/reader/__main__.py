@@ -207,7 +207,10 @@ class Member:
         while True:
             if order.cursor not in self.cursors:
                 server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != "main")
-                self.cursors[order.cursor] = binlog.BinlogCursor(self.connect, server_id=server_id), OneThread()
+                opened = binlog.BinlogCursor(
+                    self.connect, server_id=server_id, schema_changes=self.config.schema_changes
+                )
+                self.cursors[order.cursor] = opened, OneThread()
             cursor, thread = self.cursors[order.cursor]
             try:
                 changes = await thread.call(partial(self._read, cursor, order))
@@ -329,7 +332,13 @@ class ChunkReading:
 def _route(to: RouteTo) -> binlog.Route:
     chunks = ChunkHighs(to.schema.key_columns, to.splits) if to.splits else None
     return binlog.Route(
-        table_id=to.table_id, generation=to.generation, schema=to.schema, low=to.low, high=to.high, chunks=chunks
+        table_id=to.table_id,
+        generation=to.generation,
+        schema=to.schema,
+        low=to.low,
+        high=to.high,
+        chunks=chunks,
+        live=to.live,
     )
 
 

@@ -51,7 +51,7 @@ from common import mysql
 from common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
 from common.mysql import Connection
 from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, parse_gtids
-from common.schema import TableSchema
+from common.schema import SchemaChanges, TableSchema
 from services.reader import ddl
 from services.reader.binlog_events import (
     ENDED,
@@ -92,7 +92,7 @@ Xid = tuple[bytes, bytes, int]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One table that a cursor delivers, with its schema at the place where the read begins; `chunks` only in
-    `exact`."""
+    `exact`; `live`: it was past its high before."""
 
     table_id: str
     generation: int
@@ -100,6 +100,7 @@ class Route:
     low: Low
     high: High
     chunks: ChunkHighs | None = None
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,8 +191,10 @@ class BinlogCursor:
         *,
         server_id: int,
         heartbeat_seconds: float = 1.0,
+        schema_changes: SchemaChanges = "evolve",
     ) -> None:
         self._connect, self._server_id, self._heartbeat = connect, server_id, heartbeat_seconds
+        self._schema_changes = schema_changes
         self._silence = max(10.0, 5 * heartbeat_seconds)
         self._connection: Connection | None = None
         self._asking: Connection | None = None
@@ -612,9 +615,10 @@ class BinlogCursor:
         frames = self._frames
         assert frames is not None
         assert self._server is not None
-        if route.high.server != self._server.identity:
-            return False  # a table that was not live at the change of server starts its next generation by that alone
-        return FilePosition(frames.file, frames.tx_start) < route.high.file_position
+        if route.live:
+            return False
+        here = FilePosition(frames.file, frames.tx_start)
+        return route.high.server != self._server.identity or here < route.high.file_position
 
     def _outdated(self, plan: Plan) -> bool:
         """Whether an event does not fit the schema because a DDL is between them, at a table that is being read yet."""
@@ -917,7 +921,7 @@ class BinlogCursor:
 
     def _query(self, frames: Frames, kind: int, body: bytes) -> int:
         """A statement: the frame of a transaction, or XA's, or DDL, or DML as a statement."""
-        db, text = _statement(kind, body)
+        db, text, sql_mode = _statement(kind, body)
         if not frames.tx_open:
             frames.start_anonymous(frames.event_start, frames.timestamp * 1_000_000)
         word = text[:12].upper()
@@ -936,7 +940,7 @@ class BinlogCursor:
             return self._xa(frames, text)
         else:
             if not frames.tx_skip:
-                self._ddl(frames, db, text)
+                self._ddl(frames, db, text, sql_mode)
             if not frames.tx_begun:
                 return self._ends(frames)
         return GO
@@ -961,19 +965,33 @@ class BinlogCursor:
                     restart=True,
                 )
 
-    def _ddl(self, frames: Frames, db: str, text: str) -> None:
+    def _ddl(self, frames: Frames, db: str, text: str, sql_mode: int) -> None:
         """A DDL (or DML as a statement): what it does to our tables."""
         where = f"{frames.file}:{frames.event_start}"
         schemas = {table_id: route.schema for table_id, route in self._routes.items()}
-        for effect in ddl.classify(text, db, schemas, primary=self._by_primary_key(), mariadb=not self._on_mysql):
+        halts = self._schema_changes == "halt"
+        for effect in ddl.classify(
+            text, db, schemas, primary=self._by_primary_key(), mariadb=not self._on_mysql, sql_mode=sql_mode
+        ):
             route = self._routes.get(effect.table_id)
             if route is None or route.table_id in self._dead or self._covered(route):
                 continue
             fresh = self._fresh(route)
+            new = effect.schema if isinstance(effect, ddl.Evolve) else None
+            unseen = new is not None and new.look == route.schema.look
             match effect:
+                case ddl.Quarantine():
+                    self._fault(route.table_id, f"{effect.cause} (at {where})", restart=False)
                 case ddl.Truncate() if not fresh:
                     self._truncated(frames, route)
-                case ddl.Evolve() if not fresh or effect.nullable_add:
+                case ddl.Evolve() | ddl.Restart() if halts and not fresh and not unseen:
+                    self._fault(
+                        route.table_id,
+                        f"{route.table_id} was changed at {where}, where schema_changes: halt stops it:"
+                        f" {ddl.shown(text)}; see to those who read it, and have it read anew by another pipeline",
+                        restart=False,
+                    )
+                case ddl.Evolve() if not fresh or unseen or (effect.nullable_add and not halts):
                     seq = frames.place.seq
                     frames.place.seq = seq + 1
                     frames.stop_soon = True
@@ -983,13 +1001,12 @@ class BinlogCursor:
                             generation=route.generation,
                             seq=seq,
                             old=route.schema.hash,
-                            new=effect.schema,
+                            new=route.schema.followed(effect.schema, self._schema_changes),
                             ddl=text,
                         )
                     )
-                case ddl.Restart() | ddl.Quarantine():
-                    restart = isinstance(effect, ddl.Restart)
-                    self._fault(route.table_id, f"{effect.cause} (at {where})", restart=restart)
+                case ddl.Restart():
+                    self._fault(route.table_id, f"{effect.cause} (at {where})", restart=True)
                 case _:
                     self._fault(
                         route.table_id,
@@ -1445,34 +1462,35 @@ def _plain(kind: int) -> int:
     return _PLAIN[kind]
 
 
-def _statement(kind: int, body: bytes) -> tuple[str, str]:
-    """Database and text of a statement's event."""
+def _statement(kind: int, body: bytes) -> tuple[str, str, int]:
+    """Database, text and `sql_mode` of a statement's event."""
     head = 26 if kind == _EXECUTE_LOAD else 13
     if len(body) < head:
         raise ValueError("a statement's event is cut short")
     size = int.from_bytes(body[11:13], "little")
-    variables = body[head : head + size]
+    charset, sql_mode = _session(body[head : head + size])
     at = head + size
     db = body[at : at + body[8]].decode(errors="replace")
     text = body[at + body[8] + 1 :]
     if kind == _QUERY_COMPRESSED:
         text = _inflated(text)
-    return db, text.decode(_charset(variables), errors="replace").strip()
+    return db, text.decode(charset, errors="replace").strip(), sql_mode
 
 
-def _charset(variables: bytes) -> str:
-    """The character set in which a statement was sent: Python's name of it."""
-    at = 0
+def _session(variables: bytes) -> tuple[str, int]:
+    """Of the session that sent a statement: Python's name of its character set, and its `sql_mode`."""
+    at, charset, sql_mode = 0, "utf8", 0
     widths = {0: 4, 1: 8, 3: 4}
     while at < len(variables):
         code = variables[at]
         at += 1
+        if code == 1:
+            sql_mode = int.from_bytes(variables[at : at + 8], "little")
         if code == 4:
             number = int.from_bytes(variables[at : at + 2], "little")
-            try:
-                return charset_by_id(number).encoding or "utf8"
-            except KeyError:
-                return "utf8"
+            with suppress(KeyError):
+                charset = charset_by_id(number).encoding or "utf8"
+            break
         if code == 6:
             at += 1 + variables[at]
         elif code == 2:
@@ -1481,7 +1499,7 @@ def _charset(variables: bytes) -> str:
             at += widths[code]
         else:
             break
-    return "utf8"
+    return charset, sql_mode
 
 
 def _xid(text: str) -> Xid:

@@ -198,13 +198,8 @@ def _read(
 
 def _same_table(conn: mysql.Connection, split: SnapshotSplit, identity: Sequence[str]) -> None:
     now = mysql.table_schema(conn, split.table_id, identity)
-    if _look(now) != _look(split.schema):
+    if now.look != split.schema.look:
         raise NextGeneration(f"{split.table_id} was changed by DDL while it was read; it is read again", split.table_id)
-
-
-def _look(schema: TableSchema) -> object:
-    """What a SELECT depends on: not the field ids, nor what only matters to rows of before."""
-    return schema.key, [(column.name, column.mysql_type, column.charset) for column in schema.columns]
 
 
 # --- watermarks -------------------------------------------------------------------------------------------------------

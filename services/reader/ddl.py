@@ -19,8 +19,7 @@ The statement is cut into tokens with MySQL's rules (comments gone, `/*! */` and
 every way of quoting) and read by a grammar of just the forms above; a word that the grammar does not know ends in
 Restart.
 
-Trusted without being seen: text columns that MODIFY or CHANGE name without a character set keep theirs (if they
-don't, the next row event tells); AUTO_INCREMENT comes to no column that holds zeros.
+Trusted without being seen: AUTO_INCREMENT comes to no column that holds zeros.
 Change together with: common/schema.py (the evolution of a schema), services/reader/binlog.py.
 """
 
@@ -87,16 +86,22 @@ class _Unknown(Exception):
     """The grammar does not know this; the text is the cause."""
 
 
-_TOKEN = re.compile(
-    r"""(?P<space>\s+|--(?=[\s]|$)[^\n]*|\#[^\n]*|/\*(?!!|M!)(?:.|\n)*?(?:\*/|$))
-    |(?P<hint>/\*M?!\d*)|(?P<unhint>\*/)
-    |`(?P<name>(?:[^`]|``)*)`
-    |(?P<text>[nNxXbB]?'(?:[^'\\]|''|\\(?:.|\n))*'|"(?:[^"\\]|""|\\(?:.|\n))*")
-    |(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?![\w$])|\.\d+)
-    |(?P<word>[\w$@\u0080-\U0010ffff]+)
-    |(?P<sign>.)""",
-    re.VERBOSE | re.DOTALL,
-)
+def _pattern(single: str, double: str) -> re.Pattern[str]:
+    """Tokens, with what may stand between single and between double quotes."""
+    return re.compile(
+        rf"""(?P<space>\s+|--(?=[\s]|$)[^\n]*|\#[^\n]*|/\*(?!!|M!)(?:.|\n)*?(?:\*/|$))
+        |(?P<hint>/\*M?!\d*)|(?P<unhint>\*/)
+        |`(?P<name>(?:[^`]|``)*)`
+        |(?P<text>[nNxXbB]?'(?:{single})*'|"(?:{double})*")
+        |(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?![\w$])|\.\d+)
+        |(?P<word>[\w$@\u0080-\U0010ffff]+)
+        |(?P<sign>.)""",
+        re.VERBOSE | re.DOTALL,
+    )
+
+
+_TOKEN = _pattern(r"[^'\\]|''|\\.", r'[^"\\]|""|\\.')
+_PLAIN_TOKEN = _pattern(r"[^']|''", r'[^"]|""')  # NO_BACKSLASH_ESCAPES
 _IGNORED_VERBS = frozenset(
     "ANALYZE BINLOG CHECK CHECKSUM COMMIT FLUSH GRANT INSTALL KILL OPTIMIZE PURGE RELEASE RESET REVOKE ROLLBACK"
     " SAVEPOINT SET SHOW"
@@ -147,6 +152,9 @@ _PLAIN_TYPES = frozenset(
     " multilinestring multipolygon geometrycollection uuid inet6 inet4 double float".split()
 )
 _SHOWN = 200
+_MAX_VARCHAR = 16_383  # characters of four bytes
+_ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
+_OTHER_TYPES = 1 << 0 | 1 << 9 | 1 << 12  # REAL_AS_FLOAT, ORACLE, MAXDB: names of types mean others
 
 
 def shown(statement: str) -> str:
@@ -162,20 +170,22 @@ def classify(
     *,
     primary: Set[str] = frozenset(),
     mariadb: bool = False,
+    sql_mode: int = 0,
 ) -> list[Effect]:
     """What a statement does to the captured tables, at most one effect a table, in the order of the statement.
 
     `statement` is one statement as the binlog has it, `default_db` the session's database, `schemas` the captured
     tables by "db.table" as they are before it. `primary` names those whose identity is surely the primary key: others
     are read again when an index is dropped, since it may be their identity. `mariadb`: JSON is longtext there.
+    `sql_mode` is the session's, as the event has it.
     """
-    tokens = list(_tokens(statement))
+    tokens = list(_tokens(statement, sql_mode))
     if not tokens or not schemas:
         return []
     lower: dict[str, list[str]] = {}
     for table_id in schemas:
         lower.setdefault(table_id.lower(), []).append(table_id)
-    reading = _Statement(tokens, statement, default_db, schemas, lower, primary, mariadb)
+    reading = _Statement(tokens, statement, default_db, schemas, lower, primary, mariadb, sql_mode)
     found: dict[str, Effect] = {}
     for effect in reading.effects():
         if effect.table_id not in found or isinstance(effect, Restart | Quarantine):
@@ -183,9 +193,10 @@ def classify(
     return list(found.values())
 
 
-def _tokens(statement: str) -> Iterator[_Token]:
+def _tokens(statement: str, sql_mode: int) -> Iterator[_Token]:
     hints = 0
-    for found in _TOKEN.finditer(statement):
+    plain = sql_mode & _NO_BACKSLASH_ESCAPES
+    for found in (_PLAIN_TOKEN if plain else _TOKEN).finditer(statement):
         kind, value = found.lastgroup, found[0]
         if kind == "hint":
             hints += 1
@@ -196,8 +207,10 @@ def _tokens(statement: str) -> Iterator[_Token]:
                 yield _Token("sign", "*/")
         elif kind == "name":
             yield _Token("name", found["name"].replace("``", "`"))
+        elif kind == "text" and value[0] == '"' and sql_mode & _ANSI_QUOTES:
+            yield _Token("name", value[1:-1].replace('""', '"'))
         elif kind in ("text", "number", "word", "sign"):
-            yield _Token(kind, value)  # type: ignore[arg-type]
+            yield _Token(kind, value.replace("\\", "\\\\") if plain else value)  # type: ignore[arg-type]
 
 
 class _Statement:
@@ -212,9 +225,11 @@ class _Statement:
         lower: Mapping[str, list[str]],
         primary: Set[str],
         mariadb: bool,
+        sql_mode: int,
     ) -> None:
         self.tokens, self.statement, self.db = tokens, statement, db
         self.schemas, self.lower, self.primary, self.mariadb = schemas, lower, primary, mariadb
+        self.sql_mode = sql_mode
         self.at = 0
 
     # ---- reading ----
@@ -463,7 +478,7 @@ class _Statement:
     def _altered(self, table_id: str, begin: int) -> list[Effect]:
         self.at = begin
         old = schema = self.schemas[table_id]
-        self.added_null = True
+        self.added_null, self.inherits, self.recharged = True, False, False
         while not self.ended():
             schema = self._action(table_id, schema)
             if not self.accept(","):
@@ -472,7 +487,9 @@ class _Statement:
                 # options may follow each other without a comma
                 if self.peek() not in _OPTIONS and self.peek() not in ("DEFAULT", "CHARACTER", "ENGINE"):
                     raise _Unknown(f"{self.take().value!r} is not known there")
-        if schema is old:
+        if self.inherits and self.recharged:
+            raise _Unknown("a text column is of the table's character set, which changes too")
+        if schema == old:
             return []
         return [Evolve(table_id=table_id, schema=schema, nullable_add=self.added_null)]
 
@@ -525,9 +542,7 @@ class _Statement:
                     self.at += 1
                 else:
                     raise _Unknown("the option is not known")
-                self.accept("=")
-                self.take()
-                return schema
+                return self._recharged(schema)
             case "FORCE":
                 return schema
             case "ENABLE" | "DISABLE":
@@ -539,11 +554,22 @@ class _Statement:
             case "ORDER":
                 self._rest()
                 return schema
+            case "COLLATE" | "CHARSET":
+                return self._recharged(schema)
             case _ if word in _OPTIONS:
                 self.accept("=")
                 self.take()
                 return schema
         raise _Unknown(f"{word or 'what follows'} can change rows")
+
+    def _recharged(self, schema: TableSchema) -> TableSchema:
+        """The table's own character set, which only columns to come get."""
+        self.accept("=")
+        self.recharged = True
+        charset = _charset(self._word())
+        if charset is None:
+            raise _Unknown("the collation's character set is not known")
+        return replace(schema, charset=charset)
 
     def _rest(self) -> None:
         """Pass over what is left of an action."""
@@ -595,7 +621,7 @@ class _Statement:
             self.expect(",")
 
     def _add_column(self, schema: TableSchema, name: str) -> TableSchema:
-        column = self._definition()
+        column = self._definition(schema.charset)
         if column.auto_increment:
             raise _Unknown("the new column's values are made by the server")
         if column.type.startswith("timestamp") and not column.said_null and column.default is None:
@@ -617,7 +643,7 @@ class _Statement:
 
     def _modify(self, table_id: str, schema: TableSchema, name: str, new_name: str) -> TableSchema:
         self.added_null = False
-        column = self._definition()
+        column = self._definition(schema.charset)
         if not schema.has(name):
             raise _Unknown(f"it has no column {name}")
         old = schema.column(name)
@@ -679,8 +705,10 @@ class _Statement:
 
     # ---- column definitions ----
 
-    def _definition(self) -> _Definition:
-        column = _Definition(type=self._type())
+    def _definition(self, charset: str) -> _Definition:
+        """A column's definition; text that names no character set has `charset`, the table's."""
+        json = self.mariadb and self.peek() == "JSON"
+        column = _Definition(type=self._type(), charset="utf8mb4" if json else None)
         while not self.ended() and self.peek() not in (",", ")"):
             token = self.take()
             match token.upper:
@@ -705,15 +733,11 @@ class _Statement:
                 case "CHARACTER" | "CHARSET":
                     if token.upper == "CHARACTER":
                         self.expect("SET")
-                    column.charset = self._word()
-                    if column.charset == "utf8":
-                        column.charset = "utf8mb3"
+                    column.charset = _charset(self._word())
                 case "COLLATE":
                     column.collates = True
-                    collation = self._word()
-                    charset = collation.partition("_")[0]
-                    if column.charset is None and charset != "uca1400":
-                        column.charset = "utf8mb3" if charset == "utf8" else charset
+                    charset_of_it = _charset(self._word())
+                    column.charset = column.charset or charset_of_it
                 case "ON":
                     self.expect("UPDATE")
                     self.take()
@@ -729,6 +753,10 @@ class _Statement:
                     raise _Unknown(f"{token.value!r} in a column's definition is not known")
         if not column.type.startswith(_TEXTS):
             column.charset = None
+        elif column.charset is None:
+            column.charset, self.inherits = charset, True
+        elif column.charset == "binary" and not column.type.startswith(("enum", "set")):
+            raise _Unknown("text of the character set binary is of a binary type")
         return column
 
     def _word(self) -> str:
@@ -756,6 +784,8 @@ class _Statement:
         word = self.take()
         if word.kind != "word":
             raise _Unknown(f"{word.value!r} is no type")
+        if self.sql_mode & _OTHER_TYPES:
+            raise _Unknown("the session's sql_mode gives types other meanings")
         base = _ALIASES.get(word.upper, word.value.lower())
         if base == "double":
             self.accept("PRECISION")
@@ -794,6 +824,8 @@ class _Statement:
         if base in ("char", "binary", "bit"):
             return f"{base}({values[0] if values else 1})"
         if base in ("varchar", "varbinary", "vector") and len(values) == 1:
+            if base != "vector" and int(values[0]) > _MAX_VARCHAR:
+                raise _Unknown(f"a {word.value} of that length may become a TEXT or BLOB")
             return f"{base}({values[0]})"
         if base in ("datetime", "timestamp", "time"):
             return f"{base}({values[0]})" if values and values[0] != "0" else base
@@ -817,6 +849,12 @@ class _Definition:
     auto_increment: bool = False
     first: bool = False
     after: str | None = None
+
+
+def _charset(name: str) -> str | None:
+    """The character set that a character set or a collation names; None for a collation of any."""
+    charset = name.partition("_")[0]
+    return {"utf8": "utf8mb3", "uca1400": None}.get(charset, charset)
 
 
 _ESCAPE = re.compile(r"''|\"\"|\\(.)", re.DOTALL)

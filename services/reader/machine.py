@@ -191,6 +191,7 @@ class RouteTo:
     low: Low
     high: High
     splits: tuple[CompletedSplit, ...] = ()
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +247,7 @@ class StreamTable:
             low=self.low,
             high=self.high,
             splits=self.splits,
+            live=self.live,
         )
 
 

@@ -190,7 +190,8 @@ class Mesh:
 
     def pipeline(self, name: str, server: Database, tables: Sequence[str], more: str = "", **settings: Any) -> Pipeline:
         """Define a pipeline; the mesh takes it up. `settings`: chunk_rows, chunks, interval_seconds, keyless,
-        table_options, port, start, stop, and `snapshot`, a mapping of any others there; `more` is YAML."""
+        table_options, schema_changes, port, start, stop, and `snapshot`, a mapping of any others there; `more` is
+        YAML."""
         snapshot = {key: settings[key] for key in ("chunk_rows", "chunks") if key in settings}
         snapshot = {"chunk_rows": 100} | snapshot | settings.get("snapshot", {})
         listed = ", ".join(f'"{table}"' for table in tables)
@@ -204,6 +205,7 @@ class Mesh:
             f"table_options: {json.dumps(settings.get('table_options', []))}\n"
             f"checkpoint: {{interval_seconds: {settings.get('interval_seconds', 0.5)}}}\n"
             f"keyless: {settings.get('keyless', 'quarantine')}\n"
+            f"schema_changes: {settings.get('schema_changes', 'evolve')}\n"
             f"sink: {{type: iceberg, warehouse: {self.folder}/lake}}\n{more}"
         )
         self.store.pipeline(name).define(config.definition())

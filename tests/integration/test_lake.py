@@ -46,7 +46,7 @@ def writing(mesh: Mesh) -> Iterator[None]:
     assert not faults, faults
 
 
-def savepoint(pipeline: Pipeline, nonce: str) -> int:
+def savepoint(pipeline: Pipeline, nonce: str, seconds: float = 90.0) -> int:
     """Ask for a kept checkpoint, wait for its publication, and return its number."""
     with pipeline.mesh.redis.client() as client:
         client.rpush(f"cutline:requests:{pipeline.name}", json.dumps({"kind": "savepoint", "nonce": nonce}))
@@ -55,7 +55,7 @@ def savepoint(pipeline: Pipeline, nonce: str) -> int:
         slot = next((entry["slot"] for entry in pipeline.entries() if entry.get("request") == nonce), None)
         return slot if slot in pipeline.store.publication_numbers() else None
 
-    return pipeline.until(published, "the savepoint's publication", 90)  # type: ignore[return-value]
+    return pipeline.until(published, "the savepoint's publication", seconds)  # type: ignore[return-value]
 
 
 def test_the_sum_over_two_tables_is_constant_in_every_publication_of_the_lake(

@@ -162,6 +162,7 @@ def entry_is_sound(world: World, entry: dict[str, Any]) -> None:
     world.count["inside checkpoint"] += entry["inside"]
     for table in entry["tables"].values():
         world.count[f"table {table['phase']} at a checkpoint"] += 1
+        world.count["halt: columns changed while they were read"] += "schema_changes is halt;" in (table["cause"] or "")
         world.count["table of a later generation"] += table["generation"] > 1
 
 
@@ -251,6 +252,7 @@ def publication_equals_source(world: World, publication: dict[str, Any]) -> None
                 f"{table} has columns {[c.name for c in schema.columns]} in publication {publication['n']}"
                 f" and {columns[table]} at the source"
             )
+        _columns_by_policy(world, publication["n"], table, schema)
         shown = _shown(world, world.lake.snapshots[of["main"]["snapshot_id"]], schema, table)
         if shown != state[table]:
             wrong = {
@@ -270,6 +272,28 @@ def publication_equals_source(world: World, publication: dict[str, Any]) -> None
         world.count["constant sum compared"] += 1
         if sum(amounts) != 10_000:
             raise Failure(f"the amounts of two tables add up to {sum(amounts)} in publication {publication['n']}")
+
+
+def _columns_by_policy(world: World, n: int, table: str, schema: TableSchema) -> None:
+    """With `halt` no reader of the lake sees columns change; with `ignore` none does within a generation."""
+    policy, journal = world.shape.schema_changes, world.store.journal
+    entry = journal[n]["tables"][table]
+    earlier = [
+        before
+        for slot in chain(journal)
+        if slot < n and slot in world.store.publications
+        if (before := journal[slot]["tables"].get(table)) is not None and before["show"]
+    ]
+    if not earlier:
+        return
+    last = earlier[-1]
+    before, same = world.lake.schemas[last["schema"]], last["generation"] == entry["generation"]
+    if policy == "halt" and before.look != schema.look:
+        raise Failure(f"{table} shows other columns in publication {n} than before, though schema_changes is halt")
+    if policy == "ignore" and same and [c.name for c in before.lake] != [c.name for c in schema.lake]:
+        raise Failure(f"{table} shows other columns in publication {n} than before, though schema_changes is ignore")
+    if policy == "evolve" and same and not {c.field_id for c in before.lake} <= {c.field_id for c in schema.lake}:
+        raise Failure(f"{table} lost a column in publication {n}, though schema_changes is evolve")
 
 
 def no_key_goes_back(world: World, table: str, n: int, rows: Rows) -> None:
@@ -320,17 +344,23 @@ def what_is_missing(world: World) -> str:
                 return error.cause
         if place is not None:
             return _ends(world, leaders[0].leader, publications, place)
+    stopped = {
+        t
+        for t, of in journal[newest["n"]]["tables"].items()
+        if t in world.source.quarantined or "schema_changes is halt" in (of["cause"] or "")
+    }
     wrong = {
         t: of["state"]
         for t, of in newest["tables"].items()
         if of["state"] != ("quarantined" if t in world.quarantined else "live")
-        and not (of["state"] == "quarantined" and t in world.source.quarantined)
+        and not (of["state"] == "quarantined" and t in stopped)
     }
     absent = set(world.known_tables) - set(newest["tables"])
     if wrong or absent:
         causes = {t: journal[newest["n"]]["tables"][t]["cause"] for t in wrong}
         return f"tables are not live in publication {newest['n']}: {wrong} {causes} {absent}"
-    if not world.shape.snapshot_only:
+    begun = newest["position"] is not None or any(of["state"] == "live" for of in newest["tables"].values())
+    if begun and not world.shape.snapshot_only:
         end, position = world.source.flushed(), Position.from_json(newest["position"])
         if position.server != end.server or not end.reached_by(position):
             return f"publication {newest['n']} stands at {position}, the source at {end}"

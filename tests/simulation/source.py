@@ -16,7 +16,7 @@ from typing import Any
 from common.errors import SourceLost
 from common.messages import SnapshotSplit
 from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop
-from common.schema import Column, TableSchema
+from common.schema import Column, SchemaChanges, TableSchema
 from services.reader.machine import ChangeBatch, ChangesRead, ReadChanges, RouteTo, SchemaChanged, TableFaulted
 from services.reader.watermark import Commits
 
@@ -95,9 +95,16 @@ class Source:
     """One source database over its servers."""
 
     def __init__(
-        self, rng: random.Random, count: Counter[str], *, flavour: str, tables: tuple[str, ...], rows: int
+        self,
+        rng: random.Random,
+        count: Counter[str],
+        *,
+        flavour: str,
+        tables: tuple[str, ...],
+        rows: int,
+        schema_changes: SchemaChanges,
     ) -> None:
-        self.rng, self.count, self.flavour = rng, count, flavour
+        self.rng, self.count, self.flavour, self.schema_changes = rng, count, flavour, schema_changes
         self.tables = tables
         self.ordered = flavour != MYSQL or rng.random() < 0.6
         self.servers = 1
@@ -767,10 +774,13 @@ class Source:
         self, route: RouteTo, txn: Txn, position: Position, seq: int, bodies: Any, schemas: Any, fault: Any
     ) -> int:
         try:
-            past = route.high.reached_by(position)
+            past = route.live or route.high.reached_by(position)
         except SourceLost:
             past = False
-        if txn.ddl == "unlogged":
+        if self.schema_changes == "halt" and past and txn.ddl != "truncate":
+            self.count["halt stops a live table"] += 1
+            fault(route, "schema_changes is halt", restart=False)
+        elif txn.ddl == "unlogged":
             self.count["DDL changed rows without row events"] += 1
             # one in eight is something that a new generation would not mend
             fault(route, "a DDL changed rows without row events", restart=txn.start % 80 != 4)
@@ -783,7 +793,7 @@ class Source:
             return 1
         else:
             try:
-                if txn.ddl == "add":
+                if txn.ddl == "add" and self.schema_changes != "halt":
                     new = route.schema.add_column(txn.column, "bigint", nullable=True)
                 elif past:
                     new = route.schema.drop_column(txn.column)
@@ -793,5 +803,10 @@ class Source:
                 fault(route, str(error))
                 return 0
             self.count[f"{txn.ddl} column in place"] += 1
+            new = route.schema.followed(new, self.schema_changes)
+            if new.shown is not None:
+                self.count[f"{self.schema_changes}: the lake has other columns than the source"] += 1
+            if past and route.high.server != self.server:
+                self.count["column changed in place after a fail-over"] += 1
             schemas.append(SchemaChanged(table_id=route.table_id, generation=route.generation, seq=seq, new=new))
         return 0

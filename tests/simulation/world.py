@@ -39,6 +39,7 @@ from common.messages import (
     encode,
 )
 from common.positions import Stop
+from common.schema import SchemaChanges
 from services.enumerator.leader import (
     CloseEpoch,
     EntryRefused,
@@ -255,6 +256,7 @@ class Shape:
     snapshot_only: bool
     wire: bool
     stop: tuple[str, float] | None  # kind, seconds from the pipeline's beginning
+    schema_changes: SchemaChanges
 
     @classmethod
     def drawn(cls, rng: random.Random, seed: int) -> Shape:
@@ -277,6 +279,7 @@ class Shape:
             gap=rng.choice((0.05, 0.15, 0.4)), chaos=rng.uniform(4, 12), faults=rng.choice((0, 1, 2, 4)),
             max_rows=rng.choice((3, 8, 40)), snapshot_only=stop is None and rng.random() < 0.05,
             wire=rng.random() < 0.15, stop=stop,
+            schema_changes=rng.choice(("evolve", "evolve", "evolve", "exact", "exact", "ignore", "halt")),
         )  # fmt: skip
 
 
@@ -314,7 +317,12 @@ class World:
         self.quarantined: set[str] = set()
         self.stop: Stop | None = None
         self.source = Source(
-            self.rng, self.count, flavour=self.shape.flavour, tables=self.shape.tables, rows=self.shape.rows
+            self.rng,
+            self.count,
+            flavour=self.shape.flavour,
+            tables=self.shape.tables,
+            rows=self.shape.rows,
+            schema_changes=self.shape.schema_changes,
         )
         self.names = 0
         self.known_tables = list(self.shape.tables)
@@ -503,7 +511,8 @@ class World:
     def new_leader(self, incarnation: str) -> Leader:
         shape = self.shape
         orders = Orders(
-            chunk_rows=shape.chunk_rows, exact=shape.exact, snapshot_only=shape.snapshot_only,
+            chunk_rows=shape.chunk_rows, exact=shape.exact, halts=shape.schema_changes == "halt",
+            snapshot_only=shape.snapshot_only,
             interval_seconds=shape.interval, readers=shape.readers, writers=shape.writers,
         )  # fmt: skip
         self.names += 1
@@ -800,8 +809,11 @@ class World:
             case FindStop(stop=stop):
                 self.later(service, self.lag(2), lambda: self.find_stop(service, stop))
             case DescribeTable(table_id=table, generation=generation):
-                found = lambda: TableDescribed(generation=generation, table=self.table_found(table))  # noqa: E731
-                self.later(service, self.lag(2), found)
+                self.later(
+                    service,
+                    self.lag(2),
+                    lambda: TableDescribed(generation=generation, table=self.table_described(table)),
+                )
             case FindRange():
                 self.later(service, self.lag(2), lambda: self.find_range(effect))
             case FindBound():
@@ -1083,6 +1095,12 @@ class World:
         except SourceLost as error:
             self.halts_expected = True
             return EpochFailed(epoch=service.epoch, cause=error.cause, halts=True)
+
+    def table_described(self, table: str) -> TableFound:
+        if self.troubled and self.rng.random() < 0.2:  # between a DROP and the CREATE after it
+            self.count["table gone for a moment"] += 1
+            return TableFound(table_id=table, fault="there is no such table", gone=True)
+        return self.table_found(table)
 
     def find_tables(self, begins: bool) -> Event:
         if len(self.known_tables) < len(self.shape.tables) and self.now > 3:

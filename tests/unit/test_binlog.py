@@ -8,11 +8,26 @@ import struct
 import zlib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from common.mysql import Server
+from common.positions import High, Low
+from common.schema import Column, SchemaChanges, TableSchema
 from services.reader import binlog, binlog_events
-from services.reader.binlog import _encoded, _inflated, _inflated_rows, _statement, _tagged, _variable, _xid, _xid_of
+from services.reader.binlog import (
+    BinlogCursor,
+    Route,
+    _encoded,
+    _inflated,
+    _inflated_rows,
+    _statement,
+    _tagged,
+    _variable,
+    _xid,
+    _xid_of,
+)
 from services.reader.rows import Place
 
 UUID = bytes(range(16))
@@ -235,14 +250,15 @@ def test_a_gtid_set_is_sent_half_open() -> None:
     assert int.from_bytes(tagged[1:7], "little") == 2
 
 
-def test_statements_are_read_in_the_character_set_they_were_sent_in() -> None:
+def test_statements_are_read_in_the_character_set_and_sql_mode_they_were_sent_in() -> None:
     def body(variables: bytes, text: bytes) -> bytes:
         return struct.pack("<IIBHH", 1, 0, 4, 0, len(variables)) + variables + b"shop\0" + text
 
-    flags = b"\0" + bytes(4) + b"\1" + bytes(8) + b"\6\3std"
+    flags = b"\0" + bytes(4) + b"\1" + struct.pack("<Q", 1 << 20) + b"\6\3std"
     latin = flags + b"\4" + struct.pack("<HHH", 8, 8, 8)
-    assert _statement(2, body(latin, "DROP TABLE `caf\u00e9`".encode("latin-1"))) == ("shop", "DROP TABLE `caf\u00e9`")
-    assert _statement(2, body(flags, "DROP TABLE `caf\u00e9`".encode())) == ("shop", "DROP TABLE `caf\u00e9`")
+    read = ("shop", "DROP TABLE `caf\u00e9`", 1 << 20)
+    assert _statement(2, body(latin, "DROP TABLE `caf\u00e9`".encode("latin-1"))) == read
+    assert _statement(2, body(flags, "DROP TABLE `caf\u00e9`".encode())) == read
 
 
 def test_names_of_xa_transactions_are_the_same_in_statements_and_events() -> None:
@@ -261,3 +277,80 @@ def test_mariadbs_compression_is_undone_within_bounds() -> None:
     for broken in (b"", b"\x02ab", packed[:-5], b"\x82\0\5" + packed[3:]):
         with pytest.raises(ValueError, match="compressed event"):
             _inflated(broken)
+
+
+# --- DDL --------------------------------------------------------------------------------------------------------------
+
+TABLE = TableSchema(
+    table_id="d.t",
+    columns=(
+        Column(name="id", field_id=1, mysql_type="int", nullable=False),
+        Column(name="v", field_id=2, mysql_type="varchar(9)", nullable=True, charset="utf8mb4"),
+    ),
+    key=("id",),
+    last_field_id=2,
+)
+KINDS = {
+    "ADD n INT": ("follows", "follows"),
+    "ADD n INT DEFAULT 5": ("follows", "restarts"),
+    "DROP v": ("follows", "restarts"),
+    "RENAME COLUMN v TO w": ("follows", "restarts"),
+    "MODIFY v VARCHAR(90)": ("follows", "restarts"),
+    "MODIFY v VARCHAR(9) FIRST": ("follows", "restarts"),
+    "MODIFY v VARCHAR(3)": ("restarts", "restarts"),
+    "ADD n INT DEFAULT (id)": ("restarts", "restarts"),
+    "DROP PRIMARY KEY": ("restarts", "restarts"),
+    "RENAME TO other": ("restarts", "restarts"),
+}
+
+
+def after_ddl(statement: str, policy: SchemaChanges, *, live: bool, server: str = "s") -> tuple[str, TableSchema]:
+    """What a cursor makes of a statement at 500, of a table whose chunks end at 1000: with the schema after it."""
+    cursor = BinlogCursor(lambda: pytest.fail("it connects"), server_id=1, schema_changes=policy)
+    low, high = Low(server=server, file="b.000001", offset=4), High(server="s", file="b.000001", offset=1000)
+    route = Route(table_id="d.t", generation=1, schema=TABLE, low=low, high=high, live=live)
+    cursor._routes = {"d.t": route}
+    cursor._server = Server(flavour="mysql", version=(9, 7), identity=server, gtid=False)
+    frames: Any = binlog_events.Frames(Place(), mariadb=False, judge=lambda _: True, taken=lambda *_: False)
+    frames.file, frames.tx_start = "b.000001", 500
+    cursor._frames = frames
+    cursor._ddl(frames, "d", statement, 0)
+    for fault in cursor._faults:
+        return "restarts" if fault.restart else "stops", TABLE
+    if cursor._schemas:
+        return "follows", cursor._schemas[0].new
+    return "truncates" if cursor._decoders else "nothing", TABLE
+
+
+@pytest.mark.parametrize("policy", ["evolve", "exact", "ignore", "halt"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_policy_follows_stops_or_restarts_a_table_at_each_kind_of_change(
+    kind: str, policy: SchemaChanges
+) -> None:
+    live, early = KINDS[kind]
+    halts = policy == "halt"
+    assert after_ddl(f"ALTER TABLE t {kind}", policy, live=True)[0] == ("stops" if halts else live)
+    assert after_ddl(f"ALTER TABLE t {kind}", policy, live=False)[0] == ("restarts" if halts else early)
+
+
+@pytest.mark.parametrize("policy", ["evolve", "exact", "ignore", "halt"])
+def test_what_no_reader_sees_is_followed_in_each_policy(policy: SchemaChanges) -> None:
+    for live in (True, False):
+        assert after_ddl("ALTER TABLE t ADD INDEX (v)", policy, live=live)[0] == "nothing"
+        done, schema = after_ddl("ALTER TABLE t CHARACTER SET latin1", policy, live=live)
+        assert (done, schema.charset, schema.shown) == ("follows", "latin1", None)
+    assert after_ddl("TRUNCATE t", policy, live=True)[0] == "truncates"
+    assert after_ddl("TRUNCATE t", policy, live=False)[0] == "restarts"
+
+
+def test_the_lakes_columns_are_the_policys() -> None:
+    shown = {
+        policy: [column.name for column in after_ddl("ALTER TABLE t DROP v, ADD n INT", policy, live=True)[1].lake]
+        for policy in ("evolve", "exact", "ignore")
+    }
+    assert shown == {"evolve": ["id", "v", "n"], "exact": ["id", "n"], "ignore": ["id", "v"]}
+
+
+def test_a_live_table_is_followed_after_a_fail_over_and_no_other() -> None:
+    assert after_ddl("ALTER TABLE t DROP v", "evolve", live=True, server="another")[0] == "follows"
+    assert after_ddl("ALTER TABLE t DROP v", "evolve", live=False, server="another")[0] == "restarts"

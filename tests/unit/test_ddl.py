@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from common.schema import Column, TableSchema
@@ -23,7 +26,7 @@ CAPTURED = {table_id: schema(table_id) for table_id in ("shop.orders", "shop.ite
 KEYED = frozenset(CAPTURED)
 
 
-def effects(statement: str, db: str = "shop", **keywords: bool) -> list[Effect]:
+def effects(statement: str, db: str = "shop", **keywords: Any) -> list[Effect]:
     return classify(statement, db, CAPTURED, primary=KEYED, **keywords)
 
 
@@ -57,6 +60,10 @@ BEFORE = [(column.name, column.mysql_type) for column in schema().columns]
         ("ALTER TABLE orders MODIFY id BIGINT NOT NULL AUTO_INCREMENT", [("id", "bigint"), *BEFORE[1:]]),
         ("ALTER TABLE orders MODIFY name VARCHAR(200)", [BEFORE[0], ("name", "varchar(200)"), *BEFORE[2:]]),
         ("ALTER TABLE orders MODIFY price DECIMAL(12,2)", [*BEFORE[:2], ("price", "decimal(12,2)"), *BEFORE[3:]]),
+        (
+            "ALTER TABLE orders DROP COLUMN name, DROP INDEX f, DROP FOREIGN KEY f",
+            [BEFORE[0], *BEFORE[2:]],
+        ),
         ("ALTER TABLE orders MODIFY name VARCHAR(20) FIRST", [BEFORE[1], BEFORE[0], *BEFORE[2:]]),
         (
             "ALTER TABLE orders MODIFY kind ENUM('a','b','c') NOT NULL",
@@ -107,7 +114,7 @@ def test_json_is_longtext_on_mariadb() -> None:
         "ALTER TABLE orders ADD CONSTRAINT c CHECK (price > 0), DROP FOREIGN KEY f, AUTO_INCREMENT 5",
         "ALTER TABLE orders ENGINE=InnoDB, FORCE, LOCK=NONE",
         "ALTER TABLE orders ADD PARTITION (PARTITION p9 VALUES LESS THAN (9))",
-        "ALTER TABLE orders DEFAULT CHARACTER SET = latin1 COLLATE latin1_bin",
+        "ALTER TABLE orders DEFAULT CHARACTER SET = utf8mb4 COLLATE utf8mb4_bin",
         "CREATE UNIQUE INDEX i ON orders (name)",
         "CREATE INDEX orders ON other (name)",
         "DROP INDEX i ON orders",
@@ -146,6 +153,10 @@ def test_what_is_surely_harmless_is_ignored(statement: str) -> None:
     [
         "ALTER TABLE orders MODIFY name VARCHAR(5)",
         "ALTER TABLE orders MODIFY name TEXT",
+        "ALTER TABLE orders ADD c VARCHAR(20000)",
+        "ALTER TABLE orders ADD c VARCHAR(9) CHARACTER SET binary",
+        "ALTER TABLE orders MODIFY name VARCHAR(50) UNICODE",
+        "ALTER TABLE orders RENAME COLUMN name TO kind, RENAME COLUMN kind TO name",
         "ALTER TABLE orders MODIFY name VARCHAR(30) CHARACTER SET latin1",
         "ALTER TABLE orders MODIFY name VARCHAR(30) COLLATE latin1_bin",
         "ALTER TABLE orders MODIFY name VARCHAR(20) NOT NULL",
@@ -210,6 +221,52 @@ def test_a_name_that_was_there_before_reads_the_table_again() -> None:
     dropped = only("ALTER TABLE orders DROP name")
     assert isinstance(dropped, Evolve)
     (effect,) = classify("ALTER TABLE orders ADD name INT", "shop", {"shop.orders": dropped.schema})
+    assert isinstance(effect, Restart)
+
+
+@pytest.mark.parametrize(
+    ("statement", "charset"),
+    [
+        ("ALTER TABLE orders ADD c VARCHAR(5)", "utf8mb4"),
+        ("ALTER TABLE orders ADD c VARCHAR(5) COLLATE latin1_bin", "latin1"),
+        ("ALTER TABLE orders ADD c VARCHAR(5) CHARSET utf8 COLLATE utf8_bin", "utf8mb3"),
+        ("ALTER TABLE orders ADD c INT", None),
+    ],
+)
+def test_a_new_text_column_has_a_character_set_of_its_own_or_the_tables(statement: str, charset: str | None) -> None:
+    effect = only(statement)
+    assert isinstance(effect, Evolve)
+    assert effect.schema.column("c").charset == charset
+
+
+def test_text_that_is_modified_without_a_character_set_gets_the_tables() -> None:
+    latin = {"shop.orders": replace(schema(), charset="latin1")}
+    for statement in ("ALTER TABLE orders MODIFY name VARCHAR(90)", "ALTER TABLE orders CHANGE name n VARCHAR(20)"):
+        (effect,) = classify(statement, "shop", latin, primary=KEYED)
+        assert isinstance(effect, Restart)  # name was utf8mb4
+    said = "ALTER TABLE orders MODIFY name VARCHAR(90) CHARACTER SET utf8mb4"
+    (effect,) = classify(said, "shop", latin, primary=KEYED)
+    assert isinstance(effect, Evolve)
+
+
+def test_the_tables_character_set_is_followed_for_columns_to_come() -> None:
+    changed = only("ALTER TABLE orders COLLATE latin1_bin")
+    assert isinstance(changed, Evolve)
+    assert changed.schema.charset == "latin1"
+    assert changed.schema.look == schema().look
+    assert isinstance(only("ALTER TABLE orders ADD c TEXT, CHARACTER SET latin1"), Restart)
+
+
+def test_literals_and_names_are_read_by_the_sessions_sql_mode() -> None:
+    statement = r"ALTER TABLE orders ADD c VARCHAR(9) NOT NULL DEFAULT 'a\n', ADD d VARCHAR(5) DEFAULT 'x\'"
+    (effect,) = effects(statement, sql_mode=1 << 20)  # NO_BACKSLASH_ESCAPES
+    assert isinstance(effect, Evolve)
+    assert [effect.schema.column(name).initial_default for name in "cd"] == ["a\\n", "x\\"]
+    assert isinstance(only(statement), Restart)
+    assert isinstance(only('ALTER TABLE orders ADD c VARCHAR(9) DEFAULT "name"'), Evolve)
+    (effect,) = effects('ALTER TABLE orders ADD c VARCHAR(9) DEFAULT "name"', sql_mode=1 << 2)  # ANSI_QUOTES
+    assert isinstance(effect, Restart)
+    (effect,) = effects("ALTER TABLE orders ADD c REAL", sql_mode=1)  # REAL_AS_FLOAT
     assert isinstance(effect, Restart)
 
 

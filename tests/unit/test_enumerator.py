@@ -74,9 +74,24 @@ def found(table: str = "d.t", **of: Any) -> TableFound:
 class Bench:
     """An enumerator in its process, with `readers` readers and one writer; keeps what was sent."""
 
-    def __init__(self, readers: int = 1, *, exact: bool = False, snapshot_only: bool = False, part: Any = None) -> None:
+    def __init__(
+        self,
+        readers: int = 1,
+        *,
+        exact: bool = False,
+        snapshot_only: bool = False,
+        halts: bool = False,
+        part: Any = None,
+    ) -> None:
         names = tuple(f"reader-{i}" for i in range(readers))
-        plan = Plan(readers=names, writers=("writer-0",), chunk_rows=10, exact=exact, snapshot_only=snapshot_only)
+        plan = Plan(
+            readers=names,
+            writers=("writer-0",),
+            chunk_rows=10,
+            exact=exact,
+            snapshot_only=snapshot_only,
+            halts=halts,
+        )
         self.machine = Enumerator(plan) if part is None else Enumerator.restored(plan, json.loads(json.dumps(part)))
         self.process = Process(self.machine, inbound=names, outbound=names, initiator=True)
         self.sent: list[tuple[str, Message]] = []
@@ -263,6 +278,42 @@ def test_the_next_generation_is_described_and_split_anew() -> None:
     bench.split_in(None, generation=2)
     bench.get(SplitsWanted(free=1))
     assert bench.assigned[-1][1].split_id == "d.t:2:1"
+
+
+def test_a_table_that_is_not_there_or_lost_its_key_is_looked_at_until_it_is_back() -> None:
+    bench = Bench().begin().split_in("10", None)
+    bench.get(SplitsWanted(free=1))
+    bench.report(bench.assigned[0][1], schema=WIDER)
+    gone = TableDescribed(generation=2, table=found(schema=None, fault="There is no table d.t", gone=True))
+    bench.tell(gone)
+    assert bench.machine.tables["d.t"].phase == "quarantined"
+    bench = Bench(part={"state": bench.machine.snapshot(), "recorded": {}})
+    look = DescribeTable(table_id="d.t", generation=2)
+    assert bench.note(bench.process.handle(Ticked(), 100.0)) == [look]
+    assert bench.note(bench.process.handle(Ticked(), 101.0)) == []
+    bench.tell(TableDescribed(generation=2, table=found(schema=None, fault="d.t has no identity")))
+    assert bench.machine.tables["d.t"].cause == "d.t has no identity"
+    assert bench.note(bench.process.handle(Ticked(), 106.0)) == [look]
+    bench.tell(TableDescribed(generation=2, table=found()))
+    table = bench.machine.tables["d.t"]
+    assert (table.phase, table.cause, table.awaited) == ("snapshot", None, False)
+    assert bench.note(bench.process.handle(Ticked(), 200.0)) == []
+
+
+def test_with_halt_a_table_read_again_must_look_as_before() -> None:
+    bench = Bench(halts=True).begin().split_in("10", None)
+    bench.get(SplitsWanted(free=1))
+    bench.report(bench.assigned[0][1], schema=WIDER)
+    bench = Bench(halts=True, part={"state": bench.machine.snapshot(), "recorded": {}})
+    bench.tell(TableDescribed(generation=2, table=found()))
+    assert bench.machine.tables["d.t"].phase == "snapshot"
+    bench.split_in(None, generation=2)
+    bench.get(SplitsWanted(free=1))
+    bench.report(bench.assigned[-1][1], schema=WIDER)
+    bench.tell(TableDescribed(generation=3, table=found(schema=WIDER)))
+    table = bench.machine.tables["d.t"]
+    assert table.phase == "quarantined"
+    assert "schema_changes is halt" in str(table.cause)
 
 
 @pytest.mark.parametrize("state", ["live", "restart", "fault"])

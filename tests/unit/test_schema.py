@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import SourceLost
-from common.schema import FIELD_ID, META_FIELDS, Column, TableSchema, arrow_type, parse_type, split_table_id
+from common.schema import (
+    FIELD_ID,
+    META_FIELDS,
+    Column,
+    SchemaChanges,
+    TableSchema,
+    arrow_type,
+    parse_type,
+    split_table_id,
+)
 
 TYPES = {
     "tinyint(1)": pa.int32(),
@@ -263,3 +273,65 @@ def test_tinyint_1_as_boolean_is_of_the_schema_and_changes_type_with_the_next_ge
     with pytest.raises(ValueError, match="one is boolean"):
         schema.widen_column("n", "tinyint(1)")
     assert replace(schema, booleans=False).widen_column("b", "int").arrow.field("b").type == pa.int32()
+
+
+# --- policies: what the lake shows after a DDL in place ---------------------------------------------------------------
+
+CHANGES: dict[str, Callable[[TableSchema], TableSchema]] = {
+    "add first": lambda table: table.add_column("x", "int", nullable=True, first=True),
+    "drop": lambda table: table.drop_column("v"),
+    "drop the first": lambda table: table.drop_column("k"),
+    "rename": lambda table: table.rename_column("v", "w"),
+    "widen": lambda table: table.widen_column("n", "bigint"),
+    "drop two, then add": lambda table: (
+        table.drop_column("k").drop_column("v").add_column("x", "int", nullable=True, first=True)
+    ),
+}
+POLICY_TABLE = TableSchema(
+    table_id="a.b",
+    columns=(column("k", 1), column("id", 2), column("v", 3, "varchar(9)"), column("n", 4)),
+    key=("id",),
+    last_field_id=4,
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "change", "lake"),
+    [
+        ("exact", "add first", "5x 1k 2id 3v 4n"),
+        ("exact", "drop", "1k 2id 4n"),
+        ("exact", "rename", "1k 2id 3w 4n"),
+        ("exact", "drop two, then add", "5x 2id 4n"),
+        ("evolve", "add first", "5x 1k 2id 3v 4n"),
+        ("evolve", "drop", "1k 2id 3v 4n"),
+        ("evolve", "drop the first", "1k 2id 3v 4n"),
+        ("evolve", "rename", "1k 2id 3w 4n"),
+        ("evolve", "widen", "1k 2id 3v 4n"),
+        ("evolve", "drop two, then add", "1k 5x 2id 3v 4n"),
+        ("ignore", "add first", "1k 2id 3v 4n"),
+        ("ignore", "drop", "1k 2id 3v 4n"),
+        ("ignore", "rename", "1k 2id 3v 4n"),
+        ("ignore", "widen", "1k 2id 3v 4n"),
+        ("ignore", "drop two, then add", "1k 2id 3v 4n"),
+    ],
+)
+def test_what_the_lake_shows_after_a_change_is_the_policys(policy: SchemaChanges, change: str, lake: str) -> None:
+    new = CHANGES[change](POLICY_TABLE)
+    after = POLICY_TABLE.followed(new, policy)
+    assert after.columns == new.columns
+    assert " ".join(f"{one.field_id}{one.name}" for one in after.lake) == lake
+    assert TableSchema.from_json(json.loads(json.dumps(after.to_json()))) == after
+    if change == "widen":
+        assert after.lake[3].mysql_type == "bigint"
+
+
+def test_changes_one_after_the_other_are_told_from_what_the_lake_shows() -> None:
+    kept = POLICY_TABLE.followed(POLICY_TABLE.drop_column("v"), "evolve")
+    again = kept.followed(kept.rename_column("n", "m"), "evolve")
+    assert [one.name for one in again.lake] == ["k", "id", "v", "m"]
+    with pytest.raises(ValueError, match="had another column v before"):
+        again.add_column("v", "int", nullable=True)
+    frozen = POLICY_TABLE.followed(POLICY_TABLE.rename_column("v", "w"), "ignore")
+    grown = frozen.followed(frozen.widen_column("w", "varchar(99)"), "ignore")
+    assert [(one.name, one.mysql_type) for one in grown.lake][2] == ("v", "varchar(99)")
+    assert grown.followed(grown, "exact").shown is None

@@ -1,0 +1,542 @@
+"""Schema changes in the stream, through to the lake: every kind, at each moment of a table's life, on both servers.
+
+One pipeline has a table for each case and moment; DDL runs between changes of rows, while another table changes all the
+time. A reader that waits where it is told makes the moments sure: `snapshot` is between a table's first chunk and its
+second, `catch-up` when its chunks are in and its changes are not. In the end every table in the lake is compared with
+the source by key and content, names and types of its columns. Pipelines with the other policies run beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from common import mysql
+from spark_writer import session
+from spark_writer.chain import shown
+from tests.conftest import FULL
+from tests.integration.mesh import Hammer, Mesh, Pipeline, connection, content, differences
+from tests.integration.test_lake import savepoint, writing
+from tests.servers import Database, MariaDB
+
+Fresh = Callable[[Database], str]
+ROWS = 12
+CREATE = (
+    "(id INT PRIMARY KEY, a VARCHAR(20) NOT NULL, b INT, c DECIMAL(10,2), d DATETIME(6), e ENUM('x','y') NOT NULL"
+    " DEFAULT 'x')"
+)
+BEFORE = (
+    "UPDATE {t} SET b = b + 100 WHERE id < 3",
+    "DELETE FROM {t} WHERE id = 4",
+    "INSERT INTO {t} (id, a, b, c, d) VALUES (-5, 'ŵ before', 500, 5.55, '2024-05-05 05:05:05.555555')",
+)
+AFTER = ("DELETE FROM {t} WHERE id = 5", "UPDATE {t} SET e = 'y' WHERE id = 6", "INSERT INTO {t} (id) VALUES (600)")
+
+READER = """
+import asyncio, pathlib
+from common.driver import run_service
+from services.reader import __main__ as reader
+
+changes, rows = reader.Member._read_changes, reader.Member._next_rows
+
+async def while_held(holds):
+    while holds():
+        await asyncio.sleep(0.02)
+
+async def held_changes(member, order):
+    if order.cursor == "catch-up":
+        await while_held(pathlib.Path("hold").exists)
+    return await changes(member, order)
+
+async def held_rows(member, chunk):
+    table, generation, number = chunk.split.split_id.rsplit(":", 2)
+    if ".snapshot_" in table and generation == "1" and number != "1":
+        pathlib.Path(f"{table}.at").touch()
+        await while_held(lambda: not pathlib.Path(f"{table}.go").exists())
+    return await rows(member, chunk)
+
+reader.Member._read_changes, reader.Member._next_rows = held_changes, held_rows
+run_service(reader.main)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What happens to one table `{t}`: `again` says that a live table is read again; `kept` are the columns that only
+    the lake has in the end; `first` runs before the pipeline; `quick`: a part of the sample."""
+
+    name: str
+    ddl: tuple[str, ...]
+    again: bool = False
+    create: str = CREATE
+    first: tuple[str, ...] = ()
+    after: tuple[str, ...] = AFTER
+    kept: tuple[str, ...] = ()
+    only: type[Database] = Database
+    quick: bool = False
+
+
+NEW = "{t} (id, a, b, c, d, e) SELECT id, a, b, c, d, e FROM {t}"
+CASES = (
+    Case(name="add", ddl=("ALTER TABLE {t} ADD n INT", "UPDATE {t} SET n = id WHERE id > 8"), quick=True),
+    Case(name="add_first", ddl=("ALTER TABLE {t} ADD n INT FIRST", "UPDATE {t} SET n = id WHERE id > 8"), quick=True),
+    Case(name="add_after", ddl=("ALTER TABLE {t} ADD n VARCHAR(9) CHARACTER SET latin1 AFTER a",)),
+    Case(
+        name="add_constants",
+        ddl=(
+            "ALTER TABLE {t} ADD n1 INT NOT NULL DEFAULT 7, ADD n2 VARCHAR(9) NOT NULL DEFAULT 'x''\\n' AFTER a,"
+            " ADD n3 DATE DEFAULT '2020-01-02', ADD n4 DATETIME NOT NULL DEFAULT '2020-01-02 03:04:05',"
+            " ADD n5 DECIMAL(5,2) DEFAULT 1.5, ADD n6 ENUM('p','q') NOT NULL DEFAULT 'q',"
+            " ADD n7 BIGINT UNSIGNED NOT NULL DEFAULT 18446744073709551615, ADD n8 DOUBLE NOT NULL DEFAULT -0.1",
+            "UPDATE {t} SET n1 = 8, n2 = '' WHERE id = 7",
+        ),
+        quick=True,
+    ),
+    Case(
+        name="add_other_mode",
+        ddl=(
+            "SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES'",
+            "ALTER TABLE {t} ADD \"n\" VARCHAR(9) NOT NULL DEFAULT 'a\\n'",
+            "SET SESSION sql_mode = ''",
+        ),
+    ),
+    Case(name="add_expression", ddl=("ALTER TABLE {t} ADD n VARCHAR(40) DEFAULT (CONCAT('x', id))",), again=True),
+    Case(name="add_generated", ddl=("ALTER TABLE {t} ADD n INT AS (b + 1) STORED",), again=True),
+    Case(name="drop", ddl=("ALTER TABLE {t} DROP COLUMN b",), kept=("b",), quick=True),
+    Case(name="drop_first", ddl=("ALTER TABLE {t} ADD n INT FIRST", "ALTER TABLE {t} DROP n"), kept=("n",)),
+    Case(
+        name="drop_add",
+        ddl=("ALTER TABLE {t} DROP b", "INSERT INTO {t} (id, a) VALUES (77, 'between')", "ALTER TABLE {t} ADD b INT"),
+        again=True,
+    ),
+    Case(
+        name="rename",
+        ddl=("ALTER TABLE {t} RENAME COLUMN a TO z", "UPDATE {t} SET z = 'ŵ after' WHERE id = 8"),
+        quick=True,
+    ),
+    Case(name="change", ddl=("ALTER TABLE {t} CHANGE a z VARCHAR(50) NOT NULL",)),
+    Case(
+        name="rename_key",
+        ddl=("ALTER TABLE {t} RENAME COLUMN id TO number",),
+        after=("DELETE FROM {t} WHERE number = 5", "INSERT INTO {t} (number) VALUES (600)"),
+    ),
+    Case(
+        name="swap_columns",
+        ddl=(
+            "ALTER TABLE {t} RENAME COLUMN c TO s",
+            "ALTER TABLE {t} RENAME COLUMN b TO c",
+            "ALTER TABLE {t} RENAME COLUMN s TO b",
+        ),
+        again=True,
+    ),
+    Case(
+        name="swap_columns_at_once",
+        ddl=("ALTER TABLE {t} RENAME COLUMN c TO b, RENAME COLUMN b TO c",),
+        again=True,
+    ),
+    Case(name="move", ddl=("ALTER TABLE {t} MODIFY c DECIMAL(10,2) FIRST",)),
+    Case(
+        name="widen",
+        ddl=(
+            "ALTER TABLE {t} MODIFY b BIGINT, MODIFY a VARCHAR(200) NOT NULL, MODIFY c DECIMAL(20,2),"
+            " MODIFY e ENUM('x','y','z') NOT NULL DEFAULT 'x'",
+            "UPDATE {t} SET b = 1 << 40, c = 123456789012.25, e = 'z' WHERE id = 7",
+        ),
+        quick=True,
+    ),
+    Case(name="narrow", ddl=("ALTER TABLE {t} MODIFY b SMALLINT",), again=True),
+    Case(name="narrow_text", ddl=("ALTER TABLE {t} MODIFY a VARCHAR(12) NOT NULL",), again=True),
+    Case(name="precision", ddl=("ALTER TABLE {t} MODIFY d DATETIME",), again=True, quick=True),
+    Case(name="scale", ddl=("ALTER TABLE {t} MODIFY c DECIMAL(10,1)",), again=True),
+    Case(name="kind", ddl=("ALTER TABLE {t} MODIFY a TEXT NOT NULL",), again=True),
+    Case(
+        name="charset",
+        ddl=("SET SESSION sql_mode = ''", "ALTER TABLE {t} CONVERT TO CHARACTER SET latin1"),
+        again=True,
+    ),
+    Case(
+        name="charset_of_the_table",
+        create=CREATE.replace("a VARCHAR(20)", "a VARCHAR(20) CHARACTER SET utf8mb4") + " DEFAULT CHARSET latin1",
+        ddl=("SET SESSION sql_mode = ''", "ALTER TABLE {t} MODIFY a VARCHAR(40) NOT NULL"),
+        again=True,
+        quick=True,
+    ),
+    Case(
+        name="charset_to_come",
+        ddl=(
+            "ALTER TABLE {t} DEFAULT CHARACTER SET latin1",
+            "ALTER TABLE {t} ADD n VARCHAR(5)",
+            "UPDATE {t} SET n = 'é' WHERE id = 8",
+        ),
+    ),
+    Case(name="key", ddl=("ALTER TABLE {t} DROP PRIMARY KEY, ADD PRIMARY KEY (a)",), again=True, quick=True),
+    Case(name="key_wider", ddl=("ALTER TABLE {t} MODIFY id BIGINT",)),
+    Case(name="index", ddl=("ALTER TABLE {t} ADD INDEX i (b), COMMENT 'x'", "ALTER TABLE {t} DROP INDEX i, FORCE")),
+    Case(name="truncate", ddl=("TRUNCATE {t}", "INSERT INTO {t} (id, a) VALUES (8, 'again')"), quick=True),
+    Case(
+        name="recreate",
+        ddl=("DROP TABLE {t}", "CREATE TABLE {t} (id BIGINT PRIMARY KEY, e CHAR(1) NOT NULL DEFAULT 'q')"),
+        again=True,
+        quick=True,
+    ),
+    Case(
+        name="create_like",
+        ddl=(
+            "CREATE TABLE {t}_new LIKE {t}",
+            "ALTER TABLE {t}_new ADD n INT NOT NULL DEFAULT 3 FIRST",
+            f"INSERT INTO {NEW.replace('{t}', '{t}_new', 1)}",
+            "RENAME TABLE {t} TO {t}_old, {t}_new TO {t}",
+        ),
+        again=True,
+    ),
+    Case(
+        name="create_select",
+        first=("CREATE TABLE {t}_from " + CREATE, f"INSERT INTO {NEW.replace('{t}', '{t}_from', 1)}"),
+        ddl=("DROP TABLE {t}", "CREATE TABLE {t} (PRIMARY KEY (id)) AS SELECT id, e, b * 2 AS twice FROM {t}_from"),
+        again=True,
+    ),
+    Case(
+        name="key_later",  # for a moment the table has no identity
+        ddl=(
+            "DROP TABLE {t}",
+            "CREATE TABLE {t} AS SELECT 8 AS id, 'q' AS e",
+            "SELECT SLEEP(1)",
+            "ALTER TABLE {t} ADD PRIMARY KEY (id)",
+        ),
+        again=True,
+    ),
+    Case(
+        name="rename_swap",
+        first=("CREATE TABLE {t}_b (id INT PRIMARY KEY, e CHAR(1) DEFAULT 'q', other INT)",),
+        ddl=("INSERT INTO {t}_b (id) VALUES (6), (8)", "RENAME TABLE {t} TO {t}_old, {t}_b TO {t}"),
+        again=True,
+        quick=True,
+    ),
+    Case(
+        name="rename_back",
+        ddl=("RENAME TABLE {t} TO {t}_away", "INSERT INTO {t}_away (id) VALUES (888)", "RENAME TABLE {t}_away TO {t}"),
+        again=True,
+    ),
+    Case(
+        name="three_renames",
+        first=("CREATE TABLE {t}_b " + CREATE,),
+        ddl=("INSERT INTO {t}_b (id) VALUES (9)", "RENAME TABLE {t} TO {t}_s, {t}_b TO {t}, {t}_s TO {t}_b"),
+        again=True,
+    ),
+    Case(
+        name="partition",
+        create=CREATE + " PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (3), PARTITION p1 VALUES LESS THAN"
+        " (10), PARTITION p2 VALUES LESS THAN MAXVALUE)",
+        ddl=("ALTER TABLE {t} DROP PARTITION p0",),
+        again=True,
+    ),
+    Case(
+        name="exchange",
+        create=CREATE + " PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (3), PARTITION p1 VALUES LESS THAN"
+        " MAXVALUE)",
+        first=("CREATE TABLE {t}_x " + CREATE, "INSERT INTO {t}_x (id, a) VALUES (1, 'exchanged')"),
+        ddl=("ALTER TABLE {t} EXCHANGE PARTITION p0 WITH TABLE {t}_x",),
+        again=True,
+    ),
+    Case(
+        name="gh_ost",  # as gh-ost does it: changes copied beside rows, then both names swapped at once
+        ddl=(
+            "CREATE /* gh-ost */ TABLE {t}_gho LIKE {t}",
+            "ALTER /* gh-ost */ TABLE {t}_gho ADD n INT, DROP COLUMN b",
+            "INSERT /* gh-ost */ IGNORE INTO {t}_gho (id, a, c, d, e) SELECT id, a, c, d, e FROM {t}",
+            "REPLACE /* gh-ost */ INTO {t}_gho (id, a, c, d, e) VALUES (8, 'replaced', 1, NULL, 'y')",
+            "RENAME /* gh-ost */ TABLE {t} TO {t}_del, {t}_gho TO {t}",
+            "DROP /* gh-ost */ TABLE IF EXISTS {t}_del",
+        ),
+        again=True,
+    ),
+    Case(
+        name="twice",  # two tools after each other (Flink CDC fails there)
+        ddl=(
+            "CREATE TABLE {t}_new LIKE {t}",
+            f"INSERT INTO {NEW.replace('{t}', '{t}_new', 1)}",
+            "RENAME TABLE {t} TO {t}_old, {t}_new TO {t}",
+            "DROP TABLE {t}_old",
+            "CREATE TABLE {t}_new LIKE {t}",
+            f"INSERT INTO {NEW.replace('{t}', '{t}_new', 1)}",
+            "RENAME TABLE {t} TO {t}_old, {t}_new TO {t}",
+        ),
+        again=True,
+    ),
+    Case(name="if_exists", only=MariaDB, ddl=("ALTER TABLE {t} ADD IF NOT EXISTS n INT, DROP IF EXISTS nothing",)),
+)
+MOMENTS = ("live", "catchup", "snapshot")
+
+
+def chosen(source: Database) -> dict[str, dict[str, Case]]:
+    """The cases of each moment, by the table's name: all of them, or of the quick ones each at one moment, which is
+    another on each server."""
+    cases = [case for case in CASES if isinstance(source, case.only) and (case.quick or FULL)]
+    shift = int(isinstance(source, MariaDB))
+    return {
+        moment: {f"{moment}_{case.name}": case for at, case in enumerate(cases) if FULL or (at + shift) % 3 == turn}
+        for turn, moment in enumerate(MOMENTS)
+    }
+
+
+def rows(table: str) -> str:
+    values = ", ".join(
+        f"({n}, 'rów {n}', {n}, {n}.25, '2024-01-02 03:04:05.6789{n:02d}', 'x')" for n in range(ROWS)
+    )
+    return f"INSERT INTO {table} (id, a, b, c, d, e) VALUES {values}"
+
+
+def changed(source: Database, case: Case, table: str) -> None:
+    """Rows change, then the table, then rows; on one connection, in a session that fills what an INSERT leaves out."""
+    with contextlib.closing(source.connect()) as conn, conn.cursor() as cursor:
+        cursor.execute("SET SESSION sql_mode = ''")
+        for statement in (*BEFORE, *case.ddl, *case.after):
+            cursor.execute(statement.replace("{t}", table))
+
+
+def phases(pipeline: Pipeline) -> dict[str, str]:
+    """Where the enumerator sees each table now."""
+    tables = pipeline.status().get("enumerator", {}).get("tables", {})
+    return {name: table["phase"] for name, table in tables.items()}
+
+
+def published(pipeline: Pipeline, tables: Iterable[str]) -> bool:
+    """Whether the newest publication shows all these tables."""
+    numbers = pipeline.store.publication_numbers()
+    newest = pipeline.store.publication(numbers[-1]) if numbers else None
+    return newest is not None and all(name in newest["tables"] and shown(newest, name) for name in tables)
+
+
+@contextlib.contextmanager
+def between_chunks(pipeline: Pipeline, tables: Mapping[str, Case]) -> Iterator[None]:
+    """Change each table when the reader waits between its first chunk and its second."""
+    folder, left, failures = pipeline.mesh.folder, dict(tables), list[BaseException]()
+    ends = threading.Event()
+
+    def watch() -> None:
+        try:
+            while left and not ends.is_set():
+                for table in [name for name in left if (folder / f"{name}.at").exists()]:
+                    changed(pipeline.server, left.pop(table), table)
+                    (folder / f"{table}.go").touch()
+                time.sleep(0.02)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join(60)
+    assert not failures, failures
+    assert not left, f"never read in two chunks: {sorted(left)}"
+
+
+@dataclass(frozen=True, slots=True)
+class InLake:
+    """A table of the lake: its rows by key, its columns' types in their order."""
+
+    rows: dict[tuple[Any, ...], dict[str, Any]]
+    types: dict[str, pa.DataType]
+
+
+def in_lake(reader: Any, table: str, key: list[str]) -> InLake:
+    found = reader.sql(f"SELECT * FROM lake.{table}").toArrow()
+    rows = {tuple(row[name] for name in key): row for row in found.to_pylist()}
+    assert len(rows) == found.num_rows, f"{table} has a key twice"
+    return InLake(rows, {field.name: field.type for field in found.schema})
+
+
+def compared(source: Database, reader: Any, table: str, kept: tuple[str, ...] = ()) -> list[str]:
+    """What of a table differs between lake and source; `kept` are columns that only the lake has."""
+    with contextlib.closing(connection(source)) as conn:
+        schema = mysql.table_schema(conn, table)
+    found = in_lake(reader, table, list(schema.key))
+    types = {name: kind for name, kind in found.types.items() if name not in kept}
+    rows = {key: {name: row[name] for name in types} for key, row in found.rows.items()}
+    wanted = {field.name: field.type for field in schema.arrow}
+    lines = differences(rows, content(source, table, list(schema.key)))
+    if list(types.items()) != list(wanted.items()):
+        lines.append(f"columns {types} for {wanted}")
+    if set(kept) - set(found.types):
+        lines.append(f"lost {kept}: {list(found.types)}")
+    return [f"{table}: {line}" for line in lines]
+
+
+@pytest.mark.timeout(1800)
+def test_every_change_arrives_whenever_it_comes(
+    source: Database, fresh_database: Fresh, spark: Any, tmp_path: Path
+) -> None:
+    """1. All tables are read; those of `snapshot` change between their chunks; catch-up waits.
+    2. Those of `catchup` change, then catch-up goes on. 3. Those of `live` change when they are shown.
+    The lake then equals the source; live tables changed in place, or in their next generation, as their case says.
+    """
+    schema = fresh_database(source)
+    of = {
+        moment: {f"{schema}.{name}": case for name, case in cases.items()} for moment, cases in chosen(source).items()
+    }
+    every = {name: case for cases in of.values() for name, case in cases.items()}
+    source.execute(
+        f"CREATE TABLE {schema}.a_hot (id INT PRIMARY KEY, n INT)", f"INSERT INTO {schema}.a_hot VALUES (1, 0)"
+    )
+    for table, case in every.items():
+        source.execute(
+            f"CREATE TABLE {table} {case.create}",
+            rows(table),
+            *(statement.replace("{t}", table) for statement in case.first),
+        )
+    names = [f"{schema}.a_hot", *every]
+    (tmp_path / "hold").touch()
+    hot = Hammer(source, lambda c, *_: c.execute(f"UPDATE {schema}.a_hot SET n = n + 1"), threads=1, pause_seconds=0.02)
+    with Mesh(tmp_path, readers=1, programs={"reader": ("-c", READER)}) as mesh, writing(mesh), hot:
+        pipeline = mesh.pipeline("changes", source, names, chunk_rows=5, interval_seconds=2.0)
+        with between_chunks(pipeline, of["snapshot"]):
+            pipeline.until(
+                lambda: (now := phases(pipeline)).keys() == set(names) and set(now.values()) <= {"catch-up", "live"},
+                "all chunks to be read",
+                300,
+            )
+        late = [name for name, phase in phases(pipeline).items() if phase == "catch-up"]
+        assert set(late) & set(of["catchup"])
+        for table, case in of["catchup"].items():
+            changed(source, case, table)
+        (tmp_path / "hold").unlink()
+        pipeline.until(lambda: published(pipeline, of["live"]), "the live tables to be published", 300)
+        for table, case in of["live"].items():
+            changed(source, case, table)
+        hot.stop()
+        end = pipeline.catches_up(*names, seconds=300)
+        savepoint(pipeline, "last", 600)
+        definition: Any = pipeline.store.definition()
+    reader = session.for_pipeline(spark, definition["sink"])
+    assert compared(source, reader, f"{schema}.a_hot") == []
+    again = {name: end["tables"][name]["generation"] > 1 for name in every}
+    assert {name: again[name] for name in of["live"]} == {name: case.again for name, case in of["live"].items()}
+    said = []
+    for name, case in every.items():  # a table that was read again has the source's columns
+        said += compared(source, reader, name, () if again[name] else case.kept)
+    assert said == []
+    for name, case in of["live"].items():
+        if case.name == "drop":
+            found = in_lake(reader, name, ["id"])
+            assert (found.rows[(8,)]["b"], found.rows[(6,)]["b"], found.rows[(600,)]["b"]) == (8, None, None)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("source", ["mysql", pytest.param("mariadb", marks=pytest.mark.full)], indirect=True)
+def test_each_policy_shows_changed_columns_in_its_own_way(
+    source: Database, fresh_database: Fresh, spark: Any, tmp_path: Path
+) -> None:
+    """1. A pipeline for each policy but evolve reads its tables. 2. Columns are added, dropped, renamed and widened.
+    `exact` shows the source's columns; `ignore` its own, with what the source has for them; `halt` goes on with a table
+    whose columns stay, and keeps showing the other as it was in the last publication before.
+    """
+    ddl = (
+        "ALTER TABLE {t} ADD n INT NOT NULL DEFAULT 7",
+        "ALTER TABLE {t} DROP COLUMN c",
+        "ALTER TABLE {t} RENAME COLUMN a TO z, MODIFY b BIGINT",
+        "UPDATE {t} SET b = 1 << 40 WHERE id = 7",
+    )
+    stays = ("ALTER TABLE {t} ADD INDEX i (b), ALTER COLUMN e SET DEFAULT 'y'", "TRUNCATE {t}")
+    of = {"exact": {"t": ddl}, "ignore": {"t": ddl}, "halt": {"t": ddl, "stays": stays}}
+    schemas = {policy: fresh_database(source) for policy in of}
+    for policy, tables in of.items():
+        for table in tables:
+            name = f"{schemas[policy]}.{table}"
+            source.execute(f"CREATE TABLE {name} {CREATE}", rows(name))
+    with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
+        pipelines = {
+            policy: mesh.pipeline(policy, source, [f"{schemas[policy]}.*"], schema_changes=policy) for policy in of
+        }
+        for policy, tables in of.items():
+            names = [f"{schemas[policy]}.{table}" for table in tables]
+            pipelines[policy].until(lambda p=policy, n=names: published(pipelines[p], n), "its publication", 300)
+            for table, statements in tables.items():
+                name = f"{schemas[policy]}.{table}"
+                changed(source, Case(name=table, ddl=statements), name)
+        stopped = f"{schemas['halt']}.t"
+        pipelines["halt"].until(lambda: pipelines["halt"].phase(stopped) == "quarantined", "a table to be stopped", 300)
+        for policy, names in (("exact", ["t"]), ("ignore", ["t"]), ("halt", ["stays"])):
+            pipelines[policy].catches_up(*(f"{schemas[policy]}.{name}" for name in names), seconds=300)
+            savepoint(pipelines[policy], "last", 300)
+        newest, definition = pipelines["halt"].checkpoint(), pipelines["exact"].store.definition()
+    assert newest is not None
+    assert "ADD n INT" in newest["tables"][stopped]["cause"]
+    assert definition is not None
+    reader = session.for_pipeline(spark, definition["sink"])
+    assert compared(source, reader, f"{schemas['exact']}.t") == []
+    assert compared(source, reader, f"{schemas['halt']}.stays") == []
+    before = {"id": pa.int32(), "a": pa.string(), "b": pa.int32(), "c": pa.decimal128(10, 2)}
+    before |= {"d": pa.timestamp("us"), "e": pa.string()}
+    halted = in_lake(reader, stopped, ["id"])
+    assert halted.types == before
+    assert {(5,), (6,)} <= halted.rows.keys()
+    assert (600,) not in halted.rows
+    table = f"{schemas['ignore']}.t"
+    ignored, truth = in_lake(reader, table, ["id"]), content(source, table, ["id"])
+    assert ignored.types == before | {"b": pa.int64()}
+    for (number,), row in truth.items():
+        c = None if number in (6, 7, 600) else Decimal("5.55") if number == -5 else number + Decimal("0.25")
+        wanted = {"id": number, "a": row["z"], "b": row["b"], "c": c, "d": row["d"], "e": row["e"]}
+        assert ignored.rows.pop((number,)) == wanted
+    assert ignored.rows == {}
+
+
+# --- the tool itself --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("pt-online-schema-change") is None, reason="pt-online-schema-change is not installed")
+def test_pt_online_schema_change_runs_beside_the_pipeline(
+    source: Database, fresh_database: Fresh, spark: Any, tmp_path: Path
+) -> None:
+    """1. The tool rebuilds a live table twice, in chunks of its own, while rows change through its triggers.
+    The table is read again each time and equals the source in the end; the tool's own tables are none of ours.
+    """
+    schema = fresh_database(source)
+    table = f"{schema}.orders"
+    source.execute(f"CREATE TABLE {table} {CREATE}", rows(table))
+    source.execute("CREATE USER IF NOT EXISTS osc@'%' IDENTIFIED BY 'osc'", "GRANT ALL ON *.* TO osc@'%'")
+    dsn = f"h={source.host},P={source.port},u=osc,p=osc,D={schema},t=orders"
+
+    def some(cursor: Any, luck: Any, _: int) -> None:
+        number = luck.randrange(20, 400)
+        cursor.execute(
+            f"INSERT INTO {table} (id, a, b) VALUES ({number}, 'x', 1) ON DUPLICATE KEY UPDATE b = COALESCE(b, 0) + 1"
+        )
+        cursor.execute(f"DELETE FROM {table} WHERE id = {luck.randrange(20, 400)}")
+
+    with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh), Hammer(source, some, threads=2) as hammer:
+        pipeline = mesh.pipeline("osc", source, [f"{schema}.orders"], chunk_rows=50)
+        pipeline.until(lambda: pipeline.shows(table), "the table to be shown", 300)
+        for number, alter in enumerate(("ADD n INT NOT NULL DEFAULT 3, DROP COLUMN c", "MODIFY b BIGINT"), start=2):
+            ran = subprocess.run(
+                ["pt-online-schema-change", "--execute", "--alter", alter, "--no-version-check", "--chunk-size=20",
+                 "--recursion-method=none", dsn],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert ran.returncode == 0, ran.stdout + ran.stderr
+            pipeline.until(
+                lambda n=number: pipeline.shows(table) and pipeline.checkpoint()["tables"][table]["generation"] >= n,
+                f"generation {number}",
+                300,
+            )
+        hammer.stop()
+        pipeline.catches_up(table, seconds=300)
+        savepoint(pipeline, "last", 600)
+        definition: Any = pipeline.store.definition()
+    assert compared(source, session.for_pipeline(spark, definition["sink"]), table) == []
