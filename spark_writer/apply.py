@@ -3,6 +3,7 @@
 1. claim a number w: everything is made on branches `staging_w`, which nobody else writes and nobody reads;
 2. for each table, go on from `work` of the newest publication on the chain (spark_writer/chain.py);
 3. apply the chain's later entries, several at once when behind: adopt chunk files, then delete and add what changed;
+   what they leave in the lake and in its catalogue is synced (spark_writer/tables.py);
 4. publication N, put if absent: **the commit point**. Who is refused it starts again at 1;
 5. from the publication's record alone, and again at each start: `main` of each live table, with the tag `checkpoint_N`
    of a kept cut in the same commit, then the rows of `_cutline.publications`.
@@ -355,6 +356,7 @@ class Incarnation:
             previous=self.published,
             published_at=self._clock(),
         )
+        self._lake.settle()
         if not self._store.publish(record["n"], record):
             raise Unavailable(f"publication {record['n']} was made by another Spark writer; starting again after it")
         self._reached("published")

@@ -106,6 +106,7 @@ def expire(table: LakeTable, *, before_ms: int, spare: Collection[str]) -> int:
         unneeded = table.lake.jvm.java.util.stream.Stream.builder()
         expiry = table.java.expireSnapshots().expireOlderThan(before_ms).retainLast(1).deleteWith(unneeded)
         expiry.commit()
+        table.settle()
         paths = {str(path) for path in unneeded.build().toArray()}
         for path in paths - set(spare):
             table.java.io().deleteFile(path)
@@ -125,5 +126,6 @@ def drop_branches(table: LakeTable, *, ours: str) -> list[str]:
             for name in old:
                 manage.removeBranch(name)
             manage.commit()
+            table.settle()
             return old
     return []

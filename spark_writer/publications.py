@@ -21,7 +21,7 @@ from common.errors import Unavailable
 from common.schema import FIELD_ID
 from spark_writer.chain import changed_tables, shown
 from spark_writer.session import CATALOG
-from spark_writer.tables import NAMESPACE, Lake, LakeTable, answered, open_output
+from spark_writer.tables import NAMESPACE, Lake, LakeTable, answered, open_output, settle
 
 logger = logging.getLogger("cutline.spark_writer")
 NAME = "publications"
@@ -87,6 +87,8 @@ class Publications:
                 expressions.equal("pipeline", self._lake.pipeline), expressions.equal("checkpoint", int(record["n"]))
             )
             table.java.newOverwrite().overwriteByRowFilter(those).addFile(table.data_file(path)).commit()
+            settle([path])
+            table.settle()
 
     def tidy(self, n: int, before_ms: int) -> None:
         """Expire old snapshots of the table, and merge this pipeline's small files of publications before `n`."""

@@ -7,7 +7,6 @@ and one row group. What is in proportion to a table is elsewhere: `LakeTable.pos
 from __future__ import annotations
 
 import itertools
-import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from common import parquet
 from common.errors import ProtocolError
 from common.schema import FIELD_ID, META_FIELDS, TableSchema
 from common.store import PartRef, PipelineStore
-from spark_writer.positions import local_path, opened
-from spark_writer.tables import LakeTable, Layout, default_value, open_output
+from spark_writer.positions import opened
+from spark_writer.tables import LakeTable, Layout, default_value, open_output, settle
 
 ROW_GROUP_ROWS = 200_000
 
@@ -153,9 +152,7 @@ def write_rows(table: LakeTable, layout: Layout, groups: Iterator[pa.Table]) -> 
         with parquet.writer(sink, first) as writer:
             for group in itertools.chain((first,), groups):
                 writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
-        if local_path(path) is not None:
-            sink.flush()
-            os.fsync(sink.fileno())
+    settle([path])
     return [table.data_file(path)]
 
 

@@ -16,6 +16,14 @@ Field ids: the lake's ids are the pipeline's (common/schema.py) plus an offset b
 gives an id another meaning; the offsets are the properties `cutline.offset.<generation>`. A staged file whose ids and
 types are the lake's is adopted as it is.
 
+Iceberg syncs nothing that it writes to a folder of this machine, and a publication must not outlive what it names. So
+each commit is followed by an fsync of what it wrote (`LakeTable.settle`), and before a publication the catalogue's own
+file is synced (`Lake.settle`), which SQLite with `synchronous=NORMAL` leaves to us: in this order the catalogue durably
+names only files that are durable. What can't be had from outside of the JVM is the sync *between* a metadata file and
+the catalogue's row that names it: should the machine (not the process) die within those milliseconds, and the system
+have written the row back first, that row must be set to the table's metadata file before it by hand. Object stores and
+other catalogues are durable by themselves.
+
 A change deletes by deletion vector (spark_writer/positions.py finds where the keys of a batch stand), and the rows' new
 images are added in the same commit (`RowDelta`).
 """
@@ -24,7 +32,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -57,6 +65,7 @@ from spark_writer.session import CATALOG, first_line
 OWNER = "cutline.pipeline"
 PUBLISHED = "cutline.published"
 OFFSET = "cutline.offset."
+_SQLITE = "jdbc:sqlite:"
 NAMESPACE = "_cutline"
 _PROPERTIES = {
     "format-version": "3",
@@ -105,6 +114,8 @@ class Lake:
         jvm: Any = session._jvm
         self.jvm = jvm
         self.iceberg: Any = jvm.org.apache.iceberg
+        uri = str(session.conf.get(f"spark.sql.catalog.{CATALOG}.uri", ""))
+        self._sqlite = uri.removeprefix(_SQLITE).split("?")[0] if uri.startswith(_SQLITE) else None
         self.activate()
         try:
             self.catalog: Any = self.iceberg.spark.Spark3Util.loadIcebergCatalog(session._jsparkSession, CATALOG)
@@ -116,6 +127,11 @@ class Lake:
     def activate(self) -> None:
         """Make the pipeline's session that of the calling thread; each thread must call it first."""
         self.jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self.session._jsparkSession)
+
+    def settle(self) -> None:
+        """Make the catalogue's commits so far durable, if it is a file of this machine."""
+        if self._sqlite is not None:
+            settle([self._sqlite, f"{self._sqlite}-wal"])
 
     def identifier(self, namespace: str, name: str) -> Any:
         """Return Iceberg's TableIdentifier."""
@@ -177,6 +193,7 @@ class LakeTable:
         self.lake = lake
         self.driver_rows = DRIVER_ROWS
         self._contents: Contents | None = None
+        self._settled: frozenset[str] = frozenset()
         self.table_id = table_id
         self.java = table
         self._jvm = lake.jvm
@@ -196,6 +213,18 @@ class LakeTable:
     def metadata(self) -> Any:
         """Return Iceberg's TableMetadata as last read."""
         return self.java.operations().current()
+
+    def settle(self) -> None:
+        """Make the metadata that this and other commits wrote durable; call it after each commit."""
+        folder = local_path(str(self.metadata().metadataFileLocation()).rpartition("/")[0])
+        if folder is None:
+            return
+        names = frozenset(name for name in os.listdir(folder) if not name.startswith("."))
+        settle(os.path.join(folder, name) for name in names - self._settled)
+        if not self._settled:  # the table may be new, and so its folder and that of its schema
+            above = os.path.dirname(folder)
+            settle([folder, above, os.path.dirname(above)])
+        self._settled = names
 
     def head(self, ref: str) -> int | None:
         """Return the snapshot that a branch or tag names, or None."""
@@ -356,6 +385,7 @@ class LakeTable:
                 end = builder_of(end).setCurrentSchema(start.currentSchemaId()).build()
             made = int(end.ref(branch).snapshotId())
             operations.commit(start, end)
+            self.settle()
         self._contents = Contents(snapshot_id=made, files=files)
         return made
 
@@ -498,7 +528,9 @@ class LakeTable:
             index = deletes.PositionDeleteIndex.deserialize(vector, described.withRecordCount(len(places)).build())
             writer.delete(path, index, self.java.spec(), None)
         writer.close()
-        return {str(file.referencedDataFile()): file for file in writer.result().deleteFiles()}
+        written = writer.result().deleteFiles()
+        settle({str(file.location()) for file in written})
+        return {str(file.referencedDataFile()): file for file in written}
 
     # Commits that readers see
 
@@ -512,6 +544,7 @@ class LakeTable:
             made = builder.build()
             if made.changes().size():
                 self.java.operations().commit(base, made)
+                self.settle()
 
     def show(
         self, *, snapshot_id: int | None, w: int, n: int, tag: bool, allowed: Callable[[tuple[int, int]], bool]
@@ -544,6 +577,7 @@ class LakeTable:
             made = builder.build()
             if made.changes().size():
                 operations.commit(base, made)
+                self.settle()
         return True
 
 
@@ -620,6 +654,31 @@ def _moment(text: str, zone: str | None) -> datetime:
 
 
 # Files
+
+
+def settle(paths: Iterable[str]) -> None:
+    """Sync those of the files (with Hadoop's checksums) that are on this machine, then the folders they stand in."""
+    folders = set()
+    for path in paths:
+        local = local_path(path)
+        if local is None:
+            continue
+        folder, name = os.path.split(local)
+        folders.add(folder)
+        for one in (local, os.path.join(folder, f".{name}.crc")):
+            with suppress(FileNotFoundError):
+                sync(one)
+    for folder in folders:
+        sync(folder)
+
+
+def sync(path: str) -> None:
+    """Sync one file or folder of this machine."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_output(path: str) -> BinaryIO:

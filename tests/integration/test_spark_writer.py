@@ -31,7 +31,7 @@ from common.schema import META_FIELDS, Column, TableSchema
 from common.store import Store
 from services.lake import where
 from services.writer.staging import ChangesFile, ChunkFile
-from spark_writer import apply, session
+from spark_writer import apply, session, tables
 from spark_writer.apply import Incarnation
 from spark_writer.maintenance import expire
 from spark_writer.tables import Lake
@@ -575,6 +575,35 @@ def test_inserts_into_a_table_without_a_key_are_appended_once_each(bench: Bench)
     journal.checkpoint()
     with pytest.raises(ProtocolError, match="not distinct inserts"):
         bench.apply(incarnation)
+
+
+def test_a_publication_names_only_what_was_synced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file of the lake, then the catalogue; each publication has data files and deletion vectors of its own."""
+    journal, synced, published = bench.journal, list[str](), list[int]()
+    folder, sync = journal.root / "lake", tables.sync
+
+    def noted(path: str) -> None:
+        sync(path)
+        synced.append(path)
+
+    def look(reached: str) -> None:
+        if reached == "published":
+            files = {str(file) for file in folder.rglob("*") if file.is_file() and file.parent != folder}
+            assert files <= set(synced)
+            before = max(at for at, path in enumerate(synced) if path in files)
+            assert f"{folder}/catalog.db-wal" in synced[before:]
+            published.append(len(files))
+
+    monkeypatch.setattr(tables, "sync", noted)
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(8)])
+    journal.checkpoint()
+    incarnation = bench.apply(bench.start(look))
+    for number in range(2):
+        journal.change(T, ("+U", order(number, "changed")), ("-D", order(number + 4)))
+        journal.checkpoint()
+        bench.apply(incarnation)
+    assert len(set(published)) == 3
 
 
 def test_a_second_owner_is_refused(bench: Bench) -> None:
