@@ -29,10 +29,11 @@ from common.store import PipelineStore
 from spark_writer.chain import Batch, Chain, Entry, Work, follow, may_show, next_batch, publication, shown
 from spark_writer.maintenance import TIER, compact, drop_branches, expire
 from spark_writer.publications import Publications
-from spark_writer.staged import Staged, adopt, reduce, write_live
+from spark_writer.staged import Staged, adopt, portions, reduce, write_live
 from spark_writer.tables import Change, Lake, LakeTable, Layout
 
 logger = logging.getLogger("cutline.spark_writer")
+BATCH_ENTRIES = 100
 EXPIRE_SECONDS = 600.0
 GRACE_SECONDS = 3600.0
 COMPACTION_REST = 4.0
@@ -131,7 +132,7 @@ class Incarnation:
     def step(self) -> bool:
         """Apply and publish what there is to do next; False if there was nothing. Raises Unavailable to start again."""
         self._look()
-        waiting = [self._entry(slot) for slot in self._chain.after(self.applied)]
+        waiting = [self._entry(slot) for slot in self._chain.after(self.applied)[:BATCH_ENTRIES]]
         batch = next_batch(
             [entry for entry in waiting if entry is not None],
             kept_pending=self._kept_pending,
@@ -247,7 +248,9 @@ class Incarnation:
         last = self._store.last_slot()
         if last == self._last_slot:
             return
-        new = [self._entry(slot) for slot in range(self._last_slot + 1, last + 1)]
+        new = [
+            self._store.entry(slot) for slot in range(self._last_slot + 1, last + 1)
+        ]  # may be more than memory holds
         self._last_slot = last
         if self._chain.segments and all(entry is not None and entry["kind"] == "checkpoint" for entry in new):
             (epoch, _), *older = self._chain.segments
@@ -305,26 +308,20 @@ class Incarnation:
         changes = [
             staged for staged in one.changes if not truncated or staged.record["seq_max"] > (one.truncated_at or 0)
         ]
-        reduced = reduce(self._store, changes, layout, one.truncated_at) if changes else None
-        empty = fresh or truncated
 
         def commit(change: Change, base: int | None) -> int:
             return table.commit(branch=self.branch, base=base, layout=layout, summary=summary, change=change)
 
-        if empty and not chunks and reduced is not None:
-            added = write_live(self._store, changes, table, layout, reduced)
-            head = commit(table.replace_all(added), head)
-        else:
-            if empty:
-                head = commit(table.replace_all(chunks), head)
-            elif head is not None and (chunks or reduced is None):
-                head = commit(table.append(head, chunks), head)
-            if reduced is not None and head is not None:
-                deleted = table.positions(head, layout, reduced.keys) if reduced.keys is not None else {}
-                added = write_live(self._store, changes, table, layout, reduced)
-                if added or deleted:
-                    head = commit(table.upsert(head, added, deleted), head)
-        assert head is not None
+        if head is None or fresh or truncated:
+            head = commit(table.replace_all(chunks), head)
+        elif chunks or not changes or (done is not None and done.schema != one.schema.hash):
+            head = commit(table.append(head, chunks), head)
+        for portion in portions(self._store, changes):
+            reduced = reduce(self._store, portion, layout, one.truncated_at)
+            deleted = table.positions(head, layout, reduced.keys) if reduced.keys is not None else {}
+            added = write_live(self._store, portion, table, layout, reduced)
+            if added or deleted:
+                head = commit(table.upsert(head, added, deleted), head)
         return Work(snapshot_id=head, branch=self.branch, generation=one.generation, schema=one.schema.hash)
 
     def _table(self, table_id: str) -> LakeTable:
@@ -365,6 +362,7 @@ class Incarnation:
 
     def _show(self, record: Mapping[str, Any]) -> None:
         """Do what follows a publication, from its record alone."""
+        began = time.monotonic()
         self._look()
         n = int(record["n"])
         before = self._shown
@@ -405,7 +403,8 @@ class Incarnation:
         if not all(moved for _, moved in done):
             raise Unavailable(f"main was moved by another Spark writer than {self.w} meanwhile; starting again")
         self._shown = record
-        logger.info("%s: published %d, %d tables moved", self._store.name, n, len(done))
+        took = time.monotonic() - began
+        logger.info("%s: published %d, %d tables moved in %.2f s", self._store.name, n, len(done), took)
 
 
 class PipelineApplier:

@@ -1,16 +1,17 @@
 """Staged files to data files of the lake: adopt chunks as they are, reduce changes to the last one a key.
 
-Work in proportion to a batch of staged rows is done here, by Arrow in the driver, in bounded memory: the batch's keys
-and one row group. What is in proportion to a table is elsewhere: `LakeTable.positions`, compaction.
+Work in proportion to staged rows is done here, by Arrow in the driver, in bounded memory: the keys of a portion of the
+changes and one row group. What is in proportion to a table is elsewhere: `LakeTable.positions`, compaction.
 """
 
 from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -25,19 +26,22 @@ from spark_writer.positions import opened
 from spark_writer.tables import LakeTable, Layout, default_value, open_output, settle
 
 ROW_GROUP_ROWS = 200_000
+PORTION_ROWS = 1_000_000
+PORTION_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """One staged file of a batch: its journal record and the schema of its rows."""
+    """One staged file of a batch, or the row groups `groups` of it: its journal record and the schema of its rows."""
 
     record: Mapping[str, Any]
     schema: TableSchema
+    groups: range | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduced:
-    """The changes of a batch, one a key: `keys` (k0, k1, ...; the lake's types), `live` the `_seq` of what stays.
+    """The changes of a portion, one a key: `keys` (k0, k1, ...; the lake's types), `live` the `_seq` of what stays.
 
     Of a table without a key every change stays, and `keys` is None.
     """
@@ -51,18 +55,49 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
 
     ProtocolError if the file is missing, corrupt, or has other rows than its record says.
     """
+    with _verified(store, staged) as file:
+        if _fits(file.schema_arrow, layout):
+            return table.data_file(store.location(staged.record["path"]))
+        groups = (file.read_row_group(at) for at in range(file.num_row_groups))
+        (copy,) = write_rows(table, layout, (project(group, staged.schema, layout) for group in groups))
+    return copy
+
+
+@contextmanager
+def _verified(store: PipelineStore, staged: Staged) -> Iterator[pq.ParquetFile]:
     store.verify(PartRef.from_json(staged.record))
     path = store.location(staged.record["path"])
     with opened(path) as file:
         if file.metadata.num_rows != staged.record["rows"]:
             raise ProtocolError(f"{path} has {file.metadata.num_rows} rows, its record says {staged.record['rows']}")
-        if _fits(file.schema_arrow, layout):
-            return table.data_file(path)
-        (copy,) = write_rows(table, layout, (project(group, staged.schema, layout) for group in _row_groups(file)))
-    return copy
+        yield file
 
 
-def reduce(store: PipelineStore, files: Sequence[Staged], layout: Layout, after: int | None) -> Reduced:
+def portions(store: PipelineStore, files: Iterable[Staged]) -> Iterator[list[Staged]]:
+    """Cut the changes of a table into portions to be reduced and applied one after the other, in the order of `_seq`.
+
+    Each has at most `PORTION_ROWS` rows of `PORTION_BYTES` (or one row group), however large a checkpoint is. Raises
+    ProtocolError as `adopt` does.
+    """
+    portion: list[Staged] = []
+    rows = size = 0
+    for staged in sorted(files, key=lambda one: int(one.record["seq_min"])):
+        with _verified(store, staged) as file:
+            for at in range(file.num_row_groups):
+                group = file.metadata.row_group(at)
+                rows, size = rows + group.num_rows, size + group.total_byte_size
+                if portion and (rows > PORTION_ROWS or size > PORTION_BYTES):
+                    yield portion
+                    portion, rows, size = [], group.num_rows, group.total_byte_size
+                if portion and portion[-1].record is staged.record:
+                    portion[-1] = replace(portion[-1], groups=range(cast(range, portion[-1].groups).start, at + 1))
+                else:
+                    portion.append(replace(staged, groups=range(at, at + 1)))
+    if portion:
+        yield portion
+
+
+def reduce(store: PipelineStore, portion: Sequence[Staged], layout: Layout, after: int | None) -> Reduced:
     """Keep the last by `_seq` of each key's changes; those up to `_seq` `after` (a TRUNCATE's) don't count.
 
     Of a table without a key all inserts are kept, each by its own `_seq`: that tells equal rows apart. ProtocolError if
@@ -71,16 +106,10 @@ def reduce(store: PipelineStore, files: Sequence[Staged], layout: Layout, after:
     names = [f"k{at}" for at in range(len(layout.schema.key))]
     kinds = [column.arrow.type for column in layout.schema.key_columns]
     parts = []
-    for staged in files:
-        store.verify(PartRef.from_json(staged.record))
+    for staged in portion:
         columns = [_same_column(staged.schema, column.field_id) for column in layout.schema.key_columns]
         with opened(store.location(staged.record["path"])) as file:
-            if file.metadata.num_rows != staged.record["rows"]:
-                raise ProtocolError(
-                    f"{staged.record['path']} has {file.metadata.num_rows} rows,"
-                    f" its record says {staged.record['rows']}"
-                )
-            read = file.read(columns=[*columns, "_seq", "_op"])
+            read = file.read_row_groups(list(cast(range, staged.groups)), columns=[*columns, "_seq", "_op"])
         wanted = pc.not_equal(read["_op"], "t")
         if after is not None:
             wanted = pc.and_(wanted, pc.greater(read["_seq"], after))
@@ -103,14 +132,15 @@ def reduce(store: PipelineStore, files: Sequence[Staged], layout: Layout, after:
 
 
 def write_live(
-    store: PipelineStore, files: Sequence[Staged], table: LakeTable, layout: Layout, reduced: Reduced
+    store: PipelineStore, portion: Sequence[Staged], table: LakeTable, layout: Layout, reduced: Reduced
 ) -> list[Any]:
-    """Write the rows that a reduced batch leaves as a data file of the lake; [] if none stays."""
+    """Write the rows that a reduced portion leaves as a data file of the lake; [] if none stays."""
 
     def groups() -> Iterator[pa.Table]:
-        for staged in files:
+        for staged in portion:
             with opened(store.location(staged.record["path"])) as file:
-                for group in _row_groups(file):
+                for at_group in cast(range, staged.groups):
+                    group = file.read_row_group(at_group)
                     seq = group["_seq"].to_numpy()
                     at = np.minimum(np.searchsorted(reduced.live, seq), len(reduced.live) - 1)
                     mask = reduced.live[at] == seq
@@ -158,11 +188,6 @@ def write_rows(table: LakeTable, layout: Layout, groups: Iterator[pa.Table]) -> 
 
 def _same_column(schema: TableSchema, number: int) -> str:
     return next(column.name for column in schema.columns if column.field_id == number)
-
-
-def _row_groups(file: pq.ParquetFile) -> Iterator[pa.Table]:
-    for at in range(file.num_row_groups):
-        yield file.read_row_group(at)
 
 
 def _fits(there: pa.Schema, layout: Layout) -> bool:

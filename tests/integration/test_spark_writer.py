@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -30,8 +32,9 @@ from common.errors import ConfigError, ProtocolError, Unavailable
 from common.schema import META_FIELDS, Column, TableSchema
 from common.store import Store
 from services.lake import where
+from services.writer import staging
 from services.writer.staging import ChangesFile, ChunkFile
-from spark_writer import apply, session, tables
+from spark_writer import apply, session, staged, tables
 from spark_writer.apply import Incarnation
 from spark_writer.maintenance import expire
 from spark_writer.tables import Lake
@@ -122,7 +125,9 @@ class Journal:
         both = pa.Table.from_arrays(
             [*rows.columns, *meta.columns], schema=pa.schema([*one.arrow, *META_FIELDS])
         ).combine_chunks()
-        file.append(both.to_batches()[0], self.seq)
+        (batch,) = both.to_batches()
+        for at in range(0, count, 3):
+            file.append(batch.slice(at, 3), self.seq)
         self.staged.append(file.close())
         self.seq += count
         model = self.models[one.table_id]
@@ -604,6 +609,95 @@ def test_a_publication_names_only_what_was_synced(bench: Bench, monkeypatch: pyt
         journal.checkpoint()
         bench.apply(incarnation)
     assert len(set(published)) == 3
+
+
+def test_a_checkpoint_of_any_size_is_applied_in_portions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row groups of three rows, portions of two of them: keys that come again in later portions, and a TRUNCATE."""
+    portions: list[int] = []
+    reduce = apply.reduce
+
+    def noted(store: Any, portion: Any, layout: Any, after: Any) -> Any:
+        portions.append(sum(len(one.groups) for one in portion))
+        return reduce(store, portion, layout, after)
+
+    monkeypatch.setattr(apply, "reduce", noted)
+    monkeypatch.setattr(staging, "ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(staged, "PORTION_ROWS", 6)
+    journal, draw = bench.journal, random.Random(5)
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(8)])
+    for truncated in (False, True):
+        for _ in range(3):
+            journal.change(T, *((draw.choice(["+U", "-D"]), order(draw.randrange(9), str(at))) for at in range(15)))
+            if truncated:
+                journal.change(T, ("t", None))
+                truncated = False
+        journal.checkpoint()
+    bench.apply()
+    assert max(portions) == 2
+    assert len(portions) > 8
+    assert bench.agree() == 2
+
+
+def test_a_new_column_shows_though_the_changes_with_it_leave_no_row(bench: Bench) -> None:
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(1)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    wider = T.add_column("seen", "int", nullable=True)
+    journal.table(wider)
+    journal.change(wider, ("+I", {**order(2), "seen": 1}), ("-D", {**order(2), "seen": 1}))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert bench.agree() == 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("checkpoints", [50, 1])
+def test_a_backlog_of_five_million_changes_is_applied_in_bounded_memory(bench: Bench, checkpoints: int) -> None:
+    """The same changes in 50 checkpoints or in one; the last of each of 1,000,000 keys is what stays."""
+    changes, keys = 5_000_000, 1_000_000
+    draw, journal, process = np.random.default_rng(1), bench.journal, psutil.Process()
+    wide = schema("shop.wide", ("id",), id="bigint", amount="bigint", note="varchar(40)")
+    journal.table(wide)
+    last = np.full(keys, -1, np.int64)
+    for ids in np.split(draw.integers(0, keys, changes), checkpoints):
+        file = ChangesFile(journal.store, **journal._named(wide))
+        for some in np.split(ids, 100 // checkpoints):
+            count = len(some)
+            amounts = np.arange(journal.seq, journal.seq + count)
+            last[some] = amounts
+            meta = {"_op": ["+U"] * count, "_seq": np.arange(count), "_table": [wide.table_id] * count}
+            batch = pa.RecordBatch.from_arrays(
+                [pa.array(some), pa.array(amounts), pa.array(["note"] * count)]
+                + [pa.array(meta.get(field.name, [None] * count), field.type) for field in META_FIELDS],
+                schema=pa.schema([*wide.arrow, *META_FIELDS]),
+            )
+            file.append(batch, journal.seq)
+            journal.seq += count
+        journal.staged.append(file.close())
+        journal.checkpoint()
+    jvm = max(process.children(), key=lambda one: one.memory_info().rss)
+    before, most, done = process.memory_info().rss, [0, 0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            most[:] = max(most[0], process.memory_info().rss), max(most[1], jvm.memory_info().rss)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        bench.apply()
+    finally:
+        done.set()
+        watcher.join()
+    there = last >= 0
+    found = bench.session.sql("SELECT COUNT(*) AS rows, SUM(amount) AS amounts FROM lake.shop.wide").toArrow()
+    assert found.to_pylist() == [{"rows": int(there.sum()), "amounts": int(last[there].sum())}]
+    print(f"Python {(most[0] - before) >> 20} MiB more than {before >> 20}, the JVM {most[1] >> 20} MiB")
+    assert most[0] - before < 1 << 30
+    assert most[1] < 3 << 30
 
 
 def test_a_second_owner_is_refused(bench: Bench) -> None:
