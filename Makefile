@@ -5,8 +5,10 @@
 #   make test       unit, simulation and integration tests        (PYTEST_ARGS= for more)
 #   make simulate   the simulation alone, SEEDS=10000             (a failing seed replays)
 #   make bench      one JSON line a measurement
+#   make fuzz       INPUTS=100000 damaged inputs for the decoders, under sanitizers (a finding replays)
 #   make demo       a real database into an Iceberg lake, under changes and kills
-#   make test-full  make test with the tests marked full and many more generated cases, the acceptance tests, more seeds
+#   make test-full  make test with the tests marked full and many more generated cases, the acceptance tests, more seeds,
+#                   10,000,000 inputs for the decoders
 #   make clean      what was built in this folder; the cache folder (~/.cache/cutline) stays
 
 SHELL := /bin/bash
@@ -17,6 +19,7 @@ MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= python3
 SEEDS ?= 10000
+INPUTS ?= 100000
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -27,7 +30,7 @@ JARS := $(or $(CUTLINE_SPARK_JARS),$(HOME)/.cache/cutline/jars)
 COMPILED := services/reader/rows.py services/reader/binlog_events.py
 SUITES := $(wildcard tests/unit tests/simulation tests/integration)
 
-.PHONY: setup check test simulate bench demo test-full clean debian jars servers
+.PHONY: setup check test simulate bench demo fuzz test-full clean debian jars servers
 
 setup: debian $(VENV)/.built jars servers
 
@@ -44,8 +47,8 @@ debian:
 	need gcc gcc libc6-dev; \
 	need g++ g++; \
 	need ps procps; \
-	$(FOR_FULL) \
 	need $(PYTHON) python3; \
+	for more in $(MORE); do need $${more%:*} $${more#*:}; done; \
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); \
 	$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null || missing+=(python3-dev); \
 	[ $${#missing[@]} -eq 0 ] && exit 0; \
@@ -61,6 +64,11 @@ debian:
 	apt-get update -qq </dev/null; \
 	apt-get install -y -qq --no-install-recommends "$${missing[@]}" </dev/null >/dev/null
 
+# A program and its package for the targets that need more than the others. pt-online-schema-change is a real tool that
+# swaps tables; its test is skipped where it is missing.
+fuzz test-full: MORE += clang:clang
+test-full: MORE += pt-online-schema-change:percona-toolkit
+
 # ---- virtual environment and compiled modules ----------------------------------------------------------------------
 
 $(VENV)/.packages: pyproject.toml | debian
@@ -69,6 +77,12 @@ $(VENV)/.packages: pyproject.toml | debian
 	@$(PY) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
 	  print(*p["build-system"]["requires"], *p["project"]["dependencies"], *p["project"]["optional-dependencies"]["dev"], sep="\n")' > $(VENV)/packages.txt
 	@$(PY) -m pip install -q --disable-pip-version-check -r $(VENV)/packages.txt </dev/null
+	@touch $@
+
+# What only some targets need: an extra of pyproject.toml.
+$(VENV)/.extra-%: pyproject.toml | $(VENV)/.packages
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$*"], sep="\n")' > $(VENV)/$*.txt
+	@$(PY) -m pip install -q --disable-pip-version-check -r $(VENV)/$*.txt </dev/null
 	@touch $@
 
 # New top-level packages and changed compiled sources need the editable install again.
@@ -126,11 +140,13 @@ bench: setup
 demo: setup
 	@$(PY) -m tests.acceptance.demo
 
-# a real tool that swaps tables; its test is skipped where it is missing
-test-full: FOR_FULL := need pt-online-schema-change percona-toolkit;
-test-full: setup
+fuzz: setup $(VENV)/.extra-fuzz
+	@$(PY) -m tests.fuzz --inputs $(INPUTS)
+
+test-full: setup $(VENV)/.extra-fuzz
 	CUTLINE_TEST_FULL=1 $(VENV)/bin/pytest $(SUITES) tests/acceptance $(PYTEST_ARGS)
 	$(PY) -m tests.simulation --seeds $(SEEDS)
+	$(PY) -m tests.fuzz --inputs 10000000
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -81,9 +81,11 @@ _ARTIFICIAL = 0x20
 _XID_TEXT = re.compile(r"X'([0-9a-fA-F]*)'\s*,\s*X'([0-9a-fA-F]*)'\s*,\s*(\d+)")
 _HELD_BYTES = 8 << 20
 _NO_GATE = 1 << 62
+_EVENT_LIMIT = (64 << 20) + (1 << 16)
 _GRACE_SECONDS = 0.25
 _MAX_PLANS = 10_000
 _MAX_DECODERS = 256
+_UNREADABLE = (ValueError, KeyError, IndexError, OverflowError, struct.error)  # what damaged events end in
 _SET_METADATA = "SET GLOBAL binlog_row_metadata = FULL"
 
 Xid = tuple[bytes, bytes, int]
@@ -259,6 +261,15 @@ class BinlogCursor:
         """
         try:
             return self._read(after, dict(routes), until, max_rows, max_bytes, wait_seconds, at_boundary, stop)
+        except _UNREADABLE as error:
+            where = FilePosition(after.file, after.offset)
+            if self._frames is not None and self._frames.file:
+                where = FilePosition(self._frames.file, self._frames.pos)
+            self.close()
+            raise SourceLost(
+                f"The binlog can't be read at {where}: {error}; check the file with mysqlbinlog, and read the tables"
+                " again from a new snapshot if it is damaged"
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -329,19 +340,9 @@ class BinlogCursor:
 
     def _step(self, frames: Frames) -> int:
         """Up to the next place where something must be decided: GO, NEED, ENDED, or another code that ends the read."""
-        try:
-            if self._replay is not None:
-                code = self._go_on_replaying(frames)
-            else:
-                code = frames.scan()
-            if code == EVENT:
-                code = self._event(frames, frames.event_type, frames.event_body)
-        except (ValueError, KeyError, IndexError, OverflowError, struct.error) as error:
-            raise SourceLost(
-                f"The binlog can't be read at {frames.file}:{frames.pos}: {error}; check the file with"
-                " mysqlbinlog, and read the"
-                " tables again from a new snapshot if it is damaged"
-            ) from error
+        code: int = self._go_on_replaying(frames) if self._replay is not None else frames.scan()
+        if code == EVENT:
+            code = self._event(frames, frames.event_type, frames.event_body)
         if code == FAULT:
             plan = frames.fault
             where = f"{frames.file}:{frames.event_start}"
@@ -368,9 +369,15 @@ class BinlogCursor:
     def _changes(self, frames: Frames, idle: bool) -> Changes:
         batches: list[ChangeBatch] = []
         zero_dates: Counter[tuple[str, str]] = Counter()
-        for (table_id, generation, schema_hash, _), decoder in self._decoders.items():
+        for key, decoder in list(self._decoders.items()):
+            table_id, generation, schema_hash, _ = key
             before = decoder.zero_dates
-            batch = decoder.take()
+            try:
+                batch = decoder.take()
+            except ValueError as error:
+                del self._decoders[key]
+                self._fault(table_id, f"{table_id} can't be followed: {error}", restart=False)
+                continue
             if batch is None:
                 continue
             zeros = {name: count - before.get(name, 0) for name, count in decoder.zero_dates.items()}
@@ -843,7 +850,13 @@ class BinlogCursor:
         if plan is None or plan.decoder is None or frames.tx_skip:
             frames.ordinal += 1
             return GO
-        self._replay = _Replay(frames.plans, iter(((_plain(kind), _inflated_rows(kind, body)),)), ends=False)
+        try:
+            plain = _inflated_rows(kind, body)
+        except (ValueError, IndexError) as error:
+            self._refuse(frames, body, f"a row event that can't be read: {error}; check the file with mysqlbinlog")
+            frames.ordinal += 1
+            return GO
+        self._replay = _Replay(frames.plans, iter(((_plain(kind), plain),)), ends=False)
         return self._go_on_replaying(frames)
 
     def _rotate(self, frames: Frames, event: bytes) -> int:
@@ -853,6 +866,8 @@ class BinlogCursor:
         if not _FILE_NAME.fullmatch(name):
             raise ValueError(f"a ROTATE event names the file {name!r}")
         if name != frames.file:
+            if frames.file and name.rpartition(".")[0] != frames.file.rpartition(".")[0]:
+                raise ValueError(f"a ROTATE event leads to {name!r}, which is no file of this binlog")
             if frames.pos >= frames.gate_offset and not frames.tx_open:
                 return STOPPED
             if frames.tx_open:
@@ -868,9 +883,8 @@ class BinlogCursor:
         """A file ended inside a transaction (the server crashed): it was never committed."""
         if frames.delivered:
             raise SourceLost(
-                f"{frames.file} ends inside the transaction at {frames.tx_start}, a part of which was taken:"
-                " the server crashed and"
-                " rolled it back; the tables must be read again from a new snapshot"
+                f"The binlog file ends inside the transaction at {frames.file}:{frames.tx_start}, a part of which was"
+                " taken: the server crashed and rolled it back; the tables must be read again from a new snapshot"
             )
         frames.drop_transaction()
 
@@ -1564,6 +1578,8 @@ def _inflated(data: bytes) -> bytes:
         raise ValueError("the compressed event has an unknown form")
     width = data[0] & 7
     size = int.from_bytes(data[1 : 1 + width], "big")
+    if size > _EVENT_LIMIT:
+        raise ValueError(f"the compressed event has {size} bytes, {_EVENT_LIMIT} are the limit")
     inflate = zlib.decompressobj()
     try:
         out = inflate.decompress(data[1 + width :], size + 1)

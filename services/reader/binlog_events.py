@@ -127,8 +127,11 @@ def _u48(p: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
-def _u64(p: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
-    return cython.cast(cython.longlong, _u32(p, at)) | (cython.cast(cython.longlong, _u32(p, at + 4)) << 32)
+def _i64(p: cython.p_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    if cython.compiled:
+        return cython.cast(cython.longlong, _u32(p, at)) | (cython.cast(cython.longlong, _u32(p, at + 4)) << 32)
+    else:
+        return int.from_bytes(p[at : at + 8], "little", signed=True)
 
 
 @cython.cfunc
@@ -219,6 +222,7 @@ class Frames:
     _number: cython.int  # of the next packet, mod 256
     _long: Any  # list of the parts of an event that spans packets, or None
     _long_size: cython.Py_ssize_t
+    _long_says: cython.Py_ssize_t  # its size by its own header
     _long_whole: cython.bint
     _joined: bytearray  # such an event, whole; empty if there is none at hand
     _inner: bytearray  # decompressed bytes of a transaction payload
@@ -300,7 +304,7 @@ class Frames:
         self._raw = bytearray(_BUFFER)
         self._head = self._tail = 0
         self._number = 1
-        self._long, self._long_size, self._joined = None, 0, bytearray()
+        self._long, self._long_size, self._long_says, self._joined = None, 0, 0, bytearray()
         self._long_whole = True
         self._inner, self._inner_head, self._inner_tail, self._stream = bytearray(), 0, 0, None
         self._payload_end = 0
@@ -441,10 +445,12 @@ class Frames:
         short."""
         if self._long is None:
             self._long, self._long_size = [], 0
-            whole = int.from_bytes(self._raw[at + 10 : at + 14], "little") <= _EVENT_LIMIT
-            self._long_whole = whole or self._raw[at + 5] == 40
-            if self._raw[at + 5] == 40 and int.from_bytes(self._raw[at + 10 : at + 14], "little") > _SPOOL_BYTES:
+            self._long_says = int.from_bytes(self._raw[at + 10 : at + 14], "little")
+            self._long_whole = self._long_says <= _EVENT_LIMIT or self._raw[at + 5] == 40
+            if self._raw[at + 5] == 40 and self._long_says > _SPOOL_BYTES:
                 self.spooled = tempfile.NamedTemporaryFile(prefix="cutline-payload-")
+        if self._long_size + n > self._long_says + 1:
+            raise ValueError(f"an event says that it has {self._long_says} bytes, and {self._long_size + n - 1} came")
         if self.spooled is not None:
             self.spooled.write(self._raw[at + (self._long_size == 0) : at + n])
         elif self._long_whole or self._long_size == 0:
@@ -485,7 +491,7 @@ class Frames:
                 raise ValueError("the checksum of a transaction payload does not match")
             file.truncate(size - 4)
         file.flush()
-        self._advance(_u32(p, 13), _u16(p, 17), size)
+        self._advance(_u32(p, 13), _u16(p, 17), size, 40)
         return self._hand_over(p, 0, 19, 19, 40, False)
 
     @cython.cfunc
@@ -493,7 +499,7 @@ class Frames:
     def _oversized(self, start: bytearray, size: cython.Py_ssize_t) -> cython.int:
         """An event that is too large to hold: its head is told to the cursor as type -1."""
         p: cython.p_uchar = start
-        self._advance(_u32(p, 14), _u16(p, 18), size - 1)
+        self._advance(_u32(p, 14), _u16(p, 18), size - 1, p[5])
         self.event_type, self.event_inner = p[5], False
         self.event_body = bytes(start[20:60])
         if 20 <= self.event_type <= 32 or 166 <= self.event_type <= 171:
@@ -544,18 +550,27 @@ class Frames:
         self._closing = False
 
     @cython.cfunc
-    @cython.exceptval(check=False)
-    def _advance(self, log_pos: cython.uint, flags: cython.int, size: cython.Py_ssize_t) -> cython.void:
-        """Move `pos` to the event's end. Its 32 bits are carried on beyond 4 GiB; artificial events stand nowhere."""
+    @cython.exceptval(-1)
+    def _advance(
+        self, log_pos: cython.uint, flags: cython.int, size: cython.Py_ssize_t, kind: cython.int
+    ) -> cython.int:
+        """Move `pos` to the event's end. Its 32 bits are carried on beyond 4 GiB; artificial events stand nowhere.
+
+        The server may leave events out, so an event may end later than the last one's end and its own size make, not
+        earlier; and a transaction's begin stands somewhere: else two transactions would have one position.
+        """
         delta: cython.longlong
         self.event_start = self.pos
         if log_pos != 0 and not flags & 0x20:
             delta = (log_pos - self.pos) & _LOW_32
-            if delta < _HALF:
-                self.pos += delta
-                if delta > size:
-                    self.event_start = self.pos - size
+            if delta < size or delta >= _HALF:
+                raise ValueError(f"an event of type {kind} and {size} bytes says that it ends at {log_pos}")
+            self.pos += delta
+            self.event_start = self.pos - size
+        elif kind == 33 or kind == 34 or kind == 42 or kind == 162:
+            raise ValueError(f"an event of type {kind} does not say where it ends")
         self.event_end = self.pos
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -586,7 +601,7 @@ class Frames:
                 if _crc(p, at, end - 4) != _u32(p, end - 4):
                     raise ValueError(f"the checksum of an event of type {kind} does not match")
             if not inner:
-                self._advance(_u32(p, at + 13), _u16(p, at + 17), size)
+                self._advance(_u32(p, at + 13), _u16(p, at + 17), size, kind)
         if self.checksum and not inner:
             end -= 4
         if self.event_end <= self.discard_to and not inner and kind != 40 and kind != 35 and kind != 163:
@@ -722,7 +737,7 @@ class Frames:
             h = self._prefix_bytes.hex()
             self.gtid_prefix = f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
             self._gtid_head = f"{self.gtid_prefix}:"
-        number = _u64(p, body + 17)
+        number = _i64(p, body + 17)
         return self._begin_gtid(number, ts)
 
     @cython.cfunc
@@ -737,6 +752,8 @@ class Frames:
     @cython.cfunc
     @cython.exceptval(-1)
     def _begin_gtid(self, number: cython.longlong, ts: cython.longlong) -> cython.int:
+        if number < 1:
+            raise ValueError(f"a GTID event has the number {number}")
         if self._gated(ts):
             return _STOPPED
         self.gtid_number = number
@@ -760,8 +777,10 @@ class Frames:
     @cython.exceptval(-1)
     def _maria_gtid(self, p: cython.p_uchar, at: cython.Py_ssize_t, body: cython.Py_ssize_t) -> cython.int:
         server: cython.longlong = _u32(p, at + 5)
-        number: cython.longlong = _u64(p, body)
+        number: cython.longlong = _i64(p, body)
         domain: cython.longlong = _u32(p, body + 8)
+        if number < 0:
+            raise ValueError(f"a GTID event has the number {number}")
         ts: cython.longlong = cython.cast(cython.longlong, _u32(p, at)) * 1000000
         if self._gated(ts):
             return _STOPPED

@@ -310,17 +310,19 @@ def _rows(
     given, given_bytes, over = 0, 0, False
     while not (decoder.done or over):
         try:
-            with mysql.seam(schema.table_id, schema.table_id):
-                decoder.feed(next(blocks))
-        except Unavailable:
-            if time.monotonic() < tally.deadline:
-                raise
-            over = True
+            try:
+                with mysql.seam(schema.table_id, schema.table_id):
+                    decoder.feed(next(blocks))
+            except Unavailable:
+                if time.monotonic() < tally.deadline:
+                    raise
+                over = True
+            batch = decoder.take() if decoder.size >= batch_bytes or decoder.done or over else None
         except ValueError as error:  # was the table changed before the SELECT?
             with closing(connect()) as other:
                 _same_table(other, split, identity)
             raise SourceLost(f"A row of {schema.table_id} can't be read: {error}", schema.table_id) from error
-        if (decoder.size >= batch_bytes or decoder.done or over) and (batch := decoder.take()) is not None:
+        if batch is not None:
             _check(batch, schema)
             if identity:
                 _each_once(batch, held, schema)

@@ -523,7 +523,8 @@ class _Columns:
                 try:
                     made.validate(full=True)
                 except pa.ArrowInvalid as error:
-                    raise ValueError(f"column {self._names[c]} holds bytes that are not UTF-8: {error}") from error
+                    where = self._where(_first_not_text(made))
+                    raise ValueError(f"column {self._names[c]} holds bytes that are not UTF-8 at {where}") from error
             return made
         if layout == L_BIT:
             at = plan[base + C_FIX]
@@ -533,6 +534,10 @@ class _Columns:
             at = plan[base + C_FIX] * layout
             values = _buffer(view[at : at + layout * rows])
         return pa.Array.from_buffers(kind, rows, [valid, values], nulls)
+
+    def _where(self, row: int) -> str:
+        """Where a complete row comes from."""
+        return f"row {row} of the batch"
 
     def _clear(self) -> None:
         self._rows = 0
@@ -1649,6 +1654,19 @@ def _inflated(stored: bytes) -> bytes:
     return value
 
 
+def _first_not_text(made: pa.Array) -> int:
+    """The first value that is not UTF-8, of an array of which at least one is not."""
+    first, last = 0, len(made) - 1
+    while first < last:
+        middle = (first + last) // 2
+        try:
+            made.slice(first, middle + 1 - first).validate(full=True)
+            first = middle + 1
+        except pa.ArrowInvalid:
+            last = middle
+    return first
+
+
 def _buffer(view: memoryview) -> pa.Buffer:
     made = pa.allocate_buffer(len(view))
     if len(view):
@@ -2158,7 +2176,7 @@ class EventDecoder(_Columns):
 
     def take(self) -> pa.RecordBatch | None:
         """The rows so far as one batch: the schema's columns, then META_FIELDS (texts as dictionaries); None if there
-        are none.
+        are none. ValueError with the event's file and offset if a text is not UTF-8; the decoder is of no further use.
         """
         if not self._rows:
             return None
@@ -2182,6 +2200,14 @@ class EventDecoder(_Columns):
         self._gtids, self._gtid_ends, self._files = bytearray(), [0], []
         self._gtid_of = self._file_of = -1
         return pa.RecordBatch.from_arrays(arrays, schema=self._table)
+
+    def _where(self, row: int) -> str:
+        """Its event's file and offset."""
+        plan: Any = self._plan
+        base: int = self._meta * C_STRIDE
+        file = memoryview(self._mem).cast("i")[plan[base + M_FILE * C_STRIDE + C_FIX] + row]
+        offset = memoryview(self._mem).cast("q")[plan[base + M_POS * C_STRIDE + C_FIX] + row]
+        return f"{self._files[file]}:{offset}"
 
     @cython.cfunc
     def _note(self) -> None:

@@ -168,6 +168,20 @@ def test_an_event_over_16_mib_is_put_together() -> None:
     assert it.event_body == body
 
 
+def test_an_event_longer_than_it_says_is_not_put_together_without_end() -> None:
+    for kind, says in ((2, 100), (40, 40 << 20)):
+        log = Log(checksum=False)
+        event = b"\0" + struct.pack("<IBIIIH", 0, kind, 1, says, says, 0)
+        parts = 0 if says < 0xFFFFFF else 2
+        for part in range(4):
+            log.packet((event if part == 0 else b"").ljust(0xFFFFFF, b"x"))
+        it = frames(checksum=False)
+        with pytest.raises(ValueError, match=f"says that it has {says} bytes, and {(parts + 1) * 0xFFFFFF - 1} came"):
+            feed(it, log.bytes, 8 << 20)
+        if it.spooled is not None:
+            it.spooled.close()
+
+
 def test_damage_is_told_and_never_passed_over() -> None:
     log = Log()
     log.transaction(1, ROWS).transaction(2, ROWS)

@@ -1,0 +1,136 @@
+"""A sample of `make fuzz` on the modules as they are installed, and what fuzzing has found, one test a finding."""
+
+from __future__ import annotations
+
+import random
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.errors import SourceLost
+from tests.fuzz import record
+from tests.fuzz.targets import Finding, Streams, Target, joined, targets
+from tests.fuzz.worker import ROOT
+
+SAMPLE = {"rows": 5000, "table_map": 300, "result": 1000, "stream": 300}
+COMPARED = 40
+TARGETS = targets()
+RECORDINGS, RESULTS = record.load()
+
+
+def inputs(target: Target, count: int, seed: int) -> list[bytes]:
+    luck = random.Random(seed)
+    made = []
+    for _ in range(count):
+        data = luck.choice(target.seeds)
+        for _ in range(luck.choice((1, 1, 2, 4))):
+            data = target.mutate(data, luck)
+        made.append(data)
+    return made
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_damaged_input_ends_in_rows_or_in_an_error_that_is_promised(name: str) -> None:
+    target = TARGETS[name]
+    for data in target.seeds + inputs(target, SAMPLE[name], 1):
+        target.run(data)
+
+
+def test_compiled_and_interpreted_make_the_same_of_damaged_input(tmp_path: Path) -> None:
+    for name in SAMPLE:
+        (tmp_path / name).mkdir()
+        for number, data in enumerate(inputs(TARGETS[name], COMPARED, 2)):
+            (tmp_path / name / f"{number}").write_bytes(data)
+    told = [
+        subprocess.run(
+            [sys.executable, "-m", "tests.fuzz.worker", "tell", modules, str(tmp_path)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        for modules in ("-", "interpreted")
+    ]
+    assert told[0] == told[1]
+    assert len(told[0]) == COMPARED * len(SAMPLE)
+
+
+def test_a_contract_that_is_broken_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness sees an error without file and offset, and one that is not of our tree."""
+    streams = Streams(RECORDINGS)
+    data = next(seed for seed in streams.seeds if b"BEGIN" in seed).replace(b"BEGIN", b"XA ??")
+    streams.run(data)
+    for error, found in ((SourceLost("somewhere"), Finding), (KeyError("x"), KeyError)):
+
+        def broken(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("services.reader.binlog.BinlogCursor.read", broken)
+        with pytest.raises(found):
+            streams.run(data)
+
+
+# ---- findings --------------------------------------------------------------------------------------------------------
+
+
+def recording(name: str, flavour: str) -> record.Recording:
+    (found,) = (one for one in RECORDINGS if one.name == name and one.flavour == flavour)
+    return found
+
+
+def read(of: record.Recording, events: list[bytes]) -> str:
+    """Everything that came of reading a dump with these events, as text."""
+    streams = Streams([replace(of, events=tuple(events))])
+    return repr(streams.run(b"\0\0" + joined([(0, event) for event in events]), tell=True))
+
+
+def changed(of: record.Recording, kind: int, at: int, new: bytes, number: int = 0) -> list[bytes]:
+    """The events, with bytes of the `number`th one of that type changed (from its header on)."""
+    events = list(of.events)
+    which = [i for i, event in enumerate(events) if event[4] == kind][number]
+    events[which] = events[which][:at] + new + events[which][at + len(new) :]
+    return events
+
+
+@pytest.mark.parametrize("number", [0, -1, -(1 << 62)])
+def test_a_gtid_event_with_an_impossible_number_is_damage(number: int) -> None:
+    for flavour, kind, at in (("mysql", 33, 19 + 17), ("mariadb", 162, 19)):
+        if number or flavour == "mysql":
+            of = recording("transaction", flavour)
+            assert "a GTID event has the number" in read(of, changed(of, kind, at, struct.pack("<q", number)))
+
+
+def test_an_event_that_says_it_ends_before_it_begins_is_damage() -> None:
+    for flavour, kind in (("mysql", 33), ("mariadb", 162)):
+        of = recording("transaction", flavour)
+        assert "says that it ends at 5" in read(of, changed(of, kind, 13, struct.pack("<I", 5)))
+        assert "does not say where it ends" in read(of, changed(of, kind, 13, struct.pack("<I", 0)))
+
+
+def test_a_rotation_to_a_binlog_of_another_name_is_damage() -> None:
+    of = recording("statements", "mysql")
+    assert "which is no file of this binlog" in read(of, changed(of, 4, 19 + 8, b"x", number=1))
+
+
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_text_that_is_not_utf_8_stops_its_table_and_names_file_and_offset(flavour: str) -> None:
+    of = recording("plain", flavour)
+    at, event = next((at, event) for at, event in enumerate(of.events) if event[4] in (23, 30))
+    start = int.from_bytes(event[13:17], "little") - len(event)
+    events = [*of.events]
+    events[at] = event.replace(b"one", b"o\xffe")
+    file = of.events[0][27:40].decode()
+    assert f"column b holds bytes that are not UTF-8 at {file}:{start}" in read(of, events)
+
+
+def test_a_compressed_row_event_that_is_damaged_stops_its_table_only() -> None:
+    of = recording("compressed", "mariadb")
+    kind = next(event[4] for event in of.events if 166 <= event[4] <= 171)
+    for place, new in ((40, b"\xff\xff\xff"), (19 + 8 + 1 + 1, b"\x84\xff\xff\xff\xff")):
+        told = read(of, changed(of, kind, place, new))
+        assert "a row event that can't be read" in told
+        assert "TableFault" in told
