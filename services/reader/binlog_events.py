@@ -220,7 +220,7 @@ class Frames:
     _head: cython.Py_ssize_t
     _tail: cython.Py_ssize_t
     _number: cython.int  # of the next packet, mod 256
-    _long: Any  # list of the parts of an event that spans packets, or None
+    _long: bytearray | None  # what has come of an event that spans packets, or None
     _long_size: cython.Py_ssize_t
     _long_says: cython.Py_ssize_t  # its size by its own header
     _long_whole: cython.bint
@@ -444,7 +444,7 @@ class Frames:
         """One packet of an event that spans several. A payload goes on as a stream; what is over the limit is cut
         short."""
         if self._long is None:
-            self._long, self._long_size = [], 0
+            self._long, self._long_size = bytearray(), 0
             self._long_says = int.from_bytes(self._raw[at + 10 : at + 14], "little")
             self._long_whole = self._long_says <= _EVENT_LIMIT or self._raw[at + 5] == 40
             if self._raw[at + 5] == 40 and self._long_says > _SPOOL_BYTES:
@@ -454,14 +454,12 @@ class Frames:
         if self.spooled is not None:
             self.spooled.write(self._raw[at + (self._long_size == 0) : at + n])
         elif self._long_whole or self._long_size == 0:
-            self._long.append(bytes(self._raw[at : at + n]))
+            self._long += memoryview(self._raw)[at : at + n]
         self._long_size += n
         self._head = at + n
         self._number = (self._number + 1) & 255
         if n < 0xFFFFFF:
-            joined = bytearray().join(self._long)
-            size = self._long_size
-            self._long = None
+            joined, size, self._long = self._long, self._long_size, None
             if self.spooled is not None:
                 return self._in_file(self.spooled, size - 1)
             if joined[0] != 0:
