@@ -1363,7 +1363,7 @@ class World:
 
     def fault_fewer(self) -> None:
         role = self.rng.choice(("reader", "writer"))
-        found = self.alive(role)
+        found = [service for service in self.alive(role) if not service.leaving]
         if len(found) > 1:
             service = self.rng.choice(found)
             self.count[f"{role} taken away"] += 1
