@@ -5,6 +5,7 @@
 #   make test       unit, simulation and integration tests        (PYTEST_ARGS= for more)
 #   make simulate   the simulation alone, SEEDS=10000             (a failing seed replays)
 #   make bench      one JSON line a measurement
+#   make bench-peers  ConnectorX, PyMySQL, mysql-replication, Debezium and Flink CDC in turn with ours, and the ratios
 #   make fuzz       INPUTS=100000 damaged inputs for the decoders, under sanitizers (a finding replays)
 #   make demo       a real database into an Iceberg lake, under changes and kills
 #   make test-full  make test with the tests marked full and many more generated cases, the acceptance tests, more seeds,
@@ -30,7 +31,7 @@ JARS := $(or $(CUTLINE_SPARK_JARS),$(HOME)/.cache/cutline/jars)
 COMPILED := services/reader/rows.py services/reader/binlog_events.py
 SUITES := $(wildcard tests/unit tests/simulation tests/integration)
 
-.PHONY: setup check test simulate bench demo fuzz test-full clean debian jars servers
+.PHONY: setup check test simulate bench bench-peers demo fuzz test-full clean debian jars servers
 
 setup: debian $(VENV)/.built jars servers
 
@@ -68,6 +69,7 @@ debian:
 # swaps tables; its test is skipped where it is missing.
 fuzz test-full: MORE += clang:clang
 test-full: MORE += pt-online-schema-change:percona-toolkit
+bench-peers: MORE += javac:openjdk-17-jdk-headless
 
 # ---- virtual environment and compiled modules ----------------------------------------------------------------------
 
@@ -136,6 +138,9 @@ simulate: $(VENV)/.built
 
 bench: setup
 	@$(PY) -m tests.bench
+
+bench-peers: setup $(VENV)/.extra-peers
+	@$(PY) -m tests.bench.peers
 
 demo: setup
 	@$(PY) -m tests.acceptance.demo

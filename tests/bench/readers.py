@@ -43,7 +43,9 @@ def place(source: mysql.Source) -> Position:
     return Position(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
 
 
-class _Clock:
+class Clock:
+    """Time, real and of this process's CPU, since it was made."""
+
     def __init__(self) -> None:
         self._cpu, self._wall = time.process_time(), time.perf_counter()
 
@@ -82,7 +84,7 @@ def select_to_arrow(source: mysql.Source, table: str) -> Figures:
     splitter.ranged(KeyRange(low=low, high=high))
     splits = splitter.take(1_000_000)
     aged = AgedPositions()
-    clock, rows, ended = _Clock(), 0, 0
+    clock, rows, ended = Clock(), 0, 0
     for split in splits:
         for item in read_chunk(connect, split, mode="replay", aged=aged, seconds=600.0):
             if isinstance(item, ChunkEnd):
@@ -105,7 +107,7 @@ def binlog_to_arrow(source: mysql.Source, table: str, begin: Position, end: Posi
     low = Low(server=begin.server, file=begin.file, offset=begin.offset, gtids=begin.gtids)
     high = High(server=begin.server, file=begin.file, offset=begin.offset)
     route = Route(table_id=table, generation=1, schema=schema, low=low, high=high)
-    clock, rows, reads, position = _Clock(), 0, 0, begin
+    clock, rows, reads, position = Clock(), 0, 0, begin
     with closing(BinlogCursor(connect, server_id=3_000_000_001)) as cursor:
         while not position.not_before(end):
             got = cursor.read(

@@ -1,0 +1,56 @@
+"""The peers in Python, each in a fresh process: ConnectorX and PyMySQL for a SELECT, mysql-replication for a binlog."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pymysql
+from pymysql.cursors import SSCursor
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.row_event import UpdateRowsEvent
+
+from tests.bench.readers import Clock, Figures
+
+_FETCHED = 10_000
+
+
+def connectorx(host: str, port: int, table: str) -> Figures:
+    """The table as one Arrow table, over one connection."""
+    import connectorx
+
+    clock = Clock()
+    found = connectorx.read_sql(f"mysql://root@{host}:{port}/mysql", f"SELECT * FROM {table}", return_type="arrow")
+    return clock.figures(found.num_rows)
+
+
+def pymysql_rows(host: str, port: int, table: str, limit: int) -> Figures:
+    """The first `limit` rows as Python tuples, not buffered."""
+    clock, rows = Clock(), 0
+    with closing(pymysql.connect(host=host, port=port, user="root", cursorclass=SSCursor)) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {table} LIMIT {limit}")
+            while block := cursor.fetchmany(_FETCHED):
+                rows += len(block)
+    return clock.figures(rows)
+
+
+def mysql_replication(host: str, port: int, table: str, file: str, offset: int, limit: int) -> Figures:
+    """The first `limit` updates from there on, as Python dicts."""
+    clock, rows = Clock(), 0
+    database, _, name = table.partition(".")
+    stream = BinLogStreamReader(
+        connection_settings={"host": host, "port": port, "user": "root", "password": ""},
+        server_id=7501,
+        resume_stream=True,
+        log_file=file,
+        log_pos=offset,
+        only_events=[UpdateRowsEvent],
+        only_schemas=[database],
+        only_tables=[name],
+    )
+    with closing(stream):
+        for event in stream:
+            rows += len(event.rows)
+            if rows >= limit:
+                return clock.figures(rows)
+    raise RuntimeError(f"mysql-replication ended after {rows} of {limit} changes")
