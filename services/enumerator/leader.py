@@ -30,6 +30,7 @@ GATHER_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
 KEPT_SECONDS = 3600.0
 SOON_SECONDS = 1.0
+DOUBT_SECONDS = 10.0
 MAX_HALTS = 2
 THE_STOP = "the stop"
 
@@ -177,6 +178,7 @@ class Leader:
         self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
         self._last_asked = False
         self.started_at = 0.0  # of the newest checkpoint, or of the epoch
+        self._doubted_at = 0.0  # when the journal was looked at because a checkpoint took long
         self.completed_at = 0.0
         self.last_kept_at: float | None = None
         self.in_flight: tuple[int, str | None] | None = None  # slot, request
@@ -197,6 +199,8 @@ class Leader:
                 self._expect()
                 return self._observed(held, now)
             case JournalRead(tail=tail, base=base):
+                if self.state == "leading" and tail > self.tail and self._wanted is None:
+                    return self._again(f"slot {tail} of the journal holds another leader's entry")
                 if self.state != "reading":
                     return []
                 self.tail, self.base, self.state, self._since = tail, base, "gathering", now
@@ -262,6 +266,10 @@ class Leader:
             self._since = now
         elif now - self._since > SETTLE_SECONDS:
             self._rescale = "services have come that the plan lacks"
+        if self.in_flight is not None and now - max(self.started_at, self._doubted_at) > DOUBT_SECONDS:
+            # Members may have followed a newer epoch of a leader that is gone: then none of ours is ever complete.
+            self._doubted_at = now
+            return [ReadJournal()]
         return []
 
     def _wanted_and_new(self) -> bool:

@@ -495,7 +495,7 @@ class Reader:
 
     def _go_on(self) -> list[Effect]:
         """Let cursors meet, tables join, rounds start, and ask what may be asked; after whatever may allow one."""
-        effects = self._meet() + self._judge()
+        effects = self._meet() + self._judge() + self._meet()  # catch-up may begin where main stands
         main = self.cursors.get(MAIN)
         if main is not None:
             for table in self._tables_of(MAIN):
@@ -537,14 +537,22 @@ class Reader:
             if not table.high.reached_by(position):
                 return []
         except SourceLost as error:
-            del self.tables[table.table_id]
-            return [self._report(table.table_id, table.generation, "restart", error.cause)]
+            return [self._parted(table, error)]
         table.live = True
         table.splits = ()  # every chunk's high is behind main for good
         # and so is its low, which on another server might not compare (MariaDB's have no GTIDs): what main has tells
         at = position
         table.low = Low(server=at.server, file=at.file, offset=at.offset, gtids=at.gtids)
         return [self._report(table.table_id, table.generation, "live")]
+
+    def _parted(self, table: StreamTable, error: SourceLost) -> Send:
+        """Its watermarks are of a server whose history can't be compared with main's. Read again it compares with
+        where main will be; but not once main stands at the stop."""
+        del self.tables[table.table_id]
+        if not self.at_stop or self.stop_place is None:
+            return self._report(table.table_id, table.generation, "restart", error.cause)
+        cause = f"{table.table_id} can't be shown at the stop, {self.stop_place}: {error.cause}"
+        return self._report(table.table_id, table.generation, "fault", cause)
 
     def _meet(self) -> list[Effect]:
         main, catch_up = self.cursors.get(MAIN), self.cursors.get(CATCH_UP)
@@ -582,9 +590,8 @@ class Reader:
         for table in waiting:
             try:
                 passed = table.low.passed_by(main.position)
-            except SourceLost as error:  # its low is of a server whose history can't be compared with main's
-                del self.tables[table.table_id]
-                effects.append(self._report(table.table_id, table.generation, "restart", error.cause))
+            except SourceLost as error:
+                effects.append(self._parted(table, error))
                 continue
             if passed:
                 late.append(table)

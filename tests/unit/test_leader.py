@@ -10,6 +10,7 @@ import pytest
 from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from common.messages import Limits, Marker, PartSaved, StreamStopped, Throttle
 from services.enumerator.leader import (
+    DOUBT_SECONDS,
     GATHER_SECONDS,
     KEPT_SECONDS,
     MAX_HALTS,
@@ -389,3 +390,18 @@ def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
     assert bench.leader.ended == 3
     assert bench.wait(5000.0) == []
     assert bench.leader.in_flight is None
+
+
+def test_a_checkpoint_that_takes_long_makes_the_leader_look_whether_the_journal_went_on_without_it() -> None:
+    """Its members may have followed a newer epoch of a leader that is gone, so that no marker ever comes."""
+    bench = Bench().lead()
+    bench.wait(10.0)
+    assert bench.leader.in_flight is not None
+    bench.now += DOUBT_SECONDS
+    assert bench.see() == []
+    bench.now += 0.1
+    assert bench.see() == [ReadJournal()]
+    assert bench.see() == []
+    assert bench.tell(JournalRead(tail=1, base=None)) == []
+    assert bench.tell(JournalRead(tail=2, base=None)) == [CloseEpoch(epoch=1), ReadJournal()]
+    assert bench.leader.cause == "slot 2 of the journal holds another leader's entry"

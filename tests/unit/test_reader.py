@@ -417,6 +417,26 @@ def test_at_the_place_of_the_stop_live_tables_stay_and_what_is_later_is_told() -
     assert [r.state for r in sent(bench.include("d.good", at=500, until=500), TableReport)] == ["live"]
 
 
+def test_at_the_stop_a_table_that_another_server_gave_is_told_and_not_read_again_for_ever() -> None:
+    bench = Bench()
+    bench.get(StopStream(stop=STOP, place=place(500)))
+    bench.include(until=200)
+    bench.read(500, stopped=True)
+    other = High(server="after the fail-over", file="b.000001", offset=300)
+    (report,) = sent(bench.include("d.again", at=500, high=other), TableReport)
+    assert (report.state, "can't be shown at the stop, b.000001:500: " in report.cause) == ("fault", True)
+
+
+def test_a_table_whose_catch_up_begins_where_main_stands_is_mains_at_once() -> None:
+    """Its low is in the file before, and between the two is a rotation only: main has passed it, and is there."""
+    bench = Bench()
+    bench.include()
+    bench.include("d.u", low=Low(server="s", file="b.000000", offset=700, gtids="0-1-9"))
+    effects = bench.tell(ChangesRead(cursor="main", position=place(FAR, gtids="0-1-9"), rows=0))
+    assert bench.cursor_of("d.u") == "main"
+    assert "catch-up" not in asked(effects)
+
+
 def test_an_answer_to_the_stop_by_gtids_does_not_end_what_is_judged_by_the_place() -> None:
     """Main began at an early file with GTIDs ahead of it; by its place it has to pass over what it names."""
     bench = Bench()
