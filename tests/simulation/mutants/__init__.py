@@ -152,6 +152,7 @@ MUTANTS = (
         SPLITTER,
         "None if self.made == 1 else self.next_start",
         "self.next_start",
+        seeds=1500,
     ),
     one("a walked chunk begins where the one before it began", SPLITTER, '("walk", end)', '("walk", self.next_start)'),
     Mutant(
