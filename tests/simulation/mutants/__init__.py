@@ -11,7 +11,7 @@ class Mutant:
 
     rule: str
     edits: tuple[tuple[str, str, str], ...]
-    seeds: int = 600
+    seeds: int = 1500
 
 
 CHANDY_LAMPORT = "common/chandy_lamport.py"
@@ -28,7 +28,7 @@ LAKE = "tests/simulation/lake.py"
 WORLD = "tests/simulation/world.py"
 
 
-def one(rule: str, file: str, old: str, new: str, seeds: int = 600) -> Mutant:
+def one(rule: str, file: str, old: str, new: str, seeds: int = 1500) -> Mutant:
     return Mutant(rule, ((file, old, new),), seeds)
 
 
@@ -152,7 +152,6 @@ MUTANTS = (
         SPLITTER,
         "None if self.made == 1 else self.next_start",
         "self.next_start",
-        seeds=1500,
     ),
     one("a walked chunk begins where the one before it began", SPLITTER, '("walk", end)', '("walk", self.next_start)'),
     Mutant(
