@@ -118,11 +118,17 @@ class Lake:
         self._sqlite = uri.removeprefix(_SQLITE).split("?")[0] if uri.startswith(_SQLITE) else None
         self.activate()
         try:
-            self.catalog: Any = self.iceberg.spark.Spark3Util.loadIcebergCatalog(session._jsparkSession, CATALOG)
-        except Py4JJavaError as error:
-            raise ConfigError(
-                f"the catalogue of pipeline {pipeline} can't be opened ({first_line(error)}); mend sink"
-            ) from error
+            self.catalog = self._open()
+        except Py4JJavaError:  # two that make a new catalogue's tables at once: one is refused, and finds them made
+            try:
+                self.catalog = self._open()
+            except Py4JJavaError as error:
+                raise ConfigError(
+                    f"the catalogue of pipeline {pipeline} can't be opened ({first_line(error)}); mend sink"
+                ) from error
+
+    def _open(self) -> Any:
+        return self.iceberg.spark.Spark3Util.loadIcebergCatalog(self.session._jsparkSession, CATALOG)
 
     def activate(self) -> None:
         """Make the pipeline's session that of the calling thread; each thread must call it first."""

@@ -211,7 +211,7 @@ def test_mariadb_starts_after_gtids_of_several_domains_and_goes_on_after_each_re
     with stream(mariadb, [table], before) as it:
         assert it.read(stop=Stop(gtids=other), wait_seconds=20).stopped
         assert [row["id"] for row in it.rows] == list(range(7))
-    with pytest.raises(SourceLost, match="lacks transactions"):
+    with pytest.raises(SourceLost, match=r"lacks transactions|is purged"):  # purged, if tests before removed binlogs
         places_of(mariadb).start(Point(gtid="7-1-999999"))
 
 
