@@ -152,6 +152,8 @@ def _read(
         if mode == "exact" and server.mysql and not server.gtid:
             raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
         _same_table(conn, split, identity)
+        key = split.ordered.key
+        index = mysql.index_of(conn, split.table_id, key) if key else None  # before low, which is best taken late
         low = _low(conn, server, aged)
         keyed = bool(split.schema.key)
         if keyed:
@@ -161,7 +163,7 @@ def _read(
         tally = _Tally(deadline=time.monotonic() + seconds if keyed else math.inf)
         streamed = mode == "replay" or not server.mysql or not keyed
         rows: list[pa.RecordBatch] = []
-        for batch in _rows(connect, conn, split, batch_bytes, identity, tally):
+        for batch in _rows(connect, conn, split, index, batch_bytes, identity, tally):
             if streamed:
                 tally.add(batch)
                 yield batch
@@ -294,6 +296,7 @@ def _rows(
     connect: Callable[[], mysql.Connection],
     conn: mysql.Connection,
     split: SnapshotSplit,
+    index: str | None,
     batch_bytes: int,
     identity: Sequence[str],
     tally: _Tally,
@@ -304,7 +307,6 @@ def _rows(
     """
     schema = split.ordered
     decoder = ResultDecoder(schema)
-    index = mysql.index_of(conn, schema.table_id, schema.key) if schema.key else None
     blocks = mysql.stream(conn, mysql.select_rows(schema, split.split_start, split.split_end, index=index))
     held: pa.RecordBatch | None = None
     given, given_bytes, over = 0, 0, False
