@@ -24,8 +24,8 @@ Rules:
 5. **No retry here.** Each failure is raised at once, after which the cursor stands nowhere and the next `read`
    connects anew.
 
-Change together with: services/reader/binlog_events.py, services/reader/rows.py, services/reader/ddl.py,
-common/positions.py.
+Change together with: services/reader/binlog_events.py, services/reader/event_bodies.py, services/reader/rows.py,
+services/reader/ddl.py, common/positions.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ import re
 import socket
 import struct
 import time
-import uuid
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,8 +43,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pymysql.charset import charset_by_id
-from pymysql.constants import COMMAND, ER
+from pymysql.constants import ER
 
 from common import mysql
 from common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
@@ -67,28 +65,43 @@ from services.reader.binlog_events import (
     Frames,
     Plan,
 )
+from services.reader.event_bodies import (
+    EXECUTE_LOAD,
+    QUERY_COMPRESSED,
+    Xid,
+    inflated_rows,
+    length_encoded,
+    nameless,
+    payload,
+    payload_in,
+    plain_kind,
+    primary_key,
+    statement,
+    tagged_gtid,
+    without_checksum,
+    xid_in,
+    xid_of,
+)
+from services.reader.replication import greet, maria_state, request_dump, request_dump_gtid
 from services.reader.rows import EventDecoder, Place, TableMap
 from services.reader.watermark import COMMIT_SECONDS, ChunkHighs, Commits, Key, Locate
 
 _QUERY, _STOP, _ROTATE, _XID, _FORMAT, _TABLE_MAP, _INCIDENT = 2, 3, 4, 16, 15, 19, 26
-_EXECUTE_LOAD, _HEARTBEAT, _PARTIAL_ROWS, _XA_PREPARE, _PAYLOAD, _HEARTBEAT_2, _GTID_TAGGED = 18, 27, 39, 38, 40, 41, 42
-_QUERY_COMPRESSED, _MARIA_GTID = 165, 162
+_HEARTBEAT, _PARTIAL_ROWS, _XA_PREPARE, _PAYLOAD, _HEARTBEAT_2, _GTID_TAGGED = 27, 39, 38, 40, 41, 42
+_MARIA_GTID = 162
 _ROWS = frozenset((23, 24, 25, 30, 31, 32))
 _ROWS_COMPRESSED = frozenset((166, 167, 168, 169, 170, 171))
 _PASSED_OVER = frozenset((3, 5, 7, 8, 9, 11, 13, 14, 17, 28, 35, 36, 37, 161, 163, 164))
 _IGNORABLE = 0x80
 _ARTIFICIAL = 0x20
-_XID_TEXT = re.compile(r"X'([0-9a-fA-F]*)'\s*,\s*X'([0-9a-fA-F]*)'\s*,\s*(\d+)")
+_FILE_NAME = re.compile(r"[^/\0]+\.\d{6,}")
 _HELD_BYTES = 8 << 20
 _NO_GATE = 1 << 62
-_EVENT_LIMIT = (64 << 20) + (1 << 16)
 _GRACE_SECONDS = 0.25
 _MAX_PLANS = 10_000
 _MAX_DECODERS = 256
 _UNREADABLE = (ValueError, KeyError, IndexError, OverflowError, struct.error)  # what damaged events end in
 _SET_METADATA = "SET GLOBAL binlog_row_metadata = FULL"
-
-Xid = tuple[bytes, bytes, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -667,7 +680,7 @@ class BinlogCursor:
         frames = self._frames = Frames(place, mariadb=not server.mysql, judge=self._judge, taken=self._taken)
         frames.file, frames.pos, frames.resume = after.file, after.offset, after.rows
         place.file = after.file
-        state = _maria_state(connection, server, after)
+        state = maria_state(connection, server, after)
         if state is None:
             self._await_commits(connection, server, after)
             mysql.verify_position(connection, server, after)
@@ -695,7 +708,7 @@ class BinlogCursor:
         with mysql.seam(f"the binlog at {after}"):
             greet(connection, server, self._server_id, self._heartbeat, state)
             if gtid_dump:
-                _send(connection, COMMAND.COM_BINLOG_DUMP_GTID, _dump_gtid(self._server_id, after.executed))
+                request_dump_gtid(connection, self._server_id, after.executed)
             else:
                 request_dump(connection, self._server_id, frames.file, offset)
         self._socket = connection._sock  # type: ignore[attr-defined]
@@ -777,28 +790,28 @@ class BinlogCursor:
         if frames.hold and (kind == _TABLE_MAP or kind in _ROWS or kind in _ROWS_COMPRESSED):
             if self._open_xa is not None:
                 if kind in _ROWS_COMPRESSED:
-                    kind, body = _plain(kind), _inflated_rows(kind, body)
+                    kind, body = plain_kind(kind), inflated_rows(kind, body)
                 self._open_xa.keep(kind, body)
             return GO
         if kind == _TABLE_MAP:
             self._table_map(frames, body, frames.plans)
-        elif kind == _QUERY or kind == _EXECUTE_LOAD or kind == _QUERY_COMPRESSED:
+        elif kind == _QUERY or kind == EXECUTE_LOAD or kind == QUERY_COMPRESSED:
             return self._query(frames, kind, body)
         elif kind == _ROTATE:
-            return self._rotate(frames, _checked(body))
+            return self._rotate(frames, without_checksum(body))
         elif kind == _FORMAT:
             self._format(frames, body)
         elif kind == _HEARTBEAT or kind == _HEARTBEAT_2:
-            self._heartbeat_came(frames, kind, _checked(body))
+            self._heartbeat_came(frames, kind, without_checksum(body))
         elif kind == _GTID_TAGGED:
-            prefix, number, ts = _tagged(body)
+            prefix, number, ts = tagged_gtid(body)
             return int(frames.tagged(prefix, number, ts or frames.timestamp * 1_000_000))
         elif kind == _MARIA_GTID:
             self._hold_xa(frames)
         elif kind == _PAYLOAD:
             file, frames.spooled = frames.spooled, None
             if not frames.tx_skip and frames.event_end > frames.discard_to:
-                frames.open_payload(_payload(body) if file is None else _payload_in(file))
+                frames.open_payload(payload(body) if file is None else payload_in(file))
             elif frames.tx_open:
                 return int(frames.end_transaction())
         elif kind == _XA_PREPARE:
@@ -851,12 +864,12 @@ class BinlogCursor:
             frames.ordinal += 1
             return GO
         try:
-            plain = _inflated_rows(kind, body)
+            plain = inflated_rows(kind, body)
         except (ValueError, IndexError) as error:
             self._refuse(frames, body, f"a row event that can't be read: {error}; check the file with mysqlbinlog")
             frames.ordinal += 1
             return GO
-        self._replay = _Replay(frames.plans, iter(((_plain(kind), plain),)), ends=False)
+        self._replay = _Replay(frames.plans, iter(((plain_kind(kind), plain),)), ends=False)
         return self._go_on_replaying(frames)
 
     def _rotate(self, frames: Frames, event: bytes) -> int:
@@ -918,7 +931,7 @@ class BinlogCursor:
                 if event[at] == 1:
                     file = value.decode(errors="replace")
                 elif event[at] == 2:
-                    offset, _ = _packed(value, 0)
+                    offset, _ = length_encoded(value, 0)
                 at += 2 + size
         else:
             offset += frames.pos & ~0xFFFFFFFF
@@ -935,7 +948,7 @@ class BinlogCursor:
 
     def _query(self, frames: Frames, kind: int, body: bytes) -> int:
         """A statement: the frame of a transaction, or XA's, or DDL, or DML as a statement."""
-        db, text, sql_mode = _statement(kind, body)
+        db, text, sql_mode = statement(kind, body)
         if not frames.tx_open:
             frames.start_anonymous(frames.event_start, frames.timestamp * 1_000_000)
         word = text[:12].upper()
@@ -1043,7 +1056,7 @@ class BinlogCursor:
         return {
             table_id
             for table_id, (_, plan) in newest.items()
-            if _primary_key(plan.body) == {name.lower() for name in self._routes[table_id].schema.key}
+            if primary_key(plan.body) == {name.lower() for name in self._routes[table_id].schema.key}
         }
 
     def _truncated(self, frames: Frames, route: Route) -> None:
@@ -1053,14 +1066,14 @@ class BinlogCursor:
             if key[:3] == (route.table_id, route.generation, route.schema.hash) and not decoder.faults:
                 decoder.truncate()
                 return
-        decoder = EventDecoder(_nameless(route.table_id), route.schema, frames.place)
+        decoder = EventDecoder(nameless(route.table_id), route.schema, frames.place)
         self._decoders[(route.table_id, route.generation, route.schema.hash, b"")] = decoder
         decoder.truncate()
 
     # ---- XA ----
 
     def _xa(self, frames: Frames, text: str) -> int:
-        xid = _xid(text)
+        xid = xid_in(text)
         words = text.split(None, 2)
         verb = words[1].upper() if len(words) > 1 else ""
         if verb in ("START", "BEGIN"):
@@ -1092,7 +1105,7 @@ class BinlogCursor:
             raise ValueError("an XA PREPARE came without an XA START")
         if held is None:
             return self._ends(frames)
-        xid = _xid_of(body)
+        xid = xid_of(body)
         if not body[0]:
             self._prepared[xid] = held
             while sum(p.size for p in self._prepared.values() if p.events) > 4 * _HELD_BYTES:
@@ -1222,11 +1235,11 @@ class _Scan:
         """Where the last transaction that was prepared under this name begins, in this file."""
         found: FilePosition | None = None
         for kind, body, frames in self._walk():
-            if kind == _XA_PREPARE and _xid_of(body) == xid and not body[0]:
+            if kind == _XA_PREPARE and xid_of(body) == xid and not body[0]:
                 found = FilePosition(frames.file, frames.tx_start)
             elif kind == _QUERY and not frames.tx_begun:
-                text = _statement(kind, body)[1]
-                if text[:9].upper() in ("XA COMMIT", "XA ROLLBA") and _xid(text) == xid:
+                text = statement(kind, body)[1]
+                if text[:9].upper() in ("XA COMMIT", "XA ROLLBA") and xid_in(text) == xid:
                     found = None
         return found
 
@@ -1245,7 +1258,7 @@ class _Scan:
             if kind == _FORMAT:
                 cursor._format(frames, body)
             elif kind == _ROTATE:
-                name = _checked(body)[27:].decode()
+                name = without_checksum(body)[27:].decode()
                 if name != frames.file:
                     return
             elif kind in (_HEARTBEAT, _HEARTBEAT_2):
@@ -1257,13 +1270,13 @@ class _Scan:
                     cursor._table_map(frames, body, frames.plans)
             elif kind == _PAYLOAD:
                 file, frames.spooled = frames.spooled, None
-                frames.open_payload(_payload(body) if file is None else _payload_in(file))
+                frames.open_payload(payload(body) if file is None else payload_in(file))
             elif kind == _GTID_TAGGED:
-                frames.tagged(*_tagged(body))
+                frames.tagged(*tagged_gtid(body))
             elif kind in _ROWS_COMPRESSED:
-                yield _plain(kind), _inflated_rows(kind, body), frames
-            elif kind in (_QUERY, _QUERY_COMPRESSED):
-                text = _statement(kind, body)[1]
+                yield plain_kind(kind), inflated_rows(kind, body), frames
+            elif kind in (_QUERY, QUERY_COMPRESSED):
+                text = statement(kind, body)[1]
                 if not frames.tx_open:
                     frames.start_anonymous(frames.event_start, 0)
                 yield _QUERY, body, frames
@@ -1288,317 +1301,3 @@ class _Scan:
                     frames.end_transaction()
             else:
                 yield kind, body, frames
-
-
-# ---- the protocol ----
-
-_FILE_NAME = re.compile(r"[^/\0]+\.\d{6,}")
-
-
-def _maria_state(connection: Connection, server: mysql.Server, after: Position) -> str | None:
-    """MariaDB: the GTID position to begin after, where file and offset don't say it; None to begin by file and
-    offset."""
-    if server.mysql or not isinstance(after.executed, MariaGtid):
-        return None
-    if after.server != server.identity or not after.file:
-        return after.gtids
-    # `start: {gtid:}` names a file from which on the GTIDs are to be found; a domain may be far ahead of the others
-    found = mysql.binlog_gtid_pos(connection, after.file_position)
-    if found is not None and found != after.gtids and MariaGtid.parse(found) <= after.executed:
-        return after.gtids
-    return None
-
-
-def greet(
-    connection: Connection, server: mysql.Server, server_id: int, heartbeat_seconds: float, state: str | None
-) -> None:
-    """Say who we are and what we understand, as a replica does."""
-    period = int(heartbeat_seconds * 1e9)
-    settings = {"master_binlog_checksum": "'CRC32'", "master_heartbeat_period": str(period)}
-    if server.mysql:
-        settings |= {"source_binlog_checksum": "'CRC32'", "source_heartbeat_period": str(period)}
-        name = f"'{uuid.uuid4()}'"
-        settings |= {"slave_uuid": name, "replica_uuid": name}
-    else:
-        settings["mariadb_slave_capability"] = "4"
-        if state is not None:
-            settings["slave_connect_state"] = f"'{state}'"
-            settings |= {"slave_gtid_strict_mode": "1", "slave_gtid_ignore_duplicates": "0"}
-    with connection.cursor() as cursor:
-        cursor.execute("SET " + ", ".join(f"@{name} = {value}" for name, value in settings.items()))
-    _send(connection, COMMAND.COM_REGISTER_SLAVE, struct.pack("<IBBBHII", server_id, 0, 0, 0, 0, 0, 0))
-    connection._read_ok_packet()  # type: ignore[attr-defined]
-
-
-def request_dump(connection: Connection, server_id: int, file: str, offset: int, flags: int = 0) -> None:
-    """Ask for the binlog from a place on; with `flags` 1 up to its end only."""
-    _send(connection, COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", offset, flags, server_id) + file.encode())
-
-
-def _send(connection: Connection, command: int, body: bytes) -> None:
-    connection._execute_command(command, body)  # type: ignore[attr-defined]
-
-
-def _dump_gtid(server_id: int, executed: GtidSet | MariaGtid | None) -> bytes:
-    """COM_BINLOG_DUMP_GTID: everything that is not in that set."""
-    data = _encoded(str(executed)) if isinstance(executed, GtidSet) else struct.pack("<Q", 0)
-    return struct.pack("<HIIQI", 4, server_id, 0, 4, len(data)) + data
-
-
-def _encoded(gtids: str) -> bytes:
-    """A GTID set as the server takes it: each server's intervals, half open; the form with tags where there is one."""
-    sids: list[tuple[bytes, str, list[tuple[int, int]]]] = []
-    for part in filter(None, gtids.split(",")):
-        sid, *words = part.split(":")
-        tag = ""
-        intervals: list[tuple[int, int]] = []
-        for word in words:
-            if word[0].isdigit():
-                first, _, last = word.partition("-")
-                intervals.append((int(first), int(last or first) + 1))
-            else:
-                if intervals:
-                    sids.append((uuid.UUID(sid).bytes, tag, intervals))
-                tag, intervals = word, []
-        sids.append((uuid.UUID(sid).bytes, tag, intervals))
-    tagged = any(tag for _, tag, _ in sids)
-    # with tags the number of entries stands between two bytes of 1
-    out = bytearray(struct.pack("<Q", (1 << 56) | (len(sids) << 8) | 1 if tagged else len(sids)))
-    for raw, tag, intervals in sids:
-        out += raw
-        if tagged:
-            out += bytes([len(tag) << 1]) + tag.encode()
-        out += struct.pack("<Q", len(intervals))
-        for interval in intervals:
-            out += struct.pack("<QQ", *interval)
-    return bytes(out)
-
-
-def _packed(data: bytes, at: int) -> tuple[int, int]:
-    """A length-encoded integer, and where it ends."""
-    first = data[at]
-    if first < 251:
-        return first, at + 1
-    size = {252: 2, 253: 3, 254: 8}[first]
-    return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size
-
-
-def _variable(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned integer of mysql::serialization, and where it ends: as many low ones as bytes follow the first."""
-    first = data[at]
-    more = 0
-    while more < 8 and first >> more & 1:
-        more += 1
-    size = more + 1
-    if at + size > len(data):
-        raise ValueError("a tagged GTID event is cut short")
-    value = int.from_bytes(data[at : at + size], "little")
-    return (value >> (more + 1) if more < 8 else value >> 8), at + size
-
-
-def _tagged(body: bytes) -> tuple[str, int, int]:
-    """A tagged GTID event: uuid:tag, number, commit time here in microseconds."""
-    _, at = _variable(body, 0)  # version
-    size, at = _variable(body, at)
-    _, at = _variable(body, at)  # last field that must be understood
-    end = min(size, len(body))
-    sid, tag, number, ts = b"", "", 0, 0
-    while at < end:
-        field_id, at = _variable(body, at)
-        if field_id == 1:
-            raw = bytearray()
-            for _ in range(16):
-                value, at = _variable(body, at)
-                raw.append(value)
-            sid = bytes(raw)
-        elif field_id == 3:
-            length, at = _variable(body, at)
-            tag, at = body[at : at + length].decode(), at + length
-        else:
-            value, at = _variable(body, at)
-            if field_id == 2:
-                number = value >> 1  # signed
-            elif field_id == 6:
-                ts = value
-            elif field_id > 6:
-                break
-    if len(sid) != 16 or number < 1:
-        raise ValueError("a tagged GTID event can't be read")
-    prefix = str(uuid.UUID(bytes=sid))
-    return (f"{prefix}:{tag}" if tag else prefix), number, ts
-
-
-def _payload(body: bytes) -> Any:
-    """The events of a compressed transaction, as a stream of bytes."""
-    at, kind = _payload_head(body)
-    return _plain_bytes(pa.BufferReader(pa.py_buffer(body)[at:]), kind)
-
-
-def _payload_in(file: Any) -> Any:
-    """As `_payload`, from a temporary file with the event, which is gone when the stream is."""
-    file.seek(19)
-    at, kind = _payload_head(file.read(100))
-    source = pa.OSFile(file.name)
-    source.seek(19 + at)
-    file.close()
-    return _plain_bytes(source, kind)
-
-
-def _plain_bytes(source: Any, kind: int) -> Any:
-    if kind == 255:
-        return source
-    if kind != 0:
-        raise ValueError(f"a transaction payload is compressed by the unknown method {kind}")
-    return pa.CompressedInputStream(source, "zstd")
-
-
-def _payload_head(body: bytes) -> tuple[int, int]:
-    """Where a payload begins behind its head, and how it is compressed (0 zstd, 255 not)."""
-    at, kind = 0, 255
-    while True:
-        if at >= len(body):
-            raise ValueError("a transaction payload has no end of its head")
-        field_id, at = _packed(body, at)
-        if field_id == 0:
-            return at, kind
-        size, at = _packed(body, at)
-        value, _ = _packed(body, at)
-        at += size
-        if field_id == 2:
-            kind = value
-
-
-_PLAIN = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
-
-
-def _plain(kind: int) -> int:
-    """The type of MariaDB's compressed row event, uncompressed."""
-    return _PLAIN[kind]
-
-
-def _statement(kind: int, body: bytes) -> tuple[str, str, int]:
-    """Database, text and `sql_mode` of a statement's event."""
-    head = 26 if kind == _EXECUTE_LOAD else 13
-    if len(body) < head:
-        raise ValueError("a statement's event is cut short")
-    size = int.from_bytes(body[11:13], "little")
-    charset, sql_mode = _session(body[head : head + size])
-    at = head + size
-    db = body[at : at + body[8]].decode(errors="replace")
-    text = body[at + body[8] + 1 :]
-    if kind == _QUERY_COMPRESSED:
-        text = _inflated(text)
-    return db, text.decode(charset, errors="replace").strip(), sql_mode
-
-
-def _session(variables: bytes) -> tuple[str, int]:
-    """Of the session that sent a statement: Python's name of its character set, and its `sql_mode`."""
-    at, charset, sql_mode = 0, "utf8", 0
-    widths = {0: 4, 1: 8, 3: 4}
-    while at < len(variables):
-        code = variables[at]
-        at += 1
-        if code == 1:
-            sql_mode = int.from_bytes(variables[at : at + 8], "little")
-        if code == 4:
-            number = int.from_bytes(variables[at : at + 2], "little")
-            with suppress(KeyError):
-                charset = charset_by_id(number).encoding or "utf8"
-            break
-        if code == 6:
-            at += 1 + variables[at]
-        elif code == 2:
-            at += 2 + variables[at]
-        elif code in widths:
-            at += widths[code]
-        else:
-            break
-    return charset, sql_mode
-
-
-def _xid(text: str) -> Xid:
-    """The name of an XA transaction in a statement's text."""
-    found = _XID_TEXT.search(text)
-    if found is None:
-        raise ValueError(f"the statement {text!r} names no XA transaction")
-    return bytes.fromhex(found[1]), bytes.fromhex(found[2]), int(found[3])
-
-
-def _xid_of(body: bytes) -> Xid:
-    """The name of an XA transaction in its XA_PREPARE event."""
-    kind, first, second = struct.unpack_from("<iii", body, 1)
-    if first < 0 or second < 0 or 13 + first + second > len(body):
-        raise ValueError("an XA_PREPARE event is cut short")
-    return body[13 : 13 + first], body[13 + first : 13 + first + second], kind
-
-
-def _primary_key(body: bytes) -> set[str]:
-    """The columns of the primary key that a TABLE_MAP names, in lower case; empty if it names none."""
-    try:
-        names = TableMap(body).names
-        at = 9 + body[8] + 1
-        at += 1 + body[at] + 1
-        count, at = _packed(body, at)
-        at += count
-        size, at = _packed(body, at)
-        at += size + (count + 7) // 8
-        found: set[str] = set()
-        while at < len(body):
-            kind = body[at]
-            size, at = _packed(body, at + 1)
-            end = at + size
-            while kind in (8, 9) and at < end:
-                column, at = _packed(body, at)
-                found.add(names[column].lower())
-                if kind == 9:
-                    _, at = _packed(body, at)  # the prefix's length
-            at = end
-        return found
-    except (ValueError, IndexError, KeyError):
-        return set()
-
-
-def _nameless(table_id: str) -> bytes:
-    """A TABLE_MAP without columns: for a decoder that is never given rows."""
-    database, _, table = table_id.partition(".")
-    names = b"".join(bytes([len(name.encode())]) + name.encode() + b"\0" for name in (database, table))
-    return bytes(8) + names + b"\0\0"
-
-
-def _checked(event: bytes) -> bytes:
-    """An event with or without a checksum behind it: without. For ROTATE and heartbeats, which tell by nothing else."""
-    if len(event) >= 23 and zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little"):
-        return event[:-4]
-    return event
-
-
-def _inflated(data: bytes) -> bytes:
-    """What MariaDB compressed (`log_bin_compress`). ValueError if it is none."""
-    if not data or data[0] & 0x80 == 0 or data[0] & 0x70 != 0 or not 1 <= data[0] & 7 <= 4:
-        raise ValueError("the compressed event has an unknown form")
-    width = data[0] & 7
-    size = int.from_bytes(data[1 : 1 + width], "big")
-    if size > _EVENT_LIMIT:
-        raise ValueError(f"the compressed event has {size} bytes, {_EVENT_LIMIT} are the limit")
-    inflate = zlib.decompressobj()
-    try:
-        out = inflate.decompress(data[1 + width :], size + 1)
-    except zlib.error as error:
-        raise ValueError(f"the compressed event can't be inflated ({error})") from error
-    if len(out) != size or not inflate.eof:
-        raise ValueError(f"the compressed event has {len(out)} bytes of {size}")
-    return out
-
-
-def _inflated_rows(event_type: int, body: bytes) -> bytes:
-    """The body of one of MariaDB's compressed row events (166 to 171) as that of the plain one."""
-    at = 8
-    if event_type >= 169:
-        at += int.from_bytes(body[8:10], "little")
-    width = body[at]
-    at += 1
-    if width == 252:
-        width = int.from_bytes(body[at : at + 2], "little")
-        at += 2
-    at += (width + 7) // 8 * (2 if event_type in (167, 170) else 1)
-    return body[:at] + _inflated(body[at:])

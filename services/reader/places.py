@@ -29,7 +29,8 @@ from common.config import PipelineConfig, Point
 from common.errors import SourceLost
 from common.mysql import FIRST_OFFSET, Connection
 from common.positions import FilePosition, GtidSet, High, MariaGtid, Position, Stop, beyond
-from services.reader.binlog import BinlogCursor, greet, request_dump
+from services.reader.binlog import BinlogCursor
+from services.reader.replication import greet, request_dump
 
 _FORMAT = 15
 _SECOND = 1_000_000

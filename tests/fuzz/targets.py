@@ -31,7 +31,7 @@ from common import mysql
 from common.errors import ConfigError, SourceLost, Unavailable
 from common.positions import High, Low, Position
 from common.schema import TableSchema
-from services.reader import binlog, binlog_events, rows
+from services.reader import binlog, binlog_events, event_bodies, rows
 from tests.fuzz import record
 
 MAX_BYTES = 1 << 17
@@ -156,7 +156,7 @@ def _pairs(recording: record.Recording) -> list[tuple[TableSchema, bytes, int, b
         if kind == _TABLE_MAP:
             maps[body[:6]] = body
         elif kind in _PACKED_ROWS:
-            kind, body = binlog._plain(kind), binlog._inflated_rows(kind, body)
+            kind, body = event_bodies.plain_kind(kind), event_bodies.inflated_rows(kind, body)
         if kind in _ROW_EVENTS and body[:6] in maps:
             table = rows.TableMap(maps[body[:6]])
             schema = schemas.get(f"{table.database}.{table.table}")
@@ -245,7 +245,7 @@ class TableMaps:
         schema = self._schemas[data[0] % len(self._schemas)]
         end = 3 + int.from_bytes(data[1:3], "little")
         table_map, event = data[3:end], data[end:]
-        binlog._primary_key(table_map)
+        event_bodies.primary_key(table_map)
         try:
             decoder = rows.EventDecoder(table_map, schema, rows.Place())
         except ValueError as error:
@@ -480,7 +480,7 @@ def _unpacked(event: bytes) -> bytes:
     """A TRANSACTION_PAYLOAD with its events as they are; any other event as it is."""
     if event[4] != _PAYLOAD:
         return event
-    inner = binlog._payload(event[19:]).read()
+    inner = event_bodies.payload(event[19:]).read()
     size = b"\xfe" + struct.pack("<Q", len(inner))
     fields = ((2, b"\xfc\xff\0"), (3, size), (1, size))
     return event[:19] + b"".join(bytes([number, len(value)]) + value for number, value in fields) + b"\0" + inner
@@ -489,7 +489,7 @@ def _unpacked(event: bytes) -> bytes:
 def _repacked(event: bytes, change: Callable[[bytes], bytes]) -> bytes:
     """One of MariaDB's compressed row events with another body inside."""
     with suppress(ValueError, IndexError):
-        plain, head = binlog._inflated_rows(event[4], event[19:]), _head_size(event)
+        plain, head = event_bodies.inflated_rows(event[4], event[19:]), _head_size(event)
         inner = change(plain[head:])
         return event[:19] + plain[:head] + b"\x84" + struct.pack(">I", len(inner)) + zlib.compress(inner)
     return event

@@ -43,7 +43,7 @@ def fuzz(name: str, modules: str, corpus: str, flags: list[str]) -> None:
     import atheris
 
     use(modules)
-    with atheris.instrument_imports(include=["services.reader.binlog"]):
+    with atheris.instrument_imports(include=["services.reader.binlog", "services.reader.event_bodies"]):
         from tests.fuzz.targets import MAX_BYTES, Finding, targets
     target = targets()[name]
     for number, seed in enumerate(target.seeds):

@@ -16,18 +16,17 @@ from common.mysql import Server
 from common.positions import High, Low
 from common.schema import Column, SchemaChanges, TableSchema
 from services.reader import binlog, binlog_events
-from services.reader.binlog import (
-    BinlogCursor,
-    Route,
-    _encoded,
+from services.reader.binlog import BinlogCursor, Route
+from services.reader.event_bodies import (
     _inflated,
-    _inflated_rows,
-    _statement,
-    _tagged,
     _variable,
-    _xid,
-    _xid_of,
+    inflated_rows,
+    statement,
+    tagged_gtid,
+    xid_in,
+    xid_of,
 )
+from services.reader.replication import encoded_gtids
 from services.reader.rows import Place
 
 UUID = bytes(range(16))
@@ -252,14 +251,14 @@ def test_a_tagged_gtid_is_read() -> None:
     fields += number(3) + number(3) + b"red"
     fields += number(6) + number(1_700_000_000_000_000)
     body = number(1) + number(len(fields) + 3) + number(0) + fields
-    assert _tagged(body) == ("ffffffff-ffff-ffff-ffff-ffffffffffff:red", 1234, 1_700_000_000_000_000)
+    assert tagged_gtid(body) == ("ffffffff-ffff-ffff-ffff-ffffffffffff:red", 1234, 1_700_000_000_000_000)
 
 
 def test_a_gtid_set_is_sent_half_open() -> None:
-    data = _encoded(f"{PREFIX}:1-3:5")
+    data = encoded_gtids(f"{PREFIX}:1-3:5")
     assert data == struct.pack("<Q", 1) + UUID + struct.pack("<QQQQQ", 2, 1, 4, 5, 6)
-    assert _encoded("") == struct.pack("<Q", 0)
-    tagged = _encoded(f"{PREFIX}:1-3:red:4")
+    assert encoded_gtids("") == struct.pack("<Q", 0)
+    tagged = encoded_gtids(f"{PREFIX}:1-3:red:4")
     assert tagged[7] == tagged[0] == 1
     assert int.from_bytes(tagged[1:7], "little") == 2
 
@@ -271,15 +270,15 @@ def test_statements_are_read_in_the_character_set_and_sql_mode_they_were_sent_in
     flags = b"\0" + bytes(4) + b"\1" + struct.pack("<Q", 1 << 20) + b"\6\3std"
     latin = flags + b"\4" + struct.pack("<HHH", 8, 8, 8)
     read = ("shop", "DROP TABLE `caf\u00e9`", 1 << 20)
-    assert _statement(2, body(latin, "DROP TABLE `caf\u00e9`".encode("latin-1"))) == read
-    assert _statement(2, body(flags, "DROP TABLE `caf\u00e9`".encode())) == read
+    assert statement(2, body(latin, "DROP TABLE `caf\u00e9`".encode("latin-1"))) == read
+    assert statement(2, body(flags, "DROP TABLE `caf\u00e9`".encode())) == read
 
 
 def test_names_of_xa_transactions_are_the_same_in_statements_and_events() -> None:
-    assert _xid("XA COMMIT X'6f6e65',X'62',7") == (b"one", b"b", 7)
-    assert _xid_of(b"\0" + struct.pack("<iii", 7, 3, 1) + b"oneb") == (b"one", b"b", 7)
+    assert xid_in("XA COMMIT X'6f6e65',X'62',7") == (b"one", b"b", 7)
+    assert xid_of(b"\0" + struct.pack("<iii", 7, 3, 1) + b"oneb") == (b"one", b"b", 7)
     with pytest.raises(ValueError, match="cut short"):
-        _xid_of(b"\0" + struct.pack("<iii", 7, 30, 1) + b"oneb")
+        xid_of(b"\0" + struct.pack("<iii", 7, 30, 1) + b"oneb")
 
 
 def test_mariadbs_compression_is_undone_within_bounds() -> None:
@@ -287,7 +286,7 @@ def test_mariadbs_compression_is_undone_within_bounds() -> None:
     packed = b"\x82" + len(data).to_bytes(2, "big") + zlib.compress(data)
     assert _inflated(packed) == data
     head = struct.pack("<IH", 7, 0) + b"\1\0" + b"\1\xff"
-    assert _inflated_rows(166, head + packed) == head + data
+    assert inflated_rows(166, head + packed) == head + data
     for broken in (b"", b"\x02ab", packed[:-5], b"\x82\0\5" + packed[3:]):
         with pytest.raises(ValueError, match="compressed event"):
             _inflated(broken)
@@ -338,9 +337,7 @@ def after_ddl(statement: str, policy: SchemaChanges, *, live: bool, server: str 
 
 @pytest.mark.parametrize("policy", ["evolve", "exact", "ignore", "halt"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_policy_follows_stops_or_restarts_a_table_at_each_kind_of_change(
-    kind: str, policy: SchemaChanges
-) -> None:
+def test_each_policy_follows_stops_or_restarts_a_table_at_each_kind_of_change(kind: str, policy: SchemaChanges) -> None:
     live, early = KINDS[kind]
     halts = policy == "halt"
     assert after_ddl(f"ALTER TABLE t {kind}", policy, live=True)[0] == ("stops" if halts else live)

@@ -1,0 +1,254 @@
+"""The bodies of the binlog's rarer events: statements, XA, tagged GTIDs, and what is compressed.
+
+Row events and TABLE_MAPs are read by services/reader/rows.py. What is damaged ends in ValueError, IndexError, KeyError
+or struct.error. Sources: MySQL's documentation of its sources (`mysql::binlog::event`, `mysql::serialization`),
+MariaDB's knowledge base on replication events.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import uuid
+import zlib
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from pymysql.charset import charset_by_id
+
+from services.reader.rows import TableMap
+
+EVENT_LIMIT = (64 << 20) + (1 << 16)
+EXECUTE_LOAD, QUERY_COMPRESSED = 18, 165
+_PLAIN_KINDS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
+_XID_TEXT = re.compile(r"X'([0-9a-fA-F]*)'\s*,\s*X'([0-9a-fA-F]*)'\s*,\s*(\d+)")
+
+Xid = tuple[bytes, bytes, int]
+
+
+def length_encoded(data: bytes, at: int) -> tuple[int, int]:
+    """A length-encoded integer, and where it ends."""
+    first = data[at]
+    if first < 251:
+        return first, at + 1
+    size = {252: 2, 253: 3, 254: 8}[first]
+    return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size
+
+
+def _variable(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned integer of mysql::serialization, and where it ends: as many low ones as bytes follow the first."""
+    first = data[at]
+    more = 0
+    while more < 8 and first >> more & 1:
+        more += 1
+    size = more + 1
+    if at + size > len(data):
+        raise ValueError("a tagged GTID event is cut short")
+    value = int.from_bytes(data[at : at + size], "little")
+    return (value >> (more + 1) if more < 8 else value >> 8), at + size
+
+
+def tagged_gtid(body: bytes) -> tuple[str, int, int]:
+    """A tagged GTID event: uuid:tag, number, commit time here in microseconds."""
+    _, at = _variable(body, 0)  # version
+    size, at = _variable(body, at)
+    _, at = _variable(body, at)  # last field that must be understood
+    end = min(size, len(body))
+    sid, tag, number, ts = b"", "", 0, 0
+    while at < end:
+        field_id, at = _variable(body, at)
+        if field_id == 1:
+            raw = bytearray()
+            for _ in range(16):
+                value, at = _variable(body, at)
+                raw.append(value)
+            sid = bytes(raw)
+        elif field_id == 3:
+            length, at = _variable(body, at)
+            tag, at = body[at : at + length].decode(), at + length
+        else:
+            value, at = _variable(body, at)
+            if field_id == 2:
+                number = value >> 1  # signed
+            elif field_id == 6:
+                ts = value
+            elif field_id > 6:
+                break
+    if len(sid) != 16 or number < 1:
+        raise ValueError("a tagged GTID event can't be read")
+    prefix = str(uuid.UUID(bytes=sid))
+    return (f"{prefix}:{tag}" if tag else prefix), number, ts
+
+
+def payload(body: bytes) -> Any:
+    """The events of a compressed transaction, as a stream of bytes."""
+    at, kind = _payload_head(body)
+    return _plain_bytes(pa.BufferReader(pa.py_buffer(body)[at:]), kind)
+
+
+def payload_in(file: Any) -> Any:
+    """As `payload`, from a temporary file with the event, which is gone when the stream is."""
+    file.seek(19)
+    at, kind = _payload_head(file.read(100))
+    source = pa.OSFile(file.name)
+    source.seek(19 + at)
+    file.close()
+    return _plain_bytes(source, kind)
+
+
+def _plain_bytes(source: Any, kind: int) -> Any:
+    if kind == 255:
+        return source
+    if kind != 0:
+        raise ValueError(f"a transaction payload is compressed by the unknown method {kind}")
+    return pa.CompressedInputStream(source, "zstd")
+
+
+def _payload_head(body: bytes) -> tuple[int, int]:
+    """Where a payload begins behind its head, and how it is compressed (0 zstd, 255 not)."""
+    at, kind = 0, 255
+    while True:
+        if at >= len(body):
+            raise ValueError("a transaction payload has no end of its head")
+        field_id, at = length_encoded(body, at)
+        if field_id == 0:
+            return at, kind
+        size, at = length_encoded(body, at)
+        value, _ = length_encoded(body, at)
+        at += size
+        if field_id == 2:
+            kind = value
+
+
+def plain_kind(kind: int) -> int:
+    """The type of MariaDB's compressed row event, uncompressed."""
+    return _PLAIN_KINDS[kind]
+
+
+def statement(kind: int, body: bytes) -> tuple[str, str, int]:
+    """Database, text and `sql_mode` of a statement's event."""
+    head = 26 if kind == EXECUTE_LOAD else 13
+    if len(body) < head:
+        raise ValueError("a statement's event is cut short")
+    size = int.from_bytes(body[11:13], "little")
+    charset, sql_mode = _session(body[head : head + size])
+    at = head + size
+    db = body[at : at + body[8]].decode(errors="replace")
+    text = body[at + body[8] + 1 :]
+    if kind == QUERY_COMPRESSED:
+        text = _inflated(text)
+    return db, text.decode(charset, errors="replace").strip(), sql_mode
+
+
+def _session(variables: bytes) -> tuple[str, int]:
+    """Of the session that sent a statement: Python's name of its character set, and its `sql_mode`."""
+    at, charset, sql_mode = 0, "utf8", 0
+    widths = {0: 4, 1: 8, 3: 4}
+    while at < len(variables):
+        code = variables[at]
+        at += 1
+        if code == 1:
+            sql_mode = int.from_bytes(variables[at : at + 8], "little")
+        if code == 4:
+            number = int.from_bytes(variables[at : at + 2], "little")
+            with suppress(KeyError):
+                charset = charset_by_id(number).encoding or "utf8"
+            break
+        if code == 6:
+            at += 1 + variables[at]
+        elif code == 2:
+            at += 2 + variables[at]
+        elif code in widths:
+            at += widths[code]
+        else:
+            break
+    return charset, sql_mode
+
+
+def xid_in(text: str) -> Xid:
+    """The name of an XA transaction in a statement's text."""
+    found = _XID_TEXT.search(text)
+    if found is None:
+        raise ValueError(f"the statement {text!r} names no XA transaction")
+    return bytes.fromhex(found[1]), bytes.fromhex(found[2]), int(found[3])
+
+
+def xid_of(body: bytes) -> Xid:
+    """The name of an XA transaction in its XA_PREPARE event."""
+    kind, first, second = struct.unpack_from("<iii", body, 1)
+    if first < 0 or second < 0 or 13 + first + second > len(body):
+        raise ValueError("an XA_PREPARE event is cut short")
+    return body[13 : 13 + first], body[13 + first : 13 + first + second], kind
+
+
+def primary_key(body: bytes) -> set[str]:
+    """The columns of the primary key that a TABLE_MAP names, in lower case; empty if it names none."""
+    try:
+        names = TableMap(body).names
+        at = 9 + body[8] + 1
+        at += 1 + body[at] + 1
+        count, at = length_encoded(body, at)
+        at += count
+        size, at = length_encoded(body, at)
+        at += size + (count + 7) // 8
+        found: set[str] = set()
+        while at < len(body):
+            kind = body[at]
+            size, at = length_encoded(body, at + 1)
+            end = at + size
+            while kind in (8, 9) and at < end:
+                column, at = length_encoded(body, at)
+                found.add(names[column].lower())
+                if kind == 9:
+                    _, at = length_encoded(body, at)  # the prefix's length
+            at = end
+        return found
+    except (ValueError, IndexError, KeyError):
+        return set()
+
+
+def nameless(table_id: str) -> bytes:
+    """A TABLE_MAP without columns: for a decoder that is never given rows."""
+    database, _, table = table_id.partition(".")
+    names = b"".join(bytes([len(name.encode())]) + name.encode() + b"\0" for name in (database, table))
+    return bytes(8) + names + b"\0\0"
+
+
+def without_checksum(event: bytes) -> bytes:
+    """An event with or without a checksum behind it: without. For ROTATE and heartbeats, which tell by nothing else."""
+    if len(event) >= 23 and zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little"):
+        return event[:-4]
+    return event
+
+
+def _inflated(data: bytes) -> bytes:
+    """What MariaDB compressed (`log_bin_compress`). ValueError if it is none."""
+    if not data or data[0] & 0x80 == 0 or data[0] & 0x70 != 0 or not 1 <= data[0] & 7 <= 4:
+        raise ValueError("the compressed event has an unknown form")
+    width = data[0] & 7
+    size = int.from_bytes(data[1 : 1 + width], "big")
+    if size > EVENT_LIMIT:
+        raise ValueError(f"the compressed event has {size} bytes, {EVENT_LIMIT} are the limit")
+    inflate = zlib.decompressobj()
+    try:
+        out = inflate.decompress(data[1 + width :], size + 1)
+    except zlib.error as error:
+        raise ValueError(f"the compressed event can't be inflated ({error})") from error
+    if len(out) != size or not inflate.eof:
+        raise ValueError(f"the compressed event has {len(out)} bytes of {size}")
+    return out
+
+
+def inflated_rows(event_type: int, body: bytes) -> bytes:
+    """The body of one of MariaDB's compressed row events (166 to 171) as that of the plain one."""
+    at = 8
+    if event_type >= 169:
+        at += int.from_bytes(body[8:10], "little")
+    width = body[at]
+    at += 1
+    if width == 252:
+        width = int.from_bytes(body[at : at + 2], "little")
+        at += 2
+    at += (width + 7) // 8 * (2 if event_type in (167, 170) else 1)
+    return body[:at] + _inflated(body[at:])
