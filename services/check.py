@@ -28,6 +28,8 @@ def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> No
     known: Mapping[str, Any] | None = None
     try:
         known = Store(store_url).pipeline(config.name).definition()
+        if known is not None:  # an older Cutline's lacks the settings that came since: they have their defaults
+            known = PipelineConfig.from_definition(known).definition()
     except ConfigError as error:
         faults += error.faults
     if known is not None and (differing := differences(known, config.definition())):

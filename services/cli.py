@@ -90,7 +90,8 @@ def define(pipeline: Path) -> None:
     config, environment = configuration.load(pipeline), Environment.read()
     store_url = environment.need_store_url()
     check(config, store_url=store_url, workdir=None)
-    Store(store_url).pipeline(config.name).define(config.definition())
+    store = Store(store_url).pipeline(config.name)
+    store.define(store.definition() or config.definition())  # what is there was compared by `check`
     click.echo(f"pipeline {config.name} is defined in the store")
 
 

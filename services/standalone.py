@@ -361,7 +361,8 @@ class Run:
             return
         with locked(self._workdir):
             store = Store(self._store_url).pipeline(config.name)
-            await asyncio.to_thread(store.define, config.definition())
+            there = await asyncio.to_thread(store.definition)  # compared by `check`
+            await asyncio.to_thread(store.define, there or config.definition())
             (self._workdir / "logs").mkdir(exist_ok=True)
             await self._run(store)
 

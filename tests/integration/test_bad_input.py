@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from common.config import load
 from common.store import Store
 from services import cli
+from services.check import check
 from tests.conftest import started
 from tests.servers import Database, MariaDB, MySQL
 
@@ -230,6 +231,17 @@ def test_a_name_in_use_with_other_content_tells_what_differs(defined: Path) -> N
     Store(f"file://{defined.parent / '.cutline/shop/store'}").pipeline("shop").define(load(defined).definition())
     change(defined, "sink:", "snapshot: {chunk_rows: 7}\nsink:")
     refused(defined, "'shop' is in use", "snapshot.chunk_rows is 50000 there and 7 here", "another name")
+
+
+def test_a_pipeline_of_an_older_version_goes_on_with_the_defaults_of_settings_that_came_since(defined: Path) -> None:
+    config = load(defined)
+    old = config.definition()
+    del old["keyless"], old["snapshot"]["max_select_seconds"]
+    store = f"file://{defined.parent / '.cutline/shop/store'}"
+    Store(store).pipeline("shop").define(old)
+    check(config, store_url=store, workdir=None)
+    change(defined, "sink:", "keyless: append\nsink:")
+    refused(defined, "'shop' is in use", "keyless is 'quarantine' there and 'append' here", "another name")
 
 
 def test_a_store_of_a_newer_version(defined: Path) -> None:
