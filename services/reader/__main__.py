@@ -8,7 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from common.machine import Effect, Event, PartStored, SavePart, Send
 from common.messages import UNLIMITED, Limits, Records, SnapshotSplit
 from common.store import PipelineStore, Store, file_name
 from services.reader import binlog
-from services.reader.chunk import ChunkEnd, read_chunk
+from services.reader.chunk import WINDOW_IDLE_SECONDS, ChunkEnd, Window, read_chunk
 from services.reader.machine import (
     ENUMERATOR,
     Began,
@@ -75,11 +75,11 @@ class Member:
         )
         self.loop = Loop(process.handle, self._perform)
         self.cursors: dict[str, tuple[binlog.BinlogCursor, OneThread]] = {}
-        self.chunk: ChunkReading | None = None
+        server_id = self.config.server_id + 2 + index  # the two before are the cursors'
+        self.chunks = ChunkReading(Window(binlog.BinlogCursor(self.connect, server_id=server_id)))
         self.waiting_for: str | None = None
         self.busy: str | None = None  # what chunks wait for
         self.aged = AgedPositions()
-        self.index = index
         self.ids_taken = 0  # server ids that turned out to be another client's
         self.zero_dates: Counter[tuple[str, str]] = Counter()
         self.pace = Pace()
@@ -88,13 +88,12 @@ class Member:
         """Take part until the epoch ends."""
         self.loop.tell(Began())
         try:
-            await self.loop.run(self.links.pump(self.loop), self.links.idle(), self._show())
+            await self.loop.run(self.links.pump(self.loop), self.links.idle(), self._show(), self.chunks.let_rest())
         finally:
             await self.links.close()
             for cursor, thread in self.cursors.values():
                 thread.end(cursor.close)
-            if self.chunk is not None:
-                self.chunk.close()
+            self.chunks.close()
 
     async def _perform(self, effect: Effect) -> None:
         match effect:
@@ -105,9 +104,8 @@ class Member:
                 await self.links.send(effect)
             case ReadChunk(split=split):
                 log.info("reads %s of %s", split.split_id, split.table_id)
-                if self.chunk is not None:
-                    self.chunk.close()
-                self.chunk = ChunkReading(
+                self.chunks.begin(
+                    split,
                     read_chunk(
                         self.connect,
                         split,
@@ -115,14 +113,12 @@ class Member:
                         seconds=self.config.snapshot.max_select_seconds,
                         identity=self.config.options_of(split.table_id).identity,
                         aged=self.aged,
-                        cursor=self._chunk_cursor,
+                        window=self.chunks.window,
                     ),
-                    split,
                 )
-                self.loop.spawn(self._first_rows(self.chunk))
+                self.loop.spawn(self._first_rows(split))
             case ContinueChunk():
-                assert self.chunk is not None
-                self.loop.spawn(self._next_rows(self.chunk))
+                self.loop.spawn(self._next_rows(self.chunks.split))
             case SetLimits(limits=limits):
                 log.info("reads chunks at %s", limits)
                 self.pace.set(limits)
@@ -141,17 +137,13 @@ class Member:
         """A connection to the source; the password is read each time and kept nowhere."""
         return mysql.connect(mysql.Source.of(self.config.source))
 
-    def _chunk_cursor(self) -> binlog.BinlogCursor:
-        server_id = self.config.server_id_after(self.ids_taken) + 2 + self.index  # the two before are the cursors'
-        return binlog.BinlogCursor(self.connect, server_id=server_id)
-
     # --- chunks ---
 
-    async def _first_rows(self, chunk: ChunkReading) -> Event:
+    async def _first_rows(self, split: SnapshotSplit) -> Event:
         most = self.config.snapshot.max_threads_running
         if most is not None:
             await self._quiet(most)
-        return await self._next_rows(chunk)
+        return await self._next_rows(split)
 
     async def _quiet(self, most: int) -> None:
         """Return when the server has at most so many threads at work; the status tells how long that takes."""
@@ -172,10 +164,10 @@ class Member:
             if connection is not None:
                 connection.close()
 
-    async def _next_rows(self, chunk: ChunkReading) -> Event:
-        split_id, attempt = chunk.split.split_id, chunk.split.attempt
+    async def _next_rows(self, split: SnapshotSplit) -> Event:
+        split_id, attempt = split.split_id, split.attempt
         try:
-            item = await chunk.next()
+            item = await self.chunks.next()
         except Unavailable as error:
             log.warning("chunk %s: %s", split_id, error)
             await asyncio.sleep(RETRY_SECONDS[0] * attempt)
@@ -184,7 +176,7 @@ class Member:
             restart = isinstance(error, NextGeneration)
             return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, restart=restart)
         if isinstance(item, ChunkEnd):
-            faults = self._zero_dates({(chunk.split.table_id, name): n for name, n in item.zero_dates.items()})
+            faults = self._zero_dates({(split.table_id, name): n for name, n in item.zero_dates.items()})
             for cause in faults.values():
                 return ChunkFailed(split_id=split_id, attempt=attempt, cause=cause)
             return ChunkRead(
@@ -305,13 +297,21 @@ class Member:
 
 
 class ChunkReading:
-    """One open chunk, read one batch ahead of what was asked for, so that SELECT and sending overlap."""
+    """Chunk after chunk, each read one batch ahead of what was asked for, so that SELECT and sending overlap.
 
-    def __init__(self, batches: Generator[pa.RecordBatch | ChunkEnd, None, None], split: SnapshotSplit) -> None:
-        self.split = split
-        self._batches = batches
+    All of them, and their window, in one thread: what one chunk leaves is closed before the next is begun.
+    """
+
+    def __init__(self, window: Window) -> None:
+        self.split: SnapshotSplit
+        self.window = window
+        self._batches: Generator[pa.RecordBatch | ChunkEnd, None, None] | None = None
         self._thread = OneThread()
         self._ahead: asyncio.Task[pa.RecordBatch | ChunkEnd] | None = None
+
+    def begin(self, split: SnapshotSplit, batches: Generator[pa.RecordBatch | ChunkEnd, None, None]) -> None:
+        """Turn to this chunk; the one before has ended, or failed."""
+        self.split, self._batches, self._ahead = split, batches, None
 
     async def next(self) -> pa.RecordBatch | ChunkEnd:
         """The next batch, or the end, after which there is no more. Raises what `read_chunk` raises."""
@@ -320,13 +320,25 @@ class ChunkReading:
         return item
 
     def _read(self) -> asyncio.Task[pa.RecordBatch | ChunkEnd]:
+        assert self._batches is not None
         return asyncio.create_task(self._thread.call(partial(next, self._batches)))
 
+    async def let_rest(self) -> None:
+        """Close the window's dump whenever no chunk has needed it for a while; for ever."""
+        while True:
+            await asyncio.sleep(WINDOW_IDLE_SECONDS / 2)
+            await self._thread.call(self.window.rest)
+
     def close(self) -> None:
-        """End the SELECT and its connection, as soon as the batch being read is there."""
+        """End the SELECT, and all connections, as soon as the batch being read is there."""
         if self._ahead is not None:
             self._ahead.cancel()
-        self._thread.end(self._batches.close)
+        self._thread.end(self._close)
+
+    def _close(self) -> None:
+        with closing(self.window):
+            if self._batches is not None:
+                self._batches.close()
 
 
 def _route(to: RouteTo) -> binlog.Route:

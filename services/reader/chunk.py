@@ -17,6 +17,7 @@ same |
 5. The table must still look the same. A DDL that came and went in between is in the binlog past low: the stream sees
    it.
 6. `exact`, where low is not high: the chunk's changes in (low, high] are read from the binlog and laid over the rows.
+   `Window` does that for chunk after chunk on one dump.
 
 A SELECT holds its table's metadata lock until its last row is taken: an ALTER queues behind it, and every writer behind
 the ALTER. So it has a time, kept by the server, which ends a statement that runs longer, a write that nobody reads, and
@@ -67,6 +68,7 @@ MAX_CHUNK_BYTES = 64 << 20
 SELECT_SECONDS = 10.0
 MORE_PATIENCE = (1, 2, 4, 8, 16)
 QUIET_PAUSES_SECONDS = (0.0, 0.001, 0.003, 0.01, 0.02) * 20
+WINDOW_IDLE_SECONDS = 60.0
 XA_PAUSES_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 5.0)
 _CHANGES_ROWS = 50_000
 _CHANGES_BYTES = 16 << 20
@@ -106,14 +108,14 @@ def read_chunk(
     seconds: float = SELECT_SECONDS,
     identity: Sequence[str] = (),
     aged: AgedPositions | None = None,
-    cursor: Callable[[], BinlogCursor] | None = None,
+    window: Window | None = None,
 ) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
     """Read a chunk on a connection of its own: batches of about `batch_bytes` with the schema's columns, then
     `ChunkEnd`.
 
     Each batch is read when it is asked for; while none is, the server waits, and after `seconds` ends the SELECT: the
     chunk is cut. A SELECT that gives nothing in its time is tried again with more. In `exact` on MySQL the whole chunk
-    is held until it is laid over, and `cursor` opens the binlog for that (with a server id that no other replica has).
+    is held until it is laid over, and `window` reads the binlog for that; so it does for a table without a key.
     `aged` remembers flushed positions between chunks, which brings a low without GTIDs nearer; without it the low is
     early, and just as right. `identity` are the columns that table_options vouches for: two rows that have the same
     there quarantine the table.
@@ -124,7 +126,7 @@ def read_chunk(
     for patience in MORE_PATIENCE:
         try:
             yield from _read(
-                connect, split, mode, batch_bytes, seconds * patience, identity, aged or AgedPositions(), cursor
+                connect, split, mode, batch_bytes, seconds * patience, identity, aged or AgedPositions(), window
             )
             return
         except _NothingInTime:
@@ -144,7 +146,7 @@ def _read(
     seconds: float,
     identity: Sequence[str],
     aged: AgedPositions,
-    cursor: Callable[[], BinlogCursor] | None,
+    window: Window | None,
 ) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
     with ExitStack() as open_ones:
         conn = open_ones.enter_context(closing(connect()))
@@ -159,7 +161,7 @@ def _read(
         if keyed:
             mysql.bound_statements(conn, server, seconds)
         else:
-            low, high = _proven(conn, server, split, low, aged, cursor)
+            low, high = _proven(conn, server, split, low, aged, window)
         tally = _Tally(deadline=time.monotonic() + seconds if keyed else math.inf)
         streamed = mode == "replay" or not server.mysql or not keyed
         rows: list[pa.RecordBatch] = []
@@ -182,20 +184,20 @@ def _read(
             high = _high(conn, server, low, aged)
         if not streamed:
             whole = pa.Table.from_batches(rows, schema=split.schema.arrow)
-            whole = overlay(whole, _window(conn, split, low, high, cursor), split.schema.key)
+            whole = overlay(whole, _changes(conn, split, low, high, window), split.schema.key)
             for batch in _batches(whole, batch_bytes):
                 tally.add(batch)
                 yield batch
         _same_table(conn, split, identity)
-        yield ChunkEnd(
-            low=low,
-            high=high,
-            rows=tally.rows,
-            checksum=f"{tally.sum:016x}",
-            schema=split.schema,
-            zero_dates=tally.zero_dates,
-            cut_at=tally.cut_at,
-        )
+    yield ChunkEnd(  # with the connection closed: who has the end need not come back
+        low=low,
+        high=high,
+        rows=tally.rows,
+        checksum=f"{tally.sum:016x}",
+        schema=split.schema,
+        zero_dates=tally.zero_dates,
+        cut_at=tally.cut_at,
+    )
 
 
 def _same_table(conn: mysql.Connection, split: SnapshotSplit, identity: Sequence[str]) -> None:
@@ -256,7 +258,7 @@ def _proven(
     split: SnapshotSplit,
     low: Low,
     aged: AgedPositions,
-    cursor: Callable[[], BinlogCursor] | None,
+    window: Window | None,
 ) -> tuple[Low, High]:
     """Begin a transaction on `conn` that sees the table as it is at low and at high; `low` was taken just now."""
     if not server.mysql:  # begun by taking low
@@ -264,7 +266,7 @@ def _proven(
     for pause in (*QUIET_PAUSES_SECONDS, None):
         mysql.begin_reading(conn)
         high = _high(conn, server, low, aged)
-        if not _window(conn, split, low, high, cursor).num_rows:
+        if not _changes(conn, split, low, high, window).num_rows:
             return low, high
         mysql.end_snapshot(conn)
         if pause is not None:
@@ -420,21 +422,34 @@ def _words(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
 # --- exact ------------------------------------------------------------------------------------------------------------
 
 
-def _window(
-    conn: mysql.Connection, split: SnapshotSplit, low: Low, high: High, cursor: Callable[[], BinlogCursor] | None
-) -> pa.Table:
-    """The changes of this chunk in (low, high], in order. NextGeneration at a DDL or TRUNCATE between."""
-    if cursor is None:
-        raise ConfigError("snapshot.chunks: exact on MySQL needs a binlog cursor for each chunk")
-    schema, table_id = split.schema, split.table_id
-    route = Route(table_id=table_id, generation=split.generation, schema=schema, low=low, high=high, chunks=None)
-    window = ChunkHighs(schema.key_columns, [CompletedSplit(split_start=None, split_end=None, high=high)])
-    found: list[pa.Table] = []
-    position, taken = Position(server=low.server, file="", offset=0, gtids=low.gtids), 0  # begin by GTID, not by file
-    with closing(cursor()) as binlog:
-        while not high.reached_by(position):
-            got = binlog.read(
-                position,
+class Window:
+    """Reads what the binlog has between a chunk's watermarks, for chunk after chunk on one dump connection.
+
+    The dump stays where a window ended. The next one goes on from there if that chunk's low covers all of it: what
+    lies between is passed over undecoded. Where it does not (a commit can be flushed, and read here, before a low
+    shows it), and after an error, the dump begins anew by GTID, for which the server reads a binlog file from its
+    start. One thread at a time; `cursor` must have a server id that no other replica has.
+    """
+
+    def __init__(self, cursor: BinlogCursor) -> None:
+        self._cursor = cursor
+        self._at: Position | None = None  # where the dump stands
+        self._used = 0.0
+
+    def changes(self, split: SnapshotSplit, low: Low, high: High) -> pa.Table:
+        """The changes of the chunk's table in (low, high], in order, with META_FIELDS. NextGeneration at a DDL or
+        TRUNCATE between."""
+        schema, table_id = split.schema, split.table_id
+        route = Route(table_id=table_id, generation=split.generation, schema=schema, low=low, high=high, chunks=None)
+        until = ChunkHighs(schema.key_columns, [CompletedSplit(split_start=None, split_end=None, high=high)])
+        found: list[pa.Table] = []
+        at, self._at = self._at, None
+        if at is None or at.server != low.server or low.passed_by(at):
+            at = Position(server=low.server, file="", offset=0, gtids=low.gtids)
+        taken = 0
+        while not high.reached_by(at):
+            got = self._cursor.read(
+                at,
                 {table_id: route},
                 until=high,
                 max_rows=_CHANGES_ROWS,
@@ -447,16 +462,35 @@ def _window(
                 raise NextGeneration(f"{table_id} was changed by DDL while it was read; it is read again", table_id)
             for change in got.batches:
                 table = pa.Table.from_batches([change.batch])
-                table = table.filter(pc.invert(window.kept(table, server=high.server, locate=None)))
+                table = table.filter(pc.invert(until.kept(table, server=high.server, locate=None)))
                 table = table.select([*schema.arrow.names, "_op", "_seq"])
                 found.append(table.set_column(table.num_columns - 1, "_seq", pc.add(table["_seq"], taken)))
-            position, taken = got.position, taken + got.rows
-    if not found:
-        return pa.table({"_op": [], "_seq": []})
-    changes = pa.concat_tables(found, promote_options="permissive")
-    if pc.any(pc.equal(changes["_op"].cast(pa.string()), "t")).as_py():
-        raise NextGeneration(f"{table_id} was truncated while it was read; it is read again", table_id)
-    return changes.filter(_inside(conn, split, changes.select(schema.key)))
+            at, taken = got.position, taken + got.rows
+        self._at, self._used = at, time.monotonic()
+        if not found:
+            return pa.table({"_op": [], "_seq": []})
+        changes = pa.concat_tables(found, promote_options="permissive")
+        if pc.any(pc.equal(changes["_op"].cast(pa.string()), "t")).as_py():
+            raise NextGeneration(f"{table_id} was truncated while it was read; it is read again", table_id)
+        return changes
+
+    def rest(self) -> None:
+        """Close the dump if no chunk has needed it for a while; call it from time to time."""
+        if time.monotonic() - self._used > WINDOW_IDLE_SECONDS:
+            self.close()
+
+    def close(self) -> None:
+        """Close the dump; the next window begins anew."""
+        self._at = None
+        self._cursor.close()
+
+
+def _changes(conn: mysql.Connection, split: SnapshotSplit, low: Low, high: High, window: Window | None) -> pa.Table:
+    """The changes of this chunk in (low, high], in order; see `Window.changes`."""
+    if window is None:
+        raise ConfigError("A chunk that the binlog is laid over, or proves, can't be read on MySQL without a window")
+    changes = window.changes(split, low, high)
+    return changes.filter(_inside(conn, split, changes.select(split.schema.key))) if changes.num_rows else changes
 
 
 def _inside(conn: mysql.Connection, split: SnapshotSplit, keys: pa.Table) -> pa.Array:

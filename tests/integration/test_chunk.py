@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -23,7 +24,7 @@ from common.schema import TableSchema
 from services.enumerator.splitter import KeyRange, Splitter
 from services.reader import chunk
 from services.reader.binlog import BinlogCursor, Route
-from services.reader.chunk import ChunkEnd, checksum_of, read_chunk
+from services.reader.chunk import ChunkEnd, Window, checksum_of, read_chunk
 from services.reader.watermark import AgedPositions, fold
 from tests.conftest import FULL, started
 from tests.integration.test_mysql import KEYS as KINDS_OF_KEYS
@@ -64,7 +65,9 @@ class Source:
     def read(
         self, split: SnapshotSplit | None = None, mode: chunk.Mode = "replay", **options: Any
     ) -> tuple[pa.Table, ChunkEnd]:
-        *batches, end = read_chunk(self.connect, split or self.split(), mode=mode, cursor=self.cursor, **options)
+        with closing(Window(self.cursor())) as window:
+            asked = {"mode": mode, "window": window} | options
+            *batches, end = read_chunk(self.connect, split or self.split(), **asked)
         assert isinstance(end, ChunkEnd)
         table = pa.Table.from_batches(batches, schema=self.schema.arrow)
         assert table.num_rows == end.rows
@@ -508,6 +511,115 @@ def test_ddl_between_the_watermarks_voids_an_exact_chunk(
         pytest.raises(NextGeneration),
     ):
         one.read(mode="exact")
+
+
+class Dumps:
+    """A window, and how many connections it has opened."""
+
+    def __init__(self, one: Source) -> None:
+        self.opened: list[int] = []
+        self.server = one.server
+
+        def connect() -> seam.Connection:
+            connection = one.connect()
+            self.opened.append(connection.thread_id())
+            return connection
+
+        self.window = Window(BinlogCursor(connect, server_id=424_242))
+
+    def held(self) -> set[int]:
+        """Those of its connections that the server has still; it notices an end when it sends the next heartbeat."""
+        there = self.server.execute("SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'")
+        return {int(number) for (number,) in there} & set(self.opened)
+
+
+@pytest.fixture
+def two_tables(mysql: MySQL, fresh_database: Callable[[Database], str]) -> tuple[Source, str]:
+    """A table of twelve rows, and the name of another one."""
+    name = fresh_database(mysql)
+    rows = ", ".join(f"({number}, 0)" for number in range(1, 13))
+    mysql.execute(
+        f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v INT)",
+        f"INSERT INTO {name}.t VALUES {rows}",
+        f"CREATE TABLE {name}.other (id INT PRIMARY KEY, v INT)",
+        f"INSERT INTO {name}.other VALUES (1, 0)",
+    )
+    return Source(mysql, f"{name}.t"), f"{name}.other"
+
+
+def test_exact_chunks_one_after_another_read_the_binlog_by_one_dump(
+    two_tables: tuple[Source, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Rows of each chunk change within it, after its SELECT, and those of all chunks between two chunks.
+    2. Between chunks there is DDL of another table, and of the same, which then is read on with its new schema.
+    Each chunk is as of its own high, and all have been read by one dump.
+    """
+    one, other = two_tables
+    t, server = one.table_id, one.server
+    between = [
+        [f"ALTER TABLE {other} ADD COLUMN w INT", f"UPDATE {other} SET w = 1", f"TRUNCATE {other}"],
+        [f"UPDATE {t} SET v = v + 1", f"ALTER TABLE {t} ADD COLUMN w INT, ADD COLUMN u INT FIRST"],
+        [f"UPDATE {t} SET w = v", f"TRUNCATE {t}", f"INSERT INTO {t} (id, v, w) VALUES (10, 1, 1), (11, 1, 1)"],
+        ["DO 0"],
+    ]
+    bounds = (1, 4, 7, 10, 13)
+    dumps = Dumps(one)
+    with closing(dumps.window):
+        for start, end, later in zip(bounds[:-1], bounds[1:], between, strict=True):
+            changes = (
+                f"UPDATE {t} SET v = v + 10 WHERE id <> {start}",
+                f"INSERT INTO {other} (id) VALUES ({start + 100})",
+                f"REPLACE INTO {t} (id, v) VALUES ({start}, 5)",
+                f"DELETE FROM {t} WHERE id = {start + 1}",
+            )
+            split = Source(server, t).split((str(start),), (str(end),))
+            with meanwhile(monkeypatch, "_high", partial(server.execute, *changes), after=False):
+                rows, _ = Source(server, t).read(split, "exact", window=dumps.window)
+            there = server.execute(f"SELECT id, v FROM {t} WHERE id >= {start} AND id < {end} ORDER BY id")
+            assert sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)) == list(there)
+            server.execute(*later)
+        assert len(dumps.opened) == 1
+        assert dumps.held() == set(dumps.opened)
+
+
+def test_a_dump_that_is_ahead_of_a_chunks_low_or_failed_or_was_closed_begins_anew(
+    two_tables: tuple[Source, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Two windows with the same low have the same changes, though the first has read past that low.
+    2. After a DDL in a window, 3. and after a rest, the next chunk has its changes too, by another dump.
+    """
+    one, _ = two_tables
+    dumps = Dumps(one)
+    change = f"UPDATE {one.table_id} SET v = v + 1"
+    with closing(dumps.window):
+        low = one.read()[1].low
+        one.server.execute(change)
+        high = one.read()[1].high
+        found = [dumps.window.changes(one.split(), low, high) for _ in range(2)]
+        assert [table.num_rows for table in found] == [12, 12]
+        assert len(dumps.opened) == 2
+
+        def read(statement: str) -> pa.Table:
+            with meanwhile(monkeypatch, "_high", lambda: one.server.execute(statement), after=False):
+                return one.read(mode="exact", window=dumps.window)[0]
+
+        assert set(read(change)["v"].to_pylist()) == {2}
+        assert len(dumps.opened) == 2
+        with pytest.raises(NextGeneration):
+            read(f"ALTER TABLE {one.table_id} MODIFY v BIGINT")
+        one = Source(one.server, one.table_id)
+        assert set(read(change)["v"].to_pylist()) == {3}
+        assert len(dumps.opened) == 3
+        dumps.window.rest()
+        assert set(read(change)["v"].to_pylist()) == {4}
+        assert len(dumps.opened) == 3
+        monkeypatch.setattr(chunk, "WINDOW_IDLE_SECONDS", 0.0)
+        dumps.window.rest()
+        deadline = time.monotonic() + 60
+        while dumps.held():
+            assert time.monotonic() < deadline
+        assert set(read(change)["v"].to_pylist()) == {5}
+        assert len(dumps.opened) == 4
 
 
 def test_exact_is_refused_on_mysql_without_gtids(

@@ -20,7 +20,7 @@ from common.messages import CompletedSplit, Key, SnapshotSplit
 from common.positions import High
 from common.schema import TableSchema
 from services.reader.binlog import BinlogCursor, Route
-from services.reader.chunk import ChunkEnd, Mode, read_chunk
+from services.reader.chunk import ChunkEnd, Mode, Window, read_chunk
 from services.reader.watermark import ChunkHighs, fold
 from tests.conftest import FULL
 from tests.integration.test_binlog import connected, here, source_of
@@ -193,26 +193,18 @@ def chunks(server: Database, schema: TableSchema, mode: Mode, step: int) -> tupl
     """The table in chunks of `step` rows, as an enumerator and a reader take turns: bounds, and what each gave."""
     bounds: list[Key | None] = [None]
     read: list[Any] = []
-    while True:
-        with connected(server) as (conn, _):
-            end = seam.next_bound(conn, schema, bounds[-1], step)
-        split = SnapshotSplit(
-            split_id="s", table_id=schema.table_id, generation=1, attempt=1, split_key_type=schema.split_key_type,
-            split_start=bounds[-1], split_end=end, schema=schema,
-        )  # fmt: skip
-        read.append(
-            list(
-                read_chunk(
-                    lambda: seam.connect(source_of(server)),
-                    split,
-                    mode=mode,
-                    cursor=lambda: BinlogCursor(lambda: seam.connect(source_of(server)), server_id=77_007),
-                )
-            )
-        )
-        bounds.append(end)
-        if end is None:
-            return bounds, read
+    with closing(Window(BinlogCursor(lambda: seam.connect(source_of(server)), server_id=77_007))) as window:
+        while True:
+            with connected(server) as (conn, _):
+                end = seam.next_bound(conn, schema, bounds[-1], step)
+            split = SnapshotSplit(
+                split_id="s", table_id=schema.table_id, generation=1, attempt=1, split_key_type=schema.split_key_type,
+                split_start=bounds[-1], split_end=end, schema=schema,
+            )  # fmt: skip
+            read.append(list(read_chunk(lambda: seam.connect(source_of(server)), split, mode=mode, window=window)))
+            bounds.append(end)
+            if end is None:
+                return bounds, read
 
 
 @pytest.mark.parametrize("mode", ["replay", "exact"])
