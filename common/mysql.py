@@ -187,6 +187,8 @@ def seam(what: str, table: str | None = None) -> Iterator[None]:
         raise
     except pymysql.MySQLError as error:
         raise _ours(error, what, table) from error
+    except UnicodeDecodeError as error:  # MySQL keeps half of a surrogate pair in ucs2, MariaDB in others too
+        raise SourceLost(f"{table or what} has text that is not Unicode ({error}); correct it", table) from error
     except (OSError, EOFError, struct.error, AttributeError) as error:
         # AttributeError: PyMySQL's own after its socket was closed under it
         if isinstance(error, AttributeError) and "NoneType" not in str(error):
@@ -657,6 +659,9 @@ _TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longte
 _BY_NUMBER = frozenset(("enum", "set", "bit"))
 _TIMES = frozenset(("date", "datetime", "timestamp", "time"))
 _BYTES = frozenset(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"))
+_ONE_TO_ONE = frozenset(("utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf16le", "utf32", "latin1", "latin2"))
+_ONE_TO_ONE |= {"latin5", "latin7", "cp850", "cp852", "cp866", "keybcs2", "koi8r", "koi8u", "macce", "macroman"}
+"""Character sets in which all text has characters of Unicode, and no two texts the same ones."""
 
 
 def _comparable(column: Column) -> str:
@@ -665,11 +670,44 @@ def _comparable(column: Column) -> str:
     return f"CAST({name} AS UNSIGNED)" if base in _BY_NUMBER else name
 
 
+def _told(column: Column) -> str:
+    """A key's column, NULL where its value can't be told from others once it is UTF-8 (`untold`)."""
+    name, kind = quoted(column.name), parse_type(column.mysql_type)
+    if kind.base in _TEXTS and column.charset not in _ONE_TO_ONE:
+        again = f"CONVERT(CONVERT({name} USING utf8mb4) USING {column.charset})"
+        return f"IF(CAST({again} AS BINARY) = CAST({name} AS BINARY), {name}, NULL)"
+    if kind.base == "enum" and "" in kind.members:
+        return f"IF({_comparable(column)} = 0, NULL, {name})"
+    if kind.base == "set" and "" in kind.members:
+        return f"IF({_comparable(column)} & {1 << kind.members.index('')}, NULL, {name})"
+    return name
+
+
+def untold(schema: TableSchema, name: str) -> str:
+    """The cause of a quarantine: a null came in the key's column of that name, where the source has none.
+
+    It was a zero or partial date, or one of several values that are the same in the lake: text whose bytes no character
+    stands for, or not they alone; the invalid value of an ENUM that has a member '' too; a SET with its member ''.
+    """
+    kind = parse_type(schema.column(name).mysql_type)
+    if kind.base in _TIMES:
+        return f"{schema.table_id} has a zero or partial date in its key column {name}; correct those rows"
+    if kind.base in _BY_NUMBER:
+        what = "the invalid value, which reads as its member '' does," if kind.base == "enum" else "the member ''"
+        return f"{schema.table_id} has {what} in its key column {name}; correct those rows"
+    return (
+        f"{schema.table_id} has text in its key column {name} that can't be told from other text in UTF-8, since no"
+        f" character stands for its bytes in {schema.column(name).charset}, or not for these alone; correct those rows"
+    )
+
+
 def _printed(column: Column) -> str:
     """The expression that prints a key's value so that `literal` can say it again."""
     base = parse_type(column.mysql_type).base
     if base == "float":
         return f"CAST({quoted(column.name)} AS DOUBLE)"
+    if base in _TEXTS:
+        return _told(column)
     return f"HEX({quoted(column.name)})" if base in _BYTES else _comparable(column)
 
 
@@ -766,7 +804,7 @@ def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: i
     """The key that lies `rows` rows after `start` in the order of the index (None: after the first row).
 
     None if the table ends before. One walk over `rows` entries of the index; nothing is sorted. SourceLost if that
-    many rows have one and the same key, which a person had vouched for.
+    many rows have one and the same key, which a person had vouched for, or if the key there can't be told from others.
     """
     printed = ", ".join(_printed(column) for column in schema.key_columns)
     order = ", ".join(quoted(name) for name in schema.key)
@@ -776,6 +814,9 @@ def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: i
         f" ORDER BY {order} LIMIT 1 OFFSET {int(rows)}",
         table=schema.table_id,
     )
+    for name, value in zip(schema.key, found[0] if found else (), strict=False):
+        if value is None:
+            raise SourceLost(untold(schema, name), schema.table_id)
     bound = _key(schema, found[0]) if found else None
     if bound is not None and bound == start:
         raise SourceLost(not_identified(schema), schema.table_id)
@@ -794,11 +835,15 @@ def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, inde
     """The SELECT of one chunk: every column of the schema, in its order, each as the decoders read it.
 
     Rows come in the order of the key, and with `index` (its name) as they are found, nothing sorted. FLOAT goes out as
-    DOUBLE, since the text protocol prints just six digits of a FLOAT.
+    DOUBLE, since the text protocol prints just six digits of a FLOAT; a value of the key that can't be told from others
+    as NULL.
     """
+    keys = frozenset(schema.key)
     columns = ", ".join(
         f"CAST({quoted(column.name)} AS DOUBLE)"
         if parse_type(column.mysql_type).base == "float"
+        else _told(column)
+        if column.name in keys
         else quoted(column.name)
         for column in schema.columns
     )

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
@@ -22,6 +23,9 @@ SESSION_MARK = "CUTLINE_TEST_SESSION"
 LEAVE_SECONDS = 15.0
 FULL = os.environ.get("CUTLINE_TEST_FULL") == "1"
 """`make test-full`: tests marked `full` run too, and generated ones take more examples; `make test` is a sample."""
+
+hypothesis.settings.register_profile("cutline", deadline=None)  # on a busy machine a slow example is no fault
+hypothesis.settings.load_profile("cutline")
 
 _numbers = itertools.count(1)
 

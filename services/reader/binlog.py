@@ -396,8 +396,8 @@ class BinlogCursor:
             zeros = {name: count - before.get(name, 0) for name, count in decoder.zero_dates.items()}
             zero_dates.update({(table_id, name): count for name, count in zeros.items()})
             if (name := next((name for name in decoder.schema.key if zeros.get(name)), None)) is not None:
-                cause = f"{table_id} has, before {frames.file}:{frames.pos}, a zero or partial date in its key column"
-                self._fault(table_id, f"{cause} {name}; correct those rows", restart=False)
+                cause = f"{mysql.untold(decoder.schema, name)} (before {frames.file}:{frames.pos})"
+                self._fault(table_id, cause, restart=False)
                 continue
             batch = self._exact(table_id, self._appended(table_id, batch), frames)
             if batch is not None and batch.num_rows:

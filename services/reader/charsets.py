@@ -207,6 +207,7 @@ MULTI_BYTE = frozenset(_MULTI_BYTE_CODECS)
 
 PAIR = -1
 TRIPLE = -2
+UNTOLD = -3
 
 
 @lru_cache(maxsize=1)
@@ -267,6 +268,27 @@ def multi_byte_points(charset: str) -> tuple[int, ...]:
     for code, run in _MULTI_BYTE_DIFFERENCES.get(charset, {}).items():
         at = 256 + code if code < 0x10000 else 256 + 65536 + (code & 0xFFFF)
         points[at : at + len(run)] = [ord(c) for c in run]
+    return tuple(points)
+
+
+@lru_cache(maxsize=64)
+def key_points(charset: str) -> tuple[int, ...]:
+    """As `code_points` or `multi_byte_points`, and UNTOLD where a server does not make the same bytes of the character
+    again: nothing stands for them, or the character has other bytes too, of which the servers take these:
+    IBM's rather than NEC's selection of them in cp932, 0x815F for a backslash in sjis, else the first.
+    """
+    points = list(code_points(charset) if charset in EIGHT_BIT else multi_byte_points(charset))
+    order = list(range(len(points)))
+    if charset == "cp932":
+        order.sort(key=lambda at: 256 + 256 * 0xED <= at < 256 + 256 * 0xEF)
+    elif charset == "sjis":
+        order.sort(key=lambda at: at == 0x5C)
+    seen = {63, 0xFFFD}
+    for at in order:
+        if at != 63 and points[at] in seen:
+            points[at] = UNTOLD
+        elif points[at] >= 0:
+            seen.add(points[at])
     return tuple(points)
 
 

@@ -348,13 +348,10 @@ def _rows(
 
 
 def _check(batch: pa.RecordBatch, schema: TableSchema) -> None:
-    """SourceLost for what no table may have: a null (so a zero date) in the identity, a row over 64 MiB."""
+    """SourceLost for what no table may have: a value in the identity that became null, a row over 64 MiB."""
     for name in schema.key:
         if batch.column(name).null_count:
-            raise SourceLost(
-                f"{schema.table_id} has a zero or partial date in its key column {name}; correct those rows",
-                schema.table_id,
-            )
+            raise SourceLost(mysql.untold(schema, name), schema.table_id)
     if batch.nbytes > MAX_ROW_BYTES:
         sizes = [
             pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())

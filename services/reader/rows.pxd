@@ -71,6 +71,7 @@ cdef enum:
     FULL = 1
     CORRUPT = 2
     KEY_CHANGED = 3
+    UNTOLD = 4
 
     M_OP = 0
     M_SEQ = 1

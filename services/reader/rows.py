@@ -37,7 +37,15 @@ import pyarrow as pa
 import pymysql
 
 from common.schema import META_FIELDS, Column, MysqlType, TableSchema, parse_type
-from services.reader.charsets import EIGHT_BIT, MULTI_BYTE, charset_of, code_points, multi_byte_points, to_text
+from services.reader.charsets import (
+    EIGHT_BIT,
+    MULTI_BYTE,
+    charset_of,
+    code_points,
+    key_points,
+    multi_byte_points,
+    to_text,
+)
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_Resize
@@ -52,7 +60,7 @@ else:
     K_LE_SIGNED, K_LE_UNSIGNED, K_LE_U64, K_COPY, K_YEAR, K_BIN_DATE, K_BIN_DATETIME, K_BIN_TIMESTAMP = range(11, 19)
     K_BIN_TIME, K_BIN_DECIMAL, K_BIN_DECIMAL_WIDE, K_TABLE, K_UTF16, K_UTF32, K_CODEC, K_ENUM, K_SET = range(19, 28)
     K_PAD, K_JSON, K_UUID, K_INET6, K_INET4, K_PAIRS, K_COMPRESSED, K_BOOLEAN = range(28, 36)
-    OK, FULL, CORRUPT, KEY_CHANGED = 0, 1, 2, 3
+    OK, FULL, CORRUPT, KEY_CHANGED, UNTOLD = range(5)
     M_OP, M_SEQ, M_FILE, M_POS, M_ROW, M_GTID, M_TS, M_COUNT = range(8)
     OP_INSERT, OP_UPDATE, OP_DELETE, OP_BEFORE, OP_TRUNCATE = range(5)
 
@@ -448,7 +456,9 @@ class _Columns:
 
     @property
     def zero_dates(self) -> dict[str, int]:
-        """How many zero, partial or impossible dates became null, by column, in all rows taken so far."""
+        """How many values became null, by column, in all rows taken so far: zero, partial or impossible dates, and in
+        the binlog values of a key that can't be told from others (`common.mysql.untold` says which).
+        """
         return dict(self._zeros)
 
     # -- taking the batch
@@ -671,6 +681,10 @@ class _Columns:
                 self._put_from(src, at, n)
             else:
                 done = self._render(src, at, n, source)
+                if done == UNTOLD:
+                    self._p32[q[c + C_OFFS] + r + 1] = self._p32[q[c + C_OFFS] + r]
+                    self._p8[q[c + C_VALID] + r] = 2
+                    return OK
                 if done != OK:
                     return done
             if self._out > self._end:
@@ -1083,7 +1097,7 @@ class _Columns:
         self, src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t, source: cython.Py_ssize_t
     ) -> cython.int:
         """Write a value that isn't copied as it is: text of other character sets, ENUM, SET, JSON, wide decimals and
-        others.
+        others. UNTOLD if it is a key's and can't be told from others.
         """
         s: cython.p_longlong = self._s
         kind: cython.longlong = s[source + S_KIND]
@@ -1103,7 +1117,10 @@ class _Columns:
                     i += 1
                 self._put_from(src, at, i - at)
             while i < end:
-                self._put_point(self._x[arg + src[i]])
+                point = self._x[arg + src[i]]
+                if point < 0:
+                    return UNTOLD
+                self._put_point(point)
                 i += 1
         elif kind == K_PAIRS:
             i = at
@@ -1117,7 +1134,11 @@ class _Columns:
                     i += 3
                 else:
                     i += 1
-                self._put_point(point if point >= 0 else 63)
+                if point < 0:
+                    if s[source + S_KEY]:
+                        return UNTOLD
+                    point = 63
+                self._put_point(point)
         elif kind == K_UTF16:
             if n % 2:
                 return CORRUPT
@@ -1156,6 +1177,10 @@ class _Columns:
                 return CORRUPT
             if u:
                 self._put_from(self._t, self._x[arg + u - 1], self._x[arg + u] - self._x[arg + u - 1])
+            elif s[source + S_KEY]:
+                for i in range(s[source + S_ARG2]):
+                    if self._x[arg + i] == self._x[arg + i + 1]:
+                        return UNTOLD
         elif kind == K_SET:
             u = _le(src, at, n)
             if s[source + S_ARG2] < 64 and u >> s[source + S_ARG2]:
@@ -1164,6 +1189,8 @@ class _Columns:
             i = 0
             while u:
                 if u & 1:
+                    if s[source + S_KEY] and self._x[arg + i] == self._x[arg + i + 1]:
+                        return UNTOLD
                     if self._out > begin:  # as MySQL does: no comma after an empty first member
                         self._put(44)
                     self._put_from(self._t, self._x[arg + i], self._x[arg + i + 1] - self._x[arg + i])
@@ -2643,14 +2670,15 @@ class _Tables:
         self.numbers: list[int] = []
         self.texts = bytearray()
         self.codecs: list[str] = []
-        self._sets: dict[str, int] = {}
+        self._sets: dict[tuple[str, bool], int] = {}
 
-    def character_set(self, name: str) -> int:
+    def character_set(self, name: str, key: bool) -> int:
         """Where the code points of a character set that isn't Unicode's begin."""
-        if name not in self._sets:
-            self._sets[name] = len(self.numbers)
-            self.numbers += code_points(name) if name in EIGHT_BIT else multi_byte_points(name)
-        return self._sets[name]
+        if (name, key) not in self._sets:
+            self._sets[name, key] = len(self.numbers)
+            points = key_points if key else code_points if name in EIGHT_BIT else multi_byte_points
+            self.numbers += points(name)
+        return self._sets[name, key]
 
     def members(self, values: list[bytes]) -> int:
         """Where the ends of these texts begin."""
@@ -2686,13 +2714,14 @@ def _match(table: TableMap, schema: TableSchema, tables: _Tables, sources: list[
         seen.add(lower)
         column = schema.columns[at[lower]]
         try:
-            kind, size, prefix, arg, arg2, strip = _event_kind(table, i, column, parse_type(column.mysql_type), tables)
+            key = lower in keys
+            kind, size, prefix, arg, arg2, strip = _event_kind(table, i, column, key, tables)
             if schema.is_boolean(column):
                 kind, arg = K_BOOLEAN, 0
         except _Misfit as fault:
             faults.append(f"column {name}: {fault}")
             continue
-        sources.append([kind, at[lower], size, prefix, arg, arg2, strip, int(lower in keys), 0, 0])
+        sources.append([kind, at[lower], size, prefix, arg, arg2, strip, int(key), 0, 0])
     for name, source in [] if faults else zip(table.names, sources, strict=True):
         size, prefix = source[S_SIZE], source[S_PREFIX]
         if not 0 <= prefix <= 4 or (not prefix and not 0 < size <= _FIXED_BYTES.get(source[S_KIND], size)):
@@ -2742,11 +2771,12 @@ def _string_length(meta: bytes) -> int:
 
 
 def _event_kind(
-    table: TableMap, i: int, column: Column, kind: MysqlType, tables: _Tables
+    table: TableMap, i: int, column: Column, key: bool, tables: _Tables
 ) -> tuple[int, int, int, int, int, int]:
     """How a column's value in a row image is read: kind, fixed size or size of its length, two arguments, spaces
     stripped.
     """
+    kind = parse_type(column.mysql_type)
     real, meta, base = table.real[i], table.metadata[i], kind.base
     misfit = _Misfit(f"the row events have type {real} where the schema has {column.mysql_type}")
     if real in _OLD_TYPES:
@@ -2806,7 +2836,7 @@ def _event_kind(
         prefix = 1 if length < 256 else 2
         if binary:
             return K_PAD, 0, prefix, length, 0, 0
-        how, argument, second = _text_plan(_charset(table, i, column), tables)
+        how, argument, second = _text_plan(_charset(table, i, column), key, tables)
         return how, 0, prefix, argument, second, 1
     if base in ("varchar", "varbinary") and real in (15, 253, 141):
         prefix = 1 if int.from_bytes(meta, "little") < 256 else 2
@@ -2826,7 +2856,7 @@ def _event_kind(
         return K_COMPRESSED, 0, prefix, -1 if as_it_is else tables.codec(charset), 0, 0
     if binary:
         return K_BYTES, 0, prefix, 0, 0, 0
-    how, argument, second = _text_plan(charset, tables)
+    how, argument, second = _text_plan(charset, key, tables)
     return how, 0, prefix, argument, second, 0
 
 
@@ -2847,7 +2877,7 @@ def _alias(charset: str) -> str:
     return "utf8mb3" if charset.lower() == "utf8" else charset.lower()
 
 
-def _text_plan(charset: str, tables: _Tables) -> tuple[int, int, int]:
+def _text_plan(charset: str, key: bool, tables: _Tables) -> tuple[int, int, int]:
     """How text of a character set becomes UTF-8, with that reading's arguments."""
     if charset in ("utf8mb4", "utf8mb3"):
         return K_BYTES, 0, 0
@@ -2856,7 +2886,7 @@ def _text_plan(charset: str, tables: _Tables) -> tuple[int, int, int]:
     if charset == "utf32":
         return K_UTF32, 0, 0
     if charset in EIGHT_BIT:
-        return K_TABLE, tables.character_set(charset), int(code_points(charset)[:128] == tuple(range(128)))
+        return K_TABLE, tables.character_set(charset, key), int(code_points(charset)[:128] == tuple(range(128)))
     if charset in MULTI_BYTE:
-        return K_PAIRS, tables.character_set(charset), 0
+        return K_PAIRS, tables.character_set(charset, key), 0
     return K_CODEC, tables.codec(charset), 0

@@ -1098,17 +1098,15 @@ def test_a_table_without_a_key_is_followed_until_a_row_changes(source: Database,
     begin = here(source)
     source.execute(f"INSERT INTO {name} VALUES ('a'), ('a'), (NULL)", f"TRUNCATE {name}")
     source.execute(f"INSERT INTO {name} VALUES ('a')", f"INSERT INTO {other} VALUES (1)")
-    stream = Stream(source, begin, {table: route(source, table) for table in (name, other)})
-    rows = stream.drain()
-    assert [(row["_op"], row.get("line")) for row in rows if row["_table"] == name] == [
-        ("+I", "a"), ("+I", "a"), ("+I", None), ("t", None), ("+I", "a"),
-    ]  # fmt: skip
-    source.execute(f"INSERT INTO {name} VALUES ('b')", change.format(name), f"INSERT INTO {other} VALUES (2)")
-    changes = stream.cursor.read(
-        stream.position, stream.routes, until=None, max_rows=100, max_bytes=1 << 20, wait_seconds=5.0
-    )
+    with stream(source, (name, other), begin) as it:
+        rows = it.drain()
+        assert [(row["_op"], row.get("line")) for row in rows if row["_table"] == name] == [
+            ("+I", "a"), ("+I", "a"), ("+I", None), ("t", None), ("+I", "a"),
+        ]  # fmt: skip
+        source.execute(f"INSERT INTO {name} VALUES ('b')", change.format(name), f"INSERT INTO {other} VALUES (2)")
+        changes = it.cursor.read(it.position, it.routes, until=None, max_rows=100, max_bytes=1 << 20, wait_seconds=5.0)
     (fault,) = changes.faults
     assert (fault.table_id, fault.restart) == (name, False)
-    assert f"{stream.position.file}:" in fault.cause
+    assert f"{it.position.file}:" in fault.cause
     assert "only its INSERTs" in fault.cause
     assert {batch.table_id for batch in changes.batches} <= {other}

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import random
 import threading
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any
 
 import pymysql
 import pytest
 
 from common import mysql as seam
+from common.errors import SourceLost
 from common.messages import CompletedSplit, Key, SnapshotSplit
-from common.positions import High
+from common.positions import High, Low, Position
 from common.schema import TableSchema
-from services.reader.binlog import BinlogCursor, Route
+from services.reader.binlog import BinlogCursor, Changes, Route
 from services.reader.chunk import ChunkEnd, Mode, Window, read_chunk
 from services.reader.watermark import ChunkHighs, fold
 from tests.conftest import FULL
@@ -267,3 +268,56 @@ def follow(source: Database, routes: dict[str, Route], lake: dict[str, Content],
                 else:
                     content[key] = text
     return faults
+
+
+UNTOLD: dict[str, tuple[str, str, str]] = {
+    # what can't be told from others: the type of the key's column, such a value, and one that reads the same or nearly
+    "nothing stands for it": ("VARCHAR(9) CHARACTER SET cp1256 COLLATE cp1256_bin", "x'618A'", "'a?'"),
+    "a pair without a character": ("CHAR(9) CHARACTER SET sjis COLLATE sjis_bin", "x'F040'", "'?'"),
+    "a replacement character": ("VARCHAR(9) CHARACTER SET big5 COLLATE big5_bin", "x'A15A'", "x'A440'"),
+    "two pairs of one character": ("VARCHAR(9) CHARACTER SET cp932 COLLATE cp932_bin", "x'ED40'", "x'FA5C'"),
+    "three bytes and two": ("VARCHAR(9) CHARACTER SET eucjpms COLLATE eucjpms_bin", "x'8FA2B7'", "x'A1C1'"),
+    "a backslash": ("VARCHAR(9) CHARACTER SET sjis COLLATE sjis_bin", "x'5C'", "x'815F'"),
+    "two bytes of one character": ("VARCHAR(9) CHARACTER SET armscii8 COLLATE armscii8_bin", "x'A5'", "'('"),
+    "half of a surrogate pair": ("VARCHAR(9) CHARACTER SET ucs2 COLLATE ucs2_bin", "x'D800'", "'?'"),
+    "the invalid value": ("ENUM('z','','a')", "0", "''"),
+    "an empty member": ("SET('z','','a')", "3", "1"),
+    "an empty first member": ("SET('','z')", "1", "2"),
+}
+
+
+@pytest.mark.parametrize("what", UNTOLD)
+def test_a_key_that_is_another_s_in_the_lake_is_refused_by_name_on_both_paths(
+    source: Database, database: str, what: str
+) -> None:
+    """1. A table with only the other value is read and followed. 2. With both: by SELECT, as a bound, as a change."""
+    kind, odd, other = UNTOLD[what]
+    table = f"{database}.t"
+    source.execute("SET sql_mode = ''", f"CREATE TABLE {table} (v INT, k {kind} PRIMARY KEY)")
+    begin = here(source)
+    source.execute(f"INSERT INTO {table} VALUES (1, {other})")
+    with connected(source) as (conn, _):
+        schema = seam.table_schema(conn, table)
+    (batch, end), *_ = chunks(source, schema, "replay", 5)[1]
+    low = Low(server=begin.server, file=begin.file, offset=begin.offset, gtids=begin.gtids)
+    route = Route(table_id=table, generation=1, schema=schema, low=low, high=end.high, chunks=None)
+    with closing(BinlogCursor(lambda: seam.connect(source_of(source)), server_id=77_009)) as cursor:
+
+        def read(position: Position) -> Changes:
+            at = here(source)
+            until = High(server=at.server, file=at.file, offset=at.offset)
+            return cursor.read(position, {table: route}, until=until, max_rows=99, max_bytes=9999, wait_seconds=30.0)
+
+        got = read(begin)
+        assert not got.faults
+        assert [row["k"] for one in got.batches for row in one.batch.to_pylist()] == batch["k"].to_pylist()
+        source.execute("SET sql_mode = ''", f"INSERT INTO {table} VALUES (2, {odd})")
+        (fault,) = read(got.position).faults
+    assert (fault.table_id, fault.restart) == (table, False)
+    assert "column k" in fault.cause
+    with pytest.raises(SourceLost, match="column k"):
+        chunks(source, schema, "replay", 5)
+    by_number = kind.startswith(("ENUM", "SET"))  # as are their bounds
+    with connected(source) as (conn, _), nullcontext() if by_number else pytest.raises(SourceLost, match=table):
+        for rows in (0, 1):
+            seam.next_bound(conn, schema, None, rows)

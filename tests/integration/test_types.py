@@ -504,6 +504,11 @@ def sample(name: str, generator: random.Random, number: int) -> str:
     return "".join(chr(p) for p in (generator.randint(1, top) for _ in range(300)) if not 0xD800 <= p < 0xE000)
 
 
+def again(raw: str, name: str) -> str:
+    """Whether a server makes the same bytes of the text that it makes of them."""
+    return f"CAST(CONVERT(CONVERT(CONVERT({raw} USING {name}) USING utf8mb4) USING {name}) AS BINARY) = {raw}"
+
+
 def test_the_tables_of_character_sets_are_the_servers(source: Database, database: str) -> None:
     for name in character_sets(source):
         if name in charsets.EIGHT_BIT:
@@ -513,6 +518,13 @@ def test_the_tables_of_character_sets_are_the_servers(source: Database, database
             )
             ((*found,),) = source.execute(f"SELECT {asked}")
             assert tuple(int(code, 16) for code in found) == points, name
+            asked = ", ".join(again(f"x'{byte:02X}'", name) for byte in range(256))
+            ((*same,),) = source.execute(f"SELECT {asked}")
+            told = [
+                point if one and point != 0xFFFD else charsets.UNTOLD for one, point in zip(same, points, strict=True)
+            ]
+            assert charsets.key_points(name) == tuple(told), name
+            assert (charsets.UNTOLD not in told) == (name in statements._ONE_TO_ONE), name
     for number, name in source.execute(
         "SELECT id, character_set_name FROM information_schema.collations WHERE id IS NOT NULL"
     ):
@@ -529,13 +541,19 @@ def test_pairs_of_the_multi_byte_character_sets_are_the_servers(source: Database
         for name in character_sets(source):
             if name not in charsets.MULTI_BYTE and name != "gb18030":
                 continue
-            cursor.execute(f"SELECT b, HEX(CONVERT(CONVERT(b USING {name}) USING utf32)) FROM pairs")
-            for raw, code in cursor.fetchall():
+            cursor.execute(
+                f"SELECT b, HEX(CONVERT(CONVERT(b USING {name}) USING utf32)), {again('b', name)} FROM pairs"
+            )
+            for raw, code, same in cursor.fetchall():
                 begins_a_pair = name == "gb18030" or charsets.multi_byte_points(name)[raw[0]] == charsets.PAIR
                 if not begins_a_pair if len(raw) == 2 else name not in ("ujis", "eucjpms"):
                     continue  # two characters, or a broken one
                 if code is not None and len(code) == 8:  # one well-formed character
                     assert charsets.to_text(raw, name) == chr(int(code, 16)), (name, raw.hex())
+                    if name != "gb18030":
+                        at = 256 * (raw[-2] + 1) + raw[-1] + (0x10000 if len(raw) == 3 else 0)
+                        told = charsets.key_points(name)[at] != charsets.UNTOLD
+                        assert told == (same and code != "0000FFFD"), (name, raw.hex())
                     compared += 1
         assert compared > 90_000
 
@@ -912,6 +930,7 @@ def tables(draw: st.DrawFn, column: st.SearchStrategy[tuple[str, st.SearchStrate
     return Generated(kinds=kinds, rows=[list(row) for row in rows], computed=computed, key=key)
 
 
+@pytest.mark.timeout(3600 if FULL else 300)
 def test_generated_tables_read_the_same_in_all_ways(source: Database, database: str) -> None:
     names = character_sets(source)
     assert len(names) >= 37
