@@ -25,7 +25,7 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -657,6 +657,9 @@ _ADDRESS = re.compile(r"[-0-9A-Fa-f:.]+")
 _ADDRESSES = frozenset(("uuid", "inet6", "inet4"))
 _TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
 _BY_NUMBER = frozenset(("enum", "set", "bit"))
+_LISTED = (
+    1024  # values of an ENUM or SET up to which a condition lists them; with more a chunk's SELECT scans the index
+)
 _TIMES = frozenset(("date", "datetime", "timestamp", "time"))
 _BYTES = frozenset(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"))
 _ONE_TO_ONE = frozenset(("utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf16le", "utf32", "latin1", "latin2"))
@@ -665,7 +668,7 @@ _ONE_TO_ONE |= {"latin5", "latin7", "cp850", "cp852", "cp866", "keybcs2", "koi8r
 
 
 def _comparable(column: Column) -> str:
-    """The expression that sorts and compares as the key's index does (SET's k+0 would be a rounded DOUBLE)."""
+    """The expression that sorts as the key's index does (SET's k+0 would be a rounded DOUBLE)."""
     name, base = quoted(column.name), parse_type(column.mysql_type).base
     return f"CAST({name} AS UNSIGNED)" if base in _BY_NUMBER else name
 
@@ -748,17 +751,32 @@ def _before(schema: TableSchema, end: Key) -> str:
 
 def _bounded(schema: TableSchema, bound: Key, strict: str, last: str) -> str:
     """key >= bound or key < bound, as the expanded OR, answered from the index (a row comparison is not)."""
-    names = [_comparable(column) for column in schema.key_columns]
-    values = [literal(column, value) for column, value in zip(schema.key_columns, bound, strict=True)]
-    return _expanded(names, values, strict, last)
+    columns = schema.key_columns
+    return _expanded(len(columns), lambda at, operator: _compares(columns[at], operator, bound[at]), strict, last)
 
 
-def _expanded(left: Sequence[str], right: Sequence[str], strict: str, last: str) -> str:
+def _compares(column: Column, operator: str, value: KeyValue) -> str:
+    """One column against a value, by number where the index sorts so, in a form that the index answers."""
+    name, text, kind = quoted(column.name), literal(column, value), parse_type(column.mysql_type)
+    if kind.base not in ("enum", "set"):
+        return f"{name} {operator} {text}"
+    highest = len(kind.members) if kind.base == "enum" else 2 ** len(kind.members) - 1
+    if highest > _LISTED:
+        return f"{_comparable(column)} {operator} {text}"
+    if operator == "=":
+        return f"{name} = {text}"
+    # The index answers = and IN of them alone. A number past the highest is in it, so that IN is never one value, by
+    # which the server would take the column for constant, and then sort.
+    numbers = range(int(text)) if operator == "<" else range(int(text) + (operator == ">"), highest + 2)
+    return f"{name} IN ({', '.join(map(str, numbers)) or 'NULL'})"
+
+
+def _expanded(size: int, compares: Callable[[int, str], str], strict: str, last: str) -> str:
+    """The OR over a key's `size` columns; `compares` gives the comparison of one of them by an operator."""
     cases = []
-    for at in range(len(left)):
-        equal = [f"{left[i]} = {right[i]}" for i in range(at)]
-        operator = last if at == len(left) - 1 else strict
-        cases.append(" AND ".join([*equal, f"{left[at]} {operator} {right[at]}"]))
+    for at in range(size):
+        operator = last if at == size - 1 else strict
+        cases.append(" AND ".join([*(compares(i, "=") for i in range(at)), compares(at, operator)]))
     return cases[0] if len(cases) == 1 else "(" + " OR ".join(f"({case})" for case in cases) + ")"
 
 
@@ -909,7 +927,7 @@ def _compared(schema: TableSchema, collation: Mapping[str, str], key: Key, bound
         [_collated(column, value, collation) for column, value in zip(schema.key_columns, values, strict=True)]
         for values in (key, bound)
     ]
-    return _expanded(sides[0], sides[1], ">", ">=")
+    return _expanded(len(key), lambda at, operator: f"{sides[0][at]} {operator} {sides[1][at]}", ">", ">=")
 
 
 def _collated(column: Column, value: KeyValue, collation: Mapping[str, str]) -> str:
