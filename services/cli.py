@@ -128,7 +128,10 @@ def status(pipeline: Path, workdir: Path | None) -> None:
 @click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")
 @_told
 def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int | None, workdir: Path | None) -> None:
-    """Set the limits of PIPELINE while it runs, until they are set again; a limit that is not given is lifted."""
+    """Set the limits of PIPELINE, which runs, until they are set again; a limit that is not given is lifted.
+
+    Returns when a checkpoint has them, so that they outlive whoever leads.
+    """
     config = configuration.load(pipeline)
     url = standalone.redis_url_of(
         (workdir or standalone.default_workdir(pipeline, config)).resolve(), Environment.read()

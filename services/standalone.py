@@ -224,14 +224,21 @@ async def status_of(redis_url: str, pipeline: str) -> dict[str, dict[str, Any]]:
 
 
 async def throttle(redis_url: str, pipeline: str, limits: Limits) -> None:
-    """Ask the leader of `pipeline` for `limits`, and return when they hold; CutlineError if they don't in time."""
+    """Ask the leader of `pipeline` for `limits`, and return when they hold and a checkpoint has them, so that they
+    outlive the leader; CutlineError if that is not so in time."""
     redis = wire.connect(redis_url)
     try:
         registry, wanted = Registry(redis), asdict(limits)
         asked_at, deadline = -ASK_AGAIN_SECONDS, time.monotonic() + THROTTLE_SECONDS
-        while (await registry.status(pipeline)).get("enumerator", {}).get("limits") != wanted:
+        while True:
+            leader = (await registry.status(pipeline)).get("enumerator", {})
+            if leader.get("limits") == wanted and leader.get("limits_kept"):
+                return
             if time.monotonic() > deadline:
-                raise CutlineError(f"no leader of {pipeline} has taken the limits; see `cutline status`, and ask again")
+                raise CutlineError(
+                    f"the limits are in no checkpoint of {pipeline} yet, so they may be lost with its leader; see"
+                    " `cutline status`, and ask again"
+                )
             if time.monotonic() - asked_at >= ASK_AGAIN_SECONDS:
                 await registry.request(pipeline, {"kind": "throttle", "limits": wanted})
                 asked_at = time.monotonic()

@@ -172,6 +172,7 @@ class Pipeline:
             },
             "waiting_for": waiting,
             "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
+            "limits_kept": enumerator is not None and enumerator.limits == leader.kept_limits,
             "source": enumerator.stream_status if enumerator else {},
         }
 

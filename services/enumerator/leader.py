@@ -173,6 +173,7 @@ class Leader:
         self.members: tuple[Member, ...] = ()
         self.requests: list[str] = []
         self._limits: Limits | None = None  # asked for since the lease is ours: no older part may undo them
+        self._saving = self.kept_limits = orders.limits  # in the checkpoint in flight; in `base`, so for whoever leads
         self._answered: set[str] = set()
         self._ending = False
         self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
@@ -348,6 +349,7 @@ class Leader:
             elif self.in_flight[1] is not None:
                 self._answered.add(self.in_flight[1])
             self.tail, self.base, self.in_flight, self.halts = slot, slot, None, 0
+            self.kept_limits = self._saving
             self.completed_at = now
             if self._rescale:
                 return self._again(self._rescale)
@@ -369,7 +371,8 @@ class Leader:
             limits=self.orders.limits,
         )
         self.enumerator = Enumerator(plan) if part is None else Enumerator.restored(plan, part)
-        self.enumerator.limits = self._limits or self.enumerator.limits
+        self.kept_limits = self.enumerator.limits
+        self.enumerator.limits = self._limits or self.kept_limits
         self.process = Process(self.enumerator, inbound=readers, outbound=readers, initiator=True, after=epoch)
         self.state, self.started_at = "leading", now
         return self.process.handle(Began(), now)
@@ -387,6 +390,8 @@ class Leader:
         interval = self.orders.interval_seconds
         if self.enumerator.turned_live:  # somebody waits to see the table
             interval = min(interval, SOON_SECONDS)
+        if self.enumerator.limits != self.kept_limits:  # somebody waits until they outlive us
+            interval = 0.0
         due = not self._ending and not ended and now - self.started_at >= interval
         if not (due or self.requests or self._rescale):
             return []
@@ -396,7 +401,7 @@ class Leader:
         if kept:
             self.last_kept_at = now
         slot = self.tail + 1
-        self.in_flight, self.started_at = (slot, request), now
+        self.in_flight, self.started_at, self._saving = (slot, request), now, self.enumerator.limits
         self.enumerator.begin(slot, kept, now)
         return self.process.start(slot, kept, now)
 

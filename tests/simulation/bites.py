@@ -68,6 +68,7 @@ REDIS_STORE_AND_SERVICES = (
     "leader built anew in its process",
     "lease taken over",
     "lost answer of Redis: message sent again, refused",
+    "limits kept",
     "lost answer of the store",
     "lost tail of a stream",
     "reader added",

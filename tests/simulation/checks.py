@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from common.errors import ProtocolError, SourceLost
 from common.machine import Event, MessageReceived, PartStored, Ticked
 from common.messages import (
+    UNLIMITED,
     ChunkDropped,
     ChunkEnd,
     ExcludeTable,
@@ -23,10 +24,11 @@ from common.messages import (
     StreamStopped,
     TableReport,
     TakeBackSplit,
+    to_plain,
 )
 from common.positions import Position, Stop
 from common.schema import TableSchema
-from services.enumerator.leader import EntryRefused, EntryWritten, EpochOpened, JournalRead, Observed
+from services.enumerator.leader import EntryRefused, EntryWritten, EpochOpened, JournalRead, Leader, Observed
 from services.enumerator.machine import BoundFound, Enumerator
 from services.reader.machine import Began, ChangesRead, ChunkFailed, Reader
 from services.writer.machine import CutStaged
@@ -97,6 +99,16 @@ def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, pa
     if state_of(restored) != live:
         raise Failure(f"an enumerator restored from its part is {state_of(restored)} and was {live}")
     world.count["enumerator's part restores exactly"] += 1
+
+
+def limits_are_kept(world: World, leader: Leader) -> None:
+    """The limits that a leader says to be kept are those of the checkpoint that the next leader begins at."""
+    if leader.base is None:
+        return
+    part = json.loads(world.store.parts[world.store.journal[leader.base]["parts"]["enumerator"]["path"]])
+    if part["state"]["limits"] != to_plain(leader.kept_limits):
+        raise Failure(f"{leader.kept_limits} are told to be kept, and checkpoint {leader.base} has {part['state']['limits']}")
+    world.count["limits kept"] += leader.kept_limits != UNLIMITED
 
 
 def chain(journal: dict[int, dict[str, Any]]) -> list[int]:
@@ -324,7 +336,10 @@ def what_is_missing(world: World) -> str:
         states = [(s.incarnation, s.leader.state, s.leader.cause) for s in world.services if s.leader and s.alive]
         return f"no leader leads: {states}"
     for leader in leaders:
-        share = leader.leader.enumerator.share() if leader.leader and leader.leader.enumerator else None
+        machine = leader.leader.enumerator if leader.leader else None
+        share = machine.share() if machine else None
+        if leader.leader and machine and not machine.ended and leader.leader.kept_limits != machine.limits:
+            return f"no checkpoint has {machine.limits}, which {leader.incarnation} was asked for"
         for reader in world.services:
             if reader.alive and reader.role == "reader" and reader.token and reader.epoch == leader.epoch:
                 if reader.limits != share:

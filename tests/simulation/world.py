@@ -695,6 +695,8 @@ class World:
             leader.process.machine = service.probe
         if before != leader.state:
             self.tell_story(f"{service.incarnation}: {before} -> {leader.state} ({leader.cause})")
+        if leader.state == "leading" and isinstance(event, EntryWritten | EntryRefused | EpochOpened):
+            checks.limits_are_kept(self, leader)
         return effects
 
     def perform_all(self, service: Service) -> None:

@@ -345,6 +345,25 @@ def test_limits_asked_for_hold_in_the_next_epoch_though_no_checkpoint_has_them()
     assert told not in bench.effects
 
 
+def test_limits_asked_for_are_in_a_checkpoint_at_once_and_then_known_to_be_kept() -> None:
+    bench = Bench(interval=600.0).lead()
+    first, second = Limits(rows_per_second=7.0), Limits(rows_per_second=8.0)
+    bench.tell(ThrottleAsked(limits=first))
+    bench.wait(0.1)
+    assert bench.leader.in_flight == (2, None)
+    bench.tell(ThrottleAsked(limits=second))  # after its part was saved
+    bench.complete()
+    assert bench.leader.kept_limits == Limits()
+    bench.written()
+    assert bench.leader.kept_limits == first
+    assert bench.leader.in_flight == (3, None)
+    bench.complete()
+    bench.written()
+    assert bench.leader.kept_limits == second
+    bench.wait(10.0)
+    assert bench.leader.in_flight is None
+
+
 def test_facts_of_an_epoch_that_is_over_are_ignored() -> None:
     bench = Bench(interval=1.0).lead()
     bench.wait(1.0)

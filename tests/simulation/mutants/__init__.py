@@ -278,5 +278,11 @@ MUTANTS = (
         "return now - self._lacking_since < COMMIT_SECONDS",
         "return False",
     ),
+    one(
+        "limits are said to be kept that the checkpoint does not have",
+        LEADER,
+        "self.kept_limits = self._saving",
+        "self.kept_limits = self.enumerator.limits",
+    ),
     one("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0"),
 )
