@@ -260,12 +260,15 @@ def variables(conn: Connection, *names: str) -> dict[str, str]:
 
 
 def _log_status(conn: Connection, of: Server) -> tuple[str, ...]:
-    new = of.mysql and of.version >= (8, 2)
-    found = _rows(conn, "SHOW BINARY LOG STATUS" if new else "SHOW MASTER STATUS")
+    found = _rows(conn, _show_log_status(of))
     if not found:
         raise ConfigError("The server writes no binlog (log_bin is off); start it with log_bin")
     row: tuple[str, ...] = found[0]
     return row
+
+
+def _show_log_status(of: Server) -> str:
+    return "SHOW BINARY LOG STATUS" if of.mysql and of.version >= (8, 2) else "SHOW MASTER STATUS"
 
 
 def flushed_position(conn: Connection, of: Server) -> FilePosition:
@@ -435,8 +438,26 @@ def begin_reading(conn: Connection) -> None:
     _rows(conn, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
 
 
+def begin_reading_between(conn: Connection, of: Server) -> tuple[GtidSet, FilePosition]:
+    """MySQL: `gtid_executed`, `begin_reading` and `flushed_position`, one right after the other.
+
+    They are one text, so that only the server's own time lies between them, however long our messages take.
+    """
+    with seam(f"{_text(conn.user)}@{conn.host}:{conn.port}"), conn.cursor() as cursor:
+        conn._execute_command(0x1B, b"\0\0")  # type: ignore[attr-defined]  # several statements in a text, from here on
+        conn._read_packet()  # type: ignore[no-untyped-call]
+        cursor.execute(
+            f"SELECT @@GLOBAL.gtid_executed; START TRANSACTION WITH CONSISTENT SNAPSHOT; {_show_log_status(of)}"
+        )
+        ((gtids,),) = cursor.fetchall()
+        cursor.nextset()
+        cursor.nextset()
+        ((file, offset, *_),) = cursor.fetchall()
+    return GtidSet.parse(gtids), FilePosition(file, int(offset))
+
+
 def end_snapshot(conn: Connection) -> None:
-    """End the transaction of `begin_snapshot` or `begin_reading`."""
+    """End the transaction that one of these began, if there is one."""
     _rows(conn, "COMMIT")
 
 

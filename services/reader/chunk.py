@@ -29,8 +29,9 @@ of its own. A chunk whose rows turn out too wide for memory ends early in the sa
 A table without a key (`keyless: append`) is one chunk, the whole table in one SELECT, and nothing can be laid over its
 rows, nor replayed: two equal rows are two rows. So the SELECT runs in a consistent snapshot of which the binlog proves
 what it saw: it has no change of the table between low, taken before the snapshot was begun, and high, taken once it was
-(both within milliseconds; where the table did change meanwhile, another snapshot is begun). The rows are the table at
-low and at high: each inserted row is among them or comes after high, and none is both. On MariaDB low is high anyway.
+(all in one text, well within a millisecond; where the table did change meanwhile, another snapshot is begun). The rows
+are the table at low and at high: each inserted row is among them or comes after high, and none is both. On MariaDB low
+is high anyway.
 The rows are streamed, in the same bounded memory as any chunk's, but there is no order in which the SELECT could be cut
 and go on: it has no time, and an attempt that fails begins again.
 
@@ -47,7 +48,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -74,6 +75,7 @@ _CHANGES_ROWS = 50_000
 _CHANGES_BYTES = 16 << 20
 
 Mode = Literal["replay", "exact"]
+T = TypeVar("T")
 log = logging.getLogger("cutline.reader")
 
 
@@ -156,12 +158,12 @@ def _read(
         _same_table(conn, split, identity)
         key = split.ordered.key
         index = mysql.index_of(conn, split.table_id, key) if key else None  # before low, which is best taken late
-        low = _low(conn, server, aged)
         keyed = bool(split.schema.key)
         if keyed:
+            low = _low(conn, server, aged)
             mysql.bound_statements(conn, server, seconds)
         else:
-            low, high = _proven(conn, server, split, low, aged, window)
+            low, high = _proven(conn, server, split, aged, window)
         tally = _Tally(deadline=time.monotonic() + seconds if keyed else math.inf)
         streamed = mode == "replay" or not server.mysql or not keyed
         rows: list[pa.RecordBatch] = []
@@ -210,7 +212,12 @@ def _same_table(conn: mysql.Connection, split: SnapshotSplit, identity: Sequence
 
 
 def _low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> Low:
-    """Take low when no XA transaction stands prepared. On MariaDB the snapshot's transaction is open afterwards.
+    """On MariaDB the snapshot's transaction is open afterwards."""
+    return _unprepared(conn, lambda: _take_low(conn, server, aged))
+
+
+def _unprepared(conn: mysql.Connection, take: Callable[[], T]) -> T:
+    """What `take` returns when no XA transaction stands prepared; a transaction that it began is ended if one does.
 
     An XA transaction that was prepared and committed within the few statements here would make the stream find a commit
     without its rows: so none may have been prepared meanwhile either.
@@ -218,11 +225,10 @@ def _low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> L
     for pause in (*XA_PAUSES_SECONDS, None):
         prepares = mysql.xa_prepares(conn)
         if not mysql.xa_prepared(conn):
-            low = _take_low(conn, server, aged)
+            taken = take()
             if not mysql.xa_prepared(conn) and mysql.xa_prepares(conn) == prepares:
-                return low
-            if not server.mysql:
-                mysql.end_snapshot(conn)
+                return taken
+            mysql.end_snapshot(conn)
         if pause is not None:
             time.sleep(pause)
     raise Unavailable(
@@ -235,13 +241,17 @@ def _take_low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions)
     if not server.mysql:
         at = mysql.begin_snapshot(conn)
         return Low(server=server.identity, file=at.file, offset=at.offset)
+    at = _aged(conn, server, aged)
+    gtids = str(mysql.gtid_executed(conn)) if server.gtid else ""
+    return Low(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
+
+
+def _aged(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> FilePosition:
+    """A place from which on all is found that a GTID set lacks which is taken after it; without GTIDs the low."""
     flushed = mysql.flushed_position(conn, server)
     now = time.monotonic()
     aged.saw(server.identity, flushed, now=now)
-    # with GTIDs a place from which on all is found that the set lacks, so taken before the set
-    at = aged.aged(server.identity, now=now) or FilePosition(flushed.file, mysql.FIRST_OFFSET)
-    gtids = str(mysql.gtid_executed(conn)) if server.gtid else ""
-    return Low(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
+    return aged.aged(server.identity, now=now) or FilePosition(flushed.file, mysql.FIRST_OFFSET)
 
 
 def _high(conn: mysql.Connection, server: mysql.Server, low: Low, aged: AgedPositions) -> High:
@@ -256,22 +266,27 @@ def _proven(
     conn: mysql.Connection,
     server: mysql.Server,
     split: SnapshotSplit,
-    low: Low,
     aged: AgedPositions,
     window: Window | None,
 ) -> tuple[Low, High]:
-    """Begin a transaction on `conn` that sees the table as it is at low and at high; `low` was taken just now."""
+    """Begin a transaction on `conn` that sees the table as it is at low and at high."""
     if not server.mysql:  # begun by taking low
+        low = _low(conn, server, aged)
         return low, _high(conn, server, low, aged)
+
+    def take() -> tuple[Low, High]:
+        at = _aged(conn, server, aged)
+        gtids, end = mysql.begin_reading_between(conn, server)
+        low = Low(server=server.identity, file=at.file, offset=at.offset, gtids=str(gtids))
+        return low, High(server=server.identity, file=end.file, offset=end.offset)
+
     for pause in (*QUIET_PAUSES_SECONDS, None):
-        mysql.begin_reading(conn)
-        high = _high(conn, server, low, aged)
+        low, high = _unprepared(conn, take)
         if not _changes(conn, split, low, high, window).num_rows:
             return low, high
         mysql.end_snapshot(conn)
         if pause is not None:
             time.sleep(pause)
-            low = _low(conn, server, aged)
     raise Unavailable(
         f"No moment without an INSERT was found in which to begin to read {split.table_id}, which has no key; let there"
         " be a pause of some milliseconds, or add a primary key"

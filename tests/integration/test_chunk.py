@@ -19,7 +19,7 @@ import pytest
 from common import mysql as seam
 from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
 from common.messages import Key, SnapshotSplit
-from common.positions import FilePosition, High, Low
+from common.positions import FilePosition, GtidSet, High, Low
 from common.schema import TableSchema
 from services.enumerator.splitter import KeyRange, Splitter
 from services.reader import chunk
@@ -105,6 +105,21 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], obje
         yield
 
 
+@contextmanager
+def while_begun(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[None]:
+    """Something happens right before a snapshot of a table without a key is begun, after low."""
+
+    def between(conn: seam.Connection, of: seam.Server) -> tuple[GtidSet, FilePosition]:
+        low = seam.gtid_executed(conn)
+        act()
+        seam.begin_reading(conn)
+        return low, seam.flushed_position(conn, of)
+
+    with monkeypatch.context() as patch, meanwhile(monkeypatch, "_take_low", act, after=True):
+        patch.setattr(seam, "begin_reading_between", between)
+        yield
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
@@ -115,7 +130,7 @@ def test_an_insert_into_a_table_without_a_key_is_in_its_chunk_or_in_the_stream(
     """Rows are inserted right after the first lows: a SELECT may see them, and the stream has them in any case."""
     one = table("line VARCHAR(9)", "('same'),('same'),(NULL)")
     inserts = iter([f"INSERT INTO {one.table_id} VALUES ('same'),('other')"] * 3)
-    with meanwhile(monkeypatch, "_take_low", lambda: one.server.execute("DO 0", *islice(inserts, 1)), after=True):
+    with while_begun(monkeypatch, lambda: one.server.execute("DO 0", *islice(inserts, 1))):
         rows, end = one.read(mode=mode)
     one.server.execute(f"INSERT INTO {one.table_id} VALUES ('last')")
     with closing(one.connect()) as conn:
@@ -146,7 +161,7 @@ def test_a_table_without_a_key_that_never_rests_is_asked_for_again(
     mysql.execute(f"CREATE TABLE {database}.t (line INT)")
     one = Source(mysql, f"{database}.t")
     monkeypatch.setattr(chunk, "QUIET_PAUSES_SECONDS", (0.0, 0.0))
-    with meanwhile(monkeypatch, "_take_low", lambda: mysql.execute(f"INSERT INTO {database}.t VALUES (1)"), after=True):
+    with while_begun(monkeypatch, lambda: mysql.execute(f"INSERT INTO {database}.t VALUES (1)")):
         with pytest.raises(Unavailable, match="No moment without an INSERT"):
             one.read()
 

@@ -174,6 +174,21 @@ def test_a_consistent_snapshot_of_mariadb_sees_nothing_past_its_position(
         assert seam.key_range(conn, schema) == (1, 2)
 
 
+def test_a_snapshot_of_mysql_is_begun_between_its_watermarks_and_sees_nothing_past_them(
+    mysql: MySQL, fresh_database: Callable[[Database], str]
+) -> None:
+    name = fresh_database(mysql)
+    mysql.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)", f"INSERT INTO {name}.t VALUES (1)")
+    with connected(mysql) as (conn, of), connected(mysql) as (other, _):
+        schema = seam.table_schema(conn, f"{name}.t")
+        taken = seam.begin_reading_between(conn, of)
+        assert taken == (seam.gtid_executed(other), seam.flushed_position(other, of))
+        mysql.execute(f"INSERT INTO {name}.t VALUES (2)")
+        assert seam.key_range(conn, schema) == (1, 1)
+        seam.end_snapshot(conn)
+        assert seam.key_range(conn, schema) == (1, 2)
+
+
 def test_a_prepared_xa_transaction_is_seen(source: Database, database: str) -> None:
     source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
     with connected(source) as (conn, _):

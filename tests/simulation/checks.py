@@ -106,8 +106,9 @@ def limits_are_kept(world: World, leader: Leader) -> None:
     if leader.base is None:
         return
     part = json.loads(world.store.parts[world.store.journal[leader.base]["parts"]["enumerator"]["path"]])
-    if part["state"]["limits"] != to_plain(leader.kept_limits):
-        raise Failure(f"{leader.kept_limits} are told to be kept, and checkpoint {leader.base} has {part['state']['limits']}")
+    limits = part["state"]["limits"]
+    if limits != to_plain(leader.kept_limits):
+        raise Failure(f"{leader.kept_limits} are told to be kept, and checkpoint {leader.base} has {limits}")
     world.count["limits kept"] += leader.kept_limits != UNLIMITED
 
 
