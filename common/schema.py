@@ -76,9 +76,16 @@ _GEOMETRIES = frozenset(
         "multilinestring",
         "multipolygon",
         "geometrycollection",
-        "geomcollection",
     )
 )
+_SYNONYMS = {
+    "integer": "int",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "fixed": "decimal",
+    "real": "double",
+    "geomcollection": "geometrycollection",
+}
 _TYPE = re.compile(r"\s*([A-Za-z0-9]+)\s*(?:\((.*)\))?([^()]*)", re.DOTALL)
 _MEMBER = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _ESCAPE = re.compile(r"''|\\(.)", re.DOTALL)
@@ -102,9 +109,7 @@ def parse_type(mysql_type: str) -> MysqlType:
     if not found:
         raise ValueError(f"{mysql_type!r} is not a column type")
     base, inner, tail = found[1].lower(), found[2], found[3].lower()
-    base = {"integer": "int", "dec": "decimal", "numeric": "decimal", "fixed": "decimal", "real": "double"}.get(
-        base, base
-    )
+    base = _SYNONYMS.get(base, base)
     members: tuple[str, ...] = ()
     numbers: tuple[int, ...] = ()
     if base in ("enum", "set"):

@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, BinaryIO, cast
 
 import fsspec
@@ -66,6 +66,7 @@ OWNER = "cutline.pipeline"
 PUBLISHED = "cutline.published"
 OFFSET = "cutline.offset."
 _SQLITE = "jdbc:sqlite:"
+_EXACT = Context(prec=65)  # a DECIMAL's digits; Python's own context rounds to 28
 NAMESPACE = "_cutline"
 _PROPERTIES = {
     "format-version": "3",
@@ -640,8 +641,12 @@ def default_value(column: Column, kind: pa.DataType) -> Any:
             return bool(Decimal(text))
         if pa.types.is_integer(kind):
             return int(Decimal(text))
+        if base == "decimal":
+            scale = (*parse_type(column.mysql_type).numbers, 0)[1]
+            exact = _EXACT.plus(_EXACT.quantize(Decimal(text), Decimal(1).scaleb(-scale)))
+            return exact if pa.types.is_decimal(kind) else f"{exact:f}"
         if pa.types.is_decimal(kind):
-            return Decimal(text).quantize(Decimal(1).scaleb(-kind.scale))
+            return Decimal(text)
         if pa.types.is_floating(kind):
             return float(text)
         if pa.types.is_date(kind) or pa.types.is_timestamp(kind):

@@ -143,6 +143,7 @@ _ALIASES = {
     "FLOAT4": "float",
     "FLOAT8": "double",
     "CHARACTER": "char",
+    "GEOMCOLLECTION": "geometrycollection",
 }
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
@@ -151,6 +152,7 @@ _PLAIN_TYPES = frozenset(
     " polygon multipoint"
     " multilinestring multipolygon geometrycollection uuid inet6 inet4 double float".split()
 )
+_FLOAT_BITS = 24  # of a FLOAT(p); more make it a DOUBLE
 _SHOWN = 200
 _MAX_VARCHAR = 16_383  # characters of four bytes
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
@@ -755,7 +757,7 @@ class _Statement:
             column.charset = None
         elif column.charset is None:
             column.charset, self.inherits = charset, True
-        elif column.charset == "binary" and not column.type.startswith(("enum", "set")):
+        if column.charset == "binary":
             raise _Unknown("text of the character set binary is of a binary type")
         return column
 
@@ -809,29 +811,36 @@ class _Statement:
             self.at += 1
         tail = " unsigned" if unsigned else ""
         if base in ("enum", "set"):
-            members = [_unquoted(value).rstrip(" ").replace("'", "''") for value in values]
+            members = [_unquoted(value).rstrip(" ").replace("\\", "\\\\").replace("'", "''") for value in values]
             quoted = ",".join(f"'{member}'" for member in members)
             return f"{base}({quoted})"
-        if any(token.kind != "number" for token in arguments):
+        if any(not value.isdecimal() for value in values):
             raise _Unknown(f"the type {word.value} is not known")
+        numbers = [int(value) for value in values]
         if base in _INTEGERS or base == "tinyint(1)":
-            if base == "tinyint" and values == ["1"]:
+            if base == "tinyint" and numbers == [1]:
                 base = "tinyint(1)"
             return base + tail
         if base == "decimal":
-            precision, scale = (*values, "0")[:2] if values else ("10", "0")
-            return f"decimal({precision},{scale}){tail}"
-        if base in ("char", "binary", "bit"):
-            return f"{base}({values[0] if values else 1})"
-        if base in ("varchar", "varbinary", "vector") and len(values) == 1:
-            if base != "vector" and int(values[0]) > _MAX_VARCHAR:
+            precision, scale = (*numbers, 0)[:2] if numbers else (0, 0)
+            return f"decimal({precision or 10},{scale}){tail}"
+        if base in ("float", "double") and len(numbers) == 2:
+            return f"{base}({numbers[0]},{numbers[1]}){tail}"
+        if base == "float" and len(numbers) == 1:
+            return ("float" if numbers[0] <= _FLOAT_BITS else "double") + tail
+        if base == "bit":
+            return f"bit({(numbers and numbers[0]) or 1})"
+        if base in ("char", "binary"):
+            return f"{base}({numbers[0] if numbers else 1})"
+        if base in ("varchar", "varbinary", "vector") and len(numbers) == 1:
+            if base != "vector" and numbers[0] > _MAX_VARCHAR:
                 raise _Unknown(f"a {word.value} of that length may become a TEXT or BLOB")
-            return f"{base}({values[0]})"
+            return f"{base}({numbers[0]})"
         if base in ("datetime", "timestamp", "time"):
-            return f"{base}({values[0]})" if values and values[0] != "0" else base
+            return f"{base}({numbers[0]})" if numbers and numbers[0] else base
         if base == "year":
             return base
-        if base in _PLAIN_TYPES and not values:
+        if base in _PLAIN_TYPES and not numbers:
             return base + tail
         raise _Unknown(f"the type {word.value} is not known")
 
@@ -852,13 +861,13 @@ class _Definition:
 
 
 def _charset(name: str) -> str | None:
-    """The character set that a character set or a collation names; None for a collation of any."""
+    """The character set that a character set or a collation names; None for a collation of any, or the default one."""
     charset = name.partition("_")[0]
-    return {"utf8": "utf8mb3", "uca1400": None}.get(charset, charset)
+    return {"utf8": "utf8mb3", "uca1400": None, "default": None}.get(charset, charset)
 
 
 _ESCAPE = re.compile(r"''|\"\"|\\(.)", re.DOTALL)
-_ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
+_ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
 def _unquoted(text: str) -> str:
@@ -895,7 +904,7 @@ def _constant(mysql_type: str, text: str) -> str:
     elif kind.base == "decimal":
         found = re.fullmatch(r"-?\d+(?:\.(\d+))?", text)
         fits = found is not None and len(found[1] or "") <= kind.numbers[1]
-    elif kind.base == "double":
+    elif kind.base == "double" and not kind.numbers:
         fits = re.fullmatch(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", text) is not None
     elif kind.base == "varchar":
         fits = len(text) <= kind.numbers[0]

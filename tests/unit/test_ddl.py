@@ -71,6 +71,18 @@ BEFORE = [(column.name, column.mysql_type) for column in schema().columns]
         ),
         ("/* gen */ ALTER /*!50100 ONLINE */ TABLE orders ADD c INT -- end", [*BEFORE, ("c", "int")]),
         ("ALTER TABLE orders ADD COLUMN c INT /*!80023 INVISIBLE */", [*BEFORE, ("c", "int")]),
+        ("ALTER TABLE orders ADD (c FLOAT(24), d FLOAT(25))", [*BEFORE, ("c", "float"), ("d", "double")]),
+        (
+            "ALTER TABLE orders ADD (c REAL(8, 2) UNSIGNED, d FLOAT(30,2))",
+            [*BEFORE, ("c", "double(8,2) unsigned"), ("d", "float(30,2)")],
+        ),
+        ("ALTER TABLE orders ADD (c INT1(01), d BIT(0))", [*BEFORE, ("c", "tinyint(1)"), ("d", "bit(1)")]),
+        (
+            "ALTER TABLE orders ADD (c DEC(0), d DECIMAL(0,0))",
+            [*BEFORE, ("c", "decimal(10,0)"), ("d", "decimal(10,0)")],
+        ),
+        ("ALTER TABLE orders ADD c GEOMCOLLECTION", [*BEFORE, ("c", "geometrycollection")]),
+        ("ALTER TABLE orders ADD c ENUM('a\\\\','b')", [*BEFORE, ("c", "enum('a\\\\','b')")]),
     ],
 )
 def test_a_change_of_columns_that_leaves_rows_alone_is_followed(statement: str, after: list[tuple[str, str]]) -> None:
@@ -97,6 +109,9 @@ def test_a_constant_default_is_kept_as_text() -> None:
     assert isinstance(effect, Evolve)
     assert effect.schema.column("c").initial_default == "it's\n"
     assert effect.schema.column("c").field_id == 6
+    effect = only(r"ALTER TABLE orders ADD c VARCHAR(9) NOT NULL DEFAULT 'a\%\_\z\\'")
+    assert isinstance(effect, Evolve)
+    assert effect.schema.column("c").initial_default == r"a\%\_z" + "\\"  # as LIKE has them
 
 
 def test_json_is_longtext_on_mariadb() -> None:
@@ -155,6 +170,8 @@ def test_what_is_surely_harmless_is_ignored(statement: str) -> None:
         "ALTER TABLE orders MODIFY name TEXT",
         "ALTER TABLE orders ADD c VARCHAR(20000)",
         "ALTER TABLE orders ADD c VARCHAR(9) CHARACTER SET binary",
+        "ALTER TABLE orders ADD c ENUM('a ') CHARACTER SET binary",
+        "ALTER TABLE orders ADD c DOUBLE(9,2) DEFAULT 0.125",
         "ALTER TABLE orders MODIFY name VARCHAR(50) UNICODE",
         "ALTER TABLE orders RENAME COLUMN name TO kind, RENAME COLUMN kind TO name",
         "ALTER TABLE orders MODIFY name VARCHAR(30) CHARACTER SET latin1",
@@ -207,6 +224,22 @@ def test_anything_else_on_a_captured_table_reads_it_again(statement: str) -> Non
     assert "shop.orders" in effect.cause
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [
+        *("SERIAL", "CHAR BYTE", "VARCHAR(5) BYTE", "CHAR(5) BINARY", "CHAR(5) ASCII", "CHAR(5) UNICODE", "NCHAR"),
+        *("CHARACTER VARYING(5)", "VARCHARACTER(5)", "NATIONAL VARCHAR(5)", "NATIONAL CHARACTER VARYING(5)", "LONG"),
+        *("LONG VARCHAR", "LONG VARBINARY", "TEXT(60)", "BLOB(255)", "TEXT BYTE", "TEXT COLLATE binary", "VECTOR"),
+        *("TIMESTAMP NULL DEFAULT '2020-01-02 03:04:05'", "INT REFERENCES x (id)", "FLOAT DEFAULT 0.1"),
+        *("INT DEFAULT 0x05", "DECIMAL(5,2) DEFAULT .5", "CHAR(5) DEFAULT 'ab '", "VARCHAR(5) DEFAULT _latin1'a'"),
+        *("BIT DEFAULT b'1'", "ENUM('a','b') DEFAULT 'B'", "DATE DEFAULT '20200102'", "DATETIME DEFAULT NOW()"),
+        *("TIME DEFAULT '01:02:03'", "YEAR DEFAULT 20", "POINT SRID 4326", "VARCHAR(5) COMPRESSED"),
+    ],
+)
+def test_a_definition_that_is_not_surely_understood_reads_the_table_again(definition: str) -> None:
+    assert isinstance(only(f"ALTER TABLE orders ADD c {definition}"), Restart)
+
+
 def test_a_dropped_index_reads_a_table_again_that_may_be_identified_by_it() -> None:
     for statement in (
         "DROP INDEX i ON orders",
@@ -230,6 +263,7 @@ def test_a_name_that_was_there_before_reads_the_table_again() -> None:
         ("ALTER TABLE orders ADD c VARCHAR(5)", "utf8mb4"),
         ("ALTER TABLE orders ADD c VARCHAR(5) COLLATE latin1_bin", "latin1"),
         ("ALTER TABLE orders ADD c VARCHAR(5) CHARSET utf8 COLLATE utf8_bin", "utf8mb3"),
+        ("ALTER TABLE orders ADD c VARCHAR(5) COLLATE DEFAULT", "utf8mb4"),
         ("ALTER TABLE orders ADD c INT", None),
     ],
 )
@@ -237,6 +271,12 @@ def test_a_new_text_column_has_a_character_set_of_its_own_or_the_tables(statemen
     effect = only(statement)
     assert isinstance(effect, Evolve)
     assert effect.schema.column("c").charset == charset
+
+
+def test_text_in_a_table_of_the_character_set_binary_is_not_text() -> None:
+    for statement in ("ALTER TABLE orders ADD c VARCHAR(5)", "ALTER TABLE orders ADD c ENUM('a ')"):
+        (effect,) = classify(statement, "shop", {"shop.orders": replace(schema(), charset="binary")}, primary=KEYED)
+        assert isinstance(effect, Restart)
 
 
 def test_text_that_is_modified_without_a_character_set_gets_the_tables() -> None:
