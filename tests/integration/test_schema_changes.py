@@ -59,12 +59,12 @@ async def held_changes(member, order):
         await while_held(pathlib.Path("hold").exists)
     return await changes(member, order)
 
-async def held_rows(member, chunk):
-    table, generation, number = chunk.split.split_id.rsplit(":", 2)
+async def held_rows(member, split):
+    table, generation, number = split.split_id.rsplit(":", 2)
     if ".snapshot_" in table and generation == "1" and number != "1":
         pathlib.Path(f"{table}.at").touch()
         await while_held(lambda: not pathlib.Path(f"{table}.go").exists())
-    return await rows(member, chunk)
+    return await rows(member, split)
 
 reader.Member._read_changes, reader.Member._next_rows = held_changes, held_rows
 run_service(reader.main)
@@ -496,23 +496,42 @@ def test_each_policy_shows_changed_columns_in_its_own_way(
     assert ignored.rows == {}
 
 
-# --- the tool itself --------------------------------------------------------------------------------------------------
+# --- the tools themselves ---------------------------------------------------------------------------------------------
+
+
+TOOLS: dict[str, tuple[str, ...]] = {
+    "pt-online-schema-change": (
+        "pt-online-schema-change --execute --no-version-check --chunk-size=20 --recursion-method=none",
+        "--alter={alter}",
+        "h={host},P={port},u=osc,p=osc,D={schema},t=orders",
+    ),
+    "gh-ost": (
+        "gh-ost --execute --allow-on-master --assume-rbr --skip-metadata-lock-check --ok-to-drop-table --chunk-size=20",
+        "--serve-socket-file=gh-ost.sock --throttle-additional-flag-file=throttle --user=osc --password=osc",
+        "--host={host} --port={port} --database={schema} --table=orders",
+        "--alter={alter}",
+    ),
+}
+"""What each tool is called with: words, or a whole argument where it has {alter} in it."""
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(shutil.which("pt-online-schema-change") is None, reason="pt-online-schema-change is not installed")
-def test_pt_online_schema_change_runs_beside_the_pipeline(
-    source: Database, fresh_database: Fresh, spark: Any, tmp_path: Path
+@pytest.mark.parametrize(
+    "tool",
+    [pytest.param(name, marks=pytest.mark.skipif(not shutil.which(name), reason=f"no {name} here")) for name in TOOLS],
+)
+def test_a_tool_that_swaps_tables_runs_beside_the_pipeline(
+    source: Database, fresh_database: Fresh, spark: Any, tmp_path: Path, tool: str
 ) -> None:
-    """1. The tool rebuilds a live table twice, in chunks of its own, while rows change through its triggers.
-    The table is read again each time and equals the source in the end; the tool's own tables are none of ours.
+    """1. The tool rebuilds a live table twice, in chunks of its own, while rows change: pt-online-schema-change takes
+    them by triggers, gh-ost from the binlog. The table is read again each time and equals the source in the end; the
+    tool's own tables are none of ours.
     """
     schema = fresh_database(source)
     table = f"{schema}.orders"
     source.execute(f"CREATE TABLE {table} {CREATE}", rows(table))
     source.execute("CREATE USER IF NOT EXISTS osc@'%' IDENTIFIED BY 'osc'", "GRANT ALL ON *.* TO osc@'%'")
-    dsn = f"h={source.host},P={source.port},u=osc,p=osc,D={schema},t=orders"
 
     def some(cursor: Any, luck: Any, _: int) -> None:
         number = luck.randrange(20, 400)
@@ -521,16 +540,18 @@ def test_pt_online_schema_change_runs_beside_the_pipeline(
         )
         cursor.execute(f"DELETE FROM {table} WHERE id = {luck.randrange(20, 400)}")
 
+    def rebuilt(alter: str) -> None:
+        words = [word for line in TOOLS[tool] for word in ([line] if "{alter}" in line else line.split())]
+        given = {"alter": alter, "host": source.host, "port": source.port, "schema": schema}
+        command = [word.format(**given) for word in words]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
     with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh), Hammer(source, some, threads=2) as hammer:
-        pipeline = mesh.pipeline("osc", source, [f"{schema}.orders"], chunk_rows=50)
+        pipeline = mesh.pipeline("osc", source, [table], chunk_rows=50)
         pipeline.until(lambda: pipeline.shows(table), "the table to be shown", 300)
         for number, alter in enumerate(("ADD n INT NOT NULL DEFAULT 3, DROP COLUMN c", "MODIFY b BIGINT"), start=2):
-            ran = subprocess.run(
-                ["pt-online-schema-change", "--execute", "--alter", alter, "--no-version-check", "--chunk-size=20",
-                 "--recursion-method=none", dsn],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            assert ran.returncode == 0, ran.stdout + ran.stderr
+            rebuilt(alter)
             pipeline.until(
                 lambda n=number: pipeline.shows(table) and pipeline.checkpoint()["tables"][table]["generation"] >= n,
                 f"generation {number}",
