@@ -18,10 +18,9 @@ import pytest
 from common import mysql
 from common.config import PipelineConfig
 from common.messages import Limits
-from common.positions import High, Low
 from services import standalone
-from services.reader.binlog import BinlogCursor, Route
-from tests.integration.mesh import Hammer, Mesh, Pipeline, content, cuts, differences, waited
+from services.reader.binlog import BinlogCursor
+from tests.integration.mesh import Hammer, History, Mesh, Pipeline, content, cuts, differences, judge, waited
 from tests.servers import Database, MariaDB, MySQL
 
 Fresh = Callable[[Database], str]
@@ -57,22 +56,25 @@ def test_limits_changed_in_the_middle_of_a_snapshot_show_in_its_rate_and_outlive
     request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, of: str
 ) -> None:
     """1. A snapshot begins at 3,000 rows a second for both readers together.
-    2. It is limited to 100, and the leader gets SIGKILL at once; 3. the next one knows the limit, and it is kept.
-    4. The limit is lifted: the rest, at 100 a matter of minutes, is there soon.
+    2. It is limited to bytes of 300, and the leader gets SIGKILL at once; 3. the next one knows that, and it is kept.
+    4. It is limited to 100 rows instead. 5. That is lifted: the rest, else a matter of minutes, is there soon.
     """
     source: Database = request.getfixturevalue(of)
-    table = filled(source, fresh_database(source), 40_000)
+    table = filled(source, fresh_database(source), 20_000)
     with Mesh(tmp_path) as mesh:
         pipeline = mesh.pipeline("slow", source, [table], chunk_rows=100, snapshot={"max_rows_per_second": 3000})
         pipeline.until(lambda: rows_done(pipeline, table) > 1000, "the snapshot to be on its way")
         leader = mesh.leader(pipeline)
-        asyncio.run(standalone.throttle(mesh.redis.url, "slow", Limits(rows_per_second=100)))
+        size = 9 * 300  # an INT and the end of a text are 8 bytes, the text one
+        asyncio.run(standalone.throttle(mesh.redis.url, "slow", Limits(bytes_per_second=size)))
         mesh.kill(leader)
         mesh.start("enumerator")
         pipeline.next_epoch(1)
-        assert pipeline.status()["enumerator"]["limits"]["rows_per_second"] == 100
+        assert pipeline.status()["enumerator"]["limits"] == {"rows_per_second": None, "bytes_per_second": size}
+        keeps(pipeline, table, 300)
+        asyncio.run(standalone.throttle(mesh.redis.url, "slow", Limits(rows_per_second=100)))
         keeps(pipeline, table, 100)
-        assert rows_done(pipeline, table) < 20_000
+        assert rows_done(pipeline, table) < 10_000
         asyncio.run(standalone.throttle(mesh.redis.url, "slow", Limits()))
         pipeline.until(lambda: pipeline.shows(table), "the whole table", 150)
 
@@ -209,40 +211,53 @@ def test_tables_are_chunked_by_a_column_or_known_by_an_identity_that_table_optio
 
 
 @pytest.mark.parametrize("make", [MariaDB, pytest.param(MySQL, marks=pytest.mark.full)])
-def test_a_replica_is_read_if_it_logs_what_it_replicates_and_refused_by_name_if_not(make: type[Database]) -> None:
-    """1. A replica of a server logs its updates: it has no fault, and its binlog gives a change made at its source.
-    2. It stops logging them, and is refused, with the name of the setting.
+def test_a_replica_is_read_while_its_source_is_written_and_refused_by_name_if_it_does_not_log_that(
+    make: type[Database], tmp_path: Path
+) -> None:
+    """1. A replica logs what it replicates: it has no fault. Rows change at its source all the while.
+    2. It is read in `replay` and in `exact`, from the first chunk until some checkpoints of the stream have come.
+    3. The writers stop: the replica, and each pipeline's last checkpoint, have what the source has.
+    4. The replica stops logging, and is refused, with the name of the setting.
+    Every publishable checkpoint has the content of its position in the replica's binlog.
     """
     of_replicas = "log_slave_updates" if make is MariaDB else "log_replica_updates"
+    columns = {"shop.t": (("id", "v"), ("id",))}
+
+    def change(cursor: Any, luck: random.Random, number: int) -> None:
+        one = luck.randrange(1, 4000)
+        cursor.execute(f"INSERT IGNORE INTO shop.t VALUES ({one}, 'new')")
+        cursor.execute(f"UPDATE shop.t SET v = 'c{luck.randrange(1000)}' WHERE id BETWEEN {one} AND {one + 5}")
+        cursor.execute(f"DELETE FROM shop.t WHERE id = {luck.randrange(1, 4000)}")
+
     with make() as first, make(**{of_replicas: True}) as replica:
+        history = History(replica)
         follow(replica, first)
-        first.execute("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v INT)")
-        count = "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'shop'"
-        waited(lambda: replica.scalar(count) == 1, "the table at the replica", 30)
+        first.execute("CREATE DATABASE shop")
+        filled(first, "shop", 3000)
         at = mysql.Source(host=replica.host, port=replica.port, user=replica.user, password=replica.password)
+
+        def same() -> bool:
+            with suppress(pymysql.MySQLError):  # before the table is there
+                return not differences(content(replica, "shop.t", ["id"]), content(first, "shop.t", ["id"]))
+            return False
+
+        waited(same, "the table at the replica", 30)
         with closing(mysql.connect(at)) as conn:
-            of = mysql.server(conn)
             assert mysql.faults(conn, tables=["shop.t"]) == []
-            start = mysql.current_position(conn, of)
-            low = Low(server=start.server, file=start.file, offset=start.offset, gtids=start.gtids)
-            high = High(server=start.server, file=start.file, offset=start.offset)
-            route = Route(
-                table_id="shop.t", generation=1, schema=mysql.table_schema(conn, "shop.t"), low=low, high=high,
-                chunks=None,
-            )  # fmt: skip
-        first.execute("INSERT INTO shop.t VALUES (7, 8)")
-        found: list[Any] = []
-        with closing(BinlogCursor(lambda: mysql.connect(at), server_id=4711)) as cursor:
-
-            def arrived() -> bool:
-                nonlocal start
-                got = cursor.read(start, {"shop.t": route}, until=None, max_rows=9, max_bytes=9 << 20, wait_seconds=0.5)
-                start = got.position
-                found.extend(row for batch in got.batches for row in batch.batch.to_pylist())
-                return bool(found)
-
-            waited(arrived, "the change that came by the replica", 30)
-        assert [(row["id"], row["v"], row["_op"]) for row in found] == [(7, 8, "+I")]
+        with Mesh(tmp_path) as mesh, Hammer(first, change, threads=2, pause_seconds=0.01) as writers:
+            modes = ("replay", "exact")
+            pipelines = [mesh.pipeline(mode, replica, ["shop.t"], chunks=mode) for mode in modes]
+            for pipeline in pipelines:
+                pipeline.until(lambda p=pipeline: p.shows("shop.t"), "the table to be shown")
+                pipeline.goes_on(2)
+            writers.stop()
+            waited(same, "the replica to have all", 60)
+            ends = [pipeline.catches_up("shop.t") for pipeline in pipelines]
+        for pipeline, end in zip(pipelines, ends, strict=True):
+            found, faults = judge(pipeline, history, columns)
+            assert not faults, "\n".join([pipeline.name, *faults[:20]])
+            last = next(cut for cut in found if cut.slot == end["slot"])
+            assert differences(last.tables["shop.t"].content, content(first, "shop.t", ["id"])) == []
         replica.options[of_replicas] = False
         replica.restart()
         waited(lambda: replica.execute(STATUS[replica.flavour])[0], "the replica to follow again", 30)
