@@ -113,6 +113,16 @@ CASES = (
         ),
     ),
     Case(name="add_expression", ddl=("ALTER TABLE {t} ADD n VARCHAR(40) DEFAULT (CONCAT('x', id))",), again=True),
+    Case(name="add_now", ddl=("ALTER TABLE {t} ADD n DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)",), again=True),
+    Case(name="add_zeros", ddl=("ALTER TABLE {t} ADD n INT NOT NULL",), again=True),
+    Case(name="add_counted", ddl=("ALTER TABLE {t} ADD n SERIAL",), again=True),
+    Case(
+        name="add_spelt",
+        ddl=(
+            "ALTER TABLE {t} ADD n1 FLOAT(30), ADD n2 FLOAT(7,3), ADD n3 REAL(9,2), ADD n4 MIDDLEINT, ADD n5 DEC(0)",
+            "UPDATE {t} SET n1 = 0.1, n2 = 1.5, n3 = 2.25, n4 = 1 << 22, n5 = 1234567890 WHERE id = 8",
+        ),
+    ),
     Case(name="add_generated", ddl=("ALTER TABLE {t} ADD n INT AS (b + 1) STORED",), again=True),
     Case(name="drop", ddl=("ALTER TABLE {t} DROP COLUMN b",), kept=("b",), quick=True),
     Case(name="drop_first", ddl=("ALTER TABLE {t} ADD n INT FIRST", "ALTER TABLE {t} DROP n"), kept=("n",)),
@@ -158,6 +168,11 @@ CASES = (
     ),
     Case(name="narrow", ddl=("ALTER TABLE {t} MODIFY b SMALLINT",), again=True),
     Case(name="narrow_text", ddl=("ALTER TABLE {t} MODIFY a VARCHAR(12) NOT NULL",), again=True),
+    Case(
+        name="not_null",  # a null becomes 0
+        ddl=("UPDATE {t} SET b = NULL WHERE id = 9", "ALTER TABLE {t} MODIFY b INT NOT NULL"),
+        again=True,
+    ),
     Case(name="precision", ddl=("ALTER TABLE {t} MODIFY d DATETIME",), again=True, quick=True),
     Case(name="scale", ddl=("ALTER TABLE {t} MODIFY c DECIMAL(10,1)",), again=True),
     Case(name="kind", ddl=("ALTER TABLE {t} MODIFY a TEXT NOT NULL",), again=True),
@@ -182,6 +197,12 @@ CASES = (
         ),
     ),
     Case(name="key", ddl=("ALTER TABLE {t} DROP PRIMARY KEY, ADD PRIMARY KEY (a)",), again=True, quick=True),
+    Case(
+        name="key_of_an_index",
+        create=CREATE.replace("id INT PRIMARY KEY", "id INT NOT NULL UNIQUE"),
+        ddl=("ALTER TABLE {t} DROP INDEX id, ADD PRIMARY KEY (a, id)",),
+        again=True,
+    ),
     Case(name="key_wider", ddl=("ALTER TABLE {t} MODIFY id BIGINT",)),
     Case(name="index", ddl=("ALTER TABLE {t} ADD INDEX i (b), COMMENT 'x'", "ALTER TABLE {t} DROP INDEX i, FORCE")),
     Case(name="truncate", ddl=("TRUNCATE {t}", "INSERT INTO {t} (id, a) VALUES (8, 'again')"), quick=True),
@@ -199,6 +220,19 @@ CASES = (
             f"INSERT INTO {NEW.replace('{t}', '{t}_new', 1)}",
             "RENAME TABLE {t} TO {t}_old, {t}_new TO {t}",
         ),
+        again=True,
+    ),
+    Case(
+        name="recreate_like",
+        first=("CREATE TABLE {t}_from (id INT PRIMARY KEY, e CHAR(1) NOT NULL DEFAULT 'q', other INT)",),
+        ddl=("DROP TABLE {t}", "CREATE TABLE {t} LIKE {t}_from"),
+        again=True,
+    ),
+    Case(
+        name="or_replace",
+        only=MariaDB,
+        first=("CREATE TABLE {t}_from " + CREATE, f"INSERT INTO {NEW.replace('{t}', '{t}_from', 1)}"),
+        ddl=("CREATE OR REPLACE TABLE {t} (PRIMARY KEY (id)) AS SELECT id, e, b * 2 AS twice FROM {t}_from",),
         again=True,
     ),
     Case(
@@ -240,6 +274,12 @@ CASES = (
         create=CREATE + " PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (3), PARTITION p1 VALUES LESS THAN"
         " (10), PARTITION p2 VALUES LESS THAN MAXVALUE)",
         ddl=("ALTER TABLE {t} DROP PARTITION p0",),
+        again=True,
+    ),
+    Case(
+        name="truncate_partition",
+        create=CREATE + " PARTITION BY HASH (id) PARTITIONS 3",
+        ddl=("ALTER TABLE {t} TRUNCATE PARTITION p1",),
         again=True,
     ),
     Case(
@@ -441,9 +481,11 @@ def test_every_change_arrives_whenever_it_comes(
 def test_each_policy_shows_changed_columns_in_its_own_way(
     source: Database, fresh_database: Fresh, spark: Any, tmp_path: Path
 ) -> None:
-    """1. A pipeline for each policy but evolve reads its tables. 2. Columns are added, dropped, renamed and widened.
-    `exact` shows the source's columns; `ignore` its own, with what the source has for them; `halt` goes on with a table
-    whose columns stay, and keeps showing the other as it was in the last publication before.
+    """1. A pipeline for each policy but evolve reads its tables; one of each changes between its chunks.
+    2. Columns are added, dropped, renamed and widened; in another table rows change by DDL.
+    `exact` shows the source's columns; `ignore` its own, with what the source has for them; both the source's where the
+    table was read again; `halt` goes on with a table whose columns stay, stops the others, and keeps showing what it
+    showed of them.
     """
     ddl = (
         "ALTER TABLE {t} ADD n INT NOT NULL DEFAULT 7",
@@ -452,40 +494,52 @@ def test_each_policy_shows_changed_columns_in_its_own_way(
         "UPDATE {t} SET b = 1 << 40 WHERE id = 7",
     )
     stays = ("ALTER TABLE {t} ADD INDEX i (b), ALTER COLUMN e SET DEFAULT 'y'", "TRUNCATE {t}")
-    of = {"exact": {"t": ddl}, "ignore": {"t": ddl}, "halt": {"t": ddl, "stays": stays}}
+    again = ("ALTER TABLE {t} MODIFY d DATETIME, DROP COLUMN c",)
+    both = {"t": ddl, "again": again}
+    of = {"exact": both, "ignore": both, "halt": both | {"stays": stays}}
     schemas = {policy: fresh_database(source) for policy in of}
-    for policy, tables in of.items():
-        for table in tables:
-            name = f"{schemas[policy]}.{table}"
-            source.execute(f"CREATE TABLE {name} {CREATE}", rows(name))
-    with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
+    early = {
+        f"{schema}.snapshot_t": Case(name="early", ddl=("ALTER TABLE {t} ADD n INT",)) for schema in schemas.values()
+    }
+    for name in (*early, *(f"{schemas[policy]}.{table}" for policy, tables in of.items() for table in tables)):
+        source.execute(f"CREATE TABLE {name} {CREATE}", rows(name))
+    with Mesh(tmp_path, readers=1, writers=1, programs={"reader": ("-c", READER)}) as mesh, writing(mesh):
         pipelines = {
-            policy: mesh.pipeline(policy, source, [f"{schemas[policy]}.*"], schema_changes=policy) for policy in of
+            policy: mesh.pipeline(policy, source, [f"{schema}.*"], schema_changes=policy, chunk_rows=5)
+            for policy, schema in schemas.items()
         }
+        halts = pipelines["halt"]
+        with between_chunks(halts, early):
+            for policy, tables in of.items():
+                names = [f"{schemas[policy]}.{table}" for table in tables]
+                pipelines[policy].until(lambda p=policy, n=names: published(pipelines[p], n), "its publication", 300)
         for policy, tables in of.items():
-            names = [f"{schemas[policy]}.{table}" for table in tables]
-            pipelines[policy].until(lambda p=policy, n=names: published(pipelines[p], n), "its publication", 300)
             for table, statements in tables.items():
-                name = f"{schemas[policy]}.{table}"
-                changed(source, Case(name=table, ddl=statements), name)
-        stopped = f"{schemas['halt']}.t"
-        pipelines["halt"].until(lambda: pipelines["halt"].phase(stopped) == "quarantined", "a table to be stopped", 300)
-        for policy, names in (("exact", ["t"]), ("ignore", ["t"]), ("halt", ["stays"])):
+                changed(source, Case(name=table, ddl=statements), f"{schemas[policy]}.{table}")
+        stopped = {name: f"{schemas['halt']}.{name}" for name in ("t", "again", "snapshot_t")}
+        halts.until(lambda: {halts.phase(name) for name in stopped.values()} == {"quarantined"}, "tables to stop", 300)
+        live = (*both, "snapshot_t")
+        for policy, names in (("exact", live), ("ignore", live), ("halt", ["stays"])):
             pipelines[policy].catches_up(*(f"{schemas[policy]}.{name}" for name in names), seconds=300)
             savepoint(pipelines[policy], "last", 300)
-        newest, definition = pipelines["halt"].checkpoint(), pipelines["exact"].store.definition()
+        newest, definition = halts.checkpoint(), pipelines["exact"].store.definition()
     assert newest is not None
-    assert "ADD n INT" in newest["tables"][stopped]["cause"]
+    causes = {name: newest["tables"][table]["cause"] for name, table in stopped.items()}
+    assert "ADD n INT" in causes["t"]
+    assert "MODIFY d DATETIME" in causes["again"]
+    assert "while it was being read" in causes["snapshot_t"]
     assert definition is not None
     reader = session.for_pipeline(spark, definition["sink"])
-    assert compared(source, reader, f"{schemas['exact']}.t") == []
-    assert compared(source, reader, f"{schemas['halt']}.stays") == []
+    equal = [("exact", "t"), ("halt", "stays")]
+    equal += [(policy, name) for policy in ("exact", "ignore") for name in ("again", "snapshot_t")]
+    assert [line for policy, name in equal for line in compared(source, reader, f"{schemas[policy]}.{name}")] == []
     before = {"id": pa.int32(), "a": pa.string(), "b": pa.int32(), "c": pa.decimal128(10, 2)}
     before |= {"d": pa.timestamp("us"), "e": pa.string()}
-    halted = in_lake(reader, stopped, ["id"])
-    assert halted.types == before
-    assert {(5,), (6,)} <= halted.rows.keys()
-    assert (600,) not in halted.rows
+    for name in ("t", "again"):
+        halted = in_lake(reader, stopped[name], ["id"])
+        assert halted.types == before
+        assert {(5,), (6,)} <= halted.rows.keys()
+        assert (600,) not in halted.rows
     table = f"{schemas['ignore']}.t"
     ignored, truth = in_lake(reader, table, ["id"]), content(source, table, ["id"])
     assert ignored.types == before | {"b": pa.int64()}
