@@ -66,7 +66,7 @@ debian:
 	apt-get install -y -qq --no-install-recommends "$${missing[@]}" </dev/null >/dev/null
 
 # A program and its package for the targets that need more than the others. pt-online-schema-change is a real tool that
-# swaps tables; its test is skipped where it is missing.
+# swaps tables; its test is skipped where it is missing, and so is that of gh-ost, which is no Debian package.
 fuzz test-full: MORE += clang:clang
 test-full: MORE += pt-online-schema-change:percona-toolkit
 bench-peers: MORE += javac:openjdk-17-jdk-headless

@@ -822,14 +822,14 @@ class _Statement:
                 base = "tinyint(1)"
             return base + tail
         if base == "decimal":
-            precision, scale = (*numbers, 0)[:2] if numbers else (0, 0)
+            precision, scale = (*numbers, 0, 0)[:2]
             return f"decimal({precision or 10},{scale}){tail}"
         if base in ("float", "double") and len(numbers) == 2:
             return f"{base}({numbers[0]},{numbers[1]}){tail}"
         if base == "float" and len(numbers) == 1:
             return ("float" if numbers[0] <= _FLOAT_BITS else "double") + tail
         if base == "bit":
-            return f"bit({(numbers and numbers[0]) or 1})"
+            return f"bit({max([1, *numbers])})"
         if base in ("char", "binary"):
             return f"{base}({numbers[0] if numbers else 1})"
         if base in ("varchar", "varbinary", "vector") and len(numbers) == 1:
