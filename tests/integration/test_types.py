@@ -155,6 +155,7 @@ class Readings:
     """What the ways of reading one table gave."""
 
     schema: TableSchema
+    start: tuple[str, int]
     by_select: pa.Table
     inserted: pa.Table
     before: pa.Table
@@ -221,7 +222,11 @@ def read_all_ways(server: Database, database: str, columns: str, inserts: Sequen
             plain = changed(module, server, middle, schema)
             assert plain.column("_op").to_pylist() == ["+U"] * count
             same(by_select, plain, schema, f"{name}: SELECT and after-image alone")
-            found.append(Readings(schema=schema, by_select=by_select, inserted=inserted, before=before, after=after))
+            found.append(
+                Readings(
+                    schema=schema, start=start, by_select=by_select, inserted=inserted, before=before, after=after
+                )
+            )  # fmt: skip
         for other in found[1:]:
             same(found[0].by_select, other.by_select, schema, "compiled and interpreted SELECT")
             same(found[0].after, other.after, schema, "compiled and interpreted binlog")
@@ -591,21 +596,30 @@ def large_json(generator: random.Random, depth: int) -> list[str]:
     numbers = [generator.choice([generator.getrandbits(70), generator.random(), -generator.getrandbits(31), None, True])
                for _ in range(9000)]  # fmt: skip
     keys = {f"key {generator.getrandbits(48):x}" * generator.randint(1, 4): i - 500 for i in range(3000)}
-    deep = "[" * depth + "7" + "]" * depth
+    half = depth // 2
+    deep = [
+        '[{"k": ' * half + "7" + "}]" * half,
+        '{"k": ' * depth + "7" + "}" * depth,
+        "[" * depth + "7" + "]" * depth,
+    ]
     texts = {"k": ["x" * 200, "y" * 20000]}
     wide = {"l": ["x" * 66000, "y" * 127, "z" * 128, "w" * 16384, numbers[:50]], "m": {"n": [1] * 70}}
-    return [json.dumps(value) for value in (numbers, keys, texts, wide)] + [deep]
+    return [json.dumps(value) for value in (numbers, keys, texts, wide)] + deep
 
 
 def test_json_has_mysqls_own_text_form(source: Database, database: str) -> None:
+    deepest = 100 if source.flavour == "mysql" else 31
+    with closing(connect(source, database)) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE deep (j JSON)")
+        with pytest.raises(pymysql.err.OperationalError, match=r"3157|4025"):
+            cursor.execute("INSERT INTO deep VALUES (%s)", large_json(random.Random(3), deepest + 1)[-1])
+    large = large_json(random.Random(3), deepest)
     if source.flavour != "mysql":
-        texts: list[Any] = [
-            ("%s", [text]) for text in [*JSON_TEXTS, '{ "a":1,"a":2 }', *large_json(random.Random(3), 31)]
-        ]
+        texts: list[Any] = [("%s", [text]) for text in [*JSON_TEXTS, '{ "a":1,"a":2 }', *large]]
         found = read_all_ways(source, database, "j JSON", texts)
         assert found.column("j")[len(JSON_TEXTS)] == '{ "a":1,"a":2 }'
         return
-    rows: list[Any] = [("%s", [text]) for text in [*JSON_TEXTS, *large_json(random.Random(3), 31)]]
+    rows: list[Any] = [("%s", [text]) for text in [*JSON_TEXTS, *large]]
     rows += [(call, None) for call in JSON_CALLS]
     found = read_all_ways(source, database, "j JSON", rows)
     texts = found.column("j")
@@ -954,6 +968,7 @@ def test_generated_tables_read_the_same_in_all_ways(source: Database, database: 
             refused[error.args[0]] += 1
         else:
             as_pymysql_reads(source, database, found)
+            as_mysql_replication_reads(source, database, found)
 
     agree()
     assert refused.total() < EXAMPLES // 2, refused
@@ -985,6 +1000,89 @@ def as_pymysql_reads(source: Database, database: str, found: Readings) -> None:
                 assert value == said, column
 
 
+def replicated(source: Database, database: str, found: Readings) -> list[dict[str, Any]]:
+    """The rows as mysql-replication reads their INSERTs."""
+    stream = BinLogStreamReader(
+        connection_settings={
+            "host": source.host, "port": source.port, "user": source.root_user, "password": "", "ssl_disabled": True,
+        },
+        server_id=4_000_000_002,
+        log_file=found.start[0],
+        log_pos=found.start[1],
+        only_events=[WriteRowsEvent],
+        only_schemas=[database],
+        blocking=False,
+        resume_stream=True,
+        ignore_decode_errors=True,
+    )  # fmt: skip
+    with closing(stream):
+        return [row["values"] for event in stream for row in event.rows]
+
+
+PYTHONS = ("utf8mb4", "utf8mb3", "ascii", "latin2", "latin5", "cp850", "cp852", "cp1250", "cp1251", "koi8r", "koi8u")
+"""Character sets that mysql-replication reads as MySQL does; elsewhere it has Python's codec, or leaves the bytes."""
+
+
+def as_mysql_replication_reads(source: Database, database: str, found: Readings) -> None:
+    """mysql-replication is right about all but what `test_where_mysql_replication_is_wrong` shows."""
+    theirs = replicated(source, database, found)
+    for column in found.schema.columns:
+        kind = parse_type(column.mysql_type)
+        for ours, row in zip(found.inserted.column(column.name).to_pylist(), theirs, strict=True):
+            said = row[column.name]
+            if ours is None:
+                assert said is None, column
+            elif kind.base == "set":
+                assert (said or set()) - {""} == set(ours.split(",")) - {""}, column
+            elif kind.base == "bit":
+                assert (int.from_bytes(ours, "big") if isinstance(ours, bytes) else ours) == int(said, 2), column
+            elif kind.base == "year":
+                assert ours == said or (ours, said) == (0, 1900), column
+            elif kind.base == "time":
+                assert ours < 0 or datetime.timedelta(microseconds=ours) == said, column
+            elif kind.base == "timestamp":
+                assert ours.replace(tzinfo=None) == said, column
+            elif kind.base == "binary":
+                assert ours.rstrip(b"\0") == (said or b"").rstrip(b"\0"), column
+            elif kind.base == "decimal" or isinstance(ours, decimal.Decimal):
+                assert decimal.Decimal(ours) == said, column
+            elif isinstance(ours, bytes):
+                assert ours == (said or b""), column
+            elif kind.base == "json":
+                assert json.loads(ours) == _decoded(said), column
+            elif kind.base == "enum" or column.charset is None or column.charset in PYTHONS:
+                assert ours == said, column
+
+
+def _decoded(value: Any) -> Any:
+    """A document of mysql-replication's, whose texts are bytes."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, dict):
+        return {_decoded(name): _decoded(inner) for name, inner in value.items()}
+    return [_decoded(inner) for inner in value] if isinstance(value, list) else value
+
+
+def test_where_mysql_replication_is_wrong(source: Database, database: str) -> None:
+    wrong: list[tuple[str, str, Any, Any]] = [
+        # type, value, what it is, what mysql-replication makes of it
+        ("YEAR", "0", 0, 1900),
+        ("TIME(6)", "'-00:00:01.25'", -1_250_000, datetime.timedelta(seconds=-1, microseconds=-750_000)),
+        ("BINARY(3)", "'a'", b"a\0\0", b"a"),
+        ("VARBINARY(3)", "''", b"", ""),
+        ("SET('a')", "''", "", None),
+        ("VARCHAR(3) CHARACTER SET latin1", "x'81'", "\x81", ""),
+        ("VARCHAR(3) CHARACTER SET swe7", "'ä'", "ä", b"{"),
+        ("VARCHAR(3) CHARACTER SET sjis", "x'815F'", "\\", "\uff3c"),
+    ]
+    columns = ", ".join(f"c{at} {kind}" for at, (kind, *_) in enumerate(wrong))
+    found = read_all_ways(source, database, columns, [", ".join(value for _, value, *_ in wrong)])
+    (theirs,) = replicated(source, database, found)
+    for at, (kind, _, ours, said) in enumerate(wrong):
+        assert found.column(f"c{at}") == [ours], kind
+        assert theirs[f"c{at}"] == said, kind
+
+
 def test_peers_read_the_same_where_they_are_right(source: Database, database: str) -> None:
     columns = (
         "a BIGINT, b DECIMAL(20,5), c VARCHAR(99), d DATETIME(6), e DATE, f DOUBLE, g BLOB, i INT UNSIGNED, y YEAR,"
@@ -992,29 +1090,13 @@ def test_peers_read_the_same_where_they_are_right(source: Database, database: st
     )
     rows = ["-5, '123456789012345.12345', 'é€', '2020-01-02 03:04:05.000006', '1999-12-31', 1.5, 'abc', 4000000000,"
             " 2001, -8388608", ", ".join(["NULL"] * 10)]  # fmt: skip
+    found = read_all_ways(source, database, columns, rows)
     with closing(connect(source, database)) as connection, connection.cursor() as cursor:
-        start = flushed(connection, source)
-        found = read_all_ways(source, database, columns, rows)
         cursor.execute("SELECT * FROM t ORDER BY id")
         ours = [list(row.values()) for row in found.by_select.to_pylist()]
         assert [list(row) for row in cursor.fetchall()] == ours
-    stream = BinLogStreamReader(
-        connection_settings={"host": source.host, "port": source.port, "user": source.root_user, "password": ""},
-        server_id=4_000_000_002,
-        log_file=start[0],
-        log_pos=start[1],
-        only_events=[WriteRowsEvent],
-        only_schemas=[database],
-        blocking=False,
-        resume_stream=True,
-        is_mariadb=source.flavour == "mariadb",
-    )
-    try:
-        theirs = [row["values"] for event in stream for row in event.rows]
-    finally:
-        stream.close()
     ours = found.inserted.select([column.name for column in found.schema.columns]).to_pylist()
-    assert [{**row, "e": row["e"]} for row in theirs] == ours
+    assert replicated(source, database, found) == ours
 
 
 def test_a_column_that_no_decoder_can_read_is_refused_by_name(mariadb: Database, fresh_database: Any) -> None:
