@@ -253,9 +253,10 @@ def test_integers_come_at_their_limits(source: Database, database: str) -> None:
     ranges = [limits(*spec) for spec in INTEGERS.values()]
     rows = [[low for low, _ in ranges], [high for _, high in ranges], [0] * len(ranges), [1] * len(ranges)]
     rows.append([max(low, -1) for low, _ in ranges])
-    found = read_all_ways(source, database, columns, [", ".join(map(str, row)) for row in rows])
+    nulls = ", ".join(["NULL"] * len(ranges))
+    found = read_all_ways(source, database, columns, [*(", ".join(map(str, row)) for row in rows), nulls])
     for i in range(len(INTEGERS)):
-        assert [int(value) for value in found.column(f"c{i}")] == [row[i] for row in rows]
+        assert found.column(f"c{i}") == [row[i] for row in rows] + [None]
 
 
 DECIMALS = [(1, 0), (5, 2), (9, 9), (10, 0), (18, 9), (19, 0), (20, 10), (28, 10), (37, 1), (38, 0), (38, 30)]
@@ -278,6 +279,7 @@ def test_decimals_are_exact_up_to_65_digits(source: Database, database: str) -> 
             rows.append(", ".join(f"'{value}'" for value in [*values, "7.5", "00012.250"]))
     smallest = ["0." + "1".rjust(s, "0") if s else "1" for _, s in shapes]
     rows += [", ".join(f"'{sign}{value}'" for value in smallest) + ", 0, 0" for sign in ("", "-")]
+    rows.append(", ".join(["NULL"] * (len(shapes) + 2)))
     found = read_all_ways(source, database, columns, rows)
     assert found.column("c15")[0] == "9" * 35 + "." + "9" * 30
     assert str(found.column("c10")[0]) == "9" * 8 + "." + "9" * 30
@@ -289,7 +291,9 @@ def test_decimals_are_exact_up_to_65_digits(source: Database, database: str) -> 
 def test_floats_and_doubles_are_exact(source: Database, database: str) -> None:
     columns = "f FLOAT, d DOUBLE, fd FLOAT(7,4), dd DOUBLE(20,6), fp FLOAT(30), du DOUBLE UNSIGNED"
     floats = ["16777216", "3.1415927", "3.4028234e38", "1.17549435e-38", "1.4e-45", "-0.1", "1e-10", "0", "123456.79"]
+    floats += ["-3.4028234e38", "-1.17549435e-38", "-1.4e-45"]
     doubles = ["1.7976931348623157e308", "2.2250738585072014e-308", "5e-324", "0.1", "123456789012345678", "-1e-7"]
+    doubles += ["-1.7976931348623157e308", "-2.2250738585072014e-308", "-5e-324"]
     doubles += ["9007199254740993", "0.30000000000000004", "1e22", "1e23", "123.456"]
     generator = random.Random(4)
     for _ in range(150):
@@ -301,10 +305,13 @@ def test_floats_and_doubles_are_exact(source: Database, database: str) -> None:
     for i in range(len(doubles)):
         f, d = floats[i % len(floats)], doubles[i]
         rows.append(f"{f}, {d}, {generator.uniform(-999, 999)}, {generator.uniform(-1e13, 1e13)}, {f}, ABS({d})")
-    found = read_all_ways(source, database, columns, rows)
-    for i, value in enumerate(found.column("d")):
+    found = read_all_ways(source, database, columns, [*rows, ", ".join(["NULL"] * 6)])
+    assert found.by_select.slice(len(rows)).drop(["id", "touched"]).to_pylist() == [
+        dict.fromkeys("f d fd dd fp du".split())
+    ]
+    for i, value in enumerate(found.column("d")[:-1]):
         assert value == float(doubles[i]), doubles[i]
-    for i, value in enumerate(found.column("f")):
+    for i, value in enumerate(found.column("f")[:-1]):
         assert value == struct.unpack("<f", struct.pack("<f", float(floats[i % len(floats)])))[0]
 
 
@@ -339,7 +346,7 @@ def test_times_keep_every_fraction_and_zero_dates_are_null(source: Database, dat
         ("2024-02-29 12:34:56.789012", "2024-02-29 12:34:56.789012", "-00:00:00.000001"),
         ("1000-01-01 00:00:00.000001", "2000-01-01 00:00:00.000010", "00:00:00.1"),
         ("1582-10-10 01:02:03.4", "1999-12-31 23:59:59.9", "-12:34:56.789012"),
-        ("1900-02-28 00:00:00.5", "2001-09-09 01:46:40.5", "-838:59:58.999999"),
+        ("1901-01-01 00:00:00.5", "2001-09-09 01:46:40.5", "-838:59:58.999999"),
         ("0000-00-00 00:00:00", "0000-00-00 00:00:00", "00:00:00"),
         ("2024-00-10 00:00:00", "0000-00-00 00:00:00", "23:59:59.999999"),
         ("2024-10-00 11:22:33", "0000-00-00 00:00:00", "-00:59:59.5"),
@@ -357,7 +364,7 @@ def test_times_keep_every_fraction_and_zero_dates_are_null(source: Database, dat
     for name in ("d", *(f"dt{n}" for n in range(7)), *(f"ts{n}" for n in range(7))):
         assert [row for row, value in enumerate(found.column(name)) if value is None] == zero, name
     assert found.column("t6")[:3] == [-3_020_399_000_000, 3_020_399_000_000, -1]
-    assert found.column("y")[:2] == [0, 2155]
+    assert found.column("y")[:6] == [0, 2155, 2024, 0, 0, 1901]
     micros = found.by_select.column("dt6").cast(pa.int64()).to_pylist()
     assert micros[:2] == [-62_135_596_800_000_000, 253_402_300_799_999_999]
     with closing(connect(source, database)) as connection:
@@ -654,8 +661,14 @@ def test_geometry_of_every_kind_keeps_its_srid(source: Database, database: str) 
 def test_vectors_are_lists_of_floats(mysql: Database, fresh_database: Any) -> None:
     database = fresh_database(mysql)
     vectors = ["TO_VECTOR('[1,2.5,-1e-3]')", "TO_VECTOR('[0.1]')", "NULL", f"TO_VECTOR('{[0.5] * 2000}')"]
+    vectors += [f"TO_VECTOR('{[3.4028234e38, -1.17549435e-38, 16777216, 3.1415927] * 4095 + [0, 1, 2]}')"]
     rows = [f"{vector}, '中'" for vector in vectors]
-    found = read_all_ways(mysql, database, "v VECTOR(2048), text VARCHAR(9) CHARACTER SET gbk", rows)
+    found = read_all_ways(mysql, database, "v VECTOR(16383), text VARCHAR(9) CHARACTER SET gbk", rows)
+    exact = [
+        struct.unpack("<f", struct.pack("<f", value))[0]
+        for value in (3.4028234e38, -1.17549435e-38, 16777216, 3.1415927)
+    ]
+    assert found.column("v")[4] == exact * 4095 + [0, 1, 2]
     assert found.column("v")[0] == [1.0, 2.5, struct.unpack("<f", struct.pack("<f", -1e-3))[0]]
     assert len(found.column("v")[3]) == 2000
 
@@ -731,6 +744,10 @@ def test_generated_invisible_and_hidden_columns_are_read(source: Database, datab
             assert [{name: last[row["id"]][name] for name in row} for row in by_select.to_pylist()] == (
                 by_select.to_pylist()
             )
+    more = ", '[1, 5]'" if source.flavour == "mysql" else ""
+    found = read_all_ways(source, database, columns, [f"{a}, DEFAULT, DEFAULT, 'x'{more}" for a in ("10", "NULL")])
+    assert found.column("v") == [11, None]
+    assert found.column("i") == [5, 5]
 
 
 def test_a_table_of_500_columns_is_read(source: Database, database: str) -> None:
