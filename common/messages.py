@@ -103,7 +103,8 @@ class TakeBackSplit(Message):
 class IncludeTable(Message):
     """The incremental split takes the table in: every change after `low` that the chunks don't hold, from here on.
 
-    `splits` is empty in `replay`; in `exact` it lists every finished chunk with its high watermark.
+    `splits` is empty in `replay`; in `exact` it lists every finished chunk with its high watermark. Without a snapshot
+    `schema` is the catalogue's, which has every DDL that `looked_at` covers; the table may have had another at `low`.
     """
 
     table_id: str
@@ -112,6 +113,7 @@ class IncludeTable(Message):
     low: Low
     high: High
     splits: tuple[CompletedSplit, ...] = ()
+    looked_at: Low | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

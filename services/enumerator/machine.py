@@ -93,10 +93,11 @@ class Began(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesFound(Event):
     """The tables that the pipeline's globs match. At its beginning also: `start`, if the stream starts without a
-    snapshot, and `stop`, if it is to end."""
+    snapshot, with the low after which the tables were `looked_at`; and `stop`, if it is to end."""
 
     tables: tuple[TableFound, ...]
     start: tuple[Low, High] | None = None
+    looked_at: Low | None = None
     stop: Stop | None = None
 
 
@@ -376,7 +377,7 @@ class Enumerator:
             self._prepare(table, item)
             if start is not None and table.phase == WAITING:
                 table.low, table.high = start
-                effects += self._include(table)
+                effects += self._include(table, found.looked_at)
         return effects + self._hand_out()
 
     @property
@@ -458,7 +459,7 @@ class Enumerator:
         self.tables[table_id] = Table(table_id=table_id, generation=generation + 1, cause=cause, before=before)
         return [*effects, DescribeTable(table_id=table_id, generation=generation + 1)]
 
-    def _include(self, table: Table) -> list[Effect]:
+    def _include(self, table: Table, looked_at: Low | None = None) -> list[Effect]:
         assert table.schema is not None
         assert table.low is not None
         assert table.high is not None
@@ -470,6 +471,7 @@ class Enumerator:
             low=table.low,
             high=table.high,
             splits=tuple(table.completed),
+            looked_at=looked_at,
         )
         table.completed = []
         return [Send(receiver=self.plan.stream_reader, message=include)]

@@ -91,12 +91,14 @@ class SourceReader:
     def _ask(self, connection: mysql.Connection, server: mysql.Server, question: Effect) -> Event:
         match question:
             case FindTables(begins=begins):
+                begin = self._start() if begins else None
+                looked_at = _low(connection, server) if begins else None
                 names = self.config.select(mysql.tables(connection))
                 found = tuple(self._describe(connection, server, name) for name in names)
                 if not begins:
                     return TablesFound(tables=found)
                 stop = named(server, self.config.stop) if self.config.stop is not None else None
-                return TablesFound(tables=found, start=self._start(), stop=stop)
+                return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
             case DescribeTable(table_id=table_id, generation=generation):
                 return TableDescribed(generation=generation, table=self._describe(connection, server, table_id))
             case FindRange(table_id=table_id, generation=generation, schema=schema):
@@ -142,6 +144,13 @@ class SourceReader:
             return None
         low = Low(server=place.server, file=place.file, offset=place.offset, gtids=place.gtids)
         return low, High(server=place.server, file=place.file, offset=place.offset)
+
+
+def _low(connection: mysql.Connection, server: mysql.Server) -> Low:
+    """A low that covers what the catalogue surely shows from now on: MySQL shows a DDL after it has flushed it."""
+    at = (mysql.file_start if server.mysql else mysql.flushed_position)(connection, server)
+    gtids = str(mysql.gtid_executed(connection)) if server.mysql and server.gtid else ""
+    return Low(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
 
 
 def _or_failed(table_id: str, generation: int, ask: Callable[[], Event]) -> Event:

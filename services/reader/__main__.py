@@ -351,6 +351,7 @@ def _route(to: RouteTo) -> binlog.Route:
         high=to.high,
         chunks=chunks,
         live=to.live,
+        looked_at=to.looked_at,
     )
 
 

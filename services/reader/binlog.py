@@ -38,7 +38,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -84,6 +84,7 @@ from services.reader.event_bodies import (
 )
 from services.reader.replication import greet, maria_state, request_dump, request_dump_gtid
 from services.reader.rows import EventDecoder, Place, TableMap
+from services.reader.table_map import schema_then
 from services.reader.watermark import COMMIT_SECONDS, ChunkHighs, Commits, Key, Locate
 
 _QUERY, _STOP, _ROTATE, _XID, _FORMAT, _TABLE_MAP, _INCIDENT = 2, 3, 4, 16, 15, 19, 26
@@ -107,7 +108,11 @@ _SET_METADATA = "SET GLOBAL binlog_row_metadata = FULL"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One table that a cursor delivers, with its schema at the place where the read begins; `chunks` only in
-    `exact`; `live`: it was past its high before."""
+    `exact`; `live`: it was past its high before.
+
+    With `looked_at` the schema is the catalogue's, which surely has every DDL that this low covers: up to there the
+    first row event tells how the table looked, and DDL before it is past.
+    """
 
     table_id: str
     generation: int
@@ -116,6 +121,7 @@ class Route:
     high: High
     chunks: ChunkHighs | None = None
     live: bool = False
+    looked_at: Low | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +137,8 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
-    """From `_seq` `seq` of the read on, the table has schema `new`. It uses up that number: no row has it."""
+    """From `_seq` `seq` of the read on, the table has schema `new`. It uses up that number: no row has it. `ddl` is
+    empty where a row event told it, which may tell nothing new (`Route.looked_at`)."""
 
     table_id: str
     generation: int
@@ -597,7 +604,7 @@ class BinlogCursor:
         if decoder is None:
             decoder = self._decoders[key] = EventDecoder(plan.body, route.schema, frames.place)
         plan.decoder = decoder
-        plan.guard = not self._past(route)
+        plan.guard = route.looked_at is not None or not self._past(route)
 
     def _past(self, route: Route) -> bool:
         """Whether nothing more can come that the route's low covers."""
@@ -614,18 +621,50 @@ class BinlogCursor:
 
     def _judge(self, plan: Plan) -> bool:
         """Whether the transaction at hand is to be delivered to this table: its low does not cover it."""
-        return plan.table_id in self._routes and not self._covered(self._routes[plan.table_id])
+        route = self._routes.get(plan.table_id)
+        if route is None or self._covered(route):
+            return False
+        if route.looked_at is not None:
+            self._settle(plan, route)
+        return plan.decoder is not None
 
-    def _covered(self, route: Route) -> bool:
+    def _ahead(self, route: Route) -> bool:
+        """Whether the route's schema is of a later place than the transaction at hand."""
+        try:
+            return route.looked_at is not None and self._covers(route.looked_at)
+        except SourceLost:  # another server's, whose places don't compare
+            return False
+
+    def _settle(self, plan: Plan, route: Route) -> None:
+        """The table's first row event tells how it looks here; DDL carries that on."""
+        frames = self._frames
+        assert frames is not None
+        try:
+            then = schema_then(plan.body, route.schema, mariadb=not self._on_mysql) if self._ahead(route) else None
+        except SourceLost as error:
+            where = f"{frames.file}:{frames.event_start}"
+            self._fault(plan.table_id, f"{plan.table_id} can't be followed at {where}: {error.cause}", restart=False)
+            self._bind_plan(plan)
+            return
+        new = then or route.schema
+        self._evolved(route, new, "")
+        self._routes[plan.table_id] = replace(route, schema=new, looked_at=None)
+        for one in (*frames.plans.values(), plan):
+            if one.table_id == plan.table_id:
+                self._bind_plan(one)
+
+    def _covers(self, low: Low) -> bool:
+        """Whether a low covers the transaction at hand."""
         frames = self._frames
         assert frames is not None
         assert self._server is not None
+        return low.covers(
+            server=self._server.identity, end=FilePosition(frames.file, frames.tx_start + 1), gtid=frames.tx_gtid
+        )
+
+    def _covered(self, route: Route) -> bool:
         try:
-            return route.low.covers(
-                server=self._server.identity,
-                end=FilePosition(frames.file, frames.tx_start + 1),
-                gtid=frames.tx_gtid,
-            )
+            return self._covers(route.low)
         except SourceLost as error:
             self._fault(route.table_id, error.cause, restart=True)
             return True
@@ -998,7 +1037,13 @@ class BinlogCursor:
         schemas = {table_id: route.schema for table_id, route in self._routes.items()}
         halts = self._schema_changes == "halt"
         for effect in ddl.classify(
-            text, db, schemas, primary=self._by_primary_key(), mariadb=not self._on_mysql, sql_mode=sql_mode
+            text,
+            db,
+            schemas,
+            primary=self._by_primary_key(),
+            unread={table_id for table_id, route in self._routes.items() if self._ahead(route)},
+            mariadb=not self._on_mysql,
+            sql_mode=sql_mode,
         ):
             route = self._routes.get(effect.table_id)
             if route is None or route.table_id in self._dead or self._covered(route):
@@ -1019,19 +1064,7 @@ class BinlogCursor:
                         restart=False,
                     )
                 case ddl.Evolve() if not fresh or unseen or (effect.nullable_add and not halts):
-                    seq = frames.place.seq
-                    frames.place.seq = seq + 1
-                    frames.stop_soon = True
-                    self._schemas.append(
-                        SchemaChange(
-                            table_id=route.table_id,
-                            generation=route.generation,
-                            seq=seq,
-                            old=route.schema.hash,
-                            new=route.schema.followed(effect.schema, self._schema_changes),
-                            ddl=text,
-                        )
-                    )
+                    self._evolved(route, route.schema.followed(effect.schema, self._schema_changes), text)
                 case ddl.Restart():
                     self._fault(route.table_id, f"{effect.cause} (at {where})", restart=True)
                 case _:
@@ -1040,6 +1073,18 @@ class BinlogCursor:
                         f"{route.table_id} was altered while it was being read, at {where}: {ddl.shown(text)}",
                         restart=True,
                     )
+
+    def _evolved(self, route: Route, new: TableSchema, text: str) -> None:
+        frames = self._frames
+        assert frames is not None
+        seq = frames.place.seq
+        frames.place.seq = seq + 1
+        frames.stop_soon = True
+        self._schemas.append(
+            SchemaChange(
+                table_id=route.table_id, generation=route.generation, seq=seq, old=route.schema.hash, new=new, ddl=text
+            )
+        )
 
     @property
     def _on_mysql(self) -> bool:
@@ -1056,7 +1101,7 @@ class BinlogCursor:
         return {
             table_id
             for table_id, (_, plan) in newest.items()
-            if primary_key(plan.body) == {name.lower() for name in self._routes[table_id].schema.key}
+            if primary_key(plan.body).keys() == {name.lower() for name in self._routes[table_id].schema.key}
         }
 
     def _truncated(self, frames: Frames, route: Route) -> None:

@@ -171,6 +171,7 @@ def classify(
     schemas: Mapping[str, TableSchema],
     *,
     primary: Set[str] = frozenset(),
+    unread: Set[str] = frozenset(),
     mariadb: bool = False,
     sql_mode: int = 0,
 ) -> list[Effect]:
@@ -178,7 +179,9 @@ def classify(
 
     `statement` is one statement as the binlog has it, `default_db` the session's database, `schemas` the captured
     tables by "db.table" as they are before it. `primary` names those whose identity is surely the primary key: others
-    are read again when an index is dropped, since it may be their identity. `mariadb`: JSON is longtext there.
+    are read again when an index is dropped, since it may be their identity. `unread` names those of which nothing was
+    read before the statement, and whose schema the first row event will tell: for them it is past, unless it gives them
+    another table's rows. `mariadb`: JSON is longtext there.
     `sql_mode` is the session's, as the event has it.
     """
     tokens = list(_tokens(statement, sql_mode))
@@ -187,7 +190,7 @@ def classify(
     lower: dict[str, list[str]] = {}
     for table_id in schemas:
         lower.setdefault(table_id.lower(), []).append(table_id)
-    reading = _Statement(tokens, statement, default_db, schemas, lower, primary, mariadb, sql_mode)
+    reading = _Statement(tokens, statement, default_db, schemas, lower, primary, unread, mariadb, sql_mode)
     found: dict[str, Effect] = {}
     for effect in reading.effects():
         if effect.table_id not in found or isinstance(effect, Restart | Quarantine):
@@ -226,12 +229,13 @@ class _Statement:
         schemas: Mapping[str, TableSchema],
         lower: Mapping[str, list[str]],
         primary: Set[str],
+        unread: Set[str],
         mariadb: bool,
         sql_mode: int,
     ) -> None:
         self.tokens, self.statement, self.db = tokens, statement, db
-        self.schemas, self.lower, self.primary, self.mariadb = schemas, lower, primary, mariadb
-        self.sql_mode = sql_mode
+        self.schemas, self.lower, self.primary, self.unread = schemas, lower, primary, unread
+        self.mariadb, self.sql_mode = mariadb, sql_mode
         self.at = 0
 
     # ---- reading ----
@@ -329,7 +333,8 @@ class _Statement:
         if verb == "TRUNCATE":
             self.at += 1
             self.accept("TABLE")
-            return [Truncate(table_id=table_id) for table_id in self.captured(self.table())]
+            tables = self.captured(self.table())
+            return [Truncate(table_id=table_id) for table_id in tables if table_id not in self.unread]
         if verb == "RENAME":
             self.at += 1
             if self.accept("USER"):
@@ -396,7 +401,7 @@ class _Statement:
             return [
                 self.restart(table_id, f"the index {index} may have been its identity")
                 for table_id in self.captured(self.table())
-                if index.upper() == "PRIMARY" or table_id not in self.primary
+                if (index.upper() == "PRIMARY" or table_id not in self.primary) and table_id not in self.unread
             ]
         if kind == "TEMPORARY" or kind in _IGNORED_KINDS or kind == "PREPARE":
             return []
@@ -452,6 +457,8 @@ class _Statement:
         while self.peek() in ("WAIT", "NOWAIT"):
             self.at += 1 if self.peek() == "NOWAIT" else 2
         begin = self.at
+        if not self._moves_rows(begin):
+            tables = [table_id for table_id in tables if table_id not in self.unread]
         if not tables:
             return self._renamed_onto(begin)
         try:
@@ -461,6 +468,14 @@ class _Statement:
         except (_Unknown, ValueError, SourceLost) as error:
             effects: list[Effect] = [self.restart(table_id, str(error)) for table_id in tables]
             return effects + self._renamed_onto(begin)
+
+    def _moves_rows(self, begin: int) -> bool:
+        """Whether rows may come to the table, or go from it, under another name."""
+        words = [token.upper for token in self.tokens[begin:]]
+        return any(
+            word in ("EXCHANGE", "IMPORT") or (word == "RENAME" and after not in ("COLUMN", "INDEX", "KEY"))
+            for word, after in zip(words, [*words[1:], ""], strict=True)
+        )
 
     def _renamed_onto(self, begin: int) -> list[Effect]:
         """ALTER TABLE other RENAME TO captured."""
@@ -659,6 +674,8 @@ class _Statement:
                 raise _Unknown(f"the key column {name} may become nullable")
             nullable = None
         kind = _like(old.mysql_type, column.type)
+        if kind in ("uuid", "inet6", "inet4"):
+            raise _Unknown(f"the column {name} may have been BINARY before, which row events don't tell from {kind}")
         schema = schema.widen_column(name, kind, nullable=nullable, charset=column.charset)
         if new_name != old.name:
             schema = schema.rename_column(old.name, new_name)

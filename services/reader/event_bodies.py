@@ -182,8 +182,9 @@ def xid_of(body: bytes) -> Xid:
     return body[13 : 13 + first], body[13 + first : 13 + first + second], kind
 
 
-def primary_key(body: bytes) -> set[str]:
-    """The columns of the primary key that a TABLE_MAP names, in lower case; empty if it names none."""
+def primary_key(body: bytes) -> dict[str, int]:
+    """The columns of the primary key that a TABLE_MAP names, in lower case and in its order, each with how much of it
+    (0: all); empty if it names none."""
     try:
         names = TableMap(body).names
         at = 9 + body[8] + 1
@@ -192,20 +193,21 @@ def primary_key(body: bytes) -> set[str]:
         at += count
         size, at = length_encoded(body, at)
         at += size + (count + 7) // 8
-        found: set[str] = set()
+        found: dict[str, int] = {}
         while at < len(body):
             kind = body[at]
             size, at = length_encoded(body, at + 1)
             end = at + size
             while kind in (8, 9) and at < end:
                 column, at = length_encoded(body, at)
-                found.add(names[column].lower())
+                prefix = 0
                 if kind == 9:
-                    _, at = length_encoded(body, at)  # the prefix's length
+                    prefix, at = length_encoded(body, at)
+                found[names[column].lower()] = prefix
             at = end
         return found
     except (ValueError, IndexError, KeyError):
-        return set()
+        return {}
 
 
 def nameless(table_id: str) -> bytes:

@@ -131,7 +131,7 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChanged:
-    """From change `seq` of that read on, the table has schema `new`."""
+    """From change `seq` of that read on, the table has schema `new`; so it stays, if it was not known surely before."""
 
     table_id: str
     generation: int
@@ -192,6 +192,7 @@ class RouteTo:
     high: High
     splits: tuple[CompletedSplit, ...] = ()
     live: bool = False
+    looked_at: Low | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +236,7 @@ class StreamTable:
     splits: tuple[CompletedSplit, ...] = ()
     cursor: str | None = None  # None: waits for main to be judged, or for the next round
     live: bool = False
+    looked_at: Low | None = None  # `schema` is the catalogue's of then, and no row event has told what it was before
     since: dict[str, int] = field(default_factory=dict)  # schema hash -> first `_seq` it holds for
     schemas: dict[str, TableSchema] = field(default_factory=dict)
 
@@ -248,6 +250,7 @@ class StreamTable:
             high=self.high,
             splits=self.splits,
             live=self.live,
+            looked_at=self.looked_at,
         )
 
 
@@ -446,6 +449,7 @@ class Reader:
             low=message.low,
             high=message.high,
             splits=message.splits,
+            looked_at=message.looked_at,
             since={message.schema.hash: 0},
             schemas={message.schema.hash: message.schema},
         )
@@ -470,9 +474,11 @@ class Reader:
 
         for change in event.schemas:
             if table := of_this_cursor(change):
-                table.schema = change.new
-                table.since[change.new.hash] = self.seq + change.seq
-                table.schemas[change.new.hash] = change.new
+                table.looked_at = None
+                if change.new.hash != table.schema.hash:
+                    table.schema = change.new
+                    table.since[change.new.hash] = self.seq + change.seq
+                    table.schemas[change.new.hash] = change.new
         for batch in event.batches:
             if of_this_cursor(batch):
                 records = Records(
@@ -694,6 +700,7 @@ class Reader:
                     "splits": to_plain(t.splits),
                     "cursor": t.cursor,
                     "live": t.live,
+                    "lookedAt": to_plain(t.looked_at),
                 }
                 for t in self.tables.values()
             ],
@@ -724,6 +731,7 @@ class Reader:
                 splits=from_plain(tuple[CompletedSplit, ...], t["splits"]),
                 cursor=t["cursor"],
                 live=t["live"],
+                looked_at=from_plain(Low | None, t.get("lookedAt")),
             )
 
     def cut(

@@ -91,7 +91,9 @@ class Stream:
         self.seq += changes.rows
         for change in changes.schemas:
             self.schemas.append(change.ddl)
-            self.routes[change.table_id] = replace(self.routes[change.table_id], schema=change.new)
+            self.routes[change.table_id] = replace(
+                self.routes[change.table_id], schema=change.new, looked_at=None
+            )
         for fault in changes.faults:
             self.faults.append(fault)
             del self.routes[fault.table_id]

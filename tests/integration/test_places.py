@@ -6,6 +6,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from common import mysql as seam
 from common.config import Point, parse
 from common.errors import SourceLost
-from common.positions import High, Position, Stop
+from common.positions import High, Low, Position, Stop
 from services.check import check
 from services.reader.places import Places, named
 from tests.integration.test_binlog import connected, here, source_of, stream, transaction
@@ -213,6 +214,42 @@ def test_mariadb_starts_after_gtids_of_several_domains_and_goes_on_after_each_re
         assert [row["id"] for row in it.rows] == list(range(7))
     with pytest.raises(SourceLost, match=r"lacks transactions|is purged"):  # purged, if tests before removed binlogs
         places_of(mariadb).start(Point(gtid="7-1-999999"))
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["after its rows", "before its rows"])
+def test_a_table_is_read_as_it_was_before_it_was_altered(
+    server: Database, fresh_database: Callable[[Database], str], read: bool
+) -> None:
+    """Its route has the catalogue's schema of now. Field by field, rows of before the DDL have the columns of then, and
+    those of after it the columns of now, at every size of reads."""
+    table = f"{fresh_database(server)}.a"
+    server.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, a VARCHAR(9), b INT, c DATETIME(3), d BINARY(5))")
+    begin = here(server)
+    if read:
+        transaction(server, *(f"INSERT INTO {table} VALUES ({n}, 'a{n}', {n}, NULL, 'd')" for n in range(3)))
+    server.execute(f"ALTER TABLE {table} ADD n INT FIRST, DROP c, RENAME COLUMN a TO z, MODIFY b BIGINT")
+    server.execute(f"INSERT INTO {table} VALUES (7, 3, 'z3', 1 << 40, 'd')", f"TRUNCATE {table}")
+    with connected(server) as (conn, of):
+        now = seam.table_schema(conn, table)
+        at = seam.flushed_position(conn, of)
+        gtids = str(seam.gtid_executed(conn)) if of.mysql and of.gtid else ""
+    looked_at = Low(server=of.identity, file=at.file, offset=at.offset, gtids=gtids)
+    for limits in ({}, {"max_rows": 1}):
+        with stream(server, [table], begin) as it:
+            it.routes[table] = replace(it.routes[table], live=True, looked_at=looked_at)
+            it.drain(**limits)
+            assert it.faults == []
+            rows = [row for row in it.rows if row["_op"] == "+I"]
+            last = it.routes[table].schema
+            assert it.rows[-1]["_op"] == "t"
+        if read:
+            assert [(row["id"], row["a"], row["b"], row["d"]) for row in rows[:-1]] == [
+                (n, f"a{n}", n, b"d\0\0\0\0") for n in range(3)
+            ]
+        assert (rows[-1]["n"], rows[-1]["id"], rows[-1]["z"], rows[-1]["b"]) == (7, 3, "z3", 1 << 40)
+        assert [(one.name, one.arrow.type) for one in last.columns] == [(c.name, c.arrow.type) for c in now.columns]
+        ids = [column.field_id for column in last.columns]
+        assert (ids == [1, 2, 3, 4, 5]) is not read
 
 
 # --- stops ---

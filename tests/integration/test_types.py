@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,8 +33,10 @@ from pymysqlreplication.row_event import WriteRowsEvent
 
 import services.reader.rows as compiled
 from common import mysql as statements
-from common.schema import TableSchema, parse_type
+from common.errors import SourceLost
+from common.schema import TableSchema, arrow_type, parse_type
 from services.reader import charsets
+from services.reader.table_map import schema_then
 from tests.conftest import FULL
 from tests.servers import Database
 
@@ -107,6 +109,7 @@ def changed(
             if f"{table.database}.{table.table}" == schema.table_id:
                 if body[8:] not in decoders:
                     decoders[body[8:]] = module.EventDecoder(body, schema, place, before)
+                    tells_the_schema(server, body, schema)
                 decoder = decoders[body[8:]]
                 assert decoder.faults == ()
         elif kind in ROW_EVENTS and decoder is not None:
@@ -116,6 +119,33 @@ def changed(
     for batch in batches:
         batch.validate(full=True)
     return pa.Table.from_batches(batches)
+
+
+ALIKE = (("binary", (4,)), ("binary", (16,)), ("uuid", ()), ("inet6", ()), ("inet4", ()))
+"""MariaDB's types that a TABLE_MAP does not tell apart."""
+
+
+def tells_the_schema(server: Database, body: bytes, schema: TableSchema) -> None:
+    """A TABLE_MAP tells the catalogue's schema, and its types also if every column had another name since."""
+    mariadb = server.flavour == "mariadb"
+    assert schema_then(body, schema, mariadb=mariadb) == schema
+    renamed = tuple(replace(column, name=f"was {column.name}") for column in schema.columns)
+    types = [parse_type(column.mysql_type) for column in schema.columns]
+    stranger = replace(schema, columns=renamed, key=())
+    if mariadb and any((kind.base, kind.numbers) in ALIKE for kind in types):
+        with pytest.raises(SourceLost, match=r"UUID|INET4"):
+            schema_then(body, stranger, mariadb=mariadb)
+        return
+    then = schema_then(body, stranger, mariadb=mariadb)
+    assert compiled.EventDecoder(body, then, compiled.Place()).faults == ()
+    assert [arrow_type(column.mysql_type) for column in then.columns] == [
+        arrow_type(column.mysql_type) for column in schema.columns
+    ]
+    for column, was, kind in zip(then.columns, schema.columns, types, strict=True):
+        assert (column.name, column.nullable, column.charset) == (was.name, was.nullable, was.charset)
+        assert column.field_id > schema.last_field_id
+        if kind.base in ("char", "varchar", "varbinary", "enum", "set"):
+            assert parse_type(column.mysql_type) == kind
 
 
 def selected(

@@ -41,6 +41,33 @@ def columns(statement: str) -> list[tuple[str, str]]:
     return [(column.name, column.mysql_type) for column in effect.schema.columns]
 
 
+@pytest.mark.parametrize(
+    ("statement", "kinds"),
+    [
+        ("ALTER TABLE orders ADD COLUMN name INT, DROP nothing, MODIFY id TINYINT", []),
+        ("ALTER TABLE orders DROP PRIMARY KEY, ADD PRIMARY KEY (name)", []),
+        ("ALTER TABLE orders RENAME COLUMN name TO id, RENAME KEY a TO b, RENAME INDEX c TO d", []),
+        ("ALTER TABLE orders DROP PARTITION p", []),
+        ("DROP INDEX `PRIMARY` ON orders", []),
+        ("TRUNCATE orders", []),
+        ("ALTER TABLE orders ADD c INT, RENAME TO others", [Restart]),
+        ("ALTER TABLE orders RENAME others", [Restart]),
+        ("ALTER TABLE others RENAME TO orders", [Restart]),
+        ("ALTER TABLE orders EXCHANGE PARTITION p WITH TABLE others", [Restart]),
+        ("ALTER TABLE orders IMPORT TABLESPACE", [Restart]),
+        ("RENAME TABLE others TO orders", [Restart]),
+        ("DROP TABLE orders", [Restart]),
+        ("CREATE TABLE orders (id INT)", [Restart]),
+        ("UPDATE orders SET id = 1", [Quarantine]),
+    ],
+)
+def test_of_a_table_that_nothing_was_read_of_only_what_gives_it_other_rows_counts(
+    statement: str, kinds: list[type[Effect]]
+) -> None:
+    found = effects(statement, unread={"shop.orders"})
+    assert [type(effect) for effect in found if effect.table_id == "shop.orders"] == kinds
+
+
 BEFORE = [(column.name, column.mysql_type) for column in schema().columns]
 
 

@@ -379,8 +379,8 @@ def test_a_stream_that_only_replays_the_snapshot_is_stopped_when_every_table_is_
 def test_tables_that_start_without_a_snapshot_go_to_the_stream_at_once() -> None:
     bench = Bench()
     bench.tell(Began())
-    bench.tell(TablesFound(tables=(found(),), start=(low(4), high(4))))
-    assert [m.low for m in bench.of(IncludeTable)] == [low(4)]
+    bench.tell(TablesFound(tables=(found(),), start=(low(4), high(4)), looked_at=low(9)))
+    assert [(m.low, m.looked_at) for m in bench.of(IncludeTable)] == [(low(4), low(9))]
 
 
 def test_start_and_stop_are_asked_for_once_at_the_beginning() -> None:

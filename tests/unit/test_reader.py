@@ -4,6 +4,7 @@ restore."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -348,6 +349,22 @@ def test_a_change_of_columns_holds_from_its_place_in_the_count() -> None:
     table = bench.reader.tables["d.t"]
     assert table.since == {SCHEMA.hash: 0, WIDER.hash: 5}
     assert table.route().schema == WIDER
+
+
+def test_what_the_first_row_event_tells_of_a_table_stays_over_a_restore() -> None:
+    bench = Bench()
+    order = asked(bench.include(looked_at=low(500)))["main"]
+    assert order.routes["d.t"].looked_at == low(500)
+    (save,) = [e for e in bench.get(Marker(checkpoint=1)) if isinstance(e, SavePart)]
+    assert Bench(state=save.state).reader.tables["d.t"].looked_at == low(500)
+    told = SchemaChanged(table_id="d.t", generation=1, seq=0, new=WIDER)
+    order = asked(bench.read(120, rows=1, schemas=(told,)))["main"]
+    assert (order.routes["d.t"].looked_at, order.routes["d.t"].schema) == (None, WIDER)
+    bench = Bench()
+    bench.include(looked_at=low(500))
+    order = asked(bench.read(120, rows=1, schemas=(replace(told, new=SCHEMA),)))["main"]
+    assert order.routes["d.t"].looked_at is None
+    assert bench.reader.tables["d.t"].since == {SCHEMA.hash: 0}
 
 
 def test_chunks_travel_with_the_route_until_the_table_is_live() -> None:
