@@ -99,6 +99,7 @@ _FILE_NAME = re.compile(r"[^/\0]+\.\d{6,}")
 _HELD_BYTES = 8 << 20
 _NO_GATE = 1 << 62
 _GRACE_SECONDS = 0.25
+_RESET_SECONDS = 20.0  # of silence, between two looks whether the binlog was reset
 _MAX_PLANS = 10_000
 _MAX_DECODERS = 256
 _UNREADABLE = (ValueError, KeyError, IndexError, OverflowError, struct.error)  # what damaged events end in
@@ -230,6 +231,7 @@ class BinlogCursor:
         self._source_time: float | None = None
         self._timed = 0  # the transaction that `_source_time` knows of
         self._heard = 0.0
+        self._verified = 0.0
         self._idle_at: tuple[str, int] | None = None
         self._prepared: dict[Xid, _Prepared] = {}
         self._open_xa: _Prepared | None = None
@@ -337,6 +339,10 @@ class BinlogCursor:
         self._missing = self._lasts_missing()
         self._aim()
         idle = self._pump(frames, time.monotonic() + wait_seconds)
+        if not idle:
+            self._verified = time.monotonic()
+        elif time.monotonic() - self._verified > _RESET_SECONDS:
+            self._verify_end(self._position(frames))
         return self._changes(frames, idle)
 
     def _pump(self, frames: Frames, deadline: float) -> bool:
@@ -721,6 +727,7 @@ class BinlogCursor:
         place.file = after.file
         state = maria_state(connection, server, after)
         if state is None:
+            mysql.verify_end(connection, server, after)
             self._await_commits(connection, server, after)
             mysql.verify_position(connection, server, after)
             if not server.mysql and self._executed is None:
@@ -753,12 +760,18 @@ class BinlogCursor:
         self._socket = connection._sock  # type: ignore[attr-defined]
         with suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        self._heard = time.monotonic()
+        self._heard = self._verified = time.monotonic()
         while not frames.file:
             # by GTID the server chooses the file, and names it in its first event
             if self._step(frames) == NEED:
                 self._receive(frames, self._silence)
         return frames
+
+    def _verify_end(self, position: Position) -> None:
+        """A dump only falls silent when the binlog is reset under it."""
+        with suppress(Unavailable), closing(self._connect()) as connection:
+            mysql.verify_end(connection, mysql.server(connection), position)
+        self._verified = time.monotonic()
 
     def _await_commits(self, connection: Connection, server: mysql.Server, after: Position) -> None:
         """Unavailable while MySQL has not committed yet what its dump delivered: come again."""
@@ -807,9 +820,8 @@ class BinlogCursor:
         text = text[6:] if text.startswith("#") else text
         if code == ER.MASTER_FATAL_ERROR_READING_BINLOG and "server_uuid/server_id" not in text:
             return SourceLost(
-                f"The server can't go on with its binlog after {where}: {text} ({code}); if it is purged, the"
-                " tables must be read"
-                " again (and binlogs kept longer: binlog_expire_logs_seconds)"
+                f"The server can't go on with its binlog after {where}: {text} ({code}); if it is purged or was reset,"
+                " the tables must be read again (and binlogs kept longer: binlog_expire_logs_seconds)"
             )
         if code in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
             return ConfigError(

@@ -255,6 +255,38 @@ def test_xa_transactions_come_with_their_commit_though_prepared_before_the_snaps
         assert pipeline.checkpoint()["tables"][table]["generation"] == 1  # type: ignore[index]
 
 
+# --- a binlog that was forgotten --------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rows", [1, 100], ids=["shorter", "longer"])
+@pytest.mark.parametrize("moment", ["down", "running"])
+@pytest.mark.parametrize("kind", [MySQL, MariaDB])
+def test_a_binlog_that_was_reset_halts_the_pipeline_whatever_was_logged_since(
+    kind: type[Database], moment: str, rows: int, tmp_path: Path
+) -> None:
+    """1. A table is live, and some transactions were read. 2. The server forgets its binlog, while the reader is away
+    or reads it; transactions go on, with the numbers that others had, fewer or more than before. 3. The pipeline halts
+    and says why (a dump that falls silent is looked after when 20 s have passed, three times); no publishable
+    checkpoint shows a row of since."""
+    with kind() as server, Mesh(tmp_path, readers=1, writers=1) as mesh:
+        server.execute("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY, v INT)")
+        pipeline = mesh.pipeline("reset", server, ["shop.a"])
+        pipeline.until(lambda: pipeline.shows("shop.a"), "the table to be shown")
+        server.execute(*(f"INSERT INTO shop.a VALUES ({n}, 0)" for n in range(20)))
+        pipeline.catches_up("shop.a")
+        reader = mesh.of("reader")[0]
+        if moment == "down":
+            mesh.kill(reader)
+        server.execute("RESET BINARY LOGS AND GTIDS" if isinstance(server, MySQL) else "RESET MASTER")
+        server.execute(*(f"INSERT INTO shop.a VALUES ({100 + n}, 0)" for n in range(rows)))
+        if moment == "down":
+            mesh.start("reader")
+        halted = pipeline.until(lambda: pipeline.status().get("enumerator", {}).get("halted"), "the halt", 120)
+        assert "reset" in halted, halted
+        assert set(shown(pipeline, "shop.a")) == {(n,) for n in range(20)}
+
+
 # --- another server ---------------------------------------------------------------------------------------------------
 
 
