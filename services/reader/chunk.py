@@ -289,7 +289,7 @@ def _proven(
             time.sleep(pause)
     raise Unavailable(
         f"No moment without an INSERT was found in which to begin to read {split.table_id}, which has no key; let there"
-        " be a pause of some milliseconds, or add a primary key"
+        " be a pause of a millisecond, or add a primary key"
     )
 
 
