@@ -688,9 +688,8 @@ _ADDRESS = re.compile(r"[-0-9A-Fa-f:.]+")
 _ADDRESSES = frozenset(("uuid", "inet6", "inet4"))
 _TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
 _BY_NUMBER = frozenset(("enum", "set", "bit"))
-_LISTED = (
-    1024  # values of an ENUM or SET up to which a condition lists them; with more a chunk's SELECT scans the index
-)
+_LISTED = 1024
+"""Values of an ENUM or SET up to which a condition lists them; with more a chunk's SELECT scans the index."""
 _TIMES = frozenset(("date", "datetime", "timestamp", "time"))
 _BYTES = frozenset(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"))
 _ONE_TO_ONE = frozenset(("utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf16le", "utf32", "latin1", "latin2"))
