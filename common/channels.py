@@ -277,12 +277,15 @@ class Sender:
         await self.room()
 
     async def room(self) -> None:
-        """Wait until the outbox holds no more than 4 MiB (or the credit) and 1024 entries.
+        """Wait until the outbox holds no more than 4 MiB (or the credit) and 1024 entries, and no fragment, which
+        keeps all of its message's body alive.
 
         Raises what the channel has failed of.
         """
         limit = min(_OUTBOX_BYTES, self._credit_bytes)
-        while self._outbox and (self._outbox_bytes > limit or len(self._outbox) > _OUTBOX_ENTRIES):
+        while self._outbox and (
+            self._outbox_bytes > limit or len(self._outbox) > _OUTBOX_ENTRIES or self._outbox[-1].fragment is not None
+        ):
             await self._step()
         self._check()
 

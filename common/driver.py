@@ -27,6 +27,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -102,8 +103,10 @@ class Loop:
                 self._group = group
                 while True:
                     event, taken = await self._inbox.get()
-                    for effect in self._handle(event, self._clock()):
-                        await self._perform(effect)
+                    effects = deque(self._handle(event, self._clock()))
+                    del event  # rows may be in it, and in each effect, that are large: none outlives its turn
+                    while effects:
+                        await self._perform(effects.popleft())
                     if taken is not None:
                         await taken()
         finally:

@@ -48,6 +48,7 @@ RETRY_SECONDS = (0.5, 10.0)
 CHANGES_ROWS = 50_000
 CHANGES_BYTES = 8 << 20
 CHANGES_WAIT_SECONDS = 0.5
+LARGE_BYTES = 16 << 20
 BUSY_PAUSE_SECONDS = 1.0
 log = logging.getLogger("cutline.reader")
 
@@ -99,7 +100,9 @@ class Member:
         match effect:
             case Send(receiver=receiver, message=Records() as records):
                 body = await asyncio.to_thread(to_ipc, records.body)
-                await self.links.send(Send(receiver=receiver, message=dataclasses.replace(records, body=body)))
+                message = dataclasses.replace(records, body=body)
+                del effect, records, body  # the batch, which may be a large one, has gone into its message
+                await self.links.send(Send(receiver=receiver, message=message))
             case Send():
                 await self.links.send(effect)
             case ReadChunk(split=split):
@@ -297,7 +300,8 @@ class Member:
 
 
 class ChunkReading:
-    """Chunk after chunk, each read one batch ahead of what was asked for, so that SELECT and sending overlap.
+    """Chunk after chunk, each read one batch ahead of what was asked for, so that SELECT and sending overlap; but after
+    a large batch, which is held alone.
 
     All of them, and their window, in one thread: what one chunk leaves is closed before the next is begun.
     """
@@ -316,7 +320,8 @@ class ChunkReading:
     async def next(self) -> pa.RecordBatch | ChunkEnd:
         """The next batch, or the end, after which there is no more. Raises what `read_chunk` raises."""
         item = await (self._ahead or self._read())
-        self._ahead = None if isinstance(item, ChunkEnd) else self._read()
+        alone = isinstance(item, ChunkEnd) or item.nbytes > LARGE_BYTES
+        self._ahead = None if alone else self._read()
         return item
 
     def _read(self) -> asyncio.Task[pa.RecordBatch | ChunkEnd]:
@@ -356,11 +361,21 @@ def _route(to: RouteTo) -> binlog.Route:
 
 
 def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:
-    """The batch as an Arrow IPC stream with its schema; not compressed, which costs more than the copies it saves."""
-    sink = pa.BufferOutputStream()
+    """The batch as an Arrow IPC stream with its schema; not compressed, which costs more than the copies it saves.
+
+    Its size is found first: a buffer that grows has a large batch twice while it does. And it is of the system's
+    memory, which has it back at once; Arrow's own pool would keep it for a later one.
+    """
+    measure = pa.MockOutputStream()
+    _write_ipc(batch, measure)
+    made: pa.Buffer = pa.allocate_buffer(measure.size(), memory_pool=pa.system_memory_pool())
+    _write_ipc(batch, pa.FixedSizeBufferWriter(made))
+    return made
+
+
+def _write_ipc(batch: pa.RecordBatch, sink: Any) -> None:
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
-    return sink.getvalue()
 
 
 class Pace:

@@ -39,6 +39,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -67,7 +68,9 @@ from services.reader.binlog_events import (
 )
 from services.reader.event_bodies import (
     EXECUTE_LOAD,
+    MAX_ROW_BYTES,
     QUERY_COMPRESSED,
+    Body,
     Xid,
     inflated_rows,
     length_encoded,
@@ -102,7 +105,9 @@ _GRACE_SECONDS = 0.25
 _RESET_SECONDS = 20.0  # of silence, between two looks whether the binlog was reset
 _MAX_PLANS = 10_000
 _MAX_DECODERS = 256
+_DECODERS_BYTES = 64 << 20
 _UNREADABLE = (ValueError, KeyError, IndexError, OverflowError, struct.error)  # what damaged events end in
+_TOO_LARGE = f"a row of more than {MAX_ROW_BYTES >> 20} MiB: leave the table out"
 _SET_METADATA = "SET GLOBAL binlog_row_metadata = FULL"
 
 
@@ -190,15 +195,27 @@ class _Prepared:
     """An XA transaction that stands prepared: where, and its events while they are few."""
 
     at: FilePosition
-    events: list[tuple[int, bytes]] | None = field(default_factory=list)
+    events: list[tuple[int, Body]] | None = field(default_factory=list)
     size: int = 0
 
-    def keep(self, event_type: int, body: bytes) -> None:
+    def keep(self, event_type: int, body: Body) -> None:
         self.size += len(body)
         if self.size > _HELD_BYTES:
             self.events = None
         elif self.events is not None:
             self.events.append((event_type, body))
+
+
+def has_row_over(batch: pa.RecordBatch, limit: int) -> bool:
+    """Whether the values of variable size in one of its rows have more bytes than that."""
+    if batch.nbytes <= limit:
+        return False
+    sizes = [
+        pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+        for column in batch.columns
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+    ]
+    return bool(sizes) and pc.max(reduce(pc.add, sizes)).as_py() > limit
 
 
 class BinlogCursor:
@@ -368,7 +385,8 @@ class BinlogCursor:
         """Up to the next place where something must be decided: GO, NEED, ENDED, or another code that ends the read."""
         code: int = self._go_on_replaying(frames) if self._replay is not None else frames.scan()
         if code == EVENT:
-            code = self._event(frames, frames.event_type, frames.event_body)
+            body, frames.event_body = frames.event_body, b""  # which may be a large one, of which nobody else knows
+            code = self._event(frames, frames.event_type, body)
         if code == FAULT:
             plan = frames.fault
             where = f"{frames.file}:{frames.event_start}"
@@ -412,6 +430,10 @@ class BinlogCursor:
                 cause = f"{mysql.untold(decoder.schema, name)} (before {frames.file}:{frames.pos})"
                 self._fault(table_id, cause, restart=False)
                 continue
+            if has_row_over(batch, MAX_ROW_BYTES):
+                cause = f"{table_id} has, before {frames.file}:{frames.pos}, {_TOO_LARGE}"
+                self._fault(table_id, cause, restart=False)
+                continue
             batch = self._exact(table_id, self._appended(table_id, batch), frames)
             if batch is not None and batch.num_rows:
                 batches.append(
@@ -423,7 +445,8 @@ class BinlogCursor:
                         batch=batch,
                     )
                 )
-        if len(self._decoders) > _MAX_DECODERS:
+        kept = sum(decoder.held for decoder in self._decoders.values())
+        if len(self._decoders) > _MAX_DECODERS or kept > _DECODERS_BYTES:
             self._decoders.clear()
             self._bind(self._routes)
         self._tell_time(frames)
@@ -840,9 +863,8 @@ class BinlogCursor:
         """An event that the frames don't handle by themselves: GO or a code as theirs."""
         if frames.hold and (kind == _TABLE_MAP or kind in _ROWS or kind in _ROWS_COMPRESSED):
             if self._open_xa is not None:
-                if kind in _ROWS_COMPRESSED:
-                    kind, body = plain_kind(kind), inflated_rows(kind, body)
-                self._open_xa.keep(kind, body)
+                compressed = kind in _ROWS_COMPRESSED
+                self._open_xa.keep(*((plain_kind(kind), inflated_rows(kind, body)) if compressed else (kind, body)))
             return GO
         if kind == _TABLE_MAP:
             self._table_map(frames, body, frames.plans)
@@ -873,7 +895,7 @@ class BinlogCursor:
             self._refuse(frames, body, "a partial update of a JSON column: SET GLOBAL binlog_row_value_options = ''")
             frames.ordinal += 1
         elif kind < 0 and (-kind in _ROWS or -kind == _PARTIAL_ROWS or -kind in _ROWS_COMPRESSED):
-            self._refuse(frames, body, "a row of more than 64 MiB: leave the table out")
+            self._refuse(frames, body, _TOO_LARGE)
         elif kind == _INCIDENT:
             raise SourceLost(
                 f"The binlog has an incident at {frames.file}:{frames.event_start}: the server lost changes"
@@ -1184,7 +1206,7 @@ class BinlogCursor:
                 break
             kind, body = replay.event
             if kind == _TABLE_MAP:
-                self._table_map(frames, body, replay.plans)
+                self._table_map(frames, bytes(body), replay.plans)
                 replay.event = None
                 continue
             plan = replay.plans.get(int.from_bytes(body[:6], "little"))
@@ -1206,7 +1228,7 @@ class BinlogCursor:
         self._prepared.pop(replay.xid, None)
         return self._ends(frames)
 
-    def _prepared_events(self, xid: Xid, held: _Prepared | None) -> Iterator[tuple[int, bytes]]:
+    def _prepared_events(self, xid: Xid, held: _Prepared | None) -> Iterator[tuple[int, Body]]:
         """TABLE_MAP and row events of a prepared XA transaction, read again from the binlog before the one at hand."""
         frames = self._frames
         assert frames is not None
@@ -1240,10 +1262,10 @@ class _Replay:
     them."""
 
     plans: dict[int, Plan]
-    events: Iterator[tuple[int, bytes]]
+    events: Iterator[tuple[int, Body]]
     ends: bool
     xid: Xid = (b"", b"", 0)
-    event: tuple[int, bytes] | None = None
+    event: tuple[int, Body] | None = None
 
 
 class _Scan:
@@ -1300,7 +1322,7 @@ class _Scan:
                     found = None
         return found
 
-    def transaction(self) -> Iterator[tuple[int, bytes]]:
+    def transaction(self) -> Iterator[tuple[int, Body]]:
         """The TABLE_MAP and row events of the XA transaction that begins here."""
         for kind, body, _ in self._walk():
             if kind == _XA_PREPARE:
@@ -1309,7 +1331,7 @@ class _Scan:
                 yield kind, body
         raise SourceLost(f"The XA transaction at {self._at} has no end in the binlog; the tables must be read again")
 
-    def _walk(self) -> Iterator[tuple[int, bytes, Frames]]:
+    def _walk(self) -> Iterator[tuple[int, Body, Frames]]:
         cursor = self._cursor
         for kind, body, frames in self._events():
             if kind == _FORMAT:

@@ -43,6 +43,7 @@ from typing import Any
 import cython
 import pyarrow as pa
 
+from services.reader.event_bodies import event_limit
 from services.reader.rows import PartialImage
 
 if cython.compiled:
@@ -70,9 +71,7 @@ COMPILED: bool = cython.compiled
 """Whether this module runs as C."""
 
 _BUFFER = 1 << 20
-_EVENT_LIMIT = (64 << 20) + (1 << 16)
 _CHUNK = 1 << 20
-_SPOOL_BYTES = 32 << 20  # a transaction payload over this waits in a file for its decompression
 _crc_table = cython.declare(cython.uint[2048])
 
 
@@ -441,13 +440,13 @@ class Frames:
     @cython.cfunc
     @cython.exceptval(-1)
     def _part(self, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.int:
-        """One packet of an event that spans several. A payload goes on as a stream; what is over the limit is cut
-        short."""
+        """One packet of an event that spans several. A payload waits in a file for its decompression; of what is over
+        the limit only the head is kept."""
         if self._long is None:
             self._long, self._long_size = bytearray(), 0
             self._long_says = int.from_bytes(self._raw[at + 10 : at + 14], "little")
-            self._long_whole = self._long_says <= _EVENT_LIMIT or self._raw[at + 5] == 40
-            if self._raw[at + 5] == 40 and self._long_says > _SPOOL_BYTES:
+            self._long_whole = self._long_says <= event_limit(self._raw[at + 5])
+            if self._raw[at + 5] == 40:
                 self.spooled = tempfile.NamedTemporaryFile(prefix="cutline-payload-")
         if self._long_size + n > self._long_says + 1:
             raise ValueError(f"an event says that it has {self._long_says} bytes, and {self._long_size + n - 1} came")
@@ -517,16 +516,19 @@ class Frames:
             size = _u32(p, self._inner_head + 9)
             if size < 19:
                 raise ValueError(f"an event of {size} bytes stands in a transaction payload")
-            if size > _EVENT_LIMIT:
-                raise ValueError(f"an event of {size} bytes stands in a transaction payload, 64 MiB are the limit")
+            limit = event_limit(p[self._inner_head + 4])
+            if size > limit:
+                raise ValueError(f"an event of {size} bytes stands in a transaction payload, {limit} are the limit")
         if have < size:
+            room = bytearray(max(size, _CHUNK))
+            room[:have] = memoryview(self._inner)[self._inner_head : self._inner_tail]
+            self._inner, self._inner_head, self._inner_tail = room, 0, have
             try:
-                more = self._stream.read(max(size - have, _CHUNK))
+                got = self._stream.readinto(memoryview(room)[have:])
             except (OSError, pa.ArrowException) as error:
                 raise ValueError(f"a transaction payload can't be decompressed ({error})") from error
-            if more:
-                self._inner = self._inner[self._inner_head : self._inner_tail] + more
-                self._inner_head, self._inner_tail = 0, len(self._inner)
+            if got:
+                self._inner_tail += got
                 return _GO
             if have:
                 raise ValueError(f"a transaction payload ends inside an event ({have} bytes of {size})")
@@ -943,7 +945,7 @@ class Frames:
             return _FULL_TAKEN
         return _GO
 
-    def give_rows(self, plan: Plan, event_type: int, body: bytes) -> int:
+    def give_rows(self, plan: Plan, event_type: int, body: bytes | bytearray) -> int:
         """Decode a row event that does not come from the connection as it is (inflated, or of a prepared
         transaction)."""
         return self._rows(plan, event_type, body, 0, len(body))

@@ -59,12 +59,12 @@ from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
 from common.messages import CompletedSplit, Key, SnapshotSplit
 from common.positions import FilePosition, High, Low, Position
 from common.schema import TableSchema
-from services.reader.binlog import BinlogCursor, Route
+from services.reader.binlog import BinlogCursor, Route, has_row_over
+from services.reader.event_bodies import MAX_ROW_BYTES
 from services.reader.rows import ResultDecoder
 from services.reader.watermark import AgedPositions, ChunkHighs, KeyRanges, key_text, overlay
 
 BATCH_BYTES = 4 << 20
-MAX_ROW_BYTES = 64 << 20
 MAX_CHUNK_BYTES = 64 << 20
 SELECT_SECONDS = 10.0
 MORE_PATIENCE = (1, 2, 4, 8, 16)
@@ -173,6 +173,7 @@ def _read(
                 yield batch
             else:
                 rows.append(batch)
+            del batch  # a large one lives no longer than whoever took it needs it
         if tally.cut_at is not None or time.monotonic() >= tally.deadline:
             # the server may have ended this connection, or sends rows that nobody wants; to close it ends all of that
             open_ones.close()
@@ -341,24 +342,29 @@ def _rows(
             with closing(connect()) as other:
                 _same_table(other, split, identity)
             raise SourceLost(f"A row of {schema.table_id} can't be read: {error}", schema.table_id) from error
+        ready = None
         if batch is not None:
             _check(batch, schema)
             if identity:
                 _each_once(batch, held, schema)
-            if held is not None:
-                yield held
-                given, given_bytes = given + held.num_rows, given_bytes + held.nbytes
-            held = batch
+            ready, held = held, batch
+            if ready is not None:
+                given, given_bytes = given + ready.num_rows, given_bytes + ready.nbytes
             too_wide = bool(schema.key) and given_bytes + held.nbytes > MAX_CHUNK_BYTES and given + held.num_rows > 1
-            over = over or (too_wide and not decoder.done)
+            over = over or too_wide
+        if over and not decoder.done:
+            if held is None or given + held.num_rows < 2:
+                raise _NothingInTime
+            last = held.slice(held.num_rows - 1)
+            tally.cut_at = tuple(key_text(column, last[column.name][0].as_py()) for column in schema.key_columns)
+            held = held.slice(0, held.num_rows - 1) if held.num_rows > 1 else None
+            del last
+        del batch
+        if ready is not None:
+            yield ready
+        del ready
     tally.zero_dates = decoder.zero_dates
-    if not decoder.done:
-        if held is None or given + held.num_rows < 2:
-            raise _NothingInTime
-        last = held.slice(held.num_rows - 1)
-        tally.cut_at = tuple(key_text(column, last[column.name][0].as_py()) for column in schema.key_columns)
-        held = held.slice(0, held.num_rows - 1)
-    if held is not None and held.num_rows:
+    if held is not None:
         yield held
 
 
@@ -367,17 +373,11 @@ def _check(batch: pa.RecordBatch, schema: TableSchema) -> None:
     for name in schema.key:
         if batch.column(name).null_count:
             raise SourceLost(mysql.untold(schema, name), schema.table_id)
-    if batch.nbytes > MAX_ROW_BYTES:
-        sizes = [
-            pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
-            for column in batch.columns
-            if pa.types.is_string(column.type) or pa.types.is_binary(column.type)
-        ]
-        if sizes and pc.max(reduce(pc.add, sizes)).as_py() > MAX_ROW_BYTES:
-            raise SourceLost(
-                f"{schema.table_id} has a row over {MAX_ROW_BYTES >> 20} MiB; leave the table out of the list",
-                schema.table_id,
-            )
+    if has_row_over(batch, MAX_ROW_BYTES):
+        raise SourceLost(
+            f"{schema.table_id} has a row over {MAX_ROW_BYTES >> 20} MiB; leave the table out of the list",
+            schema.table_id,
+        )
 
 
 def _each_once(batch: pa.RecordBatch, before: pa.RecordBatch | None, schema: TableSchema) -> None:

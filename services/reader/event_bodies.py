@@ -19,12 +19,21 @@ from pymysql.charset import charset_by_id
 
 from services.reader.rows import TableMap
 
-EVENT_LIMIT = (64 << 20) + (1 << 16)
+MAX_ROW_BYTES = 64 << 20
 EXECUTE_LOAD, QUERY_COMPRESSED = 18, 165
+_HEAD_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 14  # which zlib makes at most 16 MiB of
+_UPDATES = frozenset((24, 31, 167, 170))
 _PLAIN_KINDS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
 _XID_TEXT = re.compile(r"X'([0-9a-fA-F]*)'\s*,\s*X'([0-9a-fA-F]*)'\s*,\s*(\d+)")
 
 Xid = tuple[bytes, bytes, int]
+Body = bytes | bytearray
+
+
+def event_limit(kind: int) -> int:
+    """The most bytes that an event of this type may have: of a row's limit, and an update has a row's two images."""
+    return (MAX_ROW_BYTES << (kind in _UPDATES)) + _HEAD_BYTES
 
 
 def length_encoded(data: bytes, at: int) -> tuple[int, int]:
@@ -126,7 +135,7 @@ def plain_kind(kind: int) -> int:
     return _PLAIN_KINDS[kind]
 
 
-def statement(kind: int, body: bytes) -> tuple[str, str, int]:
+def statement(kind: int, body: Body) -> tuple[str, str, int]:
     """Database, text and `sql_mode` of a statement's event."""
     head = 26 if kind == EXECUTE_LOAD else 13
     if len(body) < head:
@@ -137,11 +146,11 @@ def statement(kind: int, body: bytes) -> tuple[str, str, int]:
     db = body[at : at + body[8]].decode(errors="replace")
     text = body[at + body[8] + 1 :]
     if kind == QUERY_COMPRESSED:
-        text = _inflated(text)
+        text = bytes(_inflated(memoryview(text), b"", event_limit(kind)))
     return db, text.decode(charset, errors="replace").strip(), sql_mode
 
 
-def _session(variables: bytes) -> tuple[str, int]:
+def _session(variables: Body) -> tuple[str, int]:
     """Of the session that sent a statement: Python's name of its character set, and its `sql_mode`."""
     at, charset, sql_mode = 0, "utf8", 0
     widths = {0: 4, 1: 8, 3: 4}
@@ -174,12 +183,12 @@ def xid_in(text: str) -> Xid:
     return bytes.fromhex(found[1]), bytes.fromhex(found[2]), int(found[3])
 
 
-def xid_of(body: bytes) -> Xid:
+def xid_of(body: Body) -> Xid:
     """The name of an XA transaction in its XA_PREPARE event."""
     kind, first, second = struct.unpack_from("<iii", body, 1)
     if first < 0 or second < 0 or 13 + first + second > len(body):
         raise ValueError("an XA_PREPARE event is cut short")
-    return body[13 : 13 + first], body[13 + first : 13 + first + second], kind
+    return bytes(body[13 : 13 + first]), bytes(body[13 + first : 13 + first + second]), kind
 
 
 def primary_key(body: bytes) -> dict[str, int]:
@@ -224,25 +233,31 @@ def without_checksum(event: bytes) -> bytes:
     return event
 
 
-def _inflated(data: bytes) -> bytes:
-    """What MariaDB compressed (`log_bin_compress`). ValueError if it is none."""
+def _inflated(data: memoryview, head: Body, limit: int) -> bytearray:
+    """What MariaDB compressed (`log_bin_compress`), behind `head`. ValueError if it is none."""
     if not data or data[0] & 0x80 == 0 or data[0] & 0x70 != 0 or not 1 <= data[0] & 7 <= 4:
         raise ValueError("the compressed event has an unknown form")
     width = data[0] & 7
     size = int.from_bytes(data[1 : 1 + width], "big")
-    if size > EVENT_LIMIT:
-        raise ValueError(f"the compressed event has {size} bytes, {EVENT_LIMIT} are the limit")
-    inflate = zlib.decompressobj()
+    if size > limit:
+        raise ValueError(f"the compressed event has {size} bytes, {limit} are the limit")
+    inflate, out, at = zlib.decompressobj(), bytearray(len(head) + size), len(head)
+    out[:at] = head
     try:
-        out = inflate.decompress(data[1 + width :], size + 1)
+        for begin in range(1 + width, len(data), _PIECE_BYTES):
+            made = inflate.decompress(data[begin : begin + _PIECE_BYTES])
+            at += len(made)
+            if at > len(out):
+                break
+            out[at - len(made) : at] = made
     except zlib.error as error:
         raise ValueError(f"the compressed event can't be inflated ({error})") from error
-    if len(out) != size or not inflate.eof:
-        raise ValueError(f"the compressed event has {len(out)} bytes of {size}")
+    if at != len(out) or not inflate.eof:
+        raise ValueError(f"the compressed event has {at - len(head)} bytes of {size}")
     return out
 
 
-def inflated_rows(event_type: int, body: bytes) -> bytes:
+def inflated_rows(event_type: int, body: Body) -> bytearray:
     """The body of one of MariaDB's compressed row events (166 to 171) as that of the plain one."""
     at = 8
     if event_type >= 169:
@@ -253,4 +268,4 @@ def inflated_rows(event_type: int, body: bytes) -> bytes:
         width = int.from_bytes(body[at : at + 2], "little")
         at += 2
     at += (width + 7) // 8 * (2 if event_type in (167, 170) else 1)
-    return body[:at] + _inflated(body[at:])
+    return _inflated(memoryview(body)[at:], body[:at], event_limit(event_type))

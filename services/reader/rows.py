@@ -70,7 +70,8 @@ COMPILED: bool = cython.compiled
 _OPS = ("+I", "+U", "-D", "-U", "t")
 _ROWS_AT_FIRST = 256
 _DATA_AT_FIRST = 1 << 12
-_KEPT_BYTES = 64 << 20
+_KEPT_BYTES = 32 << 20
+_VALUE_BYTES = 64 << 20
 _MAX_DATA = (1 << 31) - 64
 _ZERO = ord("0")
 
@@ -382,8 +383,10 @@ class _Columns:
                 fix = at
                 at += -(-capacity * max(1, layout) // 64) * 64
             moved.append((valid, fix, offs, begin, end))
-        mem = bytearray(max(at, 64))
         rows: int = self._rows
+        if not rows:
+            self._mem = old = None  # gone before the larger one is there
+        mem = bytearray(max(at, 64))
         for c, (valid, fix, offs, begin, end) in enumerate(moved):
             base = c * C_STRIDE
             layout = plan[base + C_LAYOUT]
@@ -439,6 +442,7 @@ class _Columns:
                 if room > _MAX_DATA:
                     raise ValueError(f"column {self._names[c]} has over 2 GiB in one batch: take it earlier")
             data.append(min(room, _MAX_DATA))
+        del ends  # or the arena would live as long
         self._lay_out(capacity, data)
 
     @property
@@ -453,6 +457,11 @@ class _Columns:
             else:
                 total += q[c * C_STRIDE + C_LAYOUT] * self._rows
         return total
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that it keeps for the rows to come."""
+        return len(self._mem)
 
     @property
     def zero_dates(self) -> dict[str, int]:
@@ -503,10 +512,11 @@ class _Columns:
         return found
 
     def _array(self, c: int, kind: pa.DataType) -> pa.Array:
-        """Column c of the complete rows as an Arrow array with buffers of its own."""
+        """Column c of the complete rows as an Arrow array, with buffers of its own if the arena is used again."""
         plan: Any = self._plan
         view = memoryview(self._mem)
         rows: int = self._rows
+        _buffer: Any = pa.py_buffer if self._given_away() else _copied
         base = c * C_STRIDE
         layout = plan[base + C_LAYOUT]
         at = plan[base + C_VALID]
@@ -522,7 +532,7 @@ class _Columns:
             used = ends.cast("i")[rows]
             begin = plan[base + C_DATA]
             if pa.types.is_list(kind):
-                counts = _buffer(ends)
+                counts = _copied(ends)
                 numbers = memoryview(counts).cast("i")
                 for i in range(rows + 1):
                     numbers[i] = numbers[i] // 4
@@ -549,9 +559,14 @@ class _Columns:
         """Where a complete row comes from."""
         return f"row {row} of the batch"
 
+    def _given_away(self) -> bool:
+        """Whether the arena is so large that its batch takes it along, and the next rows begin with another one."""
+        return len(self._mem) > _KEPT_BYTES
+
     def _clear(self) -> None:
+        given_away = self._given_away()
         self._rows = 0
-        if len(self._mem) > _KEPT_BYTES:
+        if given_away:
             self._mem = None
             self._lay_out(_ROWS_AT_FIRST, [_DATA_AT_FIRST] * self._columns)
 
@@ -1672,7 +1687,7 @@ def _inflated(stored: bytes) -> bytes:
     if head == 0:
         return stored[1:]
     length = int.from_bytes(stored[1 : 1 + (head & 7)], "big")
-    if head & 0xF0 != 0x80 or length > _KEPT_BYTES:
+    if head & 0xF0 != 0x80 or length > _VALUE_BYTES:
         raise ValueError("the head of a compressed value can't be read")
     deflated = zlib.decompressobj(-15 if head & 8 else 15)
     value = deflated.decompress(stored[1 + (head & 7) :], length + 1)
@@ -1694,7 +1709,7 @@ def _first_not_text(made: pa.Array) -> int:
     return first
 
 
-def _buffer(view: memoryview) -> pa.Buffer:
+def _copied(view: memoryview) -> pa.Buffer:
     made = pa.allocate_buffer(len(view))
     if len(view):
         memoryview(made).cast("B")[:] = view

@@ -156,7 +156,7 @@ def _pairs(recording: record.Recording) -> list[tuple[TableSchema, bytes, int, b
         if kind == _TABLE_MAP:
             maps[body[:6]] = body
         elif kind in _PACKED_ROWS:
-            kind, body = event_bodies.plain_kind(kind), event_bodies.inflated_rows(kind, body)
+            kind, body = event_bodies.plain_kind(kind), bytes(event_bodies.inflated_rows(kind, body))
         if kind in _ROW_EVENTS and body[:6] in maps:
             table = rows.TableMap(maps[body[:6]])
             schema = schemas.get(f"{table.database}.{table.table}")
@@ -489,7 +489,7 @@ def _unpacked(event: bytes) -> bytes:
 def _repacked(event: bytes, change: Callable[[bytes], bytes]) -> bytes:
     """One of MariaDB's compressed row events with another body inside."""
     with suppress(ValueError, IndexError):
-        plain, head = event_bodies.inflated_rows(event[4], event[19:]), _head_size(event)
+        plain, head = bytes(event_bodies.inflated_rows(event[4], event[19:])), _head_size(event)
         inner = change(plain[head:])
         return event[:19] + plain[:head] + b"\x84" + struct.pack(">I", len(inner)) + zlib.compress(inner)
     return event

@@ -18,7 +18,7 @@ from common import mysql as seam
 from common.errors import SourceLost, Unavailable
 from common.messages import CompletedSplit
 from common.positions import High, Low, Position
-from services.reader import binlog_events, watermark
+from services.reader import watermark
 from services.reader.binlog import BinlogCursor, Changes, Route, TableFault
 from services.reader.watermark import ChunkHighs
 from tests.conftest import started
@@ -497,10 +497,7 @@ def test_compressed_transactions_of_mysql_are_read_at_every_cut(mysql: MySQL, fr
     assert cut.rows == rows
 
 
-def test_a_large_compressed_transaction_waits_in_a_file(
-    mysql: MySQL, fresh_database: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(binlog_events, "_SPOOL_BYTES", 1 << 20)
+def test_a_large_compressed_transaction_waits_in_a_file(mysql: MySQL, fresh_database: Any) -> None:
     table = f"{fresh_database(mysql)}.a"
     mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v LONGBLOB)")
     blobs = [random.Random(i).randbytes(2 << 20) for i in range(10)]
@@ -551,20 +548,28 @@ def _without_last(schema: Any) -> Any:
 def test_an_event_over_16_mib_comes_whole(source: Database, database: str) -> None:
     source.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY, v LONGBLOB)")
     with stream(source, [f"{database}.a"]) as it:
-        source.execute(f"INSERT INTO {database}.a VALUES (1, REPEAT('q', {40 << 20})), (2, 'small')")
+        source.execute(
+            f"INSERT INTO {database}.a VALUES (1, REPEAT('q', {40 << 20})), (2, 'small')",
+            f"UPDATE {database}.a SET v = REPEAT('r', {40 << 20}) WHERE id = 1",  # both images are over 64 MiB
+            f"UPDATE {database}.a SET id = 3 WHERE id = 1",
+        )
         rows = it.drain()
-    assert [(row["id"], len(row["v"])) for row in rows] == [(1, 40 << 20), (2, 5)]
-    assert set(rows[0]["v"]) == {ord("q")}
+    large = [("+I", 1, b"q"), ("+U", 1, b"r"), ("-D", 1, b"r"), ("+I", 3, b"r")]
+    assert [(row["_op"], row["id"], row["v"][:1]) for row in rows if row["id"] != 2] == large
+    assert all(row["v"] == row["v"][:1] * (40 << 20) for row in rows if row["id"] != 2)
 
 
-def test_a_row_over_64_mib_quarantines_its_table_and_the_others_go_on(source: Database, database: str) -> None:
+@pytest.mark.parametrize("statement", ["INSERT INTO {}.a VALUES (1, {})", "UPDATE {}.a SET v = {}"])
+def test_a_row_over_64_mib_quarantines_its_table_and_the_others_go_on(
+    source: Database, database: str, statement: str
+) -> None:
     source.execute(
-        f"CREATE TABLE {database}.a (id INT PRIMARY KEY, v LONGBLOB)", f"CREATE TABLE {database}.b (id INT PRIMARY KEY)"
+        f"CREATE TABLE {database}.a (id INT PRIMARY KEY, v LONGBLOB)",
+        f"CREATE TABLE {database}.b (id INT PRIMARY KEY)",
+        f"INSERT INTO {database}.a VALUES (0, 'small')",
     )
     with stream(source, [f"{database}.a", f"{database}.b"]) as it:
-        source.execute(
-            f"INSERT INTO {database}.a VALUES (1, REPEAT('q', {70 << 20}))", f"INSERT INTO {database}.b VALUES (2)"
-        )
+        source.execute(statement.format(database, f"REPEAT('q', {70 << 20})"), f"INSERT INTO {database}.b VALUES (2)")
         rows = it.drain()
     assert plain(rows, "id") == [("+I", 2)]
     (fault,) = it.faults

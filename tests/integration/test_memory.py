@@ -1,7 +1,7 @@
-"""A reader's memory, whatever the table or transaction: chunks and changes of large and wide rows, in a fresh process.
+"""A reader's memory, whatever the table or transaction: chunks and changes of large and wide rows.
 
-What is measured is the most that was resident (`VmHWM`) of a process that has all that a reader imports and does with
-each batch what a reader does, but keeps one only as long as the next one takes.
+What is measured is the most that was resident (`VmHWM`), of a reader at work in a mesh, or of a fresh process that has
+all that a reader imports and does with each batch what a reader does, but keeps one only as long as the next one takes.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from common import mysql as seam
@@ -21,7 +23,8 @@ from services.reader.binlog import BinlogCursor, Route
 from services.reader.chunk import ChunkEnd, read_chunk
 from tests.bench.meter import peak_mib
 from tests.bench.readers import in_a_fresh_process, place
-from tests.servers import Database
+from tests.integration.mesh import Mesh
+from tests.servers import Database, MariaDB, MySQL
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
@@ -131,3 +134,50 @@ def test_500_columns(mysql: Database, database: str) -> None:
     values = [("n", "CONCAT('v', n % 1000)", "'2024-01-01 00:00:00.5'", "n / 7")[i % 4] for i in range(499)]
     mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, {', '.join(columns)})")
     check(mysql, table, rows, f"INSERT INTO {table} SELECT n, {', '.join(values)} FROM ({numbers(database, rows)}) x")
+
+
+def peaks(mesh: Mesh) -> dict[str, int]:
+    """The most that was resident of each service, and of Spark's JVM (MiB)."""
+    found: dict[str, int] = {}
+    for service in mesh.services:
+        for process in (psutil.Process(service.popen.pid), *psutil.Process(service.popen.pid).children(recursive=True)):
+            if process.name() in ("java", psutil.Process(service.popen.pid).name()):
+                name = "JVM" if process.name() == "java" else service.role
+                found[name] = max(found.get(name, 0), round(peak_mib(process.pid)))
+    return found
+
+
+@pytest.fixture(params=[MariaDB, MySQL], ids=["mariadb", "mysql"])
+def roomy(request: pytest.FixtureRequest, nothing_left_running: None) -> Any:
+    """A server whose redo log takes transactions of many large rows."""
+    logs = {"innodb_log_file_size": 2 << 30} if request.param is MariaDB else {"innodb_redo_log_capacity": 2 << 30}
+    with request.param(**logs) as server:
+        server.execute("CREATE DATABASE d")
+        yield server
+
+
+def test_rows_of_63_mib_through_a_reader_at_work(roomy: Database, tmp_path: Path) -> None:
+    """1. A snapshot of such rows. 2. Inserts, updates (two images in one event), updates of the key, deletes."""
+    size, ids = 63 << 20, range(4)
+    roomy.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v LONGBLOB)")
+    insert = [f"INSERT INTO d.t VALUES ({n}, REPEAT('{n}', {size}))" for n in ids]
+    steps = {
+        "snapshot": [],
+        "update": [f"UPDATE d.t SET v = REPEAT('x', {size}) WHERE id = {n}" for n in ids],
+        "key": [f"UPDATE d.t SET id = {n + 100} WHERE id = {n}" for n in ids],
+        "delete": [f"DELETE FROM d.t WHERE id = {n + 100}" for n in ids],
+        "insert": insert,
+    }
+    roomy.execute(*insert)
+    with Mesh(tmp_path, readers=1, writers=1) as mesh:
+        pipeline = mesh.pipeline("large", roomy, ["d.t"])
+        most = {}
+        for step, statements in steps.items():
+            if statements:
+                roomy.execute(*statements)
+            pipeline.catches_up("d.t", seconds=300)
+            most[step] = peaks(mesh)
+            (reader_,) = mesh.of("reader")
+            Path(f"/proc/{reader_.popen.pid}/clear_refs").write_text("5")
+        print(most)
+        assert max(of["reader"] for of in most.values()) < LIMIT_MIB, most

@@ -284,12 +284,14 @@ def test_names_of_xa_transactions_are_the_same_in_statements_and_events() -> Non
 def test_mariadbs_compression_is_undone_within_bounds() -> None:
     data = b"a" * 1000
     packed = b"\x82" + len(data).to_bytes(2, "big") + zlib.compress(data)
-    assert _inflated(packed) == data
+    assert _inflated(memoryview(packed), b"head", 1000) == b"head" + data
     head = struct.pack("<IH", 7, 0) + b"\1\0" + b"\1\xff"
     assert inflated_rows(166, head + packed) == head + data
     for broken in (b"", b"\x02ab", packed[:-5], b"\x82\0\5" + packed[3:]):
         with pytest.raises(ValueError, match="compressed event"):
-            _inflated(broken)
+            _inflated(memoryview(broken), b"", 1000)
+    with pytest.raises(ValueError, match="1000 bytes, 999 are the limit"):
+        _inflated(memoryview(packed), b"", 999)
 
 
 # --- DDL --------------------------------------------------------------------------------------------------------------
