@@ -422,9 +422,14 @@ def verify_position(conn: Connection, of: Server, at: Position) -> None:
 
 
 def verify_end(conn: Connection, of: Server, at: Position) -> None:
-    """SourceLost if the binlog ends before `at`, to which it was read. A dump that goes on does not tell."""
+    """SourceLost if the binlog ends before `at`, to which it was read. A dump that goes on does not tell.
+
+    A position of GTIDs alone, without a file, has nothing to compare.
+    """
+    if not at.file or at.server != of.identity:
+        return
     end = flushed_position(conn, of)
-    if at.server == of.identity and end < at.file_position:
+    if end < at.file_position:
         raise SourceLost(
             f"The binlog ends at {end}, before {at.file_position}, to which it was read: it was reset, or lost its end"
             " in a crash; the tables must be read again"
