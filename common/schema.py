@@ -124,6 +124,15 @@ def parse_type(mysql_type: str) -> MysqlType:
     )
 
 
+def column_type(kind: MysqlType) -> str:
+    """COLUMN_TYPE of a type, as information_schema prints it; `parse_type` takes it apart again."""
+    inside = [str(number) for number in kind.numbers]
+    for member in kind.members:
+        quoted = member.replace("\\", "\\\\").replace("'", "''")
+        inside.append(f"'{quoted}'")
+    return kind.base + (f"({','.join(inside)})" if inside else "") + (" unsigned" if kind.unsigned else "")
+
+
 @lru_cache(maxsize=4096)
 def arrow_type(mysql_type: str) -> pa.DataType:
     """The Arrow type of a column, by the table in this file's head. SourceLost if the type can't be handled."""

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from common.errors import SourceLost
-from common.schema import TableSchema, parse_type
+from common.schema import MysqlType, TableSchema, column_type, parse_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -828,9 +828,7 @@ class _Statement:
             self.at += 1
         tail = " unsigned" if unsigned else ""
         if base in ("enum", "set"):
-            members = [_unquoted(value).rstrip(" ").replace("\\", "\\\\").replace("'", "''") for value in values]
-            quoted = ",".join(f"'{member}'" for member in members)
-            return f"{base}({quoted})"
+            return column_type(MysqlType(base=base, members=tuple(_unquoted(value).rstrip(" ") for value in values)))
         if any(not value.isdecimal() for value in values):
             raise _Unknown(f"the type {word.value} is not known")
         numbers = [int(value) for value in values]

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from common.errors import SourceLost
-from common.schema import Column, MysqlType, TableSchema, parse_type
+from common.schema import Column, MysqlType, TableSchema, column_type, parse_type
 from services.reader.charsets import charset_of, to_text
 from services.reader.event_bodies import primary_key
 from services.reader.rows import TableMap
@@ -76,7 +76,7 @@ def schema_then(body: bytes, later: TableSchema, *, mariadb: bool) -> TableSchem
             Column(
                 name=name,
                 field_id=last,
-                mysql_type=_printed(kind),
+                mysql_type=column_type(kind),
                 nullable=table.nullable[i],
                 charset=charset,
                 element_id=element_id,
@@ -158,12 +158,3 @@ def _untold(kind: MysqlType, booleans: bool, mariadb: bool) -> str | None:
     if booleans and kind.base == "tinyint" and not kind.unsigned:
         return "TINYINT or TINYINT(1)"
     return None
-
-
-def _printed(kind: MysqlType) -> str:
-    """The type as COLUMN_TYPE has it."""
-    inside = [str(number) for number in kind.numbers]
-    for member in kind.members:
-        quoted = member.replace("\\", "\\\\").replace("'", "''")
-        inside.append(f"'{quoted}'")
-    return kind.base + (f"({','.join(inside)})" if inside else "") + (" unsigned" if kind.unsigned else "")

@@ -19,6 +19,7 @@ from common.schema import (
     SchemaChanges,
     TableSchema,
     arrow_type,
+    column_type,
     parse_type,
     split_table_id,
 )
@@ -82,6 +83,13 @@ def test_members_of_an_enum_keep_their_case_commas_and_quotes() -> None:
     kind = parse_type(r"enum('a','B,c','d''e','f\\g','h\ni',')','')")
     assert kind.members == ("a", "B,c", "d'e", "f\\g", "h\ni", ")", "")
     assert parse_type("INT(10) UNSIGNED") == parse_type("integer(10) unsigned")
+
+
+@pytest.mark.parametrize(
+    "mysql_type", ["int unsigned", "decimal(10,2)", "set('a','B,c','d''e','f\\\\g','h\ni',')','')"]
+)
+def test_a_type_taken_apart_is_written_again_as_it_was(mysql_type: str) -> None:
+    assert column_type(parse_type(mysql_type)) == mysql_type
 
 
 def column(name: str, field_id: int, mysql_type: str = "int", *, nullable: bool = True) -> Column:
