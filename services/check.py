@@ -19,17 +19,20 @@ from services import lake
 from services.reader.places import Places
 
 
-def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> None:
+def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> Mapping[str, Any]:
     """Raise ConfigError with every fault found; Unavailable if the source doesn't answer and the pipeline ran before.
 
+    Returns the definition to put into the store: the one that is there, which an older Cutline may have written, or
+    `config`'s.
     Leaves behind the folders of work, store and warehouse, empty if they are new. Takes a few seconds at most.
     """
     faults: list[str] = []
+    there: Mapping[str, Any] | None = None
     known: Mapping[str, Any] | None = None
     try:
-        known = Store(store_url).pipeline(config.name).definition()
-        if known is not None:  # an older Cutline's lacks the settings that came since: they have their defaults
-            known = PipelineConfig.from_definition(known).definition()
+        known = there = Store(store_url).pipeline(config.name).definition()
+        if there is not None:  # an older Cutline's lacks the settings that came since: they have their defaults
+            known = PipelineConfig.from_definition(there).definition()
     except ConfigError as error:
         faults += error.faults
     if known is not None and (differing := differences(known, config.definition())):
@@ -76,6 +79,7 @@ def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> No
         faults += error.faults
     if faults:
         raise ConfigError(*faults)
+    return there or config.definition()
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -89,9 +89,7 @@ def define(pipeline: Path) -> None:
     """Check PIPELINE and its source, and define it in the store CUTLINE_STORE_URL for services that run elsewhere."""
     config, environment = configuration.load(pipeline), Environment.read()
     store_url = environment.need_store_url()
-    check(config, store_url=store_url, workdir=None)
-    store = Store(store_url).pipeline(config.name)
-    store.define(store.definition() or config.definition())  # what is there was compared by `check`
+    Store(store_url).pipeline(config.name).define(check(config, store_url=store_url, workdir=None))
     click.echo(f"pipeline {config.name} is defined in the store")
 
 

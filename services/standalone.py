@@ -364,28 +364,27 @@ class Run:
             loop.add_signal_handler(number, self._interrupted)
         config, environment = self._config, self._environment
         self._store_url = environment.store_url or f"file://{self._workdir / 'store'}"
-        if not await self._checked():
+        definition = await self._checked()
+        if definition is None:
             return
         with locked(self._workdir):
             store = Store(self._store_url).pipeline(config.name)
-            there = await asyncio.to_thread(store.definition)  # compared by `check`
-            await asyncio.to_thread(store.define, there or config.definition())
+            await asyncio.to_thread(store.define, definition)
             (self._workdir / "logs").mkdir(exist_ok=True)
             await self._run(store)
 
-    async def _checked(self) -> bool:
-        """Check until the source answers; False if a signal came before. ConfigError with all that is wrong."""
+    async def _checked(self) -> Mapping[str, Any] | None:
+        """`check` until the source answers; None if a signal came before."""
         pause = 1.0
         while not self._interrupts:
             try:
-                await asyncio.to_thread(check, self._config, store_url=self._store_url, workdir=self._workdir)
-                return True
+                return await asyncio.to_thread(check, self._config, store_url=self._store_url, workdir=self._workdir)
             except Unavailable as error:
                 self._view.update({}, notes=(f"{error}; trying again in {pause:.0f} s",))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), pause)
             pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
-        return False
+        return None
 
     def _interrupted(self) -> None:
         self._interrupts += 1

@@ -239,7 +239,7 @@ def test_a_pipeline_of_an_older_version_goes_on_with_the_defaults_of_settings_th
     del old["keyless"], old["snapshot"]["max_select_seconds"]
     store = f"file://{defined.parent / '.cutline/shop/store'}"
     Store(store).pipeline("shop").define(old)
-    check(config, store_url=store, workdir=None)
+    assert check(config, store_url=store, workdir=None) == old
     change(defined, "sink:", "keyless: append\nsink:")
     refused(defined, "'shop' is in use", "keyless is 'quarantine' there and 'append' here", "another name")
 
