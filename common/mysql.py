@@ -38,7 +38,7 @@ from pymysql.cursors import Cursor
 
 from common.config import PipelineConfig, SourceConfig
 from common.errors import ConfigError, CutlineError, NextGeneration, ProtocolError, SourceLost, Unavailable
-from common.positions import FilePosition, GtidSet, High, MariaGtid, Position
+from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position
 from common.schema import Column, TableSchema, arrow_type, parse_type, split_table_id
 
 Connection: TypeAlias = "_Connection[Cursor]"
@@ -437,6 +437,13 @@ def verify_end(conn: Connection, of: Server, at: Position) -> None:
 
 
 # --- watermarks -------------------------------------------------------------------------------------------------------
+
+
+def low_at(conn: Connection, of: Server, at: FilePosition) -> Low:
+    """The low watermark of now, with a place that was taken before: from there on all is found that MySQL's executed
+    GTIDs lack. Without GTIDs the place alone decides."""
+    gtids = str(gtid_executed(conn)) if of.mysql and of.gtid else ""
+    return Low(server=of.identity, file=at.file, offset=at.offset, gtids=gtids)
 
 
 def begin_snapshot(conn: Connection) -> FilePosition:

@@ -149,8 +149,7 @@ class SourceReader:
 def _low(connection: mysql.Connection, server: mysql.Server) -> Low:
     """A low that covers what the catalogue surely shows from now on: MySQL shows a DDL after it has flushed it."""
     at = (mysql.file_start if server.mysql else mysql.flushed_position)(connection, server)
-    gtids = str(mysql.gtid_executed(connection)) if server.mysql and server.gtid else ""
-    return Low(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
+    return mysql.low_at(connection, server, at)
 
 
 def _or_failed(table_id: str, generation: int, ask: Callable[[], Event]) -> Event:

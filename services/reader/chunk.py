@@ -239,12 +239,8 @@ def _unprepared(conn: mysql.Connection, take: Callable[[], T]) -> T:
 
 
 def _take_low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> Low:
-    if not server.mysql:
-        at = mysql.begin_snapshot(conn)
-        return Low(server=server.identity, file=at.file, offset=at.offset)
-    at = _aged(conn, server, aged)
-    gtids = str(mysql.gtid_executed(conn)) if server.gtid else ""
-    return Low(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
+    at = _aged(conn, server, aged) if server.mysql else mysql.begin_snapshot(conn)
+    return mysql.low_at(conn, server, at)
 
 
 def _aged(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> FilePosition:
