@@ -152,6 +152,7 @@ class TableOptions(_Strict):
             raise _fault("has identity and chunk_by; a vouched identity is what its table is chunked by, so keep one")
         return self
 
+
 class ValuesConfig(_Strict):
     """What becomes of values that the lake can hold in more than one way, or not at all."""
 

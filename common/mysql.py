@@ -1,4 +1,6 @@
-"""The seam to MySQL and MariaDB: connections, and every statement that Cutline sends, each with a name.
+"""The seam to MySQL and MariaDB: connections, and what Cutline asks of a server, each question with a name.
+
+Those about keys, and the SELECTs between them, are in common/keys.py.
 
 The source is only read: sessions are `TRANSACTION READ ONLY`, and nothing here locks, creates or sets a global
 variable.
@@ -12,11 +14,6 @@ PyMySQL's errors become the tree of common/errors.py here (`seam`), by what the 
 | no such table or column, definition changed, binlog purged, row over max_allowed_packet | SourceLost (with the
 table) |
 | anything else, as a syntax error | ProtocolError: a statement of ours is wrong |
-
-Keys travel as what MySQL printed: a tuple with one value per key column, `str` for numbers, times and text, `{"hex":
-..}` for binary. ENUM, SET and BIT keys are numbers: they sort by number and compare as text. They come back
-to MySQL as literals: text as `_utf8mb4 x'..'`, whose collation gives way to the column's, so that MySQL alone
-compares.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -42,8 +39,6 @@ from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Positi
 from common.schema import Column, TableSchema, arrow_type, parse_type, split_table_id
 
 Connection: TypeAlias = "_Connection[Cursor]"
-KeyValue = str | dict[str, str]
-Key = tuple[KeyValue, ...]
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
 
@@ -54,7 +49,6 @@ FIRST_OFFSET = 4
 """Where the first event of a binlog file begins."""
 
 _BLOCK_BYTES = 1 << 20
-_ASKED_AT_ONCE = 500
 
 _BUSY_SERVER = (1040, 1053, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317, 1836, 1927, 1969)
 _BUSY = frozenset((*_BUSY_SERVER, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2027, 2055, 3024, 3168, 3169, 4031))
@@ -161,7 +155,7 @@ def connect(source: Source) -> Connection:
         wire: socket.socket = connection._sock  # type: ignore[attr-defined]
         for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
             wire.setsockopt(socket.IPPROTO_TCP, option, value)
-        _rows(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        ask(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     return connection
 
 
@@ -203,7 +197,9 @@ def _ours(error: pymysql.MySQLError, what: str, table: str | None) -> CutlineErr
     if isinstance(cause, socket.gaierror) and cause.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", -5)):
         return ConfigError(f"There is no host of the name in {what}; correct source.host")
     if code in _NO_SELECT and table is not None:
-        return SourceLost(f"{table} may not be read: {said}; GRANT SELECT ON {_of(table)} to the user of {what}", table)
+        return SourceLost(
+            f"{table} may not be read: {said}; GRANT SELECT ON {quoted_table(table)} to the user of {what}", table
+        )
     if code in _REFUSED:
         return ConfigError(f"{what} refuses us: {said}; correct source.user, its password or its grants")
     if code == 1153:
@@ -217,7 +213,9 @@ def _ours(error: pymysql.MySQLError, what: str, table: str | None) -> CutlineErr
     return ProtocolError(f"{what} does not accept a statement of ours: {said}; report this with the server's version")
 
 
-def _rows(conn: Connection, sql: str, args: Sequence[object] | None = None, *, table: str | None = None) -> list[Any]:
+def ask(conn: Connection, sql: str, args: Sequence[object] | None = None, *, table: str | None = None) -> list[Any]:
+    """All rows that a statement gives, as tuples of what the server prints. With `table` what is wrong with that table
+    alone is SourceLost of it."""
     with seam(f"{_text(conn.user)}@{conn.host}:{conn.port}", table), conn.cursor() as cursor:
         cursor.execute(sql, args)
         return list(cursor.fetchall())
@@ -232,8 +230,37 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _of(table_id: str) -> str:
+def quoted_table(table_id: str) -> str:
+    """A table's name, with its database's, in back-ticks."""
     return ".".join(quoted(part) for part in split_table_id(table_id))
+
+
+def bound_statements(conn: Connection, of: Server, seconds: float) -> None:
+    """Have the server end what runs longer on this connection, what we don't take from it in time, and on MariaDB a
+    transaction that we don't go on with. A SELECT so ended is Unavailable."""
+    whole = max(1, round(seconds))
+    if of.mysql:
+        own = f"max_execution_time={max(1, round(seconds * 1000))}"
+    else:
+        own = f"max_statement_time={seconds:f}, idle_transaction_timeout={whole}"
+    ask(conn, f"SET SESSION net_write_timeout={whole}, {own}")
+
+
+def stream(conn: Connection, sql: str) -> Iterator[bytes]:
+    """Run a SELECT and give the bytes of its rows as they come: what follows the column definitions, cut anywhere.
+
+    The caller finds the end of the rows (an EOF or ERR packet) in the
+    bytes and asks for no more after it; a connection whose rows were not all taken is of no further use. Errors come as
+    PyMySQL's own: wrap each step in `seam`.
+    """
+    conn._execute_command(0x03, sql)  # type: ignore[attr-defined]
+    packet = conn._read_packet()  # type: ignore[no-untyped-call]
+    for _ in range(packet.read_length_encoded_integer() + 1):  # the column definitions, and the EOF packet after them
+        conn._read_packet()  # type: ignore[no-untyped-call]
+    # not readinto1, which asks the socket for more although the reader holds the end of the result already
+    while block := conn._rfile.read1(_BLOCK_BYTES):  # type: ignore[attr-defined]
+        yield block
+    raise EOFError("the server closed the connection within a result")
 
 
 # --- the server: identity and positions -------------------------------------------------------------------------------
@@ -241,7 +268,7 @@ def _of(table_id: str) -> str:
 
 def server(conn: Connection) -> Server:
     """Ask who the server is; at each connect, since another server may answer at the same address."""
-    (version, server_id), *_ = _rows(conn, "SELECT @@version, @@server_id")
+    (version, server_id), *_ = ask(conn, "SELECT @@version, @@server_id")
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if "mariadb" in version.lower():
         known = variables(conn, "server_uid", "hostname", "port", "datadir")
@@ -255,12 +282,12 @@ def server(conn: Connection) -> Server:
 def variables(conn: Connection, *names: str) -> dict[str, str]:
     """The global variables of those names that the server has, by lower-case name."""
     marks = ", ".join(["%s"] * len(names))
-    found = _rows(conn, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
+    found = ask(conn, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
     return {name.lower(): value for name, value in found}
 
 
 def _log_status(conn: Connection, of: Server) -> tuple[str, ...]:
-    found = _rows(conn, _show_log_status(of))
+    found = ask(conn, _show_log_status(of))
     if not found:
         raise ConfigError("The server writes no binlog (log_bin is off); start it with log_bin")
     row: tuple[str, ...] = found[0]
@@ -283,24 +310,24 @@ def flushed_position(conn: Connection, of: Server) -> FilePosition:
 
 def gtid_executed(conn: Connection) -> GtidSet:
     """MySQL's `@@gtid_executed`, which grows when the engine commits: a low watermark."""
-    return GtidSet.parse(_rows(conn, "SELECT @@GLOBAL.gtid_executed")[0][0])
+    return GtidSet.parse(ask(conn, "SELECT @@GLOBAL.gtid_executed")[0][0])
 
 
 def gtid_purged(conn: Connection) -> GtidSet:
     """The GTIDs whose transactions the binlog no longer holds."""
-    return GtidSet.parse(_rows(conn, "SELECT @@GLOBAL.gtid_purged")[0][0])
+    return GtidSet.parse(ask(conn, "SELECT @@GLOBAL.gtid_purged")[0][0])
 
 
 def previous_gtids(conn: Connection, file: str) -> str:
     """MySQL: the GTIDs of all transactions before a binlog file, as the file itself says."""
-    events = _rows(conn, "SHOW BINLOG EVENTS IN %s LIMIT 2", (file,))
+    events = ask(conn, "SHOW BINLOG EVENTS IN %s LIMIT 2", (file,))
     return next((str(GtidSet.parse(event[5])) for event in events if event[2] == "Previous_gtids"), "")
 
 
 def event_at(conn: Connection, at: FilePosition) -> str | None:
     """The type of the event that begins at a place of the binlog; None if none begins there."""
     try:
-        events = _rows(conn, "SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", (at.file, at.offset))
+        events = ask(conn, "SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", (at.file, at.offset))
     except ProtocolError:  # the server's word for "no event begins there"
         return None
     return next((event[2] for event in events if int(event[1]) == at.offset), None)
@@ -308,19 +335,19 @@ def event_at(conn: Connection, at: FilePosition) -> str | None:
 
 def clock(conn: Connection) -> int:
     """The server's time now, in microseconds since 1970."""
-    seconds, _, fraction = str(_rows(conn, "SELECT UNIX_TIMESTAMP(NOW(6))")[0][0]).partition(".")
+    seconds, _, fraction = str(ask(conn, "SELECT UNIX_TIMESTAMP(NOW(6))")[0][0]).partition(".")
     return int(seconds) * 1_000_000 + int(fraction.ljust(6, "0"))
 
 
 def binlog_gtid_pos(conn: Connection, at: FilePosition) -> str | None:
     """MariaDB: the GTID position that belongs to a place in the binlog; None if there is no event boundary there."""
-    found = _rows(conn, "SELECT BINLOG_GTID_POS(%s, %s)", (at.file, at.offset))[0][0]
+    found = ask(conn, "SELECT BINLOG_GTID_POS(%s, %s)", (at.file, at.offset))[0][0]
     return None if found is None else str(MariaGtid.parse(found))
 
 
 def binlogs(conn: Connection) -> list[FilePosition]:
     """The binlog files that are still there, oldest first, each with its size."""
-    return [FilePosition(row[0], int(row[1])) for row in _rows(conn, "SHOW BINARY LOGS")]
+    return [FilePosition(row[0], int(row[1])) for row in ask(conn, "SHOW BINARY LOGS")]
 
 
 def first_position(conn: Connection, of: Server) -> Position:
@@ -449,7 +476,7 @@ def low_at(conn: Connection, of: Server, at: FilePosition) -> Low:
 def begin_snapshot(conn: Connection) -> FilePosition:
     """MariaDB: begin a transaction that sees exactly what was committed at the position returned."""
     begin_reading(conn)
-    found = {name.lower(): value for name, value in _rows(conn, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
+    found = {name.lower(): value for name, value in ask(conn, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     if not found.get("binlog_snapshot_file"):
         raise ConfigError("The server writes no binlog (log_bin is off); start it with log_bin")
     return FilePosition(found["binlog_snapshot_file"], int(found["binlog_snapshot_position"]))
@@ -457,7 +484,7 @@ def begin_snapshot(conn: Connection) -> FilePosition:
 
 def begin_reading(conn: Connection) -> None:
     """Begin a transaction that sees what is committed now, whatever is committed later."""
-    _rows(conn, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    ask(conn, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
 
 
 def begin_reading_between(conn: Connection, of: Server) -> tuple[GtidSet, FilePosition]:
@@ -480,22 +507,22 @@ def begin_reading_between(conn: Connection, of: Server) -> tuple[GtidSet, FilePo
 
 def end_snapshot(conn: Connection) -> None:
     """End the transaction that one of these began, if there is one."""
-    _rows(conn, "COMMIT")
+    ask(conn, "COMMIT")
 
 
 def xa_prepared(conn: Connection) -> int:
     """How many XA transactions stand prepared: their rows are in the binlog, and no SELECT sees them yet."""
-    return len(_rows(conn, "XA RECOVER"))
+    return len(ask(conn, "XA RECOVER"))
 
 
 def xa_prepares(conn: Connection) -> int:
     """How many XA PREPARE the server has run; unchanged over a while, none was prepared in it."""
-    return int(_rows(conn, "SHOW GLOBAL STATUS LIKE 'Com_xa_prepare'")[0][1])
+    return int(ask(conn, "SHOW GLOBAL STATUS LIKE 'Com_xa_prepare'")[0][1])
 
 
 def threads_running(conn: Connection) -> int:
     """How many threads of the server are at work, the one that answers this included."""
-    return int(_rows(conn, "SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1])
+    return int(ask(conn, "SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1])
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -504,7 +531,7 @@ def threads_running(conn: Connection) -> int:
 def tables(conn: Connection) -> list[str]:
     """Every table that we may see, as "db.table", sorted; no views, none of the server's own."""
     marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
-    found = _rows(
+    found = ask(
         conn,
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES"
         f" WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks})",
@@ -524,7 +551,7 @@ def table_schema(conn: Connection, table_id: str, identity: Sequence[str] = ()) 
 def _schema(conn: Connection, table_id: str, identity: Sequence[str]) -> tuple[TableSchema, str | None]:
     """The table's schema, and why it has no identity if it has none."""
     database, table = split_table_id(table_id)
-    described = _rows(
+    described = ask(
         conn,
         "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, EXTRA, TABLE_COLLATION, TABLE_NAME"
         " FROM information_schema.COLUMNS JOIN information_schema.TABLES USING (TABLE_SCHEMA, TABLE_NAME)"
@@ -575,7 +602,7 @@ def _named(
 def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], str | None]:
     database, table = split_table_id(table_id)
     indexes: dict[str, list[tuple[str | None, str | None, str | None]]] = {}
-    for index, column, part, nullable, owner in _rows(
+    for index, column, part, nullable, owner in ask(
         conn,
         "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, NULLABLE, TABLE_NAME FROM information_schema.STATISTICS"
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 ORDER BY INDEX_NAME, SEQ_IN_INDEX",
@@ -600,6 +627,29 @@ def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], str | N
     return (), f"{table_id} has no identity; add a primary key, or a unique key over NOT NULL columns"
 
 
+def index_of(conn: Connection, table_id: str, columns: Sequence[str], *, least: int = 1) -> str | None:
+    """The index that gives rows in the order of these columns, the primary key before others; None without one.
+
+    It may end after `least` of them: InnoDB goes on with the primary key by itself.
+    """
+    database, table = split_table_id(table_id)
+    found: dict[str, list[str]] = {}
+    for index, column, part, owner in ask(
+        conn,
+        "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, TABLE_NAME FROM information_schema.STATISTICS"
+        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_TYPE = 'BTREE' ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+        (database, table),
+    ):
+        if owner == table:
+            found.setdefault(index, []).append(column if part is None else "")
+    fitting = [
+        index
+        for index, parts in found.items()
+        if len(parts) >= least and all(part == column for part, column in zip(parts, columns, strict=False))
+    ]
+    return min(fitting, key=lambda index: (index != "PRIMARY", -len(found[index]), index), default=None)
+
+
 def describe(
     conn: Connection,
     of: Server,
@@ -617,7 +667,7 @@ def describe(
     are the columns that table_options names for it.
     """
     database, table = split_table_id(table_id)
-    found = _rows(
+    found = ask(
         conn,
         "SELECT TABLE_TYPE, ENGINE, TABLE_ROWS, AVG_ROW_LENGTH, TABLE_NAME FROM information_schema.TABLES"
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
@@ -645,7 +695,7 @@ def describe(
     if (engine or "").lower() not in _transactional(conn):
         faults.append(
             f"{table_id} has the engine {engine}, which has no transactions, so no consistent snapshot;"
-            f" ALTER TABLE {_of(table_id)} ENGINE=InnoDB, or leave it out of the list"
+            f" ALTER TABLE {quoted_table(table_id)} ENGINE=InnoDB, or leave it out of the list"
         )
     for column in schema.columns:
         try:
@@ -671,7 +721,7 @@ _INTEGER_BASES = frozenset(("tinyint", "smallint", "mediumint", "int", "bigint")
 
 
 def _transactional(conn: Connection) -> frozenset[str]:
-    found = _rows(conn, "SELECT ENGINE FROM information_schema.ENGINES WHERE TRANSACTIONS = 'YES'")
+    found = ask(conn, "SELECT ENGINE FROM information_schema.ENGINES WHERE TRANSACTIONS = 'YES'")
     return frozenset(engine.lower() for (engine,) in found)
 
 
@@ -683,312 +733,13 @@ def _unlogged_cascades(conn: Connection, of: Server, table_id: str) -> list[str]
     if of.mysql and variables(conn, "innodb_native_foreign_keys").get("innodb_native_foreign_keys", "ON") == "OFF":
         return []
     # not from information_schema, which MariaDB leaves empty for a user that may only SELECT
-    (_, created, *_), *_ = _rows(conn, f"SHOW CREATE TABLE {_of(table_id)}", table=table_id)
+    (_, created, *_), *_ = ask(conn, f"SHOW CREATE TABLE {quoted_table(table_id)}", table=table_id)
     return [
         f"{table_id} changes by the foreign key {found[1]} (from {found[2]}{found[3]}), which this server doesn't write"
         " to its binlog; make the key RESTRICT, leave the table out of the list, or set unlogged_cascades: allow"
         for found in _FOREIGN_KEY.finditer(created)
         if re.search(r"CASCADE|SET NULL|SET DEFAULT", found[3])
     ]
-
-
-# --- keys and chunks --------------------------------------------------------------------------------------------------
-
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|-?\.[0-9]+")
-_TIME = re.compile(r"[-0-9:. ]+")
-_ADDRESS = re.compile(r"[-0-9A-Fa-f:.]+")
-_ADDRESSES = frozenset(("uuid", "inet6", "inet4"))
-_TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
-_BY_NUMBER = frozenset(("enum", "set", "bit"))
-_LISTED = 1024
-"""Values of an ENUM or SET up to which a condition lists them; with more a chunk's SELECT scans the index."""
-_TIMES = frozenset(("date", "datetime", "timestamp", "time"))
-_BYTES = frozenset(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"))
-_ONE_TO_ONE = frozenset(("utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf16le", "utf32", "latin1", "latin2"))
-_ONE_TO_ONE |= {"latin5", "latin7", "cp850", "cp852", "cp866", "keybcs2", "koi8r", "koi8u", "macce", "macroman"}
-"""Character sets in which all text has characters of Unicode, and no two texts the same ones."""
-
-
-def _comparable(column: Column) -> str:
-    """The expression that sorts as the key's index does (SET's k+0 would be a rounded DOUBLE)."""
-    name, base = quoted(column.name), parse_type(column.mysql_type).base
-    return f"CAST({name} AS UNSIGNED)" if base in _BY_NUMBER else name
-
-
-def _told(column: Column) -> str:
-    """A key's column, NULL where its value can't be told from others once it is UTF-8 (`untold`)."""
-    name, kind = quoted(column.name), parse_type(column.mysql_type)
-    if kind.base in _TEXTS and column.charset not in _ONE_TO_ONE:
-        again = f"CONVERT(CONVERT({name} USING utf8mb4) USING {column.charset})"
-        return f"IF(CAST({again} AS BINARY) = CAST({name} AS BINARY), {name}, NULL)"
-    if kind.base == "enum" and "" in kind.members:
-        return f"IF({_comparable(column)} = 0, NULL, {name})"
-    if kind.base == "set" and "" in kind.members:
-        return f"IF({_comparable(column)} & {1 << kind.members.index('')}, NULL, {name})"
-    return name
-
-
-def untold(schema: TableSchema, name: str) -> str:
-    """The cause of a quarantine: a null came in the key's column of that name, where the source has none.
-
-    It was a zero or partial date, or one of several values that are the same in the lake: text whose bytes no character
-    stands for, or not they alone; the invalid value of an ENUM that has a member '' too; a SET with its member ''.
-    """
-    kind = parse_type(schema.column(name).mysql_type)
-    if kind.base in _TIMES:
-        return f"{schema.table_id} has a zero or partial date in its key column {name}; correct those rows"
-    if kind.base in _BY_NUMBER:
-        what = "the invalid value, which reads as its member '' does," if kind.base == "enum" else "the member ''"
-        return f"{schema.table_id} has {what} in its key column {name}; correct those rows"
-    return (
-        f"{schema.table_id} has text in its key column {name} that can't be told from other text in UTF-8, since no"
-        f" character stands for its bytes in {schema.column(name).charset}, or not for these alone; correct those rows"
-    )
-
-
-def _printed(column: Column) -> str:
-    """The expression that prints a key's value so that `literal` can say it again."""
-    base = parse_type(column.mysql_type).base
-    if base == "float":
-        return f"CAST({quoted(column.name)} AS DOUBLE)"
-    if base in _TEXTS:
-        return _told(column)
-    return f"HEX({quoted(column.name)})" if base in _BYTES else _comparable(column)
-
-
-def _key(schema: TableSchema, row: Sequence[str]) -> Key:
-    return tuple(
-        {"hex": value} if parse_type(column.mysql_type).base in _BYTES else value
-        for column, value in zip(schema.key_columns, row, strict=True)
-    )
-
-
-def literal(column: Column, value: KeyValue) -> str:
-    """SQL text of a key's value. ProtocolError if it is not of the column's kind (so nothing is injected)."""
-    base = parse_type(column.mysql_type).base
-    if base in _BYTES:
-        if isinstance(value, dict) and re.fullmatch(r"([0-9A-Fa-f]{2})*", value.get("hex", "?")):
-            return f"x'{value['hex']}'"
-    elif isinstance(value, str):
-        if base in _TIMES and _TIME.fullmatch(value):
-            return f"'{value}'"
-        if base in ("float", "double") and _NUMBER.fullmatch(value):
-            return value if "e" in value.lower() else value + "e0"
-        if base in _TEXTS:
-            return f"_utf8mb4 x'{value.encode().hex()}'"
-        if base in _ADDRESSES and _ADDRESS.fullmatch(value):
-            return f"'{value}'"
-        if base not in _TIMES and base not in _ADDRESSES and _NUMBER.fullmatch(value):
-            return value
-    raise ProtocolError(f"{value!r} is no value of the key column {column.name} {column.mysql_type}")
-
-
-def _from(schema: TableSchema, start: Key) -> str:
-    return _bounded(schema, start, ">", ">=")
-
-
-def _before(schema: TableSchema, end: Key) -> str:
-    return _bounded(schema, end, "<", "<")
-
-
-def _bounded(schema: TableSchema, bound: Key, strict: str, last: str) -> str:
-    """key >= bound or key < bound, as the expanded OR, answered from the index (a row comparison is not)."""
-    columns = schema.key_columns
-    return _expanded(len(columns), lambda at, operator: _compares(columns[at], operator, bound[at]), strict, last)
-
-
-def _compares(column: Column, operator: str, value: KeyValue) -> str:
-    """One column against a value, by number where the index sorts so, in a form that the index answers."""
-    name, text, kind = quoted(column.name), literal(column, value), parse_type(column.mysql_type)
-    if kind.base not in ("enum", "set"):
-        return f"{name} {operator} {text}"
-    highest = len(kind.members) if kind.base == "enum" else 2 ** len(kind.members) - 1
-    if highest > _LISTED:
-        return f"{_comparable(column)} {operator} {text}"
-    if operator == "=":
-        return f"{name} = {text}"
-    # The index answers = and IN of them alone. A number past the highest is in it, so that IN is never one value, by
-    # which the server would take the column for constant, and then sort.
-    numbers = range(int(text)) if operator == "<" else range(int(text) + (operator == ">"), highest + 2)
-    return f"{name} IN ({', '.join(map(str, numbers)) or 'NULL'})"
-
-
-def _expanded(size: int, compares: Callable[[int, str], str], strict: str, last: str) -> str:
-    """The OR over a key's `size` columns; `compares` gives the comparison of one of them by an operator."""
-    cases = []
-    for at in range(size):
-        operator = last if at == size - 1 else strict
-        cases.append(" AND ".join([*(compares(i, "=") for i in range(at)), compares(at, operator)]))
-    return cases[0] if len(cases) == 1 else "(" + " OR ".join(f"({case})" for case in cases) + ")"
-
-
-def range_condition(schema: TableSchema, start: Key | None, end: Key | None) -> str:
-    """`start <= key < end` as a condition on the table; None is an open end, and '1' stands for no condition."""
-    parts = [_from(schema, start)] if start is not None else []
-    parts += [_before(schema, end)] if end is not None else []
-    return " AND ".join(parts) or "1"
-
-
-def index_of(conn: Connection, table_id: str, columns: Sequence[str], *, least: int = 1) -> str | None:
-    """The index that gives rows in the order of these columns, the primary key before others; None without one.
-
-    It may end after `least` of them: InnoDB goes on with the primary key by itself.
-    """
-    database, table = split_table_id(table_id)
-    found: dict[str, list[str]] = {}
-    for index, column, part, owner in _rows(
-        conn,
-        "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, TABLE_NAME FROM information_schema.STATISTICS"
-        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_TYPE = 'BTREE' ORDER BY INDEX_NAME, SEQ_IN_INDEX",
-        (database, table),
-    ):
-        if owner == table:
-            found.setdefault(index, []).append(column if part is None else "")
-    fitting = [
-        index
-        for index, parts in found.items()
-        if len(parts) >= least and all(part == column for part, column in zip(parts, columns, strict=False))
-    ]
-    return min(fitting, key=lambda index: (index != "PRIMARY", -len(found[index]), index), default=None)
-
-
-def key_range(conn: Connection, schema: TableSchema) -> tuple[int, int] | None:
-    """Smallest and largest value of an integer key; None if the table is empty."""
-    key = quoted(schema.key[0])
-    sql = f"SELECT MIN({key}), MAX({key}) FROM {_of(schema.table_id)}"
-    low, high = _rows(conn, sql, table=schema.table_id)[0]
-    return None if low is None else (int(low), int(high))
-
-
-def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: int) -> Key | None:
-    """The key that lies `rows` rows after `start` in the order of the index (None: after the first row).
-
-    None if the table ends before. One walk over `rows` entries of the index; nothing is sorted. SourceLost if that
-    many rows have one and the same key, which a person had vouched for, or if the key there can't be told from others.
-    """
-    printed = ", ".join(_printed(column) for column in schema.key_columns)
-    order = ", ".join(quoted(name) for name in schema.key)
-    found = _rows(
-        conn,
-        f"SELECT {printed} FROM {_of(schema.table_id)} WHERE {range_condition(schema, start, None)}"
-        f" ORDER BY {order} LIMIT 1 OFFSET {int(rows)}",
-        table=schema.table_id,
-    )
-    for name, value in zip(schema.key, found[0] if found else (), strict=False):
-        if value is None:
-            raise SourceLost(untold(schema, name), schema.table_id)
-    bound = _key(schema, found[0]) if found else None
-    if bound is not None and bound == start:
-        raise SourceLost(not_identified(schema), schema.table_id)
-    return bound
-
-
-def not_identified(schema: TableSchema) -> str:
-    """The cause of a quarantine: two rows have one identity."""
-    return (
-        f"{schema.table_id} has several rows of the same {', '.join(schema.key)}, which table_options vouches for as"
-        " their identity; remove them, or name other columns"
-    )
-
-
-def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, index: str | None = None) -> str:
-    """The SELECT of one chunk: every column of the schema, in its order, each as the decoders read it.
-
-    Rows come in the order of the key, and with `index` (its name) as they are found, nothing sorted. FLOAT goes out as
-    DOUBLE, since the text protocol prints just six digits of a FLOAT; a value of the key that can't be told from others
-    as NULL.
-    """
-    keys = frozenset(schema.key)
-    columns = ", ".join(
-        f"CAST({quoted(column.name)} AS DOUBLE)"
-        if parse_type(column.mysql_type).base == "float"
-        else _told(column)
-        if column.name in keys
-        else quoted(column.name)
-        for column in schema.columns
-    )
-    by = f" FORCE INDEX ({quoted(index)})" if index is not None else ""
-    order = " ORDER BY " + ", ".join(quoted(name) for name in schema.key) if schema.key else ""
-    return f"SELECT {columns} FROM {_of(schema.table_id)}{by} WHERE {range_condition(schema, start, end)}{order}"
-
-
-def bound_statements(conn: Connection, of: Server, seconds: float) -> None:
-    """Have the server end what runs longer on this connection, what we don't take from it in time, and on MariaDB a
-    transaction that we don't go on with. A SELECT so ended is Unavailable."""
-    whole = max(1, round(seconds))
-    if of.mysql:
-        own = f"max_execution_time={max(1, round(seconds * 1000))}"
-    else:
-        own = f"max_statement_time={seconds:f}, idle_transaction_timeout={whole}"
-    _rows(conn, f"SET SESSION net_write_timeout={whole}, {own}")
-
-
-def stream(conn: Connection, sql: str) -> Iterator[bytes]:
-    """Run a SELECT and give the bytes of its rows as they come: what follows the column definitions, cut anywhere.
-
-    The caller finds the end of the rows (an EOF or ERR packet) in the
-    bytes and asks for no more after it; a connection whose rows were not all taken is of no further use. Errors come as
-    PyMySQL's own: wrap each step in `seam`.
-    """
-    conn._execute_command(0x03, sql)  # type: ignore[attr-defined]
-    packet = conn._read_packet()  # type: ignore[no-untyped-call]
-    for _ in range(packet.read_length_encoded_integer() + 1):  # the column definitions, and the EOF packet after them
-        conn._read_packet()  # type: ignore[no-untyped-call]
-    # not readinto1, which asks the socket for more although the reader holds the end of the result already
-    while block := conn._rfile.read1(_BLOCK_BYTES):  # type: ignore[attr-defined]
-        yield block
-    raise EOFError("the server closed the connection within a result")
-
-
-def locate(conn: Connection, schema: TableSchema, bounds: Sequence[Key], keys: Sequence[Key]) -> list[int]:
-    """For each key, how many of the ascending `bounds` are at or before it, as the columns' collations compare them.
-
-    A binary search that MySQL takes part in: log2(bounds) questions, each about all keys.
-    """
-    collation = _collations(conn, schema)
-    below, above = [0] * len(keys), [len(bounds)] * len(keys)
-    while open_ones := [at for at in range(len(keys)) if below[at] < above[at]]:
-        for batch in (open_ones[i : i + _ASKED_AT_ONCE] for i in range(0, len(open_ones), _ASKED_AT_ONCE)):
-            middles = [(below[at] + above[at]) // 2 for at in batch]
-            asked = ", ".join(
-                _compared(schema, collation, keys[at], bounds[middle])
-                for at, middle in zip(batch, middles, strict=True)
-            )
-            (answers,) = _rows(conn, f"SELECT {asked}", table=schema.table_id)
-            for at, middle, answer in zip(batch, middles, answers, strict=True):
-                if answer == "1":
-                    below[at] = middle + 1
-                else:
-                    above[at] = middle
-    return below
-
-
-def _compared(schema: TableSchema, collation: Mapping[str, str], key: Key, bound: Key) -> str:
-    """Whether key >= bound, both literals."""
-    sides = [
-        [_collated(column, value, collation) for column, value in zip(schema.key_columns, values, strict=True)]
-        for values in (key, bound)
-    ]
-    return _expanded(len(key), lambda at, operator: f"{sides[0][at]} {operator} {sides[1][at]}", ">", ">=")
-
-
-def _collated(column: Column, value: KeyValue, collation: Mapping[str, str]) -> str:
-    base, text = parse_type(column.mysql_type).base, literal(column, value)
-    if base in _TEXTS:
-        return f"CONVERT({text} USING {column.charset}) COLLATE {collation[column.name]}"
-    kind = {"datetime": "DATETIME(6)", "timestamp": "DATETIME(6)", "time": "TIME(6)"}.get(base, base.upper())
-    return f"CAST({text} AS {kind})" if base in _TIMES or base in _ADDRESSES else text
-
-
-def _collations(conn: Connection, schema: TableSchema) -> Mapping[str, str]:
-    database, table = split_table_id(schema.table_id)
-    found = _rows(
-        conn,
-        "SELECT COLUMN_NAME, COLLATION_NAME, TABLE_NAME FROM information_schema.COLUMNS"
-        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND COLLATION_NAME IS NOT NULL",
-        (database, table),
-    )
-    return {name: collation for name, collation, owner in found if owner == table}
 
 
 # --- preflight --------------------------------------------------------------------------------------------------------
@@ -1020,7 +771,7 @@ def faults(conn: Connection, *, tables: Sequence[str] = ()) -> list[str]:
     """Every fault of the server, our grants and the visibility of `tables`, each a sentence with its remedy."""
     found: list[str] = []
     of = server(conn)
-    user = _rows(conn, "SELECT CURRENT_USER()")[0][0]
+    user = ask(conn, "SELECT CURRENT_USER()")[0][0]
     account = "@".join(f"'{part}'" for part in user.rsplit("@", 1))
     found += _settings(conn, of)
     if not any("log_bin" in fault for fault in found):
@@ -1062,8 +813,8 @@ def _settings(conn: Connection, of: Server) -> list[str]:
 
 def _replicates(conn: Connection, of: Server) -> bool:
     if of.mysql:  # which has no such status variable since 8.0
-        return bool(_rows(conn, "SHOW REPLICA STATUS"))
-    status = _rows(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slave_running', 'Slaves_running')")
+        return bool(ask(conn, "SHOW REPLICA STATUS"))
+    status = ask(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slave_running', 'Slaves_running')")
     return any(value not in ("OFF", "0") for _, value in status)
 
 
@@ -1105,7 +856,7 @@ def _may_replicate(conn: Connection) -> bool:
 def _readable(conn: Connection, table_id: str, account: str) -> list[str]:
     database, _ = split_table_id(table_id)
     try:
-        _rows(conn, f"SELECT * FROM {_of(table_id)} LIMIT 0", table=table_id)
+        ask(conn, f"SELECT * FROM {quoted_table(table_id)} LIMIT 0", table=table_id)
     except SourceLost as error:
         if isinstance(error.__cause__, pymysql.MySQLError) and error.__cause__.args[0] in _NO_SELECT:
             return [f"{account} may not read {table_id}; GRANT SELECT ON {quoted(database)}.* TO {account}"]

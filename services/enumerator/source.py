@@ -12,6 +12,7 @@ from dataclasses import replace
 from common import mysql
 from common.config import PipelineConfig
 from common.errors import CutlineError, NextGeneration, SourceLost, Unavailable
+from common.keys import key_range, next_bound
 from common.machine import Effect, Event
 from common.positions import High, Low
 from services.enumerator.machine import (
@@ -103,11 +104,11 @@ class SourceReader:
                 return TableDescribed(generation=generation, table=self._describe(connection, server, table_id))
             case FindRange(table_id=table_id, generation=generation, schema=schema):
                 return _or_failed(table_id, generation, lambda: RangeFound(
-                    table_id=table_id, generation=generation, range=_key_range(mysql.key_range(connection, schema))
+                    table_id=table_id, generation=generation, range=_key_range(key_range(connection, schema))
                 ))  # fmt: skip
             case FindBound(table_id=table_id, generation=generation, schema=schema, start=start, rows=rows):
                 return _or_failed(table_id, generation, lambda: BoundFound(
-                    table_id=table_id, generation=generation, end=mysql.next_bound(connection, schema, start, rows)
+                    table_id=table_id, generation=generation, end=next_bound(connection, schema, start, rows)
                 ))  # fmt: skip
         raise TypeError(f"{type(question).__name__} is no question about the source")
 

@@ -48,6 +48,7 @@ from pymysql.constants import ER
 
 from common import mysql
 from common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
+from common.keys import locate, untold
 from common.mysql import Connection
 from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, parse_gtids
 from common.schema import SchemaChanges, TableSchema
@@ -427,7 +428,7 @@ class BinlogCursor:
             zeros = {name: count - before.get(name, 0) for name, count in decoder.zero_dates.items()}
             zero_dates.update({(table_id, name): count for name, count in zeros.items()})
             if (name := next((name for name in decoder.schema.key if zeros.get(name)), None)) is not None:
-                cause = f"{mysql.untold(decoder.schema, name)} (before {frames.file}:{frames.pos})"
+                cause = f"{untold(decoder.schema, name)} (before {frames.file}:{frames.pos})"
                 self._fault(table_id, cause, restart=False)
                 continue
             if has_row_over(batch, MAX_ROW_BYTES):
@@ -509,7 +510,7 @@ class BinlogCursor:
         def ask(bounds: Sequence[Key], keys: Sequence[Key]) -> Sequence[int]:
             if self._asking is None:
                 self._asking = self._connect()
-            return mysql.locate(self._asking, schema, bounds, keys)
+            return locate(self._asking, schema, bounds, keys)
 
         return ask
 

@@ -56,6 +56,7 @@ import pyarrow.compute as pc
 
 from common import mysql
 from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from common.keys import locate, not_identified, select_rows, untold
 from common.messages import CompletedSplit, Key, SnapshotSplit
 from common.positions import FilePosition, High, Low, Position
 from common.schema import TableSchema
@@ -321,7 +322,7 @@ def _rows(
     """
     schema = split.ordered
     decoder = ResultDecoder(schema)
-    blocks = mysql.stream(conn, mysql.select_rows(schema, split.split_start, split.split_end, index=index))
+    blocks = mysql.stream(conn, select_rows(schema, split.split_start, split.split_end, index=index))
     held: pa.RecordBatch | None = None
     given, given_bytes, over = 0, 0, False
     while not (decoder.done or over):
@@ -368,7 +369,7 @@ def _check(batch: pa.RecordBatch, schema: TableSchema) -> None:
     """SourceLost for what no table may have: a value in the identity that became null, a row over 64 MiB."""
     for name in schema.key:
         if batch.column(name).null_count:
-            raise SourceLost(mysql.untold(schema, name), schema.table_id)
+            raise SourceLost(untold(schema, name), schema.table_id)
     if has_row_over(batch, MAX_ROW_BYTES):
         raise SourceLost(
             f"{schema.table_id} has a row over {MAX_ROW_BYTES >> 20} MiB; leave the table out of the list",
@@ -384,7 +385,7 @@ def _each_once(batch: pa.RecordBatch, before: pa.RecordBatch | None, schema: Tab
         keys = pa.concat_tables([last, keys])
     same = [pc.equal(keys[name][1:], keys[name][:-1]) for name in schema.key]
     if keys.num_rows > 1 and pc.any(reduce(pc.and_, same)).as_py():
-        raise SourceLost(mysql.not_identified(schema), schema.table_id)
+        raise SourceLost(not_identified(schema), schema.table_id)
 
 
 def _batches(table: pa.Table, batch_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -505,5 +506,5 @@ def _inside(conn: mysql.Connection, split: SnapshotSplit, keys: pa.Table) -> pa.
     """Which keys lie in the split's range."""
     ends = [end for end in (split.split_start, split.split_end) if end is not None]
     ranges = KeyRanges(split.schema.key_columns, ends)
-    place = ranges.find(keys, lambda bounds, asked: mysql.locate(conn, split.schema, bounds, asked))
+    place = ranges.find(keys, lambda bounds, asked: locate(conn, split.schema, bounds, asked))
     return pa.array(place == (0 if split.split_start is None else 1))

@@ -41,7 +41,7 @@ AGED_SECONDS = 60.0
 COMMIT_SECONDS = 30.0
 
 Key = tuple[Any, ...]
-"""A key's values as messages carry them: text as MySQL prints it, or {"hex": ...} for binary; see common/mysql.py."""
+"""A key's values as messages carry them: text as MySQL prints it, or {"hex": ...} for binary; see common/keys.py."""
 
 Locate = Callable[[Sequence[Key], Sequence[Key]], Sequence[int]]
 """(bounds, keys) -> for each key, how many of the ascending bounds are at or before it, as MySQL compares them."""
@@ -125,7 +125,7 @@ class KeyRanges:
         return bisect_right(self._sorted, tuple(map(_of_arrow, self.columns, key)))
 
     def as_text(self, key: Sequence[Any]) -> Key:
-        """The key (Arrow's values) as messages and `mysql.literal` have it."""
+        """The key (Arrow's values) as messages and `keys.literal` have it."""
         return tuple(map(key_text, self.columns, key))
 
 
@@ -198,7 +198,7 @@ def _hashable(key: Key) -> object:
 
 
 def key_text(column: Column, value: Any) -> Any:
-    """One value of a key (Arrow's) as messages and `mysql.literal` have it."""
+    """One value of a key (Arrow's) as messages and `keys.literal` have it."""
     kind = parse_type(column.mysql_type)
     if kind.base == "enum":
         return str(kind.members.index(value) + 1 if value in kind.members else 0)

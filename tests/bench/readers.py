@@ -15,6 +15,7 @@ from typing import Any
 
 from common import mysql
 from common.config import SnapshotConfig
+from common.keys import key_range
 from common.positions import High, Low, Position
 from services.enumerator.splitter import KeyRange, Splitter
 from services.reader.__main__ import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS
@@ -70,7 +71,7 @@ def select_to_arrow(source: mysql.Source, table: str) -> Figures:
     with closing(connect()) as connection:
         server = mysql.server(connection)
         info = mysql.describe(connection, server, table)
-        low, high = mysql.key_range(connection, info.schema) or (0, 0)
+        low, high = key_range(connection, info.schema) or (0, 0)
     splitter = Splitter(
         table_id=table,
         generation=1,

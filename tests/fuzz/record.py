@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common import mysql
+from common.keys import select_rows
 from common.schema import Column, TableSchema
 from services.reader.rows import ResultDecoder
 from tests.servers import Database, MariaDB, MySQL
@@ -236,7 +237,7 @@ class Recorder:
         schema = self.schema(table)
         with closing(self.server.connect(database=DATABASE)) as connection:
             decoder, packets = ResultDecoder(schema), b""
-            blocks = mysql.stream(connection, mysql.select_rows(schema, None, None))
+            blocks = mysql.stream(connection, select_rows(schema, None, None))
             while not decoder.done:
                 packets += (block := next(blocks))
                 decoder.feed(block)

@@ -11,8 +11,8 @@ import pytest
 from common import mysql as seam
 from services.reader.binlog import Route
 from tests.integration.test_binlog import connected, here, route
+from tests.integration.test_bounds import rows_of
 from tests.integration.test_keys import Content, follow, told
-from tests.integration.test_mysql import rows_of
 from tests.servers import Database
 
 COUNT = "WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 40) SELECT"

@@ -18,6 +18,7 @@ import pytest
 
 from common import mysql as seam
 from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from common.keys import key_range, next_bound
 from common.messages import Key, SnapshotSplit
 from common.positions import FilePosition, GtidSet, High, Low
 from common.schema import TableSchema
@@ -27,7 +28,7 @@ from services.reader.binlog import BinlogCursor, Route
 from services.reader.chunk import ChunkEnd, Window, checksum_of, read_chunk
 from services.reader.watermark import AgedPositions, fold
 from tests.conftest import FULL, started
-from tests.integration.test_mysql import KEYS as KINDS_OF_KEYS
+from tests.integration.test_bounds import KEYS as KINDS_OF_KEYS
 from tests.servers import Database, MariaDB, MySQL
 
 
@@ -379,10 +380,10 @@ def test_uneven_and_sparse_keys_take_as_many_questions_and_selects_as_rows_ask_f
         while not splitter.done:
             asked, questions = splitter.wants(), questions + 1
             if asked == "range":
-                low, high = seam.key_range(conn, info.schema) or (0, 0)
+                low, high = key_range(conn, info.schema) or (0, 0)
                 splitter.ranged(KeyRange(low=low, high=high))
             else:
-                splits += splitter.bounded(seam.next_bound(conn, info.schema, splitter.next_start, splitter.step))
+                splits += splitter.bounded(next_bound(conn, info.schema, splitter.next_start, splitter.step))
             splits += splitter.take(100)
     assert len(splits) <= 3010 // 200 + 2
     assert questions <= len(splits) + 1

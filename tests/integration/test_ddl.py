@@ -12,7 +12,7 @@ from common.schema import Column, TableSchema, parse_type
 from services.reader import ddl
 from spark_writer.tables import default_value
 from tests.integration.test_binlog import connected, stream
-from tests.integration.test_mysql import rows_of
+from tests.integration.test_bounds import rows_of
 from tests.servers import Database, MariaDB, MySQL
 
 CREATE = (

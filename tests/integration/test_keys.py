@@ -17,6 +17,7 @@ import pytest
 
 from common import mysql as seam
 from common.errors import SourceLost
+from common.keys import next_bound
 from common.messages import CompletedSplit, Key, SnapshotSplit
 from common.positions import High, Low, Position
 from common.schema import TableSchema
@@ -25,7 +26,7 @@ from services.reader.chunk import ChunkEnd, Mode, Window, read_chunk
 from services.reader.watermark import ChunkHighs, fold
 from tests.conftest import FULL
 from tests.integration.test_binlog import connected, here, source_of
-from tests.integration.test_mysql import rows_of
+from tests.integration.test_bounds import rows_of
 from tests.servers import Database
 
 ROUNDS, STEP = (400, 1) if FULL else (60, 4)
@@ -197,7 +198,7 @@ def chunks(server: Database, schema: TableSchema, mode: Mode, step: int) -> tupl
     with closing(Window(BinlogCursor(lambda: seam.connect(source_of(server)), server_id=77_007))) as window:
         while True:
             with connected(server) as (conn, _):
-                end = seam.next_bound(conn, schema, bounds[-1], step)
+                end = next_bound(conn, schema, bounds[-1], step)
             split = SnapshotSplit(
                 split_id="s", table_id=schema.table_id, generation=1, attempt=1, split_key_type=schema.split_key_type,
                 split_start=bounds[-1], split_end=end, schema=schema,
@@ -320,4 +321,4 @@ def test_a_key_that_is_another_s_in_the_lake_is_refused_by_name_on_both_paths(
     by_number = kind.startswith(("ENUM", "SET"))  # as are their bounds
     with connected(source) as (conn, _), nullcontext() if by_number else pytest.raises(SourceLost, match=table):
         for rows in (0, 1):
-            seam.next_bound(conn, schema, None, rows)
+            next_bound(conn, schema, None, rows)

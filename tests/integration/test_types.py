@@ -32,6 +32,7 @@ from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
 import services.reader.rows as compiled
+from common import keys
 from common import mysql as statements
 from common.errors import SourceLost
 from common.schema import TableSchema, arrow_type, parse_type
@@ -154,7 +155,7 @@ def selected(
     """All rows by the SELECT that chunks are read with; with `cuts`, the bytes are fed in pieces of at most so many."""
     decoder = module.ResultDecoder(schema)
     random_sizes = random.Random(cuts)
-    for block in statements.stream(connection, statements.select_rows(schema, None, None)):
+    for block in statements.stream(connection, keys.select_rows(schema, None, None)):
         at = 0
         while at < len(block):
             size = random_sizes.randint(1, cuts) if cuts else len(block)
@@ -400,7 +401,7 @@ def test_times_keep_every_fraction_and_zero_dates_are_null(source: Database, dat
     with closing(connect(source, database)) as connection:
         for module in MODULES:
             decoder = module.ResultDecoder(found.schema)
-            feed(decoder, statements.stream(connection, statements.select_rows(found.schema, None, None)))
+            feed(decoder, statements.stream(connection, keys.select_rows(found.schema, None, None)))
             decoder.take()
             assert decoder.zero_dates["d"] == 4
             assert decoder.zero_dates["ts3"] == 4
@@ -566,7 +567,7 @@ def test_the_tables_of_character_sets_are_the_servers(source: Database, database
                 point if one and point != 0xFFFD else charsets.UNTOLD for one, point in zip(same, points, strict=True)
             ]
             assert charsets.key_points(name) == tuple(told), name
-            assert (charsets.UNTOLD not in told) == (name in statements._ONE_TO_ONE), name
+            assert (charsets.UNTOLD not in told) == (name in keys._ONE_TO_ONE), name
     for number, name in source.execute(
         "SELECT id, character_set_name FROM information_schema.collations WHERE id IS NOT NULL"
     ):

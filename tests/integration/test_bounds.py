@@ -1,0 +1,181 @@
+"""Keys in SQL on real servers: the bounds of chunks, the SELECTs between them, and which of them a key is between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pymysql
+import pytest
+
+from common import mysql as seam
+from common.errors import ProtocolError
+from common.keys import Key, locate, next_bound, select_rows
+from common.schema import TableSchema
+from services.reader.rows import ResultDecoder
+from services.reader.watermark import KeyRanges
+from tests.integration.test_mysql import connected
+from tests.servers import Database, MariaDB
+
+WORDS = "('a'),('A '),('b'),('ä'),('Z'),('z1'),('ß'),('ss'),('é'),('e'),('_'),('10'),('9'),('')"
+KEYS = {
+    # name: (columns and key, rows)
+    "integers": ("k BIGINT UNSIGNED PRIMARY KEY", "(0),(18446744073709551615),(5),(9223372036854775808),(7),(8),(9)"),
+    "negative": ("k INT PRIMARY KEY", "(-2147483648),(-1),(0),(1),(2),(3),(2147483647)"),
+    "decimals": ("k DECIMAL(30,10) PRIMARY KEY", "(-1.5),(0),(0.0000000001),(1),(10),(9)"),
+    "doubles": ("k DOUBLE PRIMARY KEY", "(-1e300),(0.1),(1e-300),(123456789.123456789),(3),(2)"),
+    "floats": ("k FLOAT PRIMARY KEY", "(3.1415927),(16777216),(0.1),(-1e30),(5),(6)"),
+    "enums": ("k ENUM('z','b','a','y') PRIMARY KEY", "('a'),('b'),('y'),('z')"),
+    "sets": ("k SET('z','b','a') PRIMARY KEY", "('a'),('b'),('z'),('a,z'),('')"),
+    "bits": ("k BIT(20) PRIMARY KEY", "(0),(1),(255),(256),(1000000)"),
+    "dates": ("k DATE PRIMARY KEY", "('1000-01-01'),('2020-02-29'),('2020-03-01'),('9999-12-31')"),
+    "datetimes": ("k DATETIME(3) PRIMARY KEY", "('2020-01-01'),('2020-01-01 00:00:00.001'),('1999-12-31')"),
+    "timestamps": ("k TIMESTAMP(6) PRIMARY KEY", "('2020-01-01'),('2020-01-01 00:00:00.000001'),('1970-01-02')"),
+    "times": ("k TIME(2) PRIMARY KEY", "('-838:59:59'),('-00:00:01.5'),('00:00:00'),('100:00:00'),('99:00:00')"),
+    "years": ("k YEAR PRIMARY KEY", "(1999),(2000),(2155),(1901)"),
+    "binary": ("k BINARY(4) PRIMARY KEY", "('a'),('ab'),(x'ff00'),(x'00'),(x'61000001')"),
+    "varbinary": ("k VARBINARY(9) PRIMARY KEY", "(''),('a'),(x'6100'),(x'ff'),(x'00'),('A')"),
+    "blobs": ("k BLOB NOT NULL, h INT, PRIMARY KEY (h)", "('x', 1), ('y', 2)"),
+    "utf8mb4": ("k VARCHAR(9) CHARACTER SET utf8mb4 PRIMARY KEY", WORDS),
+    "utf8mb4_bin": ("k VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY", WORDS + ",('\U0001f600')"),
+    "latin1": ("k VARCHAR(9) CHARACTER SET latin1 COLLATE latin1_bin PRIMARY KEY", WORDS),
+    "latin1_ci": ("k CHAR(9) CHARACTER SET latin1 COLLATE latin1_german2_ci PRIMARY KEY", WORDS + ",('ad'),('af')"),
+    "utf16": ("k VARCHAR(9) CHARACTER SET utf16 COLLATE utf16_bin PRIMARY KEY", WORDS),
+    "ujis": ("k VARCHAR(9) CHARACTER SET ujis COLLATE ujis_bin PRIMARY KEY", "('あ'),('ア'),('亜'),('a'),('~')"),
+    "composite": (
+        "a INT, b VARCHAR(5) CHARACTER SET latin1, c DATE, PRIMARY KEY (b, a, c)",
+        "(1,'x','2020-01-01'),(1,'X','2020-01-02'),(2,'x','2020-01-01'),(2,'b','2020-01-01'),(0,'é','2020-01-01'),"
+        "(7,'','1999-01-01')",
+    ),
+    "by number": (
+        "e ENUM('3','1','z') NOT NULL, s SET('z','b','a'), b BIT(64), n INT, PRIMARY KEY (e, s, b, n)",
+        "('1','a,z',1,1),('1','a,z',1,2),('3','',255,0),('3','b',0,0),('z','z,b,a',18446744073709551615,-1),"
+        "('z','z,b,a',18446744073709551614,7),('z','z,b,a',18446744073709551615,8),('none','',0,0)",
+    ),
+}  # fmt: skip
+
+
+def explained(conn: seam.Connection, of: seam.Server, sql: str) -> dict[str, str]:
+    with conn.cursor(pymysql.cursors.DictCursor) as cursor:
+        cursor.execute(("EXPLAIN FORMAT=TRADITIONAL " if of.mysql else "EXPLAIN ") + sql)
+        return dict(cursor.fetchall()[0])  # type: ignore[arg-type]
+
+
+def bounds_of(conn: seam.Connection, schema: TableSchema, step: int) -> list[Key]:
+    bounds: list[Key] = []
+    while (bound := next_bound(conn, schema, bounds[-1] if bounds else None, step)) is not None:
+        assert bound not in bounds
+        bounds.append(bound)
+    return bounds
+
+
+def rows_of(conn: seam.Connection, schema: TableSchema, start: Key | None, end: Key | None) -> pa.Table:
+    decoder = ResultDecoder(schema)
+    blocks = seam.stream(conn, select_rows(schema, start, end))
+    while not decoder.done:
+        decoder.feed(next(blocks))
+    batch = decoder.take()
+    return pa.Table.from_batches([] if batch is None else [batch], schema=schema.arrow)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_chunks_by_a_walk_of_the_index_hold_every_row_once_in_the_order_of_the_index(
+    source: Database, database: str, kind: str
+) -> None:
+    columns, rows = KEYS[kind]
+    source.execute(f"CREATE TABLE {database}.t ({columns})", f"INSERT IGNORE INTO {database}.t VALUES {rows}")
+    with connected(source) as (conn, _):
+        schema = seam.table_schema(conn, f"{database}.t")
+        everything = rows_of(conn, schema, None, None)
+        assert everything.num_rows > 1
+        for step in (1, 3):
+            bounds = bounds_of(conn, schema, step)
+            assert len(bounds) == (everything.num_rows - 1) // step
+            chunks = [rows_of(conn, schema, *ends) for ends in zip([None, *bounds], [*bounds, None], strict=True)]
+            assert [chunk.num_rows for chunk in chunks[:-1]] == [step] * (len(chunks) - 1)
+            whole = pa.concat_tables(chunks).to_pylist()
+            assert sorted(map(str, whole)) == sorted(map(str, everything.to_pylist()))
+            placed_as_mysql_does(conn, schema, bounds, chunks)
+
+
+def placed_as_mysql_does(conn: seam.Connection, schema: TableSchema, bounds: list[Key], chunks: list[pa.Table]) -> None:
+    """Who judges changes in `exact` must place each key where MySQL placed it, by itself and by asking."""
+    ranges = KeyRanges(schema.key_columns, bounds)
+    for number, chunk in enumerate(chunks):
+        keys = chunk.select(schema.key)
+        found = ranges.find(keys, lambda bounds, keys: locate(conn, schema, bounds, keys))
+        assert found.tolist() == [number] * chunk.num_rows
+        texts = [ranges.as_text(key) for key in zip(*keys.to_pydict().values(), strict=True)]
+        assert locate(conn, schema, bounds, texts) == [number] * chunk.num_rows
+
+
+def test_keys_of_mariadbs_own_types_are_chunked_too(
+    mariadb: MariaDB, fresh_database: Callable[[Database], str]
+) -> None:
+    name = fresh_database(mariadb)
+    uuids = (
+        "00000000-0000-0000-0000-000000000001",
+        "11111111-1111-1111-1111-0000000000ff",
+        "ffffffff-0000-1000-8000-0",
+    )
+    for kind, values in {
+        "UUID": (*uuids[:2], uuids[2].ljust(36, "0")),
+        "INET6": ("::1", "fe80::1", "::ffff:1.2.3.4"),
+    }.items():
+        rows = ",".join(f"('{value}')" for value in values)
+        mariadb.execute(
+            f"CREATE TABLE {name}.{kind} (k {kind} PRIMARY KEY)", f"INSERT INTO {name}.{kind} VALUES {rows}"
+        )
+        with connected(mariadb) as (conn, _):
+            schema = seam.table_schema(conn, f"{name}.{kind}")
+            bounds = bounds_of(conn, schema, 1)
+            assert len(bounds) == 2
+            chunks = [rows_of(conn, schema, *ends) for ends in zip([None, *bounds], [*bounds, None], strict=True)]
+            placed_as_mysql_does(conn, schema, bounds, chunks)
+
+
+@pytest.mark.parametrize(
+    ("head", "values"),
+    [
+        ("VARCHAR(9) CHARACTER SET latin1", ("k20", "k21", "k6")),
+        ("ENUM('z', 'y', 'c', 'b', 'a', 'x')", ("3", "4", "6")),
+        ("SET('z', 'y', 'c')", ("3", "4", "6")),
+        ("BIT(20)", ("3", "4", "6")),
+    ],
+)
+def test_a_chunk_of_a_composite_key_is_read_by_range_of_the_index_and_not_sorted(
+    source: Database, database: str, head: str, values: tuple[str, str, str]
+) -> None:
+    at = "CONCAT('k', i MOD 30)" if "CHAR" in head else "i MOD 6 + 1"
+    source.execute(
+        f"CREATE TABLE {database}.t (a {head}, b INT, v CHAR(200), PRIMARY KEY (a, b))",
+        f"INSERT INTO {database}.t WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 900)"
+        f" SELECT {at}, i, 'x' FROM n",
+        f"ANALYZE TABLE {database}.t",
+    )
+    one, next_one, last = values
+    with connected(source) as (conn, of):
+        schema = seam.table_schema(conn, f"{database}.t")
+        for start, end in (
+            ((one, "20"), (next_one, "100")),
+            ((one, "20"), (one, "100")),
+            ((last, "800"), None),
+        ):
+            plan = explained(conn, of, select_rows(schema, start, end, index="PRIMARY"))
+            assert plan["type"] == "range"
+            assert plan["key"] == "PRIMARY"
+            assert int(plan["rows"]) < 400
+            assert "filesort" not in plan["Extra"]
+
+
+def test_a_value_that_is_none_of_its_column_gets_into_no_statement(source: Database, database: str) -> None:
+    source.execute(f"CREATE TABLE {database}.t (a INT, b DATE, c VARBINARY(9), PRIMARY KEY (a, b, c))")
+    with connected(source) as (conn, _):
+        schema = seam.table_schema(conn, f"{database}.t")
+    for key in (
+        ("1 OR 1", "2020-01-01", {"hex": "00"}),
+        ("1", "' OR 1", {"hex": "00"}),
+        ("1", "2020-01-01", {"hex": "' OR 1"}),
+    ):
+        with pytest.raises(ProtocolError, match="no value of the key column"):
+            select_rows(schema, key, None)
