@@ -756,7 +756,7 @@ class _Columns:
         elif kind == K_COPY:
             _copy(self._p8, fix * layout, src, at, layout)
         elif kind == K_DECIMAL:
-            return self._decimal(src, at, n, s[source + S_ARG], fix)
+            return self._decimal(src, at, n, s[source + S_ARG], s[source + S_ARG2], fix)
         elif kind == K_BIN_DECIMAL:
             return self._bin_decimal(src, at, s[source + S_ARG], s[source + S_ARG2], fix)
         elif kind == K_DATE:
@@ -920,10 +920,11 @@ class _Columns:
         src: cython.p_uchar,
         at: cython.Py_ssize_t,
         n: cython.Py_ssize_t,
+        precision: cython.longlong,
         scale: cython.longlong,
         fix: cython.Py_ssize_t,
     ) -> cython.int:
-        """Text with exactly `scale` digits after the point, at most 38 digits besides zeros in front."""
+        """Text with exactly `scale` digits after the point, at most `precision` digits besides zeros in front."""
         i: cython.Py_ssize_t = at
         end: cython.Py_ssize_t = at + n
         group: cython.ulonglong = 0
@@ -953,7 +954,7 @@ class _Columns:
             else:
                 return CORRUPT
             i += 1
-        if digits > 38 or (after if after > 0 else 0) != scale:
+        if digits > precision or (after if after > 0 else 0) != scale:
             return CORRUPT
         if in_group:
             self._mul_add(_ten(in_group), group)
@@ -1791,13 +1792,13 @@ class ResultDecoder(_Columns):
         self._fed = 0
         names, types, layouts, sources = [], [], [], []
         for at, (column, field) in enumerate(zip(schema.columns, schema.arrow, strict=True)):
-            kind, argument = (
-                (K_BOOLEAN, _ZERO) if schema.is_boolean(column) else _text_kind(parse_type(column.mysql_type))
+            kind, argument, more = (
+                (K_BOOLEAN, _ZERO, 0) if schema.is_boolean(column) else _text_kind(parse_type(column.mysql_type))
             )
             names.append(column.name)
             types.append(field.type)
             layouts.append(_layout(field.type))
-            sources.append([kind, at, 0, 0, argument, 0, 0, 0, 0, 0])
+            sources.append([kind, at, 0, 0, argument, more, 0, 0, 0, 0])
         self._prepare(names, types, layouts, sources, names)
         self._tables([], b"", [])
 
@@ -1998,18 +1999,18 @@ def _layout(kind: pa.DataType) -> int:
     return kind.bit_width // 8
 
 
-def _text_kind(kind: MysqlType) -> tuple[int, int]:
-    """How the text protocol's value of a column is read, and that reading's argument."""
+def _text_kind(kind: MysqlType) -> tuple[int, int, int]:
+    """How the text protocol's value of a column is read, and that reading's arguments."""
     base = kind.base
     if base in ("tinyint", "smallint", "mediumint", "int", "year") or (base == "bigint" and not kind.unsigned):
-        return K_INT, 0
+        return K_INT, 0, 0
     if base == "bigint":
-        return K_DECIMAL, 0
+        return K_DECIMAL, 20, 0
     if base == "decimal":
         precision, scale = _decimal_numbers(kind)
-        return (K_DECIMAL, scale) if precision <= 38 else (K_DECIMAL_WIDE, 0)
+        return (K_DECIMAL, precision, scale) if precision <= 38 else (K_DECIMAL_WIDE, 0, 0)
     if base == "bit":
-        return (K_BIT1, 0) if kind.numbers in ((), (1,)) else (K_BYTES, 0)
+        return (K_BIT1, 0, 0) if kind.numbers in ((), (1,)) else (K_BYTES, 0, 0)
     simple = {
         "float": K_FLOAT,
         "double": K_DOUBLE,
@@ -2019,7 +2020,7 @@ def _text_kind(kind: MysqlType) -> tuple[int, int]:
         "time": K_TIME,
         "vector": K_VECTOR,
     }
-    return simple.get(base, K_BYTES), 0
+    return simple.get(base, K_BYTES), 0, 0
 
 
 def _decimal_numbers(kind: MysqlType) -> tuple[int, int]:

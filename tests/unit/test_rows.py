@@ -173,6 +173,7 @@ def test_an_error_packet_raises_what_the_server_said(rows: ModuleType) -> None:
         (packets([row_of([b"2147483648", *VALUES[0][1:]])]), "column id"),
         (packets([row_of([b"", *VALUES[0][1:]])]), "column id"),
         (packets([row_of([b"1", b"x", b"1.5", None])]), "column amount"),
+        (packets([row_of([b"1", b"x", b"-123456789.00", None])]), "column amount"),
         (packets([row_of([b"1", b"x", b"1.50", b"2020-01-01 25:00:00.000000"])]), "column at"),
         (packets([row_of([b"1", b"x", b"1.50", b"2020-01-01"])]), "column at"),
         (packets([b"\x011\xfe\xff\xff\xff\xff\xff\xff\xff\xff"]), "column name"),
