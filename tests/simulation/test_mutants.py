@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,9 +33,13 @@ def outcome(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[subprocess.CompletedProcess[str]]]:
+def outcomes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
+    """The outcome of every mutant that is asked for, several at a time."""
+    asked = [item.callspec.params["mutant"] for item in request.session.items if item.parent is request.node]
     with ThreadPoolExecutor(JOBS) as pool:
-        yield {m.rule: pool.submit(outcome, m, tmp_path_factory.mktemp("mutant")) for m in MUTANTS}
+        yield {m.rule: pool.submit(outcome, m, tmp_path_factory.mktemp("mutant")) for m in asked}
         pool.shutdown(cancel_futures=True)
 
 
