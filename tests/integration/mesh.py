@@ -219,11 +219,13 @@ class Pipeline:
         self.mesh, self.name, self.server = mesh, name, server
         self.store = mesh.store.pipeline(name)
         self._entries: list[dict[str, Any]] = []
+        self._reading = threading.Lock()
 
     def entries(self) -> list[dict[str, Any]]:
-        """The journal so far."""
-        self._entries += self.store.journal_tail(len(self._entries))
-        return self._entries
+        """The journal so far; from any thread."""
+        with self._reading:
+            self._entries = [*self._entries, *self.store.journal_tail(len(self._entries))]
+            return self._entries
 
     def checkpoint(self) -> dict[str, Any] | None:
         """The newest checkpoint entry."""
