@@ -894,7 +894,7 @@ class BinlogCursor:
             return self._compressed_rows(frames, kind, body)
         elif kind == _PARTIAL_ROWS:
             self._refuse(frames, body, "a partial update of a JSON column: SET GLOBAL binlog_row_value_options = ''")
-            frames.ordinal += 1
+            frames.pass_over()
         elif kind < 0 and (-kind in _ROWS or -kind == _PARTIAL_ROWS or -kind in _ROWS_COMPRESSED):
             self._refuse(frames, body, _TOO_LARGE)
         elif kind == _INCIDENT:
@@ -935,14 +935,12 @@ class BinlogCursor:
         """MariaDB's compressed row events."""
         plan = frames.plans.get(int.from_bytes(body[:6], "little"))
         if plan is None or plan.decoder is None or frames.tx_skip:
-            frames.ordinal += 1
-            return GO
+            return int(frames.pass_over())
         try:
             plain = inflated_rows(kind, body)
         except (ValueError, IndexError) as error:
             self._refuse(frames, body, f"a row event that can't be read: {error}; check the file with mysqlbinlog")
-            frames.ordinal += 1
-            return GO
+            return int(frames.pass_over())
         self._replay = _Replay(frames.plans, iter(((plain_kind(kind), plain),)), ends=False)
         return self._go_on_replaying(frames)
 
@@ -1214,7 +1212,7 @@ class BinlogCursor:
             if plan is None:
                 raise ValueError("a row event of a table that no table map has described")
             if plan.decoder is None:
-                frames.ordinal += 1
+                frames.pass_over()
                 replay.event = None
                 continue
             code: int = frames.give_rows(plan, kind, body)

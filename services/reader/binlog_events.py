@@ -627,8 +627,7 @@ class Frames:
                 self._last_plan = plan
                 self._last_id = table
             if plan.decoder is None:
-                self.ordinal += 1
-                return _GO
+                return self.pass_over()
             return self._rows(plan, kind, p, body, end)
         if kind == 19:
             if end - body < 8:
@@ -943,6 +942,15 @@ class Frames:
         if place.seq >= self.max_rows or self.bytes_taken >= self.max_bytes:
             self.event_type = kind
             return _FULL_TAKEN
+        return _GO
+
+    @cython.ccall
+    @cython.exceptval(-1)
+    def pass_over(self) -> cython.int:
+        """The row event at hand is of no routed table, or of one that was routed until some of its rows were taken."""
+        self._checked = False
+        self.row_from = 0
+        self.ordinal += 1
         return _GO
 
     def give_rows(self, plan: Plan, event_type: int, body: bytes | bytearray) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import socket
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,10 +15,10 @@ from typing import Any
 import pytest
 
 from common.mysql import Server
-from common.positions import High, Low
+from common.positions import GtidSet, High, Low, Position
 from common.schema import Column, SchemaChanges, TableSchema
 from services.reader import binlog, binlog_events
-from services.reader.binlog import BinlogCursor, Route
+from services.reader.binlog import BinlogCursor, Changes, Route
 from services.reader.event_bodies import (
     _inflated,
     _variable,
@@ -28,6 +30,7 @@ from services.reader.event_bodies import (
 )
 from services.reader.replication import encoded_gtids
 from services.reader.rows import Place
+from tests.unit.test_rows import event, image, schema_of, table_map
 
 UUID = bytes(range(16))
 PREFIX = "00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -65,7 +68,7 @@ class Log:
         self.bytes += len(body).to_bytes(3, "little") + bytes([self.number & 255]) + body
         self.number += 1
 
-    def transaction(self, number: int, *rows: bytes) -> Log:
+    def begin(self, number: int) -> Log:
         gtid = (
             b"\0"
             + UUID
@@ -73,7 +76,10 @@ class Log:
             + (1_700_000_000_000_000 + number).to_bytes(7, "little")
         )
         self.event(33, gtid)
-        self.event(2, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN")
+        return self.event(2, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN")
+
+    def transaction(self, number: int, *rows: bytes) -> Log:
+        self.begin(number)
         for body in rows:
             self.event(19, TABLE_MAP)
             self.event(30, body)
@@ -228,6 +234,66 @@ def test_what_interpreted_reads_is_what_compiled_reads() -> None:
         it.close_run()
         outcomes.append((it.runs, it.pos, it.tx_number, it.tx_ts))
     assert outcomes[0] == outcomes[1]
+
+
+# --- the cursor -------------------------------------------------------------------------------------------------------
+
+T = schema_of(("id", "int"))
+U = replace(T, table_id="d.u")
+OTHER = schema_of(("other", "int"), key=("other",))
+MAPS = {"d.t": table_map(T, 7), "d.u": table_map(T, 8).replace(b"\1t\0", b"\1u\0", 1)}
+
+
+def inserted(table_id: str, *keys: int) -> bytes:
+    """A row event's body of one of the two tables."""
+    return MAPS[table_id][:6] + event(T, [image(T, [key]) for key in keys])[6:]
+
+
+class Dump:
+    """A cursor that reads made-up bytes, as if it had connected before them."""
+
+    def __init__(self, log: Log) -> None:
+        self.cursor = BinlogCursor(lambda: pytest.fail("it connects"), server_id=1)
+        self.cursor._server = Server(flavour="mysql", version=(9, 7), identity="s", gtid=True)
+        self.cursor._executed = GtidSet.EMPTY
+        self.cursor._frames = frames()
+        self.theirs, self.cursor._socket = socket.socketpair()
+        self.theirs.sendall(log.bytes)
+        self.at = self.cursor._at = Position(server="s", file="binlog.000001", offset=4)
+
+    def read(self, *schemas: TableSchema, max_rows: int) -> Changes:
+        low, high = Low(server="s", file="binlog.000001", offset=4), High(server="s", file="binlog.000001", offset=4)
+        routes = {
+            schema.table_id: Route(table_id=schema.table_id, generation=1, schema=schema, low=low, high=high, live=True)
+            for schema in schemas
+        }
+        got = self.cursor.read(self.at, routes, until=None, max_rows=max_rows, max_bytes=1 << 20, wait_seconds=0.1)
+        self.at = got.position
+        return got
+
+
+def keys(changes: Changes, table_id: str) -> list[int]:
+    return [key for each in changes.batches if each.table_id == table_id for key in each.batch["id"].to_pylist()]
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_a_table_that_goes_within_its_row_event_takes_nothing_of_what_follows_with_it(faulty: bool) -> None:
+    log = Log().begin(1).event(19, MAPS["d.t"]).event(19, MAPS["d.u"])
+    log.event(30, inserted("d.t", *range(10))).event(30, inserted("d.u", *range(10))).event(16, bytes(8))
+    first_end = log.at
+    log.begin(2).event(19, MAPS["d.u"])
+    begin = log.at
+    log.event(30, inserted("d.u", 77)).event(16, bytes(8))
+    dump = Dump(log)
+    first = dump.read(OTHER if faulty else T, U, max_rows=4)
+    assert [fault.table_id for fault in first.faults] == (["d.t"] if faulty else [])
+    assert (keys(first, "d.t"), first.position.rows) == (([], 0) if faulty else ([0, 1, 2, 3], 4))
+    second = dump.read(U, max_rows=12)
+    assert keys(second, "d.u") == list(range(10))
+    assert (second.position.offset, second.position.rows) == (first_end, 0)
+    third = dump.read(U, max_rows=10)
+    assert third.batches[0].batch.select(["id", "_pos"]).to_pylist() == [{"id": 77, "_pos": begin}]
+    assert third.position.offset == log.at
 
 
 def test_numbers_of_the_servers_serialization() -> None:
