@@ -84,13 +84,15 @@ class Server:
     `identity` names one server history: MySQL's `@@server_uuid`; on MariaDB `@@server_id` with `@@server_uid` (a hash
     of network card and port; before 10.11.9 of host name, port and data folder). It stays the same over RESET MASTER,
     and on MariaDB over a new data folder: `verify_position` sees those by what the binlog holds. `gtid` says that
-    every transaction has a GTID (always so on MariaDB).
+    every transaction has a GTID (always so on MariaDB), `folds_case` that names of tables are the same in upper and
+    lower case.
     """
 
     flavour: Literal["mysql", "mariadb"]
     version: tuple[int, ...]
     identity: str
     gtid: bool
+    folds_case: bool = False
 
     @property
     def mysql(self) -> bool:
@@ -268,15 +270,18 @@ def stream(conn: Connection, sql: str) -> Iterator[bytes]:
 
 def server(conn: Connection) -> Server:
     """Ask who the server is; at each connect, since another server may answer at the same address."""
-    (version, server_id), *_ = ask(conn, "SELECT @@version, @@server_id")
+    (version, server_id, names), *_ = ask(conn, "SELECT @@version, @@server_id, @@lower_case_table_names")
+    folds_case = names != "0"
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if "mariadb" in version.lower():
         known = variables(conn, "server_uid", "hostname", "port", "datadir")
         uid = known.get("server_uid") or "{hostname}:{port}:{datadir}".format(**known)
-        return Server(flavour="mariadb", version=numbers, identity=f"{server_id}-{uid}", gtid=True)
+        identity = f"{server_id}-{uid}"
+        return Server(flavour="mariadb", version=numbers, identity=identity, gtid=True, folds_case=folds_case)
     known = variables(conn, "server_uuid", "gtid_mode")
     gtid = known.get("gtid_mode", "OFF").upper() == "ON"
-    return Server(flavour="mysql", version=numbers, identity=known["server_uuid"], gtid=gtid)
+    identity = known["server_uuid"]
+    return Server(flavour="mysql", version=numbers, identity=identity, gtid=gtid, folds_case=folds_case)
 
 
 def variables(conn: Connection, *names: str) -> dict[str, str]:

@@ -1076,6 +1076,7 @@ class BinlogCursor:
             primary=self._by_primary_key(),
             unread={table_id for table_id, route in self._routes.items() if self._ahead(route)},
             mariadb=not self._on_mysql,
+            folds_case=self._server is not None and self._server.folds_case,
             sql_mode=sql_mode,
         ):
             route = self._routes.get(effect.table_id)

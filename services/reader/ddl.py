@@ -11,7 +11,7 @@ help against the next one.
 | ALTER: ADD COLUMN nullable or with a constant default, DROP, RENAME COLUMN, a new name, widening; several | Evolve |
 | ALTER: indexes, comments, options, defaults, checks, ADD PARTITION; CREATE INDEX; ANALYZE, OPTIMIZE | nothing |
 | TRUNCATE | Truncate |
-| any other ALTER, DROP and CREATE of a captured name, RENAME from or onto one, DROP DATABASE | Restart |
+| any other ALTER, DROP and CREATE of a captured name, RENAME or partition from or onto one, DROP DATABASE | Restart |
 | DML that names a captured table, or (triggers, views) anything else in its database | Quarantine |
 | users, views, triggers, routines, events, other tables | nothing |
 
@@ -93,7 +93,7 @@ def _pattern(single: str, double: str) -> re.Pattern[str]:
         |(?P<hint>/\*M?!\d*)|(?P<unhint>\*/)
         |`(?P<name>(?:[^`]|``)*)`
         |(?P<text>[nNxXbB]?'(?:{single})*'|"(?:{double})*")
-        |(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?![\w$])|\.\d+)
+        |(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?![\w$])|(?<![\w$`"\u0080-\U0010ffff])\.\d+)
         |(?P<word>[\w$@\u0080-\U0010ffff]+)
         |(?P<sign>.)""",
         re.VERBOSE | re.DOTALL,
@@ -173,6 +173,7 @@ def classify(
     primary: Set[str] = frozenset(),
     unread: Set[str] = frozenset(),
     mariadb: bool = False,
+    folds_case: bool = False,
     sql_mode: int = 0,
 ) -> list[Effect]:
     """What a statement does to the captured tables, at most one effect a table, in the order of the statement.
@@ -181,16 +182,13 @@ def classify(
     tables by "db.table" as they are before it. `primary` names those whose identity is surely the primary key: others
     are read again when an index is dropped, since it may be their identity. `unread` names those of which nothing was
     read before the statement, and whose schema the first row event will tell: for them it is past, unless it gives them
-    another table's rows. `mariadb`: JSON is longtext there.
+    another table's rows. `mariadb`: JSON is longtext there; `folds_case`: tables are the same in upper and lower case.
     `sql_mode` is the session's, as the event has it.
     """
     tokens = list(_tokens(statement, sql_mode))
     if not tokens or not schemas:
         return []
-    lower: dict[str, list[str]] = {}
-    for table_id in schemas:
-        lower.setdefault(table_id.lower(), []).append(table_id)
-    reading = _Statement(tokens, statement, default_db, schemas, lower, primary, unread, mariadb, sql_mode)
+    reading = _Statement(tokens, statement, default_db, schemas, primary, unread, mariadb, folds_case, sql_mode)
     found: dict[str, Effect] = {}
     for effect in reading.effects():
         if effect.table_id not in found or isinstance(effect, Restart | Quarantine):
@@ -227,14 +225,15 @@ class _Statement:
         statement: str,
         db: str,
         schemas: Mapping[str, TableSchema],
-        lower: Mapping[str, list[str]],
         primary: Set[str],
         unread: Set[str],
         mariadb: bool,
+        folds_case: bool,
         sql_mode: int,
     ) -> None:
         self.tokens, self.statement, self.db = tokens, statement, db
-        self.schemas, self.lower, self.primary, self.unread = schemas, lower, primary, unread
+        self.schemas, self.primary, self.unread = schemas, primary, unread
+        self.folded = str.lower if folds_case else str
         self.mariadb, self.sql_mode = mariadb, sql_mode
         self.at = 0
 
@@ -268,7 +267,7 @@ class _Statement:
         token = self.take()
         if token.kind in ("name", "word") or (token.kind == "text" and token.value[0] == '"'):
             return token.value[1:-1].replace('""', '"') if token.kind == "text" else token.value
-        if token.kind == "number" and token.value.isdecimal():
+        if token.kind == "number" and token.value.isalnum():
             return token.value
         raise _Unknown(f"a name was due at {token.value!r}")
 
@@ -284,8 +283,8 @@ class _Statement:
         return f"{self.db}.{first}"
 
     def captured(self, table: str) -> list[str]:
-        """The captured tables that this name may mean: some servers don't heed case."""
-        return [table] if table in self.schemas else self.lower.get(table.lower(), [])
+        """The captured tables that this name means, which are several if the server does not heed case."""
+        return [table_id for table_id in self.schemas if self.folded(table_id) == self.folded(table)]
 
     def parenthesis(self) -> None:
         """Pass over (...), with what is inside."""
@@ -311,7 +310,7 @@ class _Statement:
         names = [
             (token.value[1:-1] if token.kind == "text" else token.value).lower()
             for token in self.tokens
-            if token.kind in ("name", "word", "text")
+            if token.kind != "sign"
         ]
         words = set(names)
         databases = {*words, self.db.lower()}
@@ -323,6 +322,12 @@ class _Statement:
         return found
 
     def _effects(self) -> list[Effect]:
+        if self.accept("SET", "STATEMENT"):  # MariaDB's, for just the statement that follows
+            while not self.accept("FOR"):
+                if self.peek() == "(":
+                    self.parenthesis()
+                else:
+                    self.take()
         verb = self.peek()
         if verb == "ALTER":
             return self._alter()
@@ -345,6 +350,8 @@ class _Statement:
             return self._renamed()
         if verb in _DML:
             return self._dml()
+        if verb == "ANALYZE" and self.peek(1) not in ("TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG"):
+            return self._dml()  # MariaDB's of a statement, which it runs
         if verb in _IGNORED_VERBS:
             return []
         raise _Unknown("the statement is not known")
@@ -370,6 +377,8 @@ class _Statement:
             if self.accept("REFERENCE"):
                 return []
         kind = self.peek()
+        if kind in ("DATABASE", "SCHEMA") and replaces:
+            return self._dropped_database()
         if kind in ("INDEX", "KEY", "DATABASE", "SCHEMA", "TEMPORARY") or kind in _IGNORED_KINDS:
             return []  # an index changes no row
         self.expect("TABLE")
@@ -385,14 +394,7 @@ class _Statement:
             self.at += 1
         kind = self.peek()
         if kind in ("DATABASE", "SCHEMA"):
-            self.at += 1
-            self.accept("IF", "EXISTS")
-            name = self.identifier().lower()
-            return [
-                self.restart(table_id, "its database was dropped")
-                for table_id in self.schemas
-                if table_id.partition(".")[0].lower() == name
-            ]
+            return self._dropped_database()
         if kind in ("INDEX", "KEY"):
             self.at += 1
             self.accept("IF", "EXISTS")
@@ -413,6 +415,16 @@ class _Statement:
             effects += [self.restart(table_id, "it was dropped") for table_id in self.captured(self.table())]
             if not self.accept(","):
                 return effects
+
+    def _dropped_database(self) -> list[Effect]:
+        self.at += 1
+        self.accept("IF", "EXISTS")
+        name = self.folded(self.identifier())
+        return [
+            self.restart(table_id, "its database was dropped")
+            for table_id in self.schemas
+            if self.folded(table_id.partition(".")[0]) == name
+        ]
 
     def _dml(self) -> list[Effect]:
         """DML as a statement: whatever it names, and what triggers and views near it may reach."""
@@ -460,27 +472,36 @@ class _Statement:
         if not self._moves_rows(begin):
             tables = [table_id for table_id in tables if table_id not in self.unread]
         if not tables:
-            return self._renamed_onto(begin)
+            return self._others(begin)
         try:
             if ignores:
                 raise _Unknown("ALTER IGNORE may remove rows")
             return [effect for table_id in tables for effect in self._altered(table_id, begin)]
         except (_Unknown, ValueError, SourceLost) as error:
             effects: list[Effect] = [self.restart(table_id, str(error)) for table_id in tables]
-            return effects + self._renamed_onto(begin)
+            return effects + self._others(begin)
 
     def _moves_rows(self, begin: int) -> bool:
         """Whether rows may come to the table, or go from it, under another name."""
         words = [token.upper for token in self.tokens[begin:]]
         return any(
-            word in ("EXCHANGE", "IMPORT") or (word == "RENAME" and after not in ("COLUMN", "INDEX", "KEY"))
+            word in ("EXCHANGE", "IMPORT")
+            or (word == "CONVERT" and after == "TABLE")
+            or (word == "RENAME" and after not in ("COLUMN", "INDEX", "KEY"))
             for word, after in zip(words, [*words[1:], ""], strict=True)
         )
 
-    def _renamed_onto(self, begin: int) -> list[Effect]:
-        """ALTER TABLE other RENAME TO captured."""
+    def _others(self, begin: int) -> list[Effect]:
+        """ALTER TABLE other RENAME TO captured, or with a partition whose rows were or become those of a captured
+        table: EXCHANGE PARTITION p WITH TABLE, CONVERT TABLE."""
         effects: list[Effect] = []
         for i in range(begin, len(self.tokens) - 1):
+            if self.tokens[i].upper == "TABLE":
+                self.at = i + 1
+                effects += [
+                    self.restart(table_id, "its rows and a partition's changed places")
+                    for table_id in self.captured(self.table())
+                ]
             if self.tokens[i].upper == "RENAME" and (i == begin or self.tokens[i - 1].upper == ","):
                 self.at = i + 1
                 if self.peek() in ("COLUMN", "INDEX", "KEY"):
@@ -899,7 +920,8 @@ def _unquoted(text: str) -> str:
 def _like(old: str, new: str) -> str:
     """`new`, or `old` where they differ in nothing but a display width."""
     a, b = parse_type(old), parse_type(new)
-    if a.base == b.base and a.base in _INTEGERS and a.unsigned == b.unsigned:
+    same = a.base == b.base and a.base in _INTEGERS and a.unsigned == b.unsigned
+    if same and (old == "tinyint(1)") == (new == "tinyint(1)"):  # which may be boolean
         return old
     return new
 

@@ -11,12 +11,11 @@ import re
 import struct
 import uuid
 import zlib
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
-from pymysql.charset import charset_by_id
 
+from services.reader.charsets import charset_of, to_text
 from services.reader.rows import TableMap
 
 MAX_ROW_BYTES = 64 << 20
@@ -25,6 +24,7 @@ _HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 14  # which zlib makes at most 16 MiB of
 _UPDATES = frozenset((24, 31, 167, 170))
 _PLAIN_KINDS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
+_UTF_8 = ("utf8mb4", "utf8mb3", "binary")  # of a session; the names in a statement of binary ones are in UTF-8
 _XID_TEXT = re.compile(r"X'([0-9a-fA-F]*)'\s*,\s*X'([0-9a-fA-F]*)'\s*,\s*(\d+)")
 
 Xid = tuple[bytes, bytes, int]
@@ -147,12 +147,13 @@ def statement(kind: int, body: Body) -> tuple[str, str, int]:
     text = body[at + body[8] + 1 :]
     if kind == QUERY_COMPRESSED:
         text = bytes(_inflated(memoryview(text), b"", event_limit(kind)))
-    return db, text.decode(charset, errors="replace").strip(), sql_mode
+    said = text.decode(errors="replace") if charset in _UTF_8 else to_text(bytes(text), charset)
+    return db, said.strip(), sql_mode
 
 
 def _session(variables: Body) -> tuple[str, int]:
-    """Of the session that sent a statement: Python's name of its character set, and its `sql_mode`."""
-    at, charset, sql_mode = 0, "utf8", 0
+    """Of the session that sent a statement: its character set, and its `sql_mode`."""
+    at, charset, sql_mode = 0, "utf8mb4", 0
     widths = {0: 4, 1: 8, 3: 4}
     while at < len(variables):
         code = variables[at]
@@ -161,8 +162,7 @@ def _session(variables: Body) -> tuple[str, int]:
             sql_mode = int.from_bytes(variables[at : at + 8], "little")
         if code == 4:
             number = int.from_bytes(variables[at : at + 2], "little")
-            with suppress(KeyError):
-                charset = charset_by_id(number).encoding or "utf8"
+            charset = charset_of(number) or charset
             break
         if code == 6:
             at += 1 + variables[at]

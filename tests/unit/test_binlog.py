@@ -19,6 +19,7 @@ from common.positions import GtidSet, High, Low, Position
 from common.schema import Column, SchemaChanges, TableSchema
 from services.reader import binlog, binlog_events
 from services.reader.binlog import BinlogCursor, Changes, Route
+from services.reader.charsets import charset_of
 from services.reader.event_bodies import (
     _inflated,
     _variable,
@@ -338,6 +339,12 @@ def test_statements_are_read_in_the_character_set_and_sql_mode_they_were_sent_in
     read = ("shop", "DROP TABLE `caf\u00e9`", 1 << 20)
     assert statement(2, body(latin, "DROP TABLE `caf\u00e9`".encode("latin-1"))) == read
     assert statement(2, body(flags, "DROP TABLE `caf\u00e9`".encode())) == read
+    for collation in range(1, 350):  # of every character set: binary (63) is that of many clients
+        sent = flags + b"\4" + struct.pack("<HHH", collation, 8, 8)
+        if charset_of(collation) not in ("ucs2", "utf16", "utf16le", "utf32"):  # which no client can have
+            assert statement(2, body(sent, b"DROP TABLE t")) == ("shop", "DROP TABLE t", 1 << 20)
+        if charset_of(collation) in ("binary", "utf8mb4", None):
+            assert statement(2, body(sent, "DROP TABLE `caf\u00e9`".encode())) == read
 
 
 def test_names_of_xa_transactions_are_the_same_in_statements_and_events() -> None:

@@ -54,6 +54,9 @@ def columns(statement: str) -> list[tuple[str, str]]:
         ("ALTER TABLE orders RENAME others", [Restart]),
         ("ALTER TABLE others RENAME TO orders", [Restart]),
         ("ALTER TABLE orders EXCHANGE PARTITION p WITH TABLE others", [Restart]),
+        ("ALTER TABLE others EXCHANGE PARTITION p WITH TABLE orders", [Restart]),
+        ("ALTER TABLE orders CONVERT TABLE others TO PARTITION p VALUES LESS THAN (5)", [Restart]),
+        ("ALTER TABLE orders CONVERT TO CHARACTER SET latin1", []),
         ("ALTER TABLE orders IMPORT TABLESPACE", [Restart]),
         ("RENAME TABLE others TO orders", [Restart]),
         ("DROP TABLE orders", [Restart]),
@@ -337,6 +340,15 @@ def test_literals_and_names_are_read_by_the_sessions_sql_mode() -> None:
     assert isinstance(effect, Restart)
 
 
+def test_a_tinyint_1_that_is_boolean_becomes_a_number_by_its_width_alone() -> None:
+    flag = Column(name="flag", field_id=6, mysql_type="tinyint(1)", nullable=True)
+    for booleans, kind in ((True, Restart), (False, Evolve)):
+        table = replace(schema(), columns=(*schema().columns, flag), booleans=booleans)
+        (effect,) = classify("ALTER TABLE orders MODIFY flag TINYINT", "shop", {"shop.orders": table})
+        assert isinstance(effect, kind)
+        assert classify("ALTER TABLE orders MODIFY flag TINYINT(1)", "shop", {"shop.orders": table}) == []
+
+
 def test_truncate_is_a_change_of_its_own_kind() -> None:
     assert only("TRUNCATE TABLE `orders`") == Truncate(table_id="shop.orders")
     assert only("truncate crm.orders") == Truncate(table_id="crm.orders")
@@ -345,7 +357,31 @@ def test_truncate_is_a_change_of_its_own_kind() -> None:
 def test_the_default_database_is_meant_where_none_is_named() -> None:
     assert only("TRUNCATE orders", "crm") == Truncate(table_id="crm.orders")
     assert effects("TRUNCATE orders", "other") == []
-    assert only("TRUNCATE `Shop`.`ORDERS`") == Truncate(table_id="shop.orders")
+
+
+def test_names_are_the_same_in_any_case_where_the_server_says_so_and_nowhere_else() -> None:
+    for statement in ("TRUNCATE `Shop`.`ORDERS`", "ALTER TABLE ORDERS DROP name", "DROP DATABASE SHOP"):
+        assert effects(statement) == []  # another table's, or another database
+        assert effects(statement, folds_case=True)[0].table_id == "shop.orders"
+
+
+def test_a_name_may_begin_with_digits_or_be_nothing_else() -> None:
+    named = {table_id: schema(table_id) for table_id in ("shop.2024_orders", "shop.2024", "shop.1e5")}
+    for table_id in named:
+        database, _, table = table_id.partition(".")
+        for name in (table_id, f"`{database}`.{table}", f"{database}.`{table}`", f"{database}. {table}"):
+            assert classify(f"TRUNCATE TABLE {name}", "other", named) == [Truncate(table_id=table_id)]
+            (effect,) = classify(f"SOMETHING NEW {name}", "other", named)
+            assert effect.table_id == table_id
+    assert classify("TRUNCATE 2024_orders", "shop", named) == [Truncate(table_id="shop.2024_orders")]
+
+
+@pytest.mark.parametrize("options", ["max_statement_time=5", "sql_mode='', lock_wait_timeout=(SELECT 1 FOR UPDATE)"])
+def test_a_statement_with_settings_of_its_own_is_what_follows_them(options: str) -> None:
+    for statement in ("TRUNCATE orders", "ALTER TABLE orders DROP name", "DROP TABLE orders", "UPDATE orders SET id=1"):
+        alone, found = effects(statement), effects(f"SET STATEMENT {options} FOR {statement}")
+        assert [type(effect) for effect in found] == [type(effect) for effect in alone]
+        assert [effect.table_id for effect in found] == [effect.table_id for effect in alone]
 
 
 def test_statements_over_several_tables_touch_each() -> None:
@@ -353,7 +389,23 @@ def test_statements_over_several_tables_touch_each() -> None:
     assert {effect.table_id for effect in found} == set(CAPTURED)
     assert all(isinstance(effect, Restart) for effect in found)
     assert [effect.table_id for effect in effects("DROP TABLE items, x, crm.orders")] == ["shop.items", "crm.orders"]
-    assert {effect.table_id for effect in effects("DROP DATABASE `shop`")} == {"shop.orders", "shop.items"}
+    for statement in ("DROP DATABASE `shop`", "CREATE OR REPLACE DATABASE shop CHARACTER SET latin1"):
+        assert {effect.table_id for effect in effects(statement)} == {"shop.orders", "shop.items"}
+
+
+@pytest.mark.parametrize("table", ["other", "items"])
+@pytest.mark.parametrize(
+    "action",
+    [
+        "EXCHANGE PARTITION p WITH TABLE orders WITHOUT VALIDATION",
+        "CONVERT TABLE `shop`.`orders` TO PARTITION p VALUES LESS THAN (5)",
+        "CONVERT PARTITION p TO TABLE orders",
+    ],
+)
+def test_rows_that_change_places_with_a_partition_restart_both_tables(table: str, action: str) -> None:
+    found = effects(f"ALTER TABLE {table} {action}")
+    assert {effect.table_id for effect in found} == {f"shop.{table}", "shop.orders"} & set(CAPTURED)
+    assert all(isinstance(effect, Restart) for effect in found)
 
 
 @pytest.mark.parametrize(
@@ -390,6 +442,7 @@ def test_a_tool_that_swaps_tables_restarts_at_its_swap_and_not_before(statements
         ("INSERT INTO crm.x SELECT * FROM crm.y", {"crm.orders"}),
         ("LOAD DATA INFILE 'f' INTO TABLE `crm`.`orders`", {"crm.orders"}),
         ("WITH x AS (SELECT 1) DELETE FROM crm.orders", {"crm.orders"}),
+        ("ANALYZE FORMAT=JSON UPDATE crm.orders SET name = 'x'", {"crm.orders"}),
     ],
 )
 def test_dml_as_a_statement_quarantines_what_it_can_reach(statement: str, tables: set[str]) -> None:
