@@ -18,9 +18,8 @@ Rules:
 3. **Judged at the end, told at the start.** An event is covered by a low if its transaction starts before it: a low
    lies between two transactions.
 4. **XA.** The rows of an XA transaction stand at its PREPARE and are delivered at its COMMIT, with the COMMIT's place
-   and GTID. Nothing of it is in the position, so nothing needs to be saved: what was prepared is kept in memory while
-   it is small, and otherwise, or after a restart, read again from the binlog, on a second connection, from its
-   PREPARE, which is looked for backwards from the COMMIT, file by file. If it is purged, that is SourceLost.
+   and GTID. Nothing of it is in the position, so nothing needs to be saved: services/reader/xa.py keeps what was
+   prepared, or reads it again.
 5. **No retry here.** Each failure is raised at once, after which the cursor stands nowhere and the next `read`
    connects anew.
 
@@ -31,23 +30,19 @@ services/reader/ddl.py, common/positions.py.
 from __future__ import annotations
 
 import re
-import socket
 import struct
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pymysql.constants import ER
 
 from common import mysql
-from common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
+from common.errors import ConfigError, SourceLost, Unavailable
 from common.keys import locate, untold
 from common.mysql import Connection
 from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, parse_gtids
@@ -69,10 +64,25 @@ from services.reader.binlog_events import (
 )
 from services.reader.event_bodies import (
     EXECUTE_LOAD,
+    FORMAT,
+    GTID_TAGGED,
+    HEARTBEAT,
+    HEARTBEAT_2,
+    INCIDENT,
+    MARIA_GTID,
     MAX_ROW_BYTES,
+    PARTIAL_ROWS,
+    PAYLOAD,
+    QUERY,
     QUERY_COMPRESSED,
+    ROTATE,
+    ROWS,
+    ROWS_COMPRESSED,
+    TABLE_MAP,
+    XA_PREPARE,
     Body,
     Xid,
+    described,
     inflated_rows,
     length_encoded,
     nameless,
@@ -86,21 +96,15 @@ from services.reader.event_bodies import (
     xid_in,
     xid_of,
 )
-from services.reader.replication import greet, maria_state, request_dump, request_dump_gtid
+from services.reader.replication import Dump, maria_state, take_format
 from services.reader.rows import EventDecoder, Place, TableMap
 from services.reader.table_map import schema_then
 from services.reader.watermark import COMMIT_SECONDS, ChunkHighs, Commits, Key, Locate
+from services.reader.xa import Prepared
 
-_QUERY, _STOP, _ROTATE, _XID, _FORMAT, _TABLE_MAP, _INCIDENT = 2, 3, 4, 16, 15, 19, 26
-_HEARTBEAT, _PARTIAL_ROWS, _XA_PREPARE, _PAYLOAD, _HEARTBEAT_2, _GTID_TAGGED = 27, 39, 38, 40, 41, 42
-_MARIA_GTID = 162
-_ROWS = frozenset((23, 24, 25, 30, 31, 32))
-_ROWS_COMPRESSED = frozenset((166, 167, 168, 169, 170, 171))
 _PASSED_OVER = frozenset((3, 5, 7, 8, 9, 11, 13, 14, 17, 28, 35, 36, 37, 161, 163, 164))
 _IGNORABLE = 0x80
-_ARTIFICIAL = 0x20
 _FILE_NAME = re.compile(r"[^/\0]+\.\d{6,}")
-_HELD_BYTES = 8 << 20
 _NO_GATE = 1 << 62
 _GRACE_SECONDS = 0.25
 _RESET_SECONDS = 20.0  # of silence, between two looks whether the binlog was reset
@@ -191,22 +195,6 @@ class Changes:
     zero_dates: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Prepared:
-    """An XA transaction that stands prepared: where, and its events while they are few."""
-
-    at: FilePosition
-    events: list[tuple[int, Body]] | None = field(default_factory=list)
-    size: int = 0
-
-    def keep(self, event_type: int, body: Body) -> None:
-        self.size += len(body)
-        if self.size > _HELD_BYTES:
-            self.events = None
-        elif self.events is not None:
-            self.events.append((event_type, body))
-
-
 def has_row_over(batch: pa.RecordBatch, limit: int) -> bool:
     """Whether the values of variable size in one of its rows have more bytes than that."""
     if batch.nbytes <= limit:
@@ -236,10 +224,8 @@ class BinlogCursor:
     ) -> None:
         self._connect, self._server_id, self._heartbeat = connect, server_id, heartbeat_seconds
         self._schema_changes = schema_changes
-        self._silence = max(10.0, 5 * heartbeat_seconds)
-        self._connection: Connection | None = None
+        self._dump: Dump | None = None
         self._asking: Connection | None = None
-        self._socket: Any = None
         self._frames: Frames | None = None
         self._server: mysql.Server | None = None
         self._at: Position | None = None  # what the last read returned
@@ -248,11 +234,9 @@ class BinlogCursor:
         self._decoders: dict[tuple[str, int, str, bytes], EventDecoder] = {}
         self._source_time: float | None = None
         self._timed = 0  # the transaction that `_source_time` knows of
-        self._heard = 0.0
         self._verified = 0.0
         self._idle_at: tuple[str, int] | None = None
-        self._prepared: dict[Xid, _Prepared] = {}
-        self._open_xa: _Prepared | None = None
+        self._prepared = Prepared(connect, server_id=server_id)
         self._replay: _Replay | None = None
         self._until: Position | High | None = None
         self._stop: Stop | None = None
@@ -316,15 +300,16 @@ class BinlogCursor:
 
     def close(self) -> None:
         """Close the dump connection, if there is one; the next read connects anew."""
-        connection, self._connection, self._socket, self._frames, self._at = self._connection, None, None, None, None
+        dump, self._dump, self._frames, self._at = self._dump, None, None, None
         self._decoders.clear()
         self._prepared.clear()
-        self._replay = self._open_xa = None
+        self._replay = None
+        if dump is not None:
+            dump.close()
         asking, self._asking = self._asking, None
-        for each in (connection, asking):
-            if each is not None:
-                with suppress(Exception):
-                    each._force_close()  # type: ignore[attr-defined]
+        if asking is not None:
+            with suppress(Exception):
+                asking._force_close()  # type: ignore[attr-defined]
 
     def _read(
         self,
@@ -373,7 +358,8 @@ class BinlogCursor:
                     if not frames.tx_open or now >= deadline + _GRACE_SECONDS:
                         return False
                     frames.stop_soon = True
-                if not self._receive(frames, max(0.0, deadline - now)) and time.monotonic() >= deadline:
+                assert self._dump is not None
+                if not self._dump.receive(frames, max(0.0, deadline - now)) and time.monotonic() >= deadline:
                     return True
             elif code == ENDED:
                 if self._over(frames):
@@ -396,7 +382,8 @@ class BinlogCursor:
             cause = f"{plan.table_id} can't be followed at {where}: {misfit or frames.error}"
             self._fault(plan.table_id, cause, restart=bool(misfit) and self._outdated(plan))
         elif code == SAID:
-            raise self._said(frames)
+            assert self._dump is not None
+            raise self._dump.said(frames)
         return code
 
     def _over(self, frames: Frames) -> bool:
@@ -741,7 +728,8 @@ class BinlogCursor:
 
     def _begin(self, after: Position) -> Frames:
         """Ask who is there, whether it has what we took, and begin the dump."""
-        connection = self._connection = self._connect()
+        dump = self._dump = Dump(self._connect(), server_id=self._server_id, heartbeat_seconds=self._heartbeat)
+        connection = dump.connection
         server = self._server = mysql.server(connection)
         self._executed = after.executed
         self._idle_at, self._timed = None, 0
@@ -771,24 +759,16 @@ class BinlogCursor:
             )
         if state is not None or gtid_dump:
             frames.file, frames.pos = "", 4
-        offset = frames.pos
-        if offset >= 1 << 32:
-            frames.discard_to, offset = offset, 4
-            frames.pos = 4
         with mysql.seam(f"the binlog at {after}"):
-            greet(connection, server, self._server_id, self._heartbeat, state)
             if gtid_dump:
-                request_dump_gtid(connection, self._server_id, after.executed)
+                dump.begin_after(server, after.executed)
             else:
-                request_dump(connection, self._server_id, frames.file, offset)
-        self._socket = connection._sock  # type: ignore[attr-defined]
-        with suppress(OSError):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        self._heard = self._verified = time.monotonic()
+                dump.begin(server, frames, state=state)
+        self._verified = time.monotonic()
         while not frames.file:
             # by GTID the server chooses the file, and names it in its first event
             if self._step(frames) == NEED:
-                self._receive(frames, self._silence)
+                dump.receive(frames, dump.silence)
         return frames
 
     def _verify_end(self, position: Position) -> None:
@@ -809,95 +789,44 @@ class BinlogCursor:
                 f" does a semi-synchronous replica hold it up? It is given {COMMIT_SECONDS:.0f} s"
             )
 
-    def _receive(self, frames: Frames, seconds: float) -> bool:
-        """Wait that long for bytes; whether some came. Unavailable if the connection ended, or the server fell
-        silent."""
-        where = f"the binlog dump at {frames.file}:{frames.pos}"
-        room = frames.room()
-        try:
-            self._socket.settimeout(min(max(seconds, 0.001), self._silence))
-            got = self._socket.recv_into(room)
-        except (TimeoutError, BlockingIOError):
-            if time.monotonic() - self._heard > self._silence:
-                raise Unavailable(
-                    f"The server has sent no heartbeat for {self._silence:.0f} s in {where}; is it reachable?"
-                ) from None
-            return False
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"The connection broke in {where} ({error}); is the server up?") from error
-        finally:
-            room.release()
-        if not got:
-            raise Unavailable(f"The server ended the connection in {where}; is it up?")
-        self._heard = time.monotonic()
-        frames.filled(got)
-        return True
-
-    def _said(self, frames: Frames) -> Exception:
-        """What the server said instead of an event."""
-        packet = frames.event_body
-        where = f"{frames.file}:{frames.pos}"
-        if packet[:1] != b"\xff" or len(packet) < 3:
-            return Unavailable(f"The server ended the binlog dump at {where}; is another replica using our server_id?")
-        code = int.from_bytes(packet[1:3], "little")
-        text = packet[3:].decode(errors="replace")
-        text = text[6:] if text.startswith("#") else text
-        if code == ER.MASTER_FATAL_ERROR_READING_BINLOG and "server_uuid/server_id" not in text:
-            return SourceLost(
-                f"The server can't go on with its binlog after {where}: {text} ({code}); if it is purged or was reset,"
-                " the tables must be read again (and binlogs kept longer: binlog_expire_logs_seconds)"
-            )
-        if code in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
-            return ConfigError(
-                f"The server refuses the binlog: {text} ({code}); GRANT REPLICATION SLAVE ON *.* to the user"
-            )
-        if "server_uuid/server_id" in text:
-            return ServerIdTaken(
-                f"Another client reads the binlog with the server id {self._server_id}, so the server ended our dump at"
-                f" {where}; set source.server_id to a number that no replica of this server has"
-            )
-        return Unavailable(f"The server ended the binlog dump at {where}: {text} ({code})")
-
     # ---- events ----
 
     def _event(self, frames: Frames, kind: int, body: bytes) -> int:
         """An event that the frames don't handle by themselves: GO or a code as theirs."""
-        if frames.hold and (kind == _TABLE_MAP or kind in _ROWS or kind in _ROWS_COMPRESSED):
-            if self._open_xa is not None:
-                compressed = kind in _ROWS_COMPRESSED
-                self._open_xa.keep(*((plain_kind(kind), inflated_rows(kind, body)) if compressed else (kind, body)))
+        if frames.hold and (kind == TABLE_MAP or kind in ROWS or kind in ROWS_COMPRESSED):
+            self._prepared.keep(kind, body)
             return GO
-        if kind == _TABLE_MAP:
+        if kind == TABLE_MAP:
             self._table_map(frames, body, frames.plans)
-        elif kind == _QUERY or kind == EXECUTE_LOAD or kind == QUERY_COMPRESSED:
+        elif kind == QUERY or kind == EXECUTE_LOAD or kind == QUERY_COMPRESSED:
             return self._query(frames, kind, body)
-        elif kind == _ROTATE:
+        elif kind == ROTATE:
             return self._rotate(frames, without_checksum(body))
-        elif kind == _FORMAT:
-            self._format(frames, body)
-        elif kind == _HEARTBEAT or kind == _HEARTBEAT_2:
+        elif kind == FORMAT:
+            take_format(frames, body)
+        elif kind == HEARTBEAT or kind == HEARTBEAT_2:
             self._heartbeat_came(frames, kind, without_checksum(body))
-        elif kind == _GTID_TAGGED:
+        elif kind == GTID_TAGGED:
             prefix, number, ts = tagged_gtid(body)
             return int(frames.tagged(prefix, number, ts or frames.timestamp * 1_000_000))
-        elif kind == _MARIA_GTID:
+        elif kind == MARIA_GTID:
             self._hold_xa(frames)
-        elif kind == _PAYLOAD:
+        elif kind == PAYLOAD:
             file, frames.spooled = frames.spooled, None
             if not frames.tx_skip and frames.event_end > frames.discard_to:
                 frames.open_payload(payload(body) if file is None else payload_in(file))
             elif frames.tx_open:
                 return int(frames.end_transaction())
-        elif kind == _XA_PREPARE:
+        elif kind == XA_PREPARE:
             return self._xa_prepare(frames, body)
-        elif kind in _ROWS_COMPRESSED:
+        elif kind in ROWS_COMPRESSED:
             return self._compressed_rows(frames, kind, body)
-        elif kind == _PARTIAL_ROWS:
+        elif kind == PARTIAL_ROWS:
             self._refuse(frames, body, "a partial update of a JSON column: SET GLOBAL binlog_row_value_options = ''")
             frames.pass_over()
-        elif kind < 0 and (-kind in _ROWS or -kind == _PARTIAL_ROWS or -kind in _ROWS_COMPRESSED):
+        elif kind < 0 and (-kind in ROWS or -kind == PARTIAL_ROWS or -kind in ROWS_COMPRESSED):
             self._refuse(frames, body, _TOO_LARGE)
-        elif kind == _INCIDENT:
+        elif kind == INCIDENT:
             raise SourceLost(
                 f"The binlog has an incident at {frames.file}:{frames.event_start}: the server lost changes"
                 " there; the tables must"
@@ -912,12 +841,8 @@ class BinlogCursor:
         return GO
 
     def _table_map(self, frames: Frames, body: bytes, plans: dict[int, Plan]) -> Plan:
-        size = body[8]
-        database = body[9 : 9 + size].decode(errors="replace")
-        at = 9 + size + 1
-        table = body[at + 1 : at + 1 + body[at]].decode(errors="replace")
-        plan = Plan(f"{database}.{table}", body)
-        number = int.from_bytes(body[:6], "little")
+        number, table_id = described(body)
+        plan = Plan(table_id, body)
         self._bind_plan(plan)
         plans[number] = plan
         frames.table_changed()
@@ -973,28 +898,10 @@ class BinlogCursor:
             )
         frames.drop_transaction()
 
-    def _format(self, frames: Frames, event: bytes) -> None:
-        """The form of the events that follow."""
-        body = event[19:]
-        if len(body) < 57 + 30 or int.from_bytes(body[:2], "little") != 4 or body[56] != 19:
-            raise ValueError("the format description is not that of binlog version 4")
-        lengths = body[57:-5]
-        if lengths[_TABLE_MAP - 1] != 8 or lengths[_QUERY - 1] != 13 or (len(lengths) >= 30 and lengths[29] != 10):
-            raise ValueError(
-                "the format description has other event heads than MySQL 5.6 and later, MariaDB 10 and later"
-            )
-        if body[-5] > 1:
-            raise ValueError(f"the format description names checksum algorithm {body[-5]}")
-        frames.checksum = body[-5] == 1
-        if frames.checksum and zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
-            raise ValueError("the checksum of a format description does not match")
-        if int.from_bytes(event[13:17], "little") and not frames.event_flags & _ARTIFICIAL and not frames.tx_open:
-            frames.pos = max(frames.pos, int.from_bytes(event[13:17], "little"))
-
     def _heartbeat_came(self, frames: Frames, kind: int, event: bytes) -> None:
         """The server has nothing to send. Where it passed over transactions that we have, a heartbeat only moves on."""
         file, offset = event[19:].decode(errors="replace"), int.from_bytes(event[13:17], "little")
-        if kind == _HEARTBEAT_2:
+        if kind == HEARTBEAT_2:
             file, offset = "", 0
             at = 19
             while at + 1 < len(event) and event[at]:
@@ -1160,38 +1067,32 @@ class BinlogCursor:
             self._hold_xa(frames)
         elif verb == "COMMIT":
             if frames.tx_skip or all(self._covered(route) for route in self._routes.values()):
-                self._prepared.pop(xid, None)
+                self._prepared.forget(xid)
                 return self._ends(frames)
-            held = self._prepared.get(xid)
-            events = iter(held.events) if held is not None and held.events is not None else None
-            self._replay = _Replay(
-                {}, events if events is not None else self._prepared_events(xid, held), ends=True, xid=xid
-            )
-            return self._go_on_replaying(frames)
+            return self._give_prepared(frames, xid)
         elif verb == "ROLLBACK":
-            self._prepared.pop(xid, None)
+            self._prepared.forget(xid)
             return self._ends(frames)
         return GO
 
     def _hold_xa(self, frames: Frames) -> None:
-        self._open_xa = None if frames.tx_skip else _Prepared(FilePosition(frames.file, frames.tx_start))
+        self._prepared.begin(None if frames.tx_skip else FilePosition(frames.file, frames.tx_start))
 
     def _xa_prepare(self, frames: Frames, body: bytes) -> int:
         """An XA transaction is prepared, or (in one phase) committed."""
-        held, self._open_xa = self._open_xa, None
         frames.hold = False
-        if held is None and not frames.tx_skip:
-            raise ValueError("an XA PREPARE came without an XA START")
-        if held is None:
+        if frames.tx_skip:
             return self._ends(frames)
         xid = xid_of(body)
+        self._prepared.prepare(xid)
         if not body[0]:
-            self._prepared[xid] = held
-            while sum(p.size for p in self._prepared.values() if p.events) > 4 * _HELD_BYTES:
-                next(p for p in self._prepared.values() if p.events).events = None
             return self._ends(frames)
         frames.ordinal = 0
-        events = iter(held.events) if held.events is not None else self._prepared_events(xid, held)
+        return self._give_prepared(frames, xid)
+
+    def _give_prepared(self, frames: Frames, xid: Xid) -> int:
+        """The transaction of that name is committed by the event at hand."""
+        events = self._prepared.events(xid, FilePosition(frames.file, frames.tx_start))
         self._replay = _Replay({}, events, ends=True, xid=xid)
         return self._go_on_replaying(frames)
 
@@ -1205,7 +1106,7 @@ class BinlogCursor:
             if replay.event is None:
                 break
             kind, body = replay.event
-            if kind == _TABLE_MAP:
+            if kind == TABLE_MAP:
                 self._table_map(frames, bytes(body), replay.plans)
                 replay.event = None
                 continue
@@ -1225,35 +1126,8 @@ class BinlogCursor:
         self._replay = None
         if not replay.ends:
             return GO
-        self._prepared.pop(replay.xid, None)
+        self._prepared.forget(replay.xid)
         return self._ends(frames)
-
-    def _prepared_events(self, xid: Xid, held: _Prepared | None) -> Iterator[tuple[int, Body]]:
-        """TABLE_MAP and row events of a prepared XA transaction, read again from the binlog before the one at hand."""
-        frames = self._frames
-        assert frames is not None
-        before = FilePosition(frames.file, frames.tx_start if held is None else frames.tx_start + 1)
-        server_id = (self._server_id + (1 << 30)) & 0xFFFFFFFF or 1
-        if held is not None:
-            at = held.at
-        else:
-            found = None
-            with closing(self._connect()) as connection:
-                files = [file for file in mysql.binlogs(connection) if FilePosition(file.file, 4) < before]
-            for file in reversed(files):
-                with closing(_Scan(self._connect, server_id, FilePosition(file.file, 4), before)) as scan:
-                    found = scan.last_prepare(xid)
-                if found is not None:
-                    break
-            if found is None:
-                raise SourceLost(
-                    f"The XA transaction {xid} is committed at {before}, and its XA PREPARE is purged from the"
-                    " binlog; the tables"
-                    " must be read again from a new snapshot"
-                )
-            at = found
-        with closing(_Scan(self._connect, server_id, at, None)) as scan:
-            yield from scan.transaction()
 
 
 @dataclass(slots=True)
@@ -1266,117 +1140,3 @@ class _Replay:
     ends: bool
     xid: Xid = (b"", b"", 0)
     event: tuple[int, Body] | None = None
-
-
-class _Scan:
-    """A second, short look at the binlog: from a place on, to find or to read one prepared XA transaction."""
-
-    def __init__(
-        self, connect: Callable[[], Connection], server_id: int, at: FilePosition, before: FilePosition | None
-    ) -> None:
-        self._cursor = BinlogCursor(connect, server_id=server_id)
-        self._at, self._before = at, before
-
-    def close(self) -> None:
-        self._cursor.close()
-
-    def _events(self) -> Iterator[tuple[int, bytes, Frames]]:
-        """Every event that the frames don't take by themselves, those of XA transactions among them."""
-        cursor = self._cursor
-        connection = cursor._connection = cursor._connect()
-        server = cursor._server = mysql.server(connection)
-        frames = cursor._frames = Frames(Place(), mariadb=not server.mysql, judge=lambda _: False, taken=lambda *_: 0)
-        frames.file, frames.pos = self._at.file, self._at.offset
-        offset = self._at.offset
-        if offset >= 1 << 32:
-            frames.discard_to, frames.pos, offset = offset, 4, 4
-        with mysql.seam(f"the binlog at {self._at}"):
-            greet(connection, server, cursor._server_id, 1.0, None)
-            request_dump(connection, cursor._server_id, self._at.file, offset, 1)
-        cursor._socket = connection._sock  # type: ignore[attr-defined]
-        cursor._heard = time.monotonic()
-        while True:
-            code = frames.scan()
-            if code == NEED:
-                cursor._receive(frames, cursor._silence)
-            elif code == SAID:
-                if frames.event_body[:1] == b"\xfe":
-                    return
-                raise cursor._said(frames)
-            elif code == EVENT:
-                if frames.file != self._at.file or (
-                    self._before is not None and FilePosition(frames.file, frames.event_start) >= self._before
-                ):
-                    return
-                yield frames.event_type, frames.event_body, frames
-
-    def last_prepare(self, xid: Xid) -> FilePosition | None:
-        """Where the last transaction that was prepared under this name begins, in this file."""
-        found: FilePosition | None = None
-        for kind, body, frames in self._walk():
-            if kind == _XA_PREPARE and xid_of(body) == xid and not body[0]:
-                found = FilePosition(frames.file, frames.tx_start)
-            elif kind == _QUERY and not frames.tx_begun:
-                text = statement(kind, body)[1]
-                if text[:9].upper() in ("XA COMMIT", "XA ROLLBA") and xid_in(text) == xid:
-                    found = None
-        return found
-
-    def transaction(self) -> Iterator[tuple[int, Body]]:
-        """The TABLE_MAP and row events of the XA transaction that begins here."""
-        for kind, body, _ in self._walk():
-            if kind == _XA_PREPARE:
-                return
-            if kind == _TABLE_MAP or kind in _ROWS:
-                yield kind, body
-        raise SourceLost(f"The XA transaction at {self._at} has no end in the binlog; the tables must be read again")
-
-    def _walk(self) -> Iterator[tuple[int, Body, Frames]]:
-        cursor = self._cursor
-        for kind, body, frames in self._events():
-            if kind == _FORMAT:
-                cursor._format(frames, body)
-            elif kind == _ROTATE:
-                name = without_checksum(body)[27:].decode()
-                if name != frames.file:
-                    return
-            elif kind in (_HEARTBEAT, _HEARTBEAT_2):
-                continue
-            elif kind == _TABLE_MAP:
-                if frames.hold:
-                    yield kind, body, frames
-                else:
-                    cursor._table_map(frames, body, frames.plans)
-            elif kind == _PAYLOAD:
-                file, frames.spooled = frames.spooled, None
-                frames.open_payload(payload(body) if file is None else payload_in(file))
-            elif kind == _GTID_TAGGED:
-                frames.tagged(*tagged_gtid(body))
-            elif kind in _ROWS_COMPRESSED:
-                yield plain_kind(kind), inflated_rows(kind, body), frames
-            elif kind in (_QUERY, QUERY_COMPRESSED):
-                text = statement(kind, body)[1]
-                if not frames.tx_open:
-                    frames.start_anonymous(frames.event_start, 0)
-                yield _QUERY, body, frames
-                if text[:8].upper() in ("XA START", "XA BEGIN"):
-                    frames.tx_begun = frames.hold = True
-                elif text == "BEGIN":
-                    frames.tx_begun = True
-                elif (
-                    text in ("COMMIT", "ROLLBACK")
-                    or not frames.tx_begun
-                    or text[:9].upper() in ("XA COMMIT", "XA ROLLBA")
-                ):
-                    if frames.event_inner:
-                        frames.close_payload()
-                    else:
-                        frames.end_transaction()
-            elif kind == _XA_PREPARE:
-                yield kind, body, frames
-                if frames.event_inner:
-                    frames.close_payload()
-                else:
-                    frames.end_transaction()
-            else:
-                yield kind, body, frames

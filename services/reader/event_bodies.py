@@ -19,7 +19,11 @@ from services.reader.charsets import charset_of, to_text
 from services.reader.rows import TableMap
 
 MAX_ROW_BYTES = 64 << 20
-EXECUTE_LOAD, QUERY_COMPRESSED = 18, 165
+QUERY, ROTATE, FORMAT, EXECUTE_LOAD, TABLE_MAP, INCIDENT, HEARTBEAT = 2, 4, 15, 18, 19, 26, 27
+XA_PREPARE, PARTIAL_ROWS, PAYLOAD, HEARTBEAT_2, GTID_TAGGED, MARIA_GTID, QUERY_COMPRESSED = 38, 39, 40, 41, 42, 162, 165
+ROWS = frozenset((23, 24, 25, 30, 31, 32))
+ROWS_COMPRESSED = frozenset((166, 167, 168, 169, 170, 171))
+"""Types of events."""
 _HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 14  # which zlib makes at most 16 MiB of
 _UPDATES = frozenset((24, 31, 167, 170))
@@ -217,6 +221,15 @@ def primary_key(body: bytes) -> dict[str, int]:
         return found
     except (ValueError, IndexError, KeyError):
         return {}
+
+
+def described(body: bytes) -> tuple[int, str]:
+    """The number that a TABLE_MAP gives to a table, and the table as "db.table"."""
+    size = body[8]
+    database = body[9 : 9 + size].decode(errors="replace")
+    at = 9 + size + 1
+    table = body[at + 1 : at + 1 + body[at]].decode(errors="replace")
+    return int.from_bytes(body[:6], "little"), f"{database}.{table}"
 
 
 def nameless(table_id: str) -> bytes:

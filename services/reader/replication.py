@@ -1,18 +1,133 @@
-"""What a replica says to its source: who it is, and from where on it wants the binlog.
+"""One dump connection: what a replica says to its source (who it is, and from where on it wants the binlog), and hears.
 
 Sources: MySQL's and MariaDB's manuals, "Replication Protocol".
 """
 
 from __future__ import annotations
 
+import socket
 import struct
+import time
 import uuid
+import zlib
+from contextlib import suppress
 
-from pymysql.constants import COMMAND
+from pymysql.constants import COMMAND, ER
 
 from common import mysql
+from common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
 from common.mysql import Connection
 from common.positions import GtidSet, MariaGtid, Position
+from services.reader.binlog_events import Frames
+from services.reader.event_bodies import QUERY, TABLE_MAP
+
+_ARTIFICIAL = 0x20
+
+
+class Dump:
+    """The dump connection of one cursor: the bytes of the binlog, into frames. Synchronous; one thread at a time.
+
+    `connection` is open, and can be asked until the dump begins. `server_id` must be unlike that of every other replica
+    of the source.
+    """
+
+    def __init__(self, connection: Connection, *, server_id: int, heartbeat_seconds: float = 1.0) -> None:
+        self.connection = connection
+        self.silence = max(10.0, 5 * heartbeat_seconds)  # seconds without a byte after which the server is away
+        self._server_id, self._heartbeat = server_id, heartbeat_seconds
+        self._socket: socket.socket = connection._sock  # type: ignore[attr-defined]
+        self._heard = 0.0
+
+    def begin(self, server: mysql.Server, frames: Frames, *, state: str | None = None, flags: int = 0) -> None:
+        """Begin at the place of the frames, or with `state` after MariaDB's GTIDs; with `flags` 1 up to the end only.
+        Errors are PyMySQL's own."""
+        if frames.pos >= 1 << 32:  # the command has 32 bits
+            frames.discard_to, frames.pos = frames.pos, 4
+        greet(self.connection, server, self._server_id, self._heartbeat, state)
+        request_dump(self.connection, self._server_id, frames.file, frames.pos, flags)
+        self._listen()
+
+    def begin_after(self, server: mysql.Server, executed: GtidSet | MariaGtid | None) -> None:
+        """Begin with what is not in that set of MySQL's GTIDs; the server chooses the file. Errors as `begin`'s."""
+        greet(self.connection, server, self._server_id, self._heartbeat, None)
+        request_dump_gtid(self.connection, self._server_id, executed)
+        self._listen()
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self._heard = time.monotonic()
+
+    def close(self) -> None:
+        """End the connection."""
+        with suppress(Exception):
+            self.connection._force_close()  # type: ignore[attr-defined]
+
+    def receive(self, frames: Frames, seconds: float) -> bool:
+        """Wait that long for bytes; whether some came. Unavailable if the connection ended, or the server fell
+        silent."""
+        where = f"the binlog dump at {frames.file}:{frames.pos}"
+        room = frames.room()
+        try:
+            self._socket.settimeout(min(max(seconds, 0.001), self.silence))
+            got = self._socket.recv_into(room)
+        except (TimeoutError, BlockingIOError):
+            if time.monotonic() - self._heard > self.silence:
+                raise Unavailable(
+                    f"The server has sent no heartbeat for {self.silence:.0f} s in {where}; is it reachable?"
+                ) from None
+            return False
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"The connection broke in {where} ({error}); is the server up?") from error
+        finally:
+            room.release()
+        if not got:
+            raise Unavailable(f"The server ended the connection in {where}; is it up?")
+        self._heard = time.monotonic()
+        frames.filled(got)
+        return True
+
+    def said(self, frames: Frames) -> Exception:
+        """What the server said instead of an event."""
+        packet = frames.event_body
+        where = f"{frames.file}:{frames.pos}"
+        if packet[:1] != b"\xff" or len(packet) < 3:
+            return Unavailable(f"The server ended the binlog dump at {where}; is another replica using our server_id?")
+        code = int.from_bytes(packet[1:3], "little")
+        text = packet[3:].decode(errors="replace")
+        text = text[6:] if text.startswith("#") else text
+        if code == ER.MASTER_FATAL_ERROR_READING_BINLOG and "server_uuid/server_id" not in text:
+            return SourceLost(
+                f"The server can't go on with its binlog after {where}: {text} ({code}); if it is purged or was reset,"
+                " the tables must be read again (and binlogs kept longer: binlog_expire_logs_seconds)"
+            )
+        if code in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
+            return ConfigError(
+                f"The server refuses the binlog: {text} ({code}); GRANT REPLICATION SLAVE ON *.* to the user"
+            )
+        if "server_uuid/server_id" in text:
+            return ServerIdTaken(
+                f"Another client reads the binlog with the server id {self._server_id}, so the server ended our dump at"
+                f" {where}; set source.server_id to a number that no replica of this server has"
+            )
+        return Unavailable(f"The server ended the binlog dump at {where}: {text} ({code})")
+
+
+def take_format(frames: Frames, event: bytes) -> None:
+    """A format description, whole: the form of the events that follow. ValueError if it can't be read."""
+    body = event[19:]
+    if len(body) < 57 + 30 or int.from_bytes(body[:2], "little") != 4 or body[56] != 19:
+        raise ValueError("the format description is not that of binlog version 4")
+    lengths = body[57:-5]
+    if lengths[TABLE_MAP - 1] != 8 or lengths[QUERY - 1] != 13 or (len(lengths) >= 30 and lengths[29] != 10):
+        raise ValueError("the format description has other event heads than MySQL 5.6 and later, MariaDB 10 and later")
+    if body[-5] > 1:
+        raise ValueError(f"the format description names checksum algorithm {body[-5]}")
+    frames.checksum = body[-5] == 1
+    if frames.checksum and zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
+        raise ValueError("the checksum of a format description does not match")
+    if int.from_bytes(event[13:17], "little") and not frames.event_flags & _ARTIFICIAL and not frames.tx_open:
+        frames.pos = max(frames.pos, int.from_bytes(event[13:17], "little"))
 
 
 def maria_state(connection: Connection, server: mysql.Server, after: Position) -> str | None:

@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ from common import mysql
 from common.errors import ConfigError, SourceLost, Unavailable
 from common.positions import High, Low, Position
 from common.schema import TableSchema
-from services.reader import binlog, binlog_events, event_bodies, rows
+from services.reader import binlog, binlog_events, event_bodies, replication, rows
 from tests.fuzz import record
 
 MAX_BYTES = 1 << 17
@@ -401,7 +402,7 @@ class Streams:
         except (Unavailable, ConfigError) as error:
             told.append(repr(error))
         finally:
-            binlog.time = clock
+            binlog.time = replication.time = clock
         return tuple(told)
 
     def _read(self, recording: record.Recording, wire: bytes, limits: int, told: list[object] | None) -> None:
@@ -424,7 +425,9 @@ class Streams:
         binlog_events._BUFFER = usual
         frames.file = place.file = position.file
         cursor._server, cursor._frames, cursor._at, cursor._executed = server, frames, position, position.executed
-        cursor._socket = binlog.time = _Wire(wire, 7 if limits & 4 else len(wire) + 1)  # type: ignore[assignment]
+        given = _Wire(wire, 7 if limits & 4 else len(wire) + 1)
+        binlog.time = replication.time = given  # type: ignore[assignment]
+        cursor._dump = replication.Dump(SimpleNamespace(_sock=given), server_id=1)  # type: ignore[arg-type]
         routes = {} if limits & 8 else every
         for _ in range(4 * len(wire) + 100):
             changes = cursor.read(

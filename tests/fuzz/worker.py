@@ -43,7 +43,8 @@ def fuzz(name: str, modules: str, corpus: str, flags: list[str]) -> None:
     import atheris
 
     use(modules)
-    with atheris.instrument_imports(include=["services.reader.binlog", "services.reader.event_bodies"]):
+    interpreted = [f"services.reader.{name}" for name in ("binlog", "event_bodies", "replication", "xa")]
+    with atheris.instrument_imports(include=interpreted):
         from tests.fuzz.targets import MAX_BYTES, Finding, targets
     target = targets()[name]
     for number, seed in enumerate(target.seeds if Path(corpus).is_dir() else ()):  # one input is replayed as it is
