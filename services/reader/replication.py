@@ -36,7 +36,7 @@ class Dump:
         self.silence = max(10.0, 5 * heartbeat_seconds)  # seconds without a byte after which the server is away
         self._server_id, self._heartbeat = server_id, heartbeat_seconds
         self._socket: socket.socket = connection._sock  # type: ignore[attr-defined]
-        self._heard = 0.0
+        self._heard = time.monotonic()
 
     def begin(self, server: mysql.Server, frames: Frames, *, state: str | None = None, flags: int = 0) -> None:
         """Begin at the place of the frames, or with `state` after MariaDB's GTIDs; with `flags` 1 up to the end only.

@@ -9,7 +9,7 @@ import struct
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ import pytest
 from common.mysql import Server
 from common.positions import GtidSet, High, Low, Position
 from common.schema import Column, SchemaChanges, TableSchema
-from services.reader import binlog, binlog_events
+from services.reader import binlog, binlog_events, replication
 from services.reader.binlog import BinlogCursor, Changes, Route
 from services.reader.charsets import charset_of
 from services.reader.event_bodies import (
@@ -258,7 +258,8 @@ class Dump:
         self.cursor._server = Server(flavour="mysql", version=(9, 7), identity="s", gtid=True)
         self.cursor._executed = GtidSet.EMPTY
         self.cursor._frames = frames()
-        self.theirs, self.cursor._socket = socket.socketpair()
+        self.theirs, ours = socket.socketpair()
+        self.cursor._dump = replication.Dump(SimpleNamespace(_sock=ours), server_id=1)  # type: ignore[arg-type]
         self.theirs.sendall(log.bytes)
         self.at = self.cursor._at = Position(server="s", file="binlog.000001", offset=4)
 
