@@ -164,12 +164,15 @@ class Incarnation:
                 self._expire(record, oldest, int((now - GRACE_SECONDS) * 1000))
                 self._pool.submit(self._sweep, int(oldest["n"]))
         if now >= self._compact_at:
-            # With entries waiting, only where files have become very many.
-            self._compact(TIER if self._store.last_slot() == self._last_slot else TIER * TIER)
+            self._compact(record, waiting=self._store.last_slot() != self._last_slot)
             self._compact_at = now + COMPACTION_REST * (self._clock() - now)
 
-    def _compact(self, least: int) -> None:
-        """Do one round of compaction, of the first table where one is worth it."""
+    def _compact(self, record: Mapping[str, Any], *, waiting: bool) -> None:
+        """Do one round of compaction, of the first table where one is worth it.
+
+        With entries waiting, only where files have become very many; still more in a table whose snapshot goes on:
+        that comes first, and nobody reads it yet.
+        """
         for table_id, layout in self._layouts.items():
             work = self.work[table_id]
             if work.branch != self.branch:
@@ -180,7 +183,7 @@ class Incarnation:
                 head=work.snapshot_id,
                 layout=layout,
                 summary={"cutline.checkpoint": str(self.applied), "cutline.w": str(self.w)},
-                least=least,
+                least=TIER ** (1 + waiting if shown(record, table_id) else 3),
             )
             if head != work.snapshot_id:
                 self.work[table_id] = replace(work, snapshot_id=head)

@@ -883,6 +883,24 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
     assert same(bench.rows(T.table_id), journal.at[newest][T.table_id])
 
 
+def test_the_files_of_a_snapshot_are_not_merged_before_their_table_is_live(bench: Bench) -> None:
+    journal = bench.journal
+    journal.table(T, phase="snapshot")
+    for number in range(apply.TIER):
+        journal.chunk(T, [order(number)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    head = incarnation.work[T.table_id]
+    incarnation.tend()
+    assert incarnation.work[T.table_id] == head
+    journal.table(T)
+    journal.checkpoint()
+    bench.apply(incarnation)
+    incarnation.tend()
+    (file,) = bench.lake().ensure(T.table_id).contents(incarnation.work[T.table_id].snapshot_id).files.values()
+    assert file.rows == apply.TIER
+
+
 def test_expiry_spares_staged_files_of_entries_that_are_not_published(bench: Bench) -> None:
     journal = bench.journal
     journal.table(T)
