@@ -144,7 +144,8 @@ def connect(source: Source) -> Connection:
             init_command=(
                 "SET SESSION time_zone='+00:00', sql_mode='', net_write_timeout=3600, net_read_timeout=3600,"
                 " wait_timeout=28800, lock_wait_timeout=60, sql_select_limit=18446744073709551615, sql_big_selects=1"
-                " /*!80000 , information_schema_stats_expiry=0, max_execution_time=0 */ /*M! , max_statement_time=0 */"
+                " /*!80000 , information_schema_stats_expiry=0, max_execution_time=0 */"
+                " /*!80030 , show_gipk_in_create_table_and_information_schema=1 */ /*M! , max_statement_time=0 */"
             ),
             ssl_disabled=True,
             defer_connect=True,
@@ -635,14 +636,16 @@ def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], str | N
 def index_of(conn: Connection, table_id: str, columns: Sequence[str], *, least: int = 1) -> str | None:
     """The index that gives rows in the order of these columns, the primary key before others; None without one.
 
-    It may end after `least` of them: InnoDB goes on with the primary key by itself.
+    Not one that the optimizer does not see (invisible; MariaDB: ignored), which can't be forced. It may end after
+    `least` of them: InnoDB goes on with the primary key by itself.
     """
     database, table = split_table_id(table_id)
     found: dict[str, list[str]] = {}
     for index, column, part, owner in ask(
         conn,
         "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, TABLE_NAME FROM information_schema.STATISTICS"
-        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_TYPE = 'BTREE' ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_TYPE = 'BTREE'"
+        " /*!80000 AND IS_VISIBLE = 'YES' */ /*M!100600 AND IGNORED = 'NO' */ ORDER BY INDEX_NAME, SEQ_IN_INDEX",
         (database, table),
     ):
         if owner == table:

@@ -75,6 +75,7 @@ from services.reader.event_bodies import (
     PAYLOAD,
     QUERY,
     QUERY_COMPRESSED,
+    REFUSED,
     ROTATE,
     ROWS,
     ROWS_COMPRESSED,
@@ -112,6 +113,8 @@ _MAX_PLANS = 10_000
 _MAX_DECODERS = 256
 _DECODERS_BYTES = 64 << 20
 _UNREADABLE = (ValueError, KeyError, IndexError, OverflowError, struct.error)  # what damaged events end in
+_TO_SAVEPOINT = "a transaction was rolled back to a savepoint in the binlog"
+_PARTIAL = "a partial update of a JSON column: SET GLOBAL binlog_row_value_options = ''"
 _TOO_LARGE = f"a row of more than {MAX_ROW_BYTES >> 20} MiB: leave the table out"
 _SET_METADATA = "SET GLOBAL binlog_row_metadata = FULL"
 
@@ -336,7 +339,7 @@ class BinlogCursor:
                 self._at = here
                 return Changes(position=here, rows=0, stopped=True)
         self._schemas, self._faults, self._dead = [], [], set()
-        self._began_here = not frames.tx_open
+        self._began_here = not frames.tx_open and not frames.resume
         self._bind(routes)
         frames.begin(max_rows, max_bytes, at_boundary)
         self._missing = self._lasts_missing()
@@ -585,12 +588,7 @@ class BinlogCursor:
 
     def _taken(self, prefix: str, number: int) -> int:
         """The first number from that one on which was taken before the place where the dump began; 0 if none was."""
-        executed = self._executed
-        if isinstance(executed, GtidSet):
-            return executed.next_from(prefix, number)
-        if isinstance(executed, MariaGtid) and executed.contains(f"{prefix}-0-{number}"):
-            return number
-        return 0
+        return self._executed.next_from(prefix, number) if isinstance(self._executed, GtidSet) else 0
 
     # ---- routes ----
 
@@ -793,7 +791,7 @@ class BinlogCursor:
 
     def _event(self, frames: Frames, kind: int, body: bytes) -> int:
         """An event that the frames don't handle by themselves: GO or a code as theirs."""
-        if frames.hold and (kind == TABLE_MAP or kind in ROWS or kind in ROWS_COMPRESSED):
+        if frames.hold and (kind == TABLE_MAP or kind in ROWS or kind in ROWS_COMPRESSED or kind in REFUSED):
             self._prepared.keep(kind, body)
             return GO
         if kind == TABLE_MAP:
@@ -821,11 +819,10 @@ class BinlogCursor:
             return self._xa_prepare(frames, body)
         elif kind in ROWS_COMPRESSED:
             return self._compressed_rows(frames, kind, body)
-        elif kind == PARTIAL_ROWS:
-            self._refuse(frames, body, "a partial update of a JSON column: SET GLOBAL binlog_row_value_options = ''")
-            frames.pass_over()
-        elif kind < 0 and (-kind in ROWS or -kind == PARTIAL_ROWS or -kind in ROWS_COMPRESSED):
-            self._refuse(frames, body, _TOO_LARGE)
+        elif kind in REFUSED:
+            self._refuse(frames, body, _PARTIAL if kind == PARTIAL_ROWS else _TOO_LARGE, frames.plans)
+            if kind == PARTIAL_ROWS:  # the frames have counted what is too large
+                frames.pass_over()
         elif kind == INCIDENT:
             raise SourceLost(
                 f"The binlog has an incident at {frames.file}:{frames.event_start}: the server lost changes"
@@ -848,9 +845,9 @@ class BinlogCursor:
         frames.table_changed()
         return plan
 
-    def _refuse(self, frames: Frames, body: bytes, what: str) -> None:
+    def _refuse(self, frames: Frames, body: Body, what: str, plans: Mapping[int, Plan]) -> None:
         """A row event that can't be decoded, of a table that may be routed."""
-        plan = frames.plans.get(int.from_bytes(body[:6], "little"))
+        plan = plans.get(int.from_bytes(body[:6], "little"))
         if plan is None or plan.decoder is None or frames.tx_skip or (plan.guard and not self._judge(plan)):
             return
         self._fault(plan.table_id, f"{plan.table_id} has, at {frames.file}:{frames.event_start}, {what}", restart=False)
@@ -864,7 +861,8 @@ class BinlogCursor:
         try:
             plain = inflated_rows(kind, body)
         except (ValueError, IndexError) as error:
-            self._refuse(frames, body, f"a row event that can't be read: {error}; check the file with mysqlbinlog")
+            what = f"a row event that can't be read: {error}; check the file with mysqlbinlog"
+            self._refuse(frames, body, what, frames.plans)
             return int(frames.pass_over())
         self._replay = _Replay(frames.plans, iter(((plain_kind(kind), plain),)), ends=False)
         return self._go_on_replaying(frames)
@@ -891,7 +889,7 @@ class BinlogCursor:
 
     def _torn(self, frames: Frames) -> None:
         """A file ended inside a transaction (the server crashed): it was never committed."""
-        if frames.delivered:
+        if frames.delivered or frames.resume:
             raise SourceLost(
                 f"The binlog file ends inside the transaction at {frames.file}:{frames.tx_start}, a part of which was"
                 " taken: the server crashed and rolled it back; the tables must be read again from a new snapshot"
@@ -899,7 +897,8 @@ class BinlogCursor:
         frames.drop_transaction()
 
     def _heartbeat_came(self, frames: Frames, kind: int, event: bytes) -> None:
-        """The server has nothing to send. Where it passed over transactions that we have, a heartbeat only moves on."""
+        """The server has nothing to send. Where it passed over transactions that we have, heartbeats alone move on: the
+        second of one place, since while the server still passes over them it may tell a place inside of one."""
         file, offset = event[19:].decode(errors="replace"), int.from_bytes(event[13:17], "little")
         if kind == HEARTBEAT_2:
             file, offset = "", 0
@@ -919,8 +918,8 @@ class BinlogCursor:
         if offset <= frames.pos or self._idle_at == (file, offset):
             self._timed = frames.tx_number
             self._source_time = time.time()
-        if offset > frames.pos and frames.discard_to == 0:
-            frames.pos = offset
+            if frames.discard_to == 0:
+                frames.pos = max(frames.pos, offset)
         self._idle_at = (file, offset)
 
     # ---- statements ----
@@ -938,8 +937,10 @@ class BinlogCursor:
         elif word == "ROLLBACK":
             self._undone(frames, "a transaction that had changed tables without transactions too was rolled back")
             return self._ends(frames)
+        elif word.startswith("ROLLBACK TO") and frames.hold:
+            self._prepared.keep(kind, body)
         elif word.startswith("ROLLBACK TO"):
-            self._undone(frames, "a transaction was rolled back to a savepoint in the binlog")
+            self._undone(frames, _TO_SAVEPOINT)
         elif word.startswith("SAVEPOINT") or word.startswith("RELEASE SAVE"):
             pass
         elif word.startswith("XA "):
@@ -1110,10 +1111,16 @@ class BinlogCursor:
                 self._table_map(frames, bytes(body), replay.plans)
                 replay.event = None
                 continue
+            if kind == QUERY:
+                self._undone(frames, _TO_SAVEPOINT)
+                replay.event = None
+                continue
             plan = replay.plans.get(int.from_bytes(body[:6], "little"))
             if plan is None:
                 raise ValueError("a row event of a table that no table map has described")
-            if plan.decoder is None:
+            if kind in REFUSED:
+                self._refuse(frames, body, _PARTIAL if kind == PARTIAL_ROWS else _TOO_LARGE, replay.plans)
+            if plan.decoder is None or kind in REFUSED:
                 frames.pass_over()
                 replay.event = None
                 continue

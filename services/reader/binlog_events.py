@@ -211,8 +211,8 @@ class Frames:
     """The events of one dump connection; see this file's head.
 
     `judge(plan)` says whether the transaction at hand is to be delivered for a guarded table; `taken(server, number)`
-    which number, from that one on, is the first in the set that the dump began after, 0 if none is (asked where the
-    numbers don't simply go on, and there).
+    which number, from that one on, is the first in the set that the dump began after, 0 if none is (asked where MySQL's
+    numbers don't simply go on, and there; MariaDB sends nothing that the position has).
     """
 
     _raw: bytearray
@@ -269,7 +269,6 @@ class Frames:
     runs = cython.declare(list, visibility="public")
     domains = cython.declare(dict, visibility="public")
     domain_at_hand = cython.declare(object, visibility="public")
-    _clear_domain: cython.longlong
     _clear_to: cython.longlong  # the next number of `run_prefix` that is in the set
     max_rows = cython.declare(cython.longlong, visibility="public")
     max_bytes = cython.declare(cython.longlong, visibility="public")
@@ -321,7 +320,7 @@ class Frames:
         self.timestamp = 0
         self.gtid_prefix, self.gtid_number = "", 0
         self.run_prefix, self.run_first, self.run_last, self.runs, self.domains = None, 0, 0, [], {}
-        self.domain_at_hand, self._clear_domain, self._clear_to = None, -1, 0
+        self.domain_at_hand, self._clear_to = None, 0
         self.max_rows = self.max_bytes = 1 << 62
         self.soft_rows = self.soft_bytes = 1 << 62
         self.bytes_taken = 0
@@ -788,10 +787,6 @@ class Frames:
         self.tx_flags = p[body + 12]
         self.gtid_number = number
         self.domain_at_hand = (domain, server, number)
-        if domain != self._clear_domain:
-            self.tx_skip = bool(self._taken(str(domain), number))
-            if not self.tx_skip:
-                self._clear_domain = domain
         self.hold = (self.tx_flags & 64) != 0
         self.tx_begun = not self.tx_flags & 1
         return _GO

@@ -24,6 +24,8 @@ XA_PREPARE, PARTIAL_ROWS, PAYLOAD, HEARTBEAT_2, GTID_TAGGED, MARIA_GTID, QUERY_C
 ROWS = frozenset((23, 24, 25, 30, 31, 32))
 ROWS_COMPRESSED = frozenset((166, 167, 168, 169, 170, 171))
 """Types of events."""
+REFUSED = frozenset((PARTIAL_ROWS, *(-kind for kind in (*ROWS, *ROWS_COMPRESSED, PARTIAL_ROWS))))
+"""Row events that can't be decoded; below 0 those that were too large to take."""
 _HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 14  # which zlib makes at most 16 MiB of
 _UPDATES = frozenset((24, 31, 167, 170))

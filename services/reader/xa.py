@@ -23,6 +23,7 @@ from services.reader.event_bodies import (
     PAYLOAD,
     QUERY,
     QUERY_COMPRESSED,
+    REFUSED,
     ROTATE,
     ROWS,
     ROWS_COMPRESSED,
@@ -85,7 +86,7 @@ class Prepared:
         self._open = None if at is None else _Prepared(at)
 
     def keep(self, event_type: int, body: Body) -> None:
-        """A TABLE_MAP or row event of the transaction that is open, if one is."""
+        """A TABLE_MAP, a row event, or a return to a savepoint, of the transaction that is open, if one is."""
         if self._open is None:
             return
         if event_type in ROWS_COMPRESSED:
@@ -105,7 +106,8 @@ class Prepared:
         self._prepared.pop(xid, None)
 
     def events(self, xid: Xid, before: FilePosition) -> Iterator[tuple[int, Body]]:
-        """TABLE_MAP and row events of a transaction whose COMMIT is `before`. SourceLost if its PREPARE is purged."""
+        """TABLE_MAP and row events of a transaction whose COMMIT is `before`, and the statements that were kept of it.
+        SourceLost if its PREPARE is purged."""
         held = self._prepared.get(xid)
         if held is not None and held.events is not None:
             return iter(held.events)
@@ -156,11 +158,12 @@ class _Scan:
         return found
 
     def transaction(self) -> Iterator[tuple[int, Body]]:
-        """The TABLE_MAP and row events of the XA transaction that begins here."""
+        """TABLE_MAP and row events of the XA transaction that begins here, and where it went back to a savepoint."""
         for kind, body, _ in self._walk():
             if kind == XA_PREPARE:
                 return
-            if kind == TABLE_MAP or kind in ROWS:
+            undone = kind == QUERY and statement(kind, body)[1][:11].upper() == "ROLLBACK TO"
+            if kind == TABLE_MAP or kind in ROWS or kind in REFUSED or undone:
                 yield kind, body
         raise SourceLost(f"The XA transaction at {self._at} has no end in the binlog; the tables must be read again")
 

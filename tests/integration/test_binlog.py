@@ -91,9 +91,7 @@ class Stream:
         self.seq += changes.rows
         for change in changes.schemas:
             self.schemas.append(change.ddl)
-            self.routes[change.table_id] = replace(
-                self.routes[change.table_id], schema=change.new, looked_at=None
-            )
+            self.routes[change.table_id] = replace(self.routes[change.table_id], schema=change.new, looked_at=None)
         for fault in changes.faults:
             self.faults.append(fault)
             del self.routes[fault.table_id]
@@ -625,6 +623,7 @@ def test_columns_that_are_added_renamed_widened_and_dropped_are_followed(source:
         "RENAME TABLE {t} TO {t}_old, {t}_new TO {t}",
         "DROP TABLE {t}",
         "ALTER TABLE {t} RENAME TO {t}_x",
+        "ALTER TABLE {t}_p EXCHANGE PARTITION p WITH TABLE {t}",
     ],
 )
 def test_a_ddl_that_can_change_rows_restarts_the_table_and_no_other(
@@ -634,6 +633,8 @@ def test_a_ddl_that_can_change_rows_restarts_the_table_and_no_other(
     source.execute(
         f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(9))",
         f"CREATE TABLE {table}_new LIKE {table}",
+        f"CREATE TABLE {table}_p (id INT PRIMARY KEY, v VARCHAR(9))"
+        " PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (5))",
         f"CREATE TABLE {database}.b (id INT PRIMARY KEY)",
     )
     with stream(source, [table, f"{database}.b"]) as it:
@@ -646,6 +647,55 @@ def test_a_ddl_that_can_change_rows_restarts_the_table_and_no_other(
     assert fault.restart
     assert plain(rows, "id") == [("+I", 1), ("+I", 1)]
     assert rows[0]["_table"] == table
+
+
+def test_names_in_ddl_are_those_of_the_server(source: Database, database: str) -> None:
+    """1. A table whose name differs in case alone is truncated, which is another one on these servers.
+    2. One is truncated whose name begins with digits, and needs no quotes behind a dot.
+    3. A session of binary statements, as a dump's is, adds a column.
+    """
+    tables = [f"{database}.{name}" for name in ("a", "2024_a")]
+    for name in ("a", "A", "2024_a"):
+        source.execute(f"CREATE TABLE {database}.`{name}` (id INT PRIMARY KEY)")
+    with stream(source, tables) as it:
+        source.execute(
+            f"TRUNCATE TABLE {database}.A",
+            f"TRUNCATE TABLE {database}.2024_a",
+            "SET NAMES binary",
+            f"ALTER TABLE {database}.a ADD `\u0175` INT",
+            f"INSERT INTO {database}.a VALUES (1, 2)",
+        )
+        rows = it.drain()
+    assert [(row["_op"], row["_table"]) for row in rows] == [("t", tables[1]), ("+I", tables[0])]
+    assert rows[1]["\u0175"] == 2
+    assert it.faults == []
+
+
+def test_statements_of_mariadb_with_settings_of_their_own_and_databases_created_anew(
+    mariadb: MariaDB, fresh_database: Any
+) -> None:
+    database = fresh_database(mariadb)
+    table, only = f"{database}.a", "SET STATEMENT max_statement_time = 60, sql_mode = '' FOR"
+    mariadb.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    with stream(mariadb, [table]) as it:
+        mariadb.execute(
+            f"{only} ALTER TABLE {table} ADD n INT",
+            f"INSERT INTO {table} VALUES (1, 2)",
+            f"{only} TRUNCATE TABLE {table}",
+            f"CREATE OR REPLACE DATABASE {database}",
+        )
+        rows = it.drain()
+    assert plain(rows, "id", "n") == [("+I", 1, 2), ("t", None, None)]
+    assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
+
+
+def test_a_statement_that_mariadb_analyzes_while_it_runs_quarantines(mariadb: MariaDB, fresh_database: Any) -> None:
+    table = f"{fresh_database(mariadb)}.a"
+    mariadb.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)", f"INSERT INTO {table} VALUES (1, 1)")
+    with stream(mariadb, [table]) as it:
+        mariadb.execute("SET SESSION binlog_format = STATEMENT", f"ANALYZE UPDATE {table} SET v = 2")
+        assert it.drain() == []
+    assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, False)]
 
 
 def test_a_table_that_is_still_being_read_restarts_at_any_ddl_but_a_nullable_add(
@@ -861,6 +911,56 @@ def test_a_prepared_xa_transaction_is_found_again_after_a_restart_at_every_cut(s
         assert [row | {"_seq": 0} for row in cut.rows] == [row | {"_seq": 0} for row in wanted]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_partial_json_within_an_xa_transaction_is_refused_at_its_commit(
+    mysql: MySQL, fresh_database: Any, restarts: bool
+) -> None:
+    database = fresh_database(mysql)
+    table, other = f"{database}.a", f"{database}.b"
+    mysql.execute(
+        f"CREATE TABLE {table} (id INT PRIMARY KEY, j JSON)",
+        f"""INSERT INTO {table} VALUES (1, '{{"a": 1}}')""",
+        f"CREATE TABLE {other} (id INT PRIMARY KEY)",
+        "SET GLOBAL binlog_row_value_options = PARTIAL_JSON",
+    )
+    try:
+        with stream(mysql, [table, other]) as it:
+            update = f"UPDATE {table} SET j = JSON_SET(j, '$.a', 2)"
+            prepare(mysql, "'p'", f"INSERT INTO {other} VALUES (1)", update, f"INSERT INTO {other} VALUES (2)")
+            assert it.drain() == []
+            if restarts:
+                it.cursor.close()
+            mysql.execute("XA COMMIT 'p'")
+            assert plain(it.drain(), "id") == [("+I", 1), ("+I", 2)]
+    finally:
+        mysql.execute("SET GLOBAL binlog_row_value_options = ''")
+    (fault,) = it.faults
+    assert (fault.table_id, fault.restart) == (table, False)
+    assert "binlog_row_value_options" in fault.cause
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_savepoint_that_an_xa_transaction_went_back_to_restarts_its_table(
+    mariadb: MariaDB, fresh_database: Any, restarts: bool
+) -> None:
+    """MariaDB writes what was rolled back into its binlog if a table without transactions was changed meanwhile."""
+    database = fresh_database(mariadb)
+    table, other = f"{database}.a", f"{database}.m"
+    mariadb.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"CREATE TABLE {other} (id INT) ENGINE=MyISAM")
+    with stream(mariadb, [table]) as it:
+        prepare(
+            mariadb, "'s'", f"INSERT INTO {table} VALUES (1)", "SAVEPOINT s", f"INSERT INTO {table} VALUES (2)",
+            f"INSERT INTO {other} SELECT id FROM {table}", "ROLLBACK TO s",
+        )  # fmt: skip
+        assert it.drain() == []
+        if restarts:
+            it.cursor.close()
+        mariadb.execute("XA COMMIT 's'")
+        it.drain()
+    assert [row[0] for row in mariadb.execute(f"SELECT id FROM {table}")] == [1]
+    assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
+
+
 def test_xa_in_one_phase_is_a_commit(source: Database, database: str) -> None:
     table = f"{database}.a"
     source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
@@ -979,6 +1079,27 @@ def test_mariadb_starts_after_a_gtid(mariadb: MariaDB, fresh_database: Any) -> N
     with stream(mariadb, [f"{database}.a"], replace(at, file=first, offset=4)) as it:
         assert plain(it.drain(), "id") == [("+I", 2)]
     assert it.position.same_place(here(mariadb))
+
+
+def test_gtids_of_mariadb_that_go_backwards_are_taken_wherever_the_stream_is_cut(
+    mariadb: MariaDB, fresh_database: Any
+) -> None:
+    """Numbers that two servers gave in one domain, as in a replica that was written to: not strict, and the default."""
+    table = f"{fresh_database(mariadb)}.a"
+    mariadb.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    with stream(mariadb, [table]) as it:
+        for key, (server, number) in enumerate([(71, 100), (72, 99), (71, 99), (72, 7), (71, 101)]):
+            mariadb.execute(
+                f"SET SESSION gtid_domain_id = 77, server_id = {server}, gtid_seq_no = {number}",
+                f"INSERT INTO {table} VALUES ({key})",
+            )
+        end = here(mariadb)
+        high = High(server=end.server, file=end.file, offset=end.offset)
+        while not high.reached_by(it.position):
+            it.read(until=high, max_rows=1)
+            it.cursor.close()
+        assert plain(it.rows, "id") == [("+I", key) for key in range(5)]
+    assert it.position.gtids == end.gtids
 
 
 def test_tagged_gtids_are_taken_and_resumed_after(mysql: MySQL, fresh_database: Any) -> None:

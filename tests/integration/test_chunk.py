@@ -179,6 +179,17 @@ def test_a_chunk_has_the_rows_of_its_range_and_two_watermarks(table: Callable[..
     assert empty.num_rows == end.rows == 0
 
 
+def test_a_key_whose_index_the_optimizer_does_not_see_is_read_without_it(
+    source: Database, table: Callable[..., Source]
+) -> None:
+    unseen = "INVISIBLE" if isinstance(source, MySQL) else "IGNORED"
+    one = table(
+        f"a INT NOT NULL, b INT NOT NULL, c INT NOT NULL, UNIQUE (a, b), UNIQUE (c) {unseen}", "(1,1,3),(1,2,2)"
+    )
+    assert one.schema.key == ("c",)
+    assert one.read()[0]["c"].to_pylist() == [2, 3]
+
+
 def test_batches_are_of_about_the_size_asked_for_and_their_checksums_add_up(table: Callable[..., Source]) -> None:
     one = table("id INT PRIMARY KEY, v VARCHAR(200), d DATETIME(6), b BIT(1)")
     one.server.execute(

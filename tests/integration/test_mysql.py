@@ -243,6 +243,20 @@ def test_the_identity_is_the_primary_key_or_else_the_smallest_unique_key_without
     assert ["gtid_mode=ON" in fault for fault in unproven] == [True] * of.mysql
 
 
+def test_a_primary_key_that_mysql_made_and_hides_is_the_identity(
+    mysql: MySQL, fresh_database: Callable[[Database], str]
+) -> None:
+    table, shows = f"{fresh_database(mysql)}.a", "SET GLOBAL show_gipk_in_create_table_and_information_schema"
+    mysql.execute("SET SESSION sql_generate_invisible_primary_key = ON", f"CREATE TABLE {table} (v INT)")
+    mysql.execute(f"{shows} = OFF")
+    try:
+        with connected(mysql) as (conn, of):
+            info = seam.describe(conn, of, table)
+    finally:
+        mysql.execute(f"{shows} = ON")
+    assert (info.schema.key, info.faults) == (("my_row_id",), ())
+
+
 def test_what_can_not_be_captured_is_named_with_its_remedy(source: Database, database: str) -> None:
     source.execute(
         f"CREATE TABLE {database}.parent (id INT PRIMARY KEY)",

@@ -6,6 +6,8 @@ import importlib.util
 import random
 import socket
 import struct
+import threading
+import time
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from services.reader import binlog, binlog_events, replication
 from services.reader.binlog import BinlogCursor, Changes, Route
 from services.reader.charsets import charset_of
 from services.reader.event_bodies import (
+    MAX_ROW_BYTES,
     _inflated,
     _variable,
     inflated_rows,
@@ -69,15 +72,20 @@ class Log:
         self.bytes += len(body).to_bytes(3, "little") + bytes([self.number & 255]) + body
         self.number += 1
 
-    def begin(self, number: int) -> Log:
+    def gtid(self, number: int) -> Log:
         gtid = (
             b"\0"
             + UUID
             + struct.pack("<QBQQ", number, 2, 1, 2)
             + (1_700_000_000_000_000 + number).to_bytes(7, "little")
         )
-        self.event(33, gtid)
-        return self.event(2, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN")
+        return self.event(33, gtid)
+
+    def query(self, text: str) -> Log:
+        return self.event(2, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0" + text.encode())
+
+    def begin(self, number: int) -> Log:
+        return self.gtid(number).query("BEGIN")
 
     def transaction(self, number: int, *rows: bytes) -> Log:
         self.begin(number)
@@ -257,10 +265,11 @@ class Dump:
         self.cursor = BinlogCursor(lambda: pytest.fail("it connects"), server_id=1)
         self.cursor._server = Server(flavour="mysql", version=(9, 7), identity="s", gtid=True)
         self.cursor._executed = GtidSet.EMPTY
-        self.cursor._frames = frames()
+        self.cursor._frames = frames(checksum=log.checksum)
+        self.cursor._verified = time.monotonic()
         self.theirs, ours = socket.socketpair()
         self.cursor._dump = replication.Dump(SimpleNamespace(_sock=ours), server_id=1)  # type: ignore[arg-type]
-        self.theirs.sendall(log.bytes)
+        threading.Thread(target=self.theirs.sendall, args=(log.bytes,), daemon=True).start()
         self.at = self.cursor._at = Position(server="s", file="binlog.000001", offset=4)
 
     def read(self, *schemas: TableSchema, max_rows: int) -> Changes:
@@ -296,6 +305,69 @@ def test_a_table_that_goes_within_its_row_event_takes_nothing_of_what_follows_wi
     third = dump.read(U, max_rows=10)
     assert third.batches[0].batch.select(["id", "_pos"]).to_pylist() == [{"id": 77, "_pos": begin}]
     assert third.position.offset == log.at
+
+
+def test_a_place_that_one_heartbeat_tells_is_not_gone_on_from() -> None:
+    """A server that passes over what a GTID set has may tell a place inside a transaction, once a second."""
+    log = Log(checksum=False)
+
+    def heartbeat(at: int) -> None:
+        name = b"binlog.000001"
+        log.packet(b"\0" + struct.pack("<IBIIIH", 0, 27, 1, 19 + len(name), at, 0) + name)
+
+    heartbeat(1000)
+    heartbeat(2000)
+    dump = Dump(log)
+    assert dump.read(T, max_rows=10).position.offset == 4
+    log.bytes = b""
+    heartbeat(2000)
+    dump.theirs.sendall(log.bytes)
+    assert dump.read(T, max_rows=10).position.offset == 2000
+
+
+@pytest.mark.parametrize("kind", [39, 30])
+def test_what_can_not_be_read_is_refused_at_the_commit_of_an_xa_transaction_too(kind: int) -> None:
+    log = Log(checksum=False).gtid(1).query("XA START X'61',X'62',1").event(19, MAPS["d.t"]).event(19, MAPS["d.u"])
+    log.event(30, inserted("d.u", 1))
+    if kind == 39:  # a partial update of JSON
+        log.event(kind, inserted("d.t", 1))
+    else:  # one row over 64 MiB
+        size = MAX_ROW_BYTES + (1 << 20)
+        log.at += size
+        event = b"\0" + struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size, log.at, 0) + inserted("d.t", 1)
+        event = event.ljust(size + 1, b"\0")
+        for at in range(0, len(event), 0xFFFFFF):
+            log.packet(event[at : at + 0xFFFFFF])
+    log.event(30, inserted("d.u", 2)).query("XA END X'61',X'62',1")
+    log.event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab")
+    log.transaction(2).gtid(3).query("XA COMMIT X'61',X'62',1")
+    dump = Dump(log)
+    got = dump.read(T, U, max_rows=100)
+    assert [fault.table_id for fault in got.faults] == ["d.t"]
+    assert got.faults[0].cause.startswith("d.t has, at binlog.000001:")
+    assert ("partial update" in got.faults[0].cause) == (kind == 39)
+    assert keys(got, "d.u") == [1, 2]
+    assert got.position.offset == log.at
+
+
+def test_rows_that_an_earlier_read_gave_are_undone_by_a_rollback_behind_a_reconnect() -> None:
+    log = Log().begin(1).event(19, MAPS["d.t"]).event(19, MAPS["d.u"]).event(30, inserted("d.t", 1))
+    log.query("ROLLBACK TO `s`").event(30, inserted("d.u", 1)).event(16, bytes(8))
+    for given in (False, True):
+        dump = Dump(log)
+        if given:  # up to the second row event
+            dump.at = dump.cursor._at = replace(dump.at, rows=1 << binlog_events.INSIDE_BITS)
+            dump.cursor._frames.resume = dump.at.rows  # type: ignore[union-attr]
+        got = dump.read(T, U, max_rows=100)
+        assert {(fault.table_id, fault.restart) for fault in got.faults} >= {("d.t", True)}
+
+
+def test_an_xa_transaction_that_went_back_to_a_savepoint_restarts_its_tables_at_its_commit() -> None:
+    log = Log().gtid(1).query("XA START X'61',X'62',1").event(19, MAPS["d.t"]).event(30, inserted("d.t", 1))
+    log.query("SAVEPOINT `s`").event(30, inserted("d.t", 2)).query("ROLLBACK TO `s`").query("XA END X'61',X'62',1")
+    log.event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab").transaction(2).gtid(3).query("XA COMMIT X'61',X'62',1")
+    got = Dump(log).read(T, U, max_rows=100)
+    assert [(fault.table_id, fault.restart) for fault in got.faults] == [("d.t", True)]
 
 
 def test_numbers_of_the_servers_serialization() -> None:
