@@ -7,13 +7,17 @@ all that a reader imports and does with each batch what a reader does, but keeps
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+import pyarrow.compute as pc
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from common import mysql as seam
 from common.messages import SnapshotSplit
@@ -147,19 +151,22 @@ def peaks(mesh: Mesh) -> dict[str, int]:
     return found
 
 
-@pytest.fixture(params=[MariaDB, MySQL], ids=["mariadb", "mysql"])
-def roomy(request: pytest.FixtureRequest, nothing_left_running: None) -> Any:
-    """A server whose redo log takes transactions of many large rows."""
-    logs = {"innodb_log_file_size": 2 << 30} if request.param is MariaDB else {"innodb_redo_log_capacity": 2 << 30}
-    with request.param(**logs) as server:
+@contextmanager
+def roomy(kind: type[MariaDB | MySQL]) -> Iterator[Database]:
+    """A server whose redo log takes large transactions, with an empty database d."""
+    logs = {"innodb_log_file_size": 2 << 30} if kind is MariaDB else {"innodb_redo_log_capacity": 2 << 30}
+    with kind(**logs) as server:
         server.execute("CREATE DATABASE d")
         yield server
 
 
-def test_rows_of_63_mib_through_a_reader_at_work(roomy: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [MariaDB, MySQL])
+def test_rows_of_63_mib_through_a_reader_at_work(
+    kind: type[MariaDB | MySQL], nothing_left_running: None, tmp_path: Path
+) -> None:
     """1. A snapshot of such rows. 2. Inserts, updates (two images in one event), updates of the key, deletes."""
     size, ids = 63 << 20, range(4)
-    roomy.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v LONGBLOB)")
+    create = "CREATE TABLE d.t (id INT PRIMARY KEY, v LONGBLOB)"
     insert = [f"INSERT INTO d.t VALUES ({n}, REPEAT('{n}', {size}))" for n in ids]
     steps = {
         "snapshot": [],
@@ -168,16 +175,85 @@ def test_rows_of_63_mib_through_a_reader_at_work(roomy: Database, tmp_path: Path
         "delete": [f"DELETE FROM d.t WHERE id = {n + 100}" for n in ids],
         "insert": insert,
     }
-    roomy.execute(*insert)
-    with Mesh(tmp_path, readers=1, writers=1) as mesh:
-        pipeline = mesh.pipeline("large", roomy, ["d.t"])
+    with roomy(kind) as server, Mesh(tmp_path, readers=1, writers=1) as mesh:
+        server.execute(create, *insert)
+        pipeline = mesh.pipeline("large", server, ["d.t"])
         most = {}
         for step, statements in steps.items():
             if statements:
-                roomy.execute(*statements)
+                server.execute(*statements)
             pipeline.catches_up("d.t", seconds=300)
             most[step] = peaks(mesh)
             (reader_,) = mesh.of("reader")
             Path(f"/proc/{reader_.popen.pid}/clear_refs").write_text("5")
         print(most)
         assert max(of["reader"] for of in most.values()) < LIMIT_MIB, most
+
+
+ROWS, AT_ONCE = 5_000_000, 100_000
+COMPRESSED = "SET SESSION binlog_transaction_compression = ON"
+
+
+@pytest.mark.parametrize(
+    ("kind", "begin", "end"),
+    [
+        pytest.param(MariaDB, ["BEGIN"], ["COMMIT"], id="mariadb"),
+        pytest.param(MySQL, ["BEGIN"], ["COMMIT"], id="mysql"),
+        pytest.param(MySQL, [COMPRESSED, "BEGIN"], ["COMMIT"], id="compressed"),
+        pytest.param(MySQL, ["XA START 'x'"], ["XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'"], id="xa"),
+    ],
+)
+def test_a_transaction_of_5_million_rows_reaches_the_lake_although_its_readers_die(
+    kind: type[MariaDB | MySQL],
+    begin: Sequence[str],
+    end: Sequence[str],
+    nothing_left_running: None,
+    tmp_path: Path,
+) -> None:
+    """1. A live table. 2. The transaction. 3. SIGKILL for both readers after a checkpoint inside it. 4. The lake shows
+    all of it at once, each row one time."""
+    digits = ", ".join(f"({n})" for n in range(10))
+    hundred_thousand = ", ".join(f"d.digit {name}" for name in "abcde")
+    number = "10000 * a.n + 1000 * b.n + 100 * c.n + 10 * d.n + e.n"
+    inserts = [
+        f"INSERT INTO d.t SELECT {at} + n, 7 * ({at} + n), CONCAT('note ', n % 1000)"
+        f" FROM (SELECT {number} AS n FROM {hundred_thousand}) x ORDER BY n"
+        for at in range(0, ROWS, AT_ONCE)
+    ]
+    with roomy(kind) as server, Mesh(tmp_path, spark=True) as mesh:
+        server.execute(
+            "CREATE TABLE d.digit (n INT PRIMARY KEY)",
+            f"INSERT INTO d.digit VALUES {digits}",
+            "CREATE TABLE d.t (id INT PRIMARY KEY, v BIGINT, note VARCHAR(20))",
+        )
+        pipeline = mesh.pipeline("many", server, ["d.t"], interval_seconds=1.0)
+        pipeline.catches_up("d.t")
+        server.execute(*begin, *inserts, *end)
+
+        def inside() -> bool:
+            newest = pipeline.checkpoint()
+            return newest is not None and newest["inside"]
+
+        pipeline.until(inside, "a checkpoint inside the transaction", 300)
+        first = peaks(mesh)
+        for one in mesh.of("reader"):
+            mesh.kill(one)
+            mesh.start("reader")
+        newest = pipeline.catches_up("d.t", seconds=600)
+        assert len(pipeline.epochs()) > 1
+        pipeline.until(
+            lambda: max(pipeline.store.publication_numbers(), default=0) >= newest["slot"], "its publication", 600
+        )
+        most = {name: max(mib, first.get(name, 0)) for name, mib in peaks(mesh).items()}
+    print(most)
+    warehouse = tmp_path / "lake"
+    table = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse)).load_table("d.t")
+    counts = {one.snapshot_id: (one.summary or {})["total-records"] for one in table.snapshots()}
+    assert {counts[one.snapshot_id] for one in table.history()} <= {"0", f"{ROWS}"}
+    rows = total = 0
+    seen = np.zeros(ROWS, bool)
+    for batch in table.scan(selected_fields=("id", "v")).to_arrow_batch_reader():
+        rows, total = rows + batch.num_rows, total + (pc.sum(batch["v"]).as_py() or 0)
+        seen[batch["id"].to_numpy()] = True
+    assert (rows, int(seen.sum()), total) == (ROWS, ROWS, 7 * ROWS * (ROWS - 1) // 2)
+    assert most["reader"] < LIMIT_MIB, most
