@@ -271,14 +271,16 @@ class Dump:
         self.cursor._dump = replication.Dump(SimpleNamespace(_sock=ours), server_id=1)  # type: ignore[arg-type]
         threading.Thread(target=self.theirs.sendall, args=(log.bytes,), daemon=True).start()
         self.at = self.cursor._at = Position(server="s", file="binlog.000001", offset=4)
+        self.end = High(server="s", file="binlog.000001", offset=log.at)
 
-    def read(self, *schemas: TableSchema, max_rows: int) -> Changes:
+    def read(self, *schemas: TableSchema, max_rows: int = 100, wait: float = 30.0) -> Changes:
+        """Up to the end of the log, or until there is enough."""
         low, high = Low(server="s", file="binlog.000001", offset=4), High(server="s", file="binlog.000001", offset=4)
         routes = {
             schema.table_id: Route(table_id=schema.table_id, generation=1, schema=schema, low=low, high=high, live=True)
             for schema in schemas
         }
-        got = self.cursor.read(self.at, routes, until=None, max_rows=max_rows, max_bytes=1 << 20, wait_seconds=0.1)
+        got = self.cursor.read(self.at, routes, until=self.end, max_rows=max_rows, max_bytes=1 << 20, wait_seconds=wait)
         self.at = got.position
         return got
 
@@ -318,11 +320,15 @@ def test_a_place_that_one_heartbeat_tells_is_not_gone_on_from() -> None:
     heartbeat(1000)
     heartbeat(2000)
     dump = Dump(log)
-    assert dump.read(T, max_rows=10).position.offset == 4
+    dump.end = replace(dump.end, offset=2000)
+    while dump.cursor._idle_at != ("binlog.000001", 2000):
+        assert dump.read(T, wait=0.1).position.offset == 4
     log.bytes = b""
     heartbeat(2000)
     dump.theirs.sendall(log.bytes)
-    assert dump.read(T, max_rows=10).position.offset == 2000
+    while dump.at.offset == 4:
+        dump.read(T, wait=0.1)
+    assert dump.at.offset == 2000
 
 
 @pytest.mark.parametrize("kind", [39, 30])
@@ -342,7 +348,7 @@ def test_what_can_not_be_read_is_refused_at_the_commit_of_an_xa_transaction_too(
     log.event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab")
     log.transaction(2).gtid(3).query("XA COMMIT X'61',X'62',1")
     dump = Dump(log)
-    got = dump.read(T, U, max_rows=100)
+    got = dump.read(T, U)
     assert [fault.table_id for fault in got.faults] == ["d.t"]
     assert got.faults[0].cause.startswith("d.t has, at binlog.000001:")
     assert ("partial update" in got.faults[0].cause) == (kind == 39)
@@ -358,7 +364,7 @@ def test_rows_that_an_earlier_read_gave_are_undone_by_a_rollback_behind_a_reconn
         if given:  # up to the second row event
             dump.at = dump.cursor._at = replace(dump.at, rows=1 << binlog_events.INSIDE_BITS)
             dump.cursor._frames.resume = dump.at.rows  # type: ignore[union-attr]
-        got = dump.read(T, U, max_rows=100)
+        got = dump.read(T, U)
         assert {(fault.table_id, fault.restart) for fault in got.faults} >= {("d.t", True)}
 
 
@@ -366,7 +372,7 @@ def test_an_xa_transaction_that_went_back_to_a_savepoint_restarts_its_tables_at_
     log = Log().gtid(1).query("XA START X'61',X'62',1").event(19, MAPS["d.t"]).event(30, inserted("d.t", 1))
     log.query("SAVEPOINT `s`").event(30, inserted("d.t", 2)).query("ROLLBACK TO `s`").query("XA END X'61',X'62',1")
     log.event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab").transaction(2).gtid(3).query("XA COMMIT X'61',X'62',1")
-    got = Dump(log).read(T, U, max_rows=100)
+    got = Dump(log).read(T, U)
     assert [(fault.table_id, fault.restart) for fault in got.faults] == [("d.t", True)]
 
 
