@@ -436,7 +436,10 @@ def verify_position(conn: Connection, of: Server, at: Position) -> None:
             f"The source changed from server {at.server} to {of.identity} and has no GTIDs to find the place by;"
             " point the pipeline at the old server, or start it again"
         )
-    files = {one.file: one for one in binlogs(conn)}
+    *_, end = listed = binlogs(conn)
+    if at.file:
+        _not_past(end, at)
+    files = {one.file: one for one in listed}
     if at.file not in files:
         raise SourceLost(
             f"The binlog file {at.file} is purged; the tables must be read again (keep binlogs longer:"
@@ -459,9 +462,11 @@ def verify_end(conn: Connection, of: Server, at: Position) -> None:
 
     A position of GTIDs alone, without a file, has nothing to compare.
     """
-    if not at.file or at.server != of.identity:
-        return
-    end = flushed_position(conn, of)
+    if at.file and at.server == of.identity:
+        _not_past(flushed_position(conn, of), at)
+
+
+def _not_past(end: FilePosition, at: Position) -> None:
     if end < at.file_position:
         raise SourceLost(
             f"The binlog ends at {end}, before {at.file_position}, to which it was read: it was reset, or lost its end"

@@ -737,7 +737,6 @@ class BinlogCursor:
         place.file = after.file
         state = maria_state(connection, server, after)
         if state is None:
-            mysql.verify_end(connection, server, after)
             self._await_commits(connection, server, after)
             mysql.verify_position(connection, server, after)
             if not server.mysql and self._executed is None:
@@ -780,6 +779,7 @@ class BinlogCursor:
         taken = after.executed
         if not (server.mysql and server.gtid and isinstance(taken, GtidSet)):
             return
+        mysql.verify_end(connection, server, after)  # for what a reset took there is nothing to wait
         executed = mysql.gtid_executed(connection)
         if self._commits.awaited(taken, executed, now=time.monotonic()):
             raise Unavailable(
