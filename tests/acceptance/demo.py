@@ -139,6 +139,23 @@ class Demo:
         pid = json.loads(body)["pid"]
         return next(name for name, its in self.seen_run()["services"].items() if its == pid)
 
+    def kill_leader_in_a_checkpoint(self) -> None:
+        """SIGKILL of the leader while a checkpoint is in flight: one that is asked for while a writer stands still."""
+        writer = self.seen_run()["services"]["writer-1"]
+
+        def in_flight() -> bool:
+            slot = self.status("enumerator").get("checkpoint", {}).get("in_flight")
+            return slot is not None and slot > self.store().last_slot()
+
+        os.kill(writer, signal.SIGSTOP)
+        try:
+            request = {"kind": "savepoint", "nonce": "demo"}
+            self.redis.rpush(f"cutline:requests:{PIPELINE}", json.dumps(request))
+            self.wait("a checkpoint is in flight", in_flight)
+            self.kill(self.leader(), "with a checkpoint in flight")
+        finally:
+            os.kill(writer, signal.SIGCONT)
+
     def empty_redis(self) -> None:
         """FLUSHALL."""
         self.redis.flushall()
@@ -265,8 +282,7 @@ def play(server: Database, folder: Path) -> int:
         demo.wait("all tables are live", demo.all_live)
         demo.say("all tables are live")
         changer.add_column()
-        demo.wait("a checkpoint is in flight", lambda: demo.status("enumerator").get("checkpoint", {}).get("in_flight"))
-        demo.kill(demo.leader(), "with a checkpoint in flight")
+        demo.kill_leader_in_a_checkpoint()
         epoch = demo.new_epoch_after(epoch)
         published = demo.wait("something is published", lambda: demo.store().publications())[-1].n
         demo.wait("a checkpoint is to be applied", lambda: demo.store().last_slot() > published)
