@@ -38,10 +38,12 @@ from typing import Any, ClassVar, Literal, Self
 
 import pymysql
 import redis
+from pymysql.constants import ER
 
 HOST = "127.0.0.1"
 START_SECONDS = 90.0
 STOP_SECONDS = 60.0
+XA_SECONDS = 20.0
 CDC_USER = "cdc"
 CDC_PASSWORD = "cdc-secret"
 TEMPLATE_RECIPE = "1"  # count up when templates must be made anew
@@ -302,10 +304,22 @@ class Database(Server):
         return self.connect(**{"user": self.user, "password": self.password} | keywords)
 
     def execute(self, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]:
-        """Run statements as root, each committed, on one new connection; the rows of the last one."""
+        """Run statements as root, each committed, on one new connection; the rows of the last one.
+
+        An XA transaction is unknown to others until the server has ended the connection that prepared it: that is
+        waited for.
+        """
+        deadline = time.monotonic() + XA_SECONDS
         with contextlib.closing(self.connect(database=database)) as connection, connection.cursor() as cursor:
             for statement in statements:
-                cursor.execute(statement)
+                while True:
+                    try:
+                        cursor.execute(statement)
+                        break
+                    except pymysql.OperationalError as error:
+                        if error.args[0] != ER.XAER_NOTA or time.monotonic() > deadline:
+                            raise
+                    time.sleep(0.01)
             return list(cursor.fetchall())
 
     def scalar(self, statement: str, database: str | None = None) -> Any:
