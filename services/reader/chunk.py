@@ -454,7 +454,8 @@ class Window:
         found: list[pa.Table] = []
         at, self._at = self._at, None
         if at is None or at.server != low.server or low.passed_by(at):
-            at = Position(server=low.server, file="", offset=0, gtids=low.gtids)
+            by_gtid = Position(server=low.server, file="", offset=0, gtids=low.gtids)
+            at = by_gtid if low.gtids else low.start()  # of a server that has executed none yet
         taken = 0
         while not high.reached_by(at):
             got = self._cursor.read(

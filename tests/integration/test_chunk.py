@@ -650,6 +650,20 @@ def test_a_dump_that_is_ahead_of_a_chunks_low_or_failed_or_was_closed_begins_ane
         assert len(dumps.opened) == 4
 
 
+def test_a_chunk_is_exact_on_a_server_that_has_executed_no_gtid_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = MySQL()
+    with started(server):
+        server.execute(
+            "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, v INT)", "INSERT INTO d.t VALUES (1, 1)"
+        )
+        server.execute("RESET BINARY LOGS AND GTIDS")
+        one = Source(server, "d.t")
+        with meanwhile(monkeypatch, "_high", lambda: server.execute("UPDATE d.t SET v = 2"), after=False):
+            table, end = one.read(mode="exact")
+        assert end.low.gtids == ""
+        assert table["v"].to_pylist() == [2]
+
+
 def test_exact_is_refused_on_mysql_without_gtids(
     mysql_nogtid: MySQL, fresh_database: Callable[[Database], str]
 ) -> None:
