@@ -476,6 +476,26 @@ def test_every_change_arrives_whenever_it_comes(
             assert (found.rows[(8,)]["b"], found.rows[(6,)]["b"], found.rows[(600,)]["b"]) == (8, None, None)
 
 
+COLUMNS_CHANGE = (
+    "ALTER TABLE {t} ADD n INT NOT NULL DEFAULT 7",
+    "ALTER TABLE {t} DROP COLUMN c",
+    "ALTER TABLE {t} RENAME COLUMN a TO z, MODIFY b BIGINT",
+    "UPDATE {t} SET b = 1 << 40 WHERE id = 7",
+)
+TYPES = {"id": pa.int32(), "a": pa.string(), "b": pa.int32(), "c": pa.decimal128(10, 2)}
+TYPES |= {"d": pa.timestamp("us"), "e": pa.string()}
+
+
+def as_ignored(source: Database, table: str) -> InLake:
+    """What `schema_changes: ignore` shows of a table that changed by BEFORE, COLUMNS_CHANGE and AFTER."""
+    found = {}
+    for key, row in content(source, table, ["id"]).items():
+        (number,) = key
+        c = None if number in (6, 7, 600) else Decimal("5.55") if number == -5 else number + Decimal("0.25")
+        found[key] = {"id": number, "a": row["z"], "b": row["b"], "c": c, "d": row["d"], "e": row["e"]}
+    return InLake(found, TYPES | {"b": pa.int64()})
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("source", ["mysql", pytest.param("mariadb", marks=pytest.mark.full)], indirect=True)
 def test_each_policy_shows_changed_columns_in_its_own_way(
@@ -487,15 +507,9 @@ def test_each_policy_shows_changed_columns_in_its_own_way(
     table was read again; `halt` goes on with a table whose columns stay, stops the others, and keeps showing what it
     showed of them.
     """
-    ddl = (
-        "ALTER TABLE {t} ADD n INT NOT NULL DEFAULT 7",
-        "ALTER TABLE {t} DROP COLUMN c",
-        "ALTER TABLE {t} RENAME COLUMN a TO z, MODIFY b BIGINT",
-        "UPDATE {t} SET b = 1 << 40 WHERE id = 7",
-    )
     stays = ("ALTER TABLE {t} ADD INDEX i (b), ALTER COLUMN e SET DEFAULT 'y'", "TRUNCATE {t}")
     again = ("ALTER TABLE {t} MODIFY d DATETIME, DROP COLUMN c",)
-    both = {"t": ddl, "again": again}
+    both = {"t": COLUMNS_CHANGE, "again": again}
     of = {"exact": both, "ignore": both, "halt": both | {"stays": stays}}
     schemas = {policy: fresh_database(source) for policy in of}
     early = {
@@ -533,21 +547,81 @@ def test_each_policy_shows_changed_columns_in_its_own_way(
     equal = [("exact", "t"), ("halt", "stays")]
     equal += [(policy, name) for policy in ("exact", "ignore") for name in ("again", "snapshot_t")]
     assert [line for policy, name in equal for line in compared(source, reader, f"{schemas[policy]}.{name}")] == []
-    before = {"id": pa.int32(), "a": pa.string(), "b": pa.int32(), "c": pa.decimal128(10, 2)}
-    before |= {"d": pa.timestamp("us"), "e": pa.string()}
     for name in ("t", "again"):
         halted = in_lake(reader, stopped[name], ["id"])
-        assert halted.types == before
+        assert halted.types == TYPES
         assert {(5,), (6,)} <= halted.rows.keys()
         assert (600,) not in halted.rows
-    table = f"{schemas['ignore']}.t"
-    ignored, truth = in_lake(reader, table, ["id"]), content(source, table, ["id"])
-    assert ignored.types == before | {"b": pa.int64()}
-    for (number,), row in truth.items():
-        c = None if number in (6, 7, 600) else Decimal("5.55") if number == -5 else number + Decimal("0.25")
-        wanted = {"id": number, "a": row["z"], "b": row["b"], "c": c, "d": row["d"], "e": row["e"]}
-        assert ignored.rows.pop((number,)) == wanted
-    assert ignored.rows == {}
+    assert in_lake(reader, f"{schemas['ignore']}.t", ["id"]) == as_ignored(source, f"{schemas['ignore']}.t")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_each_policy_holds_for_columns_that_change_in_catch_up(
+    source: Database, fresh_database: Fresh, spark: Any, tmp_path: Path
+) -> None:
+    """1. A pipeline for each policy but evolve reads two tables while a third changes all the time; each waits between
+    its first chunk and its second until the third is live, so that it must catch up, which waits too.
+    2. Columns of one table change, the other is truncated. 3. Catch-up goes on.
+    `exact` shows the source's columns, `ignore` its own, `halt` stops the first table before it was ever shown.
+    """
+    schemas = {policy: fresh_database(source) for policy in ("exact", "ignore", "halt")}
+    for schema in schemas.values():
+        source.execute(
+            f"CREATE TABLE {schema}.a_hot (id INT PRIMARY KEY, n INT)", f"INSERT INTO {schema}.a_hot VALUES (1, 0)"
+        )
+        for name in ("snapshot_t", "snapshot_u"):
+            source.execute(f"CREATE TABLE {schema}.{name} {CREATE}", rows(f"{schema}.{name}"))
+
+    def heats(cursor: Any, *_: Any) -> None:
+        for schema in schemas.values():
+            cursor.execute(f"UPDATE {schema}.a_hot SET n = n + 1")
+
+    (tmp_path / "hold").touch()
+    hot = Hammer(source, heats, threads=1, pause_seconds=0.02)
+    with Mesh(tmp_path, readers=1, writers=1, programs={"reader": ("-c", READER)}) as mesh, writing(mesh), hot:
+        pipelines = {
+            policy: mesh.pipeline(
+                policy,
+                source,
+                [f"{schema}.{name}" for name in ("a_hot", "snapshot_t", "snapshot_u")],
+                schema_changes=policy,
+                chunk_rows=5,
+                interval_seconds=2.0,
+            )
+            for policy, schema in schemas.items()
+        }
+        for policy, schema in schemas.items():
+            hot_one = f"{schema}.a_hot"
+            pipelines[policy].until(lambda p=policy, h=hot_one: phases(pipelines[p]).get(h) == "live", "it to be live")
+            for name in ("snapshot_t", "snapshot_u"):
+                (tmp_path / f"{schema}.{name}.go").touch()
+        for policy, schema in schemas.items():
+            wanted = {f"{schema}.a_hot": "live", f"{schema}.snapshot_t": "catch-up", f"{schema}.snapshot_u": "catch-up"}
+            pipelines[policy].until(lambda p=policy, w=wanted: phases(pipelines[p]) == w, "tables to wait in catch-up")
+            changed(source, Case(name="t", ddl=COLUMNS_CHANGE), f"{schema}.snapshot_t")
+            emptied = Case(name="u", ddl=("TRUNCATE {t}", "ALTER TABLE {t} ADD INDEX (b)"))
+            changed(source, emptied, f"{schema}.snapshot_u")
+        (tmp_path / "hold").unlink()
+        stopped = f"{schemas['halt']}.snapshot_t"
+        pipelines["halt"].until(lambda: pipelines["halt"].phase(stopped) == "quarantined", "the table to stop")
+        hot.stop()
+        shows = {policy: [f"{schema}.a_hot", f"{schema}.snapshot_u"] for policy, schema in schemas.items()}
+        for policy in ("exact", "ignore"):
+            shows[policy].append(f"{schemas[policy]}.snapshot_t")
+        ends = {}
+        for policy, pipeline in pipelines.items():
+            ends[policy] = pipeline.catches_up(*shows[policy], seconds=300)
+            savepoint(pipeline, "last", 300)
+        definition: Any = pipelines["exact"].store.definition()
+    assert "schema_changes: halt stops it: ALTER TABLE" in ends["halt"]["tables"][stopped]["cause"]
+    tables = [table for policy in ends for table in shows[policy] if ends[policy]["tables"][table]["generation"] > 1]
+    assert tables == []  # none was read again
+    reader = session.for_pipeline(spark, definition["sink"])
+    ignored = f"{schemas['ignore']}.snapshot_t"
+    assert in_lake(reader, ignored, ["id"]) == as_ignored(source, ignored)
+    rest = [table for names in shows.values() for table in names if table != ignored]
+    assert [line for table in rest for line in compared(source, reader, table)] == []
 
 
 # --- the tools themselves ---------------------------------------------------------------------------------------------
