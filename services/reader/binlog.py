@@ -946,7 +946,7 @@ class BinlogCursor:
         elif word.startswith("XA "):
             return self._xa(frames, text)
         else:
-            if not frames.tx_skip:
+            if not frames.tx_skip and not frames.tx_unsettled:
                 self._ddl(frames, db, text, sql_mode)
             if not frames.tx_begun:
                 return self._ends(frames)

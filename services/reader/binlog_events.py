@@ -251,6 +251,7 @@ class Frames:
     tx_open = cython.declare(cython.bint, visibility="public")
     tx_begun = cython.declare(cython.bint, visibility="public")
     tx_skip = cython.declare(cython.bint, visibility="public")
+    tx_unsettled = cython.declare(cython.bint, visibility="public")
     tx_start = cython.declare(cython.longlong, visibility="public")
     tx_number = cython.declare(cython.longlong, visibility="public")
     tx_flags = cython.declare(cython.int, visibility="public")
@@ -313,7 +314,7 @@ class Frames:
         self.plans = {}
         self.checksum = False
         self.file, self.pos, self.discard_to = "", 4, 0
-        self.tx_open = self.tx_begun = self.tx_skip = self.delivered = self.hold = False
+        self.tx_open = self.tx_begun = self.tx_skip = self.delivered = self.hold = self.tx_unsettled = False
         self.tx_start = self.tx_number = self.tx_flags = self.tx_ts = 0
         self._told = False
         self.ordinal = self.row_from = self.resume = 0
@@ -666,7 +667,7 @@ class Frames:
         if kind == 162:
             if end - body < 13:
                 raise ValueError(f"a GTID event of {size} bytes came")
-            if self._maria_gtid(p, at, body) == _STOPPED:
+            if self._maria_gtid(p, at, body, end) == _STOPPED:
                 return _STOPPED
             return self._hand_over(p, at, body, end, kind, inner) if self.hold else _GO
         if kind == 29 or kind == 160:  # the statement's text
@@ -773,7 +774,10 @@ class Frames:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def _maria_gtid(self, p: cython.p_uchar, at: cython.Py_ssize_t, body: cython.Py_ssize_t) -> cython.int:
+    def _maria_gtid(
+        self, p: cython.p_uchar, at: cython.Py_ssize_t, body: cython.Py_ssize_t, end: cython.Py_ssize_t
+    ) -> cython.int:
+        extra: cython.Py_ssize_t
         server: cython.longlong = _u32(p, at + 5)
         number: cython.longlong = _i64(p, body)
         domain: cython.longlong = _u32(p, body + 8)
@@ -785,6 +789,9 @@ class Frames:
         self.server_id = server
         self._start(self.event_start, ts)
         self.tx_flags = p[body + 12]
+        extra = body + (21 if self.tx_flags & 2 else 13)
+        # of a DDL: the begin of an ALTER in two phases, or its failure; its success comes by another transaction
+        self.tx_unsettled = self.tx_flags & 32 != 0 and extra < end and p[extra] & 10 != 0
         self.gtid_number = number
         self.domain_at_hand = (domain, server, number)
         self.hold = (self.tx_flags & 64) != 0
@@ -824,7 +831,7 @@ class Frames:
         if self.tx_open:
             raise ValueError("a transaction begins inside another one")
         self.tx_open = True
-        self.tx_begun = self.tx_skip = self.delivered = self.hold = self._told = False
+        self.tx_begun = self.tx_skip = self.tx_unsettled = self.delivered = self.hold = self._told = False
         self.tx_start = start
         self.tx_ts = ts
         self.tx_flags = 0

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pymysql
 import pytest
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
@@ -687,6 +688,24 @@ def test_statements_of_mariadb_with_settings_of_their_own_and_databases_created_
         rows = it.drain()
     assert plain(rows, "id", "n") == [("+I", 1, 2), ("t", None, None)]
     assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
+
+
+def test_an_alter_of_mariadb_in_two_phases_counts_where_it_ends(mariadb: MariaDB, fresh_database: Any) -> None:
+    """1. One that is told at its begin and its end adds a column. 2. One fails at its end: it changes nothing."""
+    table = f"{fresh_database(mariadb)}.a"
+    mariadb.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)", f"INSERT INTO {table} VALUES (1, 1), (2, 1)")
+    with stream(mariadb, [table]) as it:
+        with closing(mariadb.connect()) as conn, conn.cursor() as cursor:
+            cursor.execute("SET SESSION binlog_alter_two_phase = ON")
+            cursor.execute(f"ALTER TABLE {table} ADD n INT")
+            with pytest.raises(pymysql.err.IntegrityError):
+                cursor.execute(f"ALTER TABLE {table} ADD m INT, ADD UNIQUE (v), ALGORITHM = COPY")
+            cursor.execute(f"INSERT INTO {table} VALUES (3, 1, 7)")
+        rows = it.drain()
+    assert plain(rows, "id", "n") == [("+I", 3, 7)]
+    assert (it.faults, len(it.schemas)) == ([], 1)
+    told = [event[5] for event in mariadb.execute(f"SHOW BINLOG EVENTS IN '{it.position.file}'") if event[2] == "Query"]
+    assert sum(table in text and "ALTER" in text for text in told) == 4
 
 
 def test_a_statement_that_mariadb_analyzes_while_it_runs_quarantines(mariadb: MariaDB, fresh_database: Any) -> None:
