@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from common.errors import ProtocolError, SourceLost
+from common.errors import NextGeneration, ProtocolError, SourceLost
 from common.mysql import Connection, ask, quoted, quoted_table
 from common.schema import Column, TableSchema, parse_type, split_table_id
 
@@ -264,4 +264,9 @@ def _collations(conn: Connection, schema: TableSchema) -> Mapping[str, str]:
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND COLLATION_NAME IS NOT NULL",
         (database, table),
     )
-    return {name: collation for name, collation, owner in found if owner == table}
+    collations = {name: collation for name, collation, owner in found if owner == table}
+    for column in schema.key_columns:
+        if column.charset is not None and column.name not in collations:
+            cause = f"{schema.table_id} has no key column {column.name} any more; it is read again"
+            raise NextGeneration(cause, schema.table_id)
+    return collations

@@ -337,23 +337,42 @@ def test_in_exact_a_change_comes_if_it_is_past_the_high_of_its_key_s_chunk(sourc
     source.execute(f"UPDATE {table} SET v = 2", f"UPDATE {table} SET id = 'N' WHERE id = 'a'")
     second = here(source)
     source.execute(f"UPDATE {table} SET v = 3")
-    highs = [High(server=at.server, file=at.file, offset=at.offset) for at in (first, second)]
     with stream(source, [], low) as it:
-        plain_route = route(source, table, low, high=second)
-        chunks = ChunkHighs(
-            plain_route.schema.key_columns,
-            [
-                CompletedSplit(split_start=None, split_end=("m",), high=highs[0]),
-                CompletedSplit(split_start=("m",), split_end=None, high=highs[1]),
-            ],
-        )
         changes = it.cursor.read(
-            low, {table: replace(plain_route, chunks=chunks)}, until=High(**_end(source)), max_rows=99, max_bytes=9999,
-            wait_seconds=20,
+            low, {table: in_two_chunks(source, table, low, first, second)}, until=High(**_end(source)), max_rows=99,
+            max_bytes=9999, wait_seconds=20,
         )  # fmt: skip
         (batch,) = changes.batches
     # the first chunk is as of `first`, the second as of `second`
     assert plain(batch.batch.to_pylist(), "id", "v") == [("+U", "a", 2), ("-D", "a", 2), ("+U", "N", 3), ("+U", "Z", 3)]
+
+
+def in_two_chunks(server: Database, table: str, low: Position, first: Position, second: Position) -> Route:
+    """A route in `exact`, with one chunk before m, as of `first`, and one from there on, as of `second`."""
+    plain_route = route(server, table, low, high=second)
+    highs = [High(server=at.server, file=at.file, offset=at.offset) for at in (first, second)]
+    splits = [
+        CompletedSplit(split_start=None, split_end=("m",), high=highs[0]),
+        CompletedSplit(split_start=("m",), split_end=None, high=highs[1]),
+    ]
+    return replace(plain_route, chunks=ChunkHighs(plain_route.schema.key_columns, splits))
+
+
+@pytest.mark.parametrize("gone", ["DROP TABLE {t}", "ALTER TABLE {t} RENAME COLUMN id TO other"])
+def test_in_exact_a_table_whose_key_of_text_is_no_more_starts_its_next_generation(
+    source: Database, database: str, gone: str
+) -> None:
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} (id VARCHAR(9) PRIMARY KEY, v INT)")
+    low = here(source)
+    source.execute(f"INSERT INTO {table} VALUES ('a', 1), ('z', 1)")
+    first = here(source)
+    source.execute(f"UPDATE {table} SET v = 2")
+    with stream(source, [], low) as it:
+        it.routes = {table: in_two_chunks(source, table, low, first, here(source))}
+        source.execute(gone.format(t=table))
+        assert it.drain() == []
+    assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
 
 
 def _end(server: Database) -> dict[str, Any]:
