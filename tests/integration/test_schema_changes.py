@@ -291,6 +291,36 @@ CASES = (
         again=True,
     ),
     Case(
+        name="exchanged",  # as the table that the other one gives a partition for
+        first=(
+            "CREATE TABLE {t}_p " + CREATE + " PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN MAXVALUE)",
+            "INSERT INTO {t}_p (id, a) VALUES (1, 'exchanged'), (5, 'too')",
+        ),
+        ddl=("ALTER TABLE {t}_p EXCHANGE PARTITION p0 WITH TABLE {t}",),
+        again=True,
+    ),
+    Case(
+        name="own_settings",
+        only=MariaDB,
+        ddl=(
+            "SET STATEMENT max_statement_time = 60 FOR ALTER TABLE {t} ADD n INT",
+            "SET STATEMENT max_statement_time = 60, sql_mode = '' FOR TRUNCATE {t}",
+            "INSERT INTO {t} (id, n) VALUES (8, 9)",
+        ),
+    ),
+    Case(
+        name="two_phases",
+        only=MariaDB,
+        ddl=(
+            "SET SESSION binlog_alter_two_phase = ON",
+            "ALTER TABLE {t} ADD n INT",
+            "UPDATE {t} SET n = id WHERE id > 8",
+            "ALTER TABLE {t} DROP b",
+            "SET SESSION binlog_alter_two_phase = OFF",
+        ),
+        kept=("b",),
+    ),
+    Case(
         name="gh_ost",  # as gh-ost does it: changes copied beside rows, then both names swapped at once
         ddl=(
             "CREATE /* gh-ost */ TABLE {t}_gho LIKE {t}",
