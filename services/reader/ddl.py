@@ -379,6 +379,7 @@ class _Statement:
 
     def _create(self) -> list[Effect]:
         self.at += 1
+        temporary = False
         replaces = self.accept("OR", "REPLACE")
         while self.peek() in ("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "ONLINE", "OFFLINE"):
             self.at += 1
@@ -387,10 +388,11 @@ class _Statement:
         kind = self.peek()
         if kind in ("DATABASE", "SCHEMA") and replaces:
             return self._dropped_database()
-        if kind in ("INDEX", "KEY", "DATABASE", "SCHEMA") or kind in _IGNORED_KINDS:
-            return []  # an index changes no row
-        temporary = self.accept("TEMPORARY")
-        self.expect("TABLE")
+        if not (replaces and self.accept("SEQUENCE")):  # MariaDB's, which replaces a table too
+            if kind in ("INDEX", "KEY", "DATABASE", "SCHEMA") or kind in _IGNORED_KINDS:
+                return []  # an index changes no row
+            temporary = self.accept("TEMPORARY")
+            self.expect("TABLE")
         exists = self.accept("IF", "NOT", "EXISTS")
         tables = self.captured(self.table())
         if temporary:  # told by a session of statements alone; what it says next of that name is not of our table
@@ -672,7 +674,7 @@ class _Statement:
             raise _Unknown("the new TIMESTAMP may have the time of the statement")
         default = column.default
         if default is not None:
-            default = _constant(column.type, default)
+            default = _constant(column.type, default, quoted=column.quoted)
         if default is not None or not column.nullable:
             self.added_null = False
         return schema.add_column(
@@ -764,6 +766,7 @@ class _Statement:
                 case "NULL":
                     column.said_null = True
                 case "DEFAULT":
+                    column.quoted = self.at < len(self.tokens) and self.tokens[self.at].kind == "text"
                     column.default = self._default()
                     if column.default is None:
                         column.said_null = True
@@ -895,6 +898,7 @@ class _Definition:
     nullable: bool = True
     said_null: bool = False
     default: str | None = None
+    quoted: bool = False
     charset: str | None = None
     collates: bool = False
     auto_increment: bool = False
@@ -938,8 +942,9 @@ _FORMS = {
 }
 
 
-def _constant(mysql_type: str, text: str) -> str:
-    """A constant default that means the same everywhere; _Unknown for one that MySQL would convert."""
+def _constant(mysql_type: str, text: str, *, quoted: bool) -> str:
+    """A constant default that means the same everywhere; _Unknown for one that MySQL would convert, as a number that
+    becomes text."""
     kind = parse_type(mysql_type)
     fits = False
     if kind.base in _INTEGERS:
@@ -949,6 +954,8 @@ def _constant(mysql_type: str, text: str) -> str:
         fits = found is not None and len(found[1] or "") <= kind.numbers[1]
     elif kind.base == "double" and not kind.numbers:
         fits = re.fullmatch(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", text) is not None
+    elif not quoted:
+        fits = False
     elif kind.base == "varchar":
         fits = len(text) <= kind.numbers[0]
     elif kind.base == "char":

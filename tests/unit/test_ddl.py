@@ -176,6 +176,7 @@ def test_json_is_longtext_on_mariadb() -> None:
         "RENAME TABLE other TO another",
         "CREATE DEFINER=`root`@`%` TRIGGER t BEFORE INSERT ON orders FOR EACH ROW SET NEW.name = 'x'",
         "CREATE OR REPLACE VIEW v AS SELECT * FROM orders",
+        "CREATE SEQUENCE s",
         "CREATE DEFINER=`a`@`b` PROCEDURE p() UPDATE orders SET name = 1",
         "GRANT SELECT ON shop.orders TO x",
         "ANALYZE TABLE orders",
@@ -242,6 +243,7 @@ def test_what_is_surely_harmless_is_ignored(statement: str) -> None:
         "CREATE TABLE orders (id INT)",
         "CREATE OR REPLACE TABLE IF NOT EXISTS orders (id INT)",
         "CREATE TABLE shop.orders SELECT 1 AS id",
+        "CREATE OR REPLACE SEQUENCE orders",
         "DROP TABLE orders",
         "DROP TABLE /*! IF EXISTS */ other, `orders` CASCADE",
         "SOMETHING NEW `orders`",
@@ -263,6 +265,7 @@ def test_anything_else_on_a_captured_table_reads_it_again(statement: str) -> Non
         *("TIMESTAMP NULL DEFAULT '2020-01-02 03:04:05'", "INT REFERENCES x (id)", "FLOAT DEFAULT 0.1"),
         *("INT DEFAULT 0x05", "DECIMAL(5,2) DEFAULT .5", "CHAR(5) DEFAULT 'ab '", "VARCHAR(5) DEFAULT _latin1'a'"),
         *("BIT DEFAULT b'1'", "ENUM('a','b') DEFAULT 'B'", "DATE DEFAULT '20200102'", "DATETIME DEFAULT NOW()"),
+        *("VARCHAR(9) DEFAULT 007", "VARCHAR(9) DEFAULT 1e3", "CHAR(5) DEFAULT -0", "ENUM('2','1') DEFAULT 1"),
         *("TIME DEFAULT '01:02:03'", "YEAR DEFAULT 20", "POINT SRID 4326", "VARCHAR(5) COMPRESSED"),
     ],
 )
