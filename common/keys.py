@@ -257,16 +257,17 @@ def _collated(column: Column, value: KeyValue, collation: Mapping[str, str]) -> 
 
 
 def _collations(conn: Connection, schema: TableSchema) -> Mapping[str, str]:
+    """Each column's collation now. NextGeneration if the key's columns are not what they were."""
     database, table = split_table_id(schema.table_id)
     found = ask(
         conn,
-        "SELECT COLUMN_NAME, COLLATION_NAME, TABLE_NAME FROM information_schema.COLUMNS"
+        "SELECT COLUMN_NAME, COLLATION_NAME, CHARACTER_SET_NAME, TABLE_NAME FROM information_schema.COLUMNS"
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND COLLATION_NAME IS NOT NULL",
         (database, table),
     )
-    collations = {name: collation for name, collation, owner in found if owner == table}
+    there = {name: (collation, charset) for name, collation, charset, owner in found if owner == table}
     for column in schema.key_columns:
-        if column.charset is not None and column.name not in collations:
-            cause = f"{schema.table_id} has no key column {column.name} any more; it is read again"
+        if column.charset is not None and there.get(column.name, ("", ""))[1] != column.charset:
+            cause = f"{schema.table_id} has no key column {column.name} in {column.charset} any more; it is read again"
             raise NextGeneration(cause, schema.table_id)
-    return collations
+    return {name: collation for name, (collation, _) in there.items()}

@@ -358,12 +358,20 @@ def in_two_chunks(server: Database, table: str, low: Position, first: Position, 
     return replace(plain_route, chunks=ChunkHighs(plain_route.schema.key_columns, splits))
 
 
-@pytest.mark.parametrize("gone", ["DROP TABLE {t}", "ALTER TABLE {t} RENAME COLUMN id TO other"])
+@pytest.mark.parametrize(
+    "gone",
+    [
+        "DROP TABLE {t}",
+        "ALTER TABLE {t} RENAME COLUMN id TO other",
+        "ALTER TABLE {t} CONVERT TO CHARACTER SET latin1",
+        "ALTER TABLE {t} MODIFY id VARBINARY(9)",
+    ],
+)
 def test_in_exact_a_table_whose_key_of_text_is_no_more_starts_its_next_generation(
     source: Database, database: str, gone: str
 ) -> None:
     table = f"{database}.a"
-    source.execute(f"CREATE TABLE {table} (id VARCHAR(9) PRIMARY KEY, v INT)")
+    source.execute(f"CREATE TABLE {table} (id VARCHAR(9) CHARACTER SET utf8mb4 PRIMARY KEY, v INT)")
     low = here(source)
     source.execute(f"INSERT INTO {table} VALUES ('a', 1), ('z', 1)")
     first = here(source)
