@@ -278,7 +278,7 @@ class Enumerator:
         self.stop: Stop | None = None
         self.stop_place: Position | None = None  # once the source has passed it
         self.at_stop = False  # the incremental split stands there
-        self.stop_asked_at: float | None = None
+        self._stop_due: float | None = 0.0  # when to ask for it; None while an answer is awaited
         self.free = dict.fromkeys(plan.readers, 0)
         self.taking_back: set[str] = set()
         self.turned_live = False  # a table has, since the newest checkpoint began
@@ -286,6 +286,7 @@ class Enumerator:
         self.collecting: Collecting | None = None
         self.stream_status: dict[str, Any] = {}  # where the incremental split was at the last part, for the status
         self._looked_at = 0.0  # when awaited tables were last looked at
+        self._looking: set[str] = set()  # tables of which that is not answered yet
         self._at_begin: list[Effect] = []  # effects of recorded reports, due in the new epoch
 
     # --- the door ---
@@ -307,7 +308,7 @@ class Enumerator:
             case TablesFound():
                 return self._found(event)
             case StopFound(place=place):
-                return self._stop_found(place)
+                return self._stop_found(place, now)
             case TableDescribed(generation=generation, table=described_table):
                 return self._described(generation, described_table)
             case RangeFound(table_id=table_id, generation=generation, range=key_range):
@@ -386,20 +387,20 @@ class Enumerator:
         return self.at_stop and all(t.phase in (LIVE, QUARANTINED) for t in self.tables.values())
 
     def _ask_for_stop(self, now: float) -> list[Effect]:
-        if self.stop is None or self.stop_place is not None:
+        if self.stop is None or self.stop_place is not None or self._stop_due is None or now < self._stop_due:
             return []
-        if self.stop_asked_at is not None and now - self.stop_asked_at < STOP_SECONDS:
-            return []
-        self.stop_asked_at = now
+        self._stop_due = None
         return [FindStop(stop=self.stop)]
 
-    def _stop_found(self, place: Position | None) -> list[Effect]:
+    def _stop_found(self, place: Position | None, now: float) -> list[Effect]:
+        self._stop_due = now + STOP_SECONDS
         if place is None or self.stop is None or self.stop_place is not None:
             return []
         self.stop_place = place
         return [Send(receiver=self.plan.stream_reader, message=StopStream(place=place))]
 
     def _described(self, generation: int, item: TableFound) -> list[Effect]:
+        self._looking.discard(item.table_id)
         table = self.tables.get(item.table_id)
         if table is None or table.generation != generation or table.splitter is not None:
             return []
@@ -435,10 +436,11 @@ class Enumerator:
         )
 
     def _look_again(self, now: float) -> list[Effect]:
-        awaited = [table for table in self.tables.values() if table.awaited]
+        awaited = [t for t in self.tables.values() if t.awaited and t.table_id not in self._looking]
         if not awaited or now - self._looked_at < AWAITED_SECONDS:
             return []
         self._looked_at = now
+        self._looking.update(table.table_id for table in awaited)
         return [DescribeTable(table_id=table.table_id, generation=table.generation) for table in awaited]
 
     def _failed(self, table_id: str, generation: int, cause: str, restart: bool) -> list[Effect]:

@@ -290,14 +290,14 @@ def test_a_table_that_is_not_there_or_lost_its_key_is_looked_at_until_it_is_back
     bench = Bench(part={"state": bench.machine.snapshot(), "recorded": {}})
     look = DescribeTable(table_id="d.t", generation=2)
     assert bench.note(bench.process.handle(Ticked(), 100.0)) == [look]
-    assert bench.note(bench.process.handle(Ticked(), 101.0)) == []
+    assert bench.note(bench.process.handle(Ticked(), 200.0)) == []  # a source that is away answers late
     bench.tell(TableDescribed(generation=2, table=found(schema=None, fault="d.t has no identity")))
     assert bench.machine.tables["d.t"].cause == "d.t has no identity"
-    assert bench.note(bench.process.handle(Ticked(), 106.0)) == [look]
+    assert bench.note(bench.process.handle(Ticked(), 206.0)) == [look]
     bench.tell(TableDescribed(generation=2, table=found()))
     table = bench.machine.tables["d.t"]
     assert (table.phase, table.cause, table.awaited) == ("snapshot", None, False)
-    assert bench.note(bench.process.handle(Ticked(), 200.0)) == []
+    assert bench.note(bench.process.handle(Ticked(), 300.0)) == []
 
 
 def test_with_halt_a_table_read_again_must_look_as_before() -> None:
@@ -401,15 +401,16 @@ STOP = Stop(time_us=7)
 PLACE = Position(server="s", file="binlog.000001", offset=500)
 
 
-def test_the_stop_is_asked_for_each_second_until_the_source_has_passed_it() -> None:
+def test_the_stop_is_asked_for_a_second_after_each_answer_until_the_source_has_passed_it() -> None:
     bench = Bench().begin()
     assert bench.tell(Ticked()) == []
     bench = Bench()
     bench.tell(Began())
     bench.tell(TablesFound(tables=(found(),), stop=STOP))
     assert bench.tell(Ticked()) == [FindStop(stop=STOP)]
-    assert bench.tell(Ticked()) == []
+    assert bench.process.handle(Ticked(), 60.0) == []  # a source that is away answers late
     assert bench.tell(StopFound(place=None)) == []
+    assert bench.process.handle(Ticked(), 1.5) == []
     assert bench.process.handle(Ticked(), 2.5) == [FindStop(stop=STOP)]
     assert bench.tell(StopFound(place=PLACE)) == [Send(receiver="reader-0", message=StopStream(place=PLACE))]
     assert bench.process.handle(Ticked(), 9.0) == []
