@@ -52,14 +52,16 @@ T = TypeVar("T")
 
 
 class Clock:
-    """Wall-clock seconds that never go back, which is what machines are given as `now`."""
+    """Wall-clock seconds that never go back and never stand still, which is what machines are given as `now`."""
 
     def __init__(self) -> None:
-        self._last = 0.0
+        self._last = self._steady = 0.0
 
     def __call__(self) -> float:
-        """The time now, or the greatest that was given if the system's clock was set back."""
-        self._last = max(self._last, time.time())
+        """The time now; if the system's clock was set back, what has passed since the last call on top of that one."""
+        steady = time.monotonic()
+        self._last = max(time.time(), self._last + steady - self._steady)
+        self._steady = steady
         return self._last
 
 
