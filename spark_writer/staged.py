@@ -43,7 +43,7 @@ class Staged:
 class Reduced:
     """The changes of a portion, one a key: `keys` (k0, k1, ...; the lake's types), `live` the `_seq` of what stays.
 
-    Of a table without a key every change stays, and `keys` is None.
+    Of a table without a key every change stays, and `keys` is None; so it is where no change counts.
     """
 
     keys: pa.Table | None
@@ -117,6 +117,8 @@ def reduce(store: PipelineStore, portion: Sequence[Staged], layout: Layout, afte
         keys = [read[column].cast(kind) for column, kind in zip(columns, kinds, strict=True)]
         parts.append(pa.table([*keys, read["_seq"], read["_op"]], names=[*names, "_seq", "_op"]))
     changes = pa.concat_tables(parts)
+    if not changes.num_rows:  # all of the portion is from before the TRUNCATE
+        return Reduced(keys=None, live=np.empty(0, np.int64))
     if not names:
         live = np.sort(changes["_seq"].to_numpy())
         if not pc.all(pc.equal(changes["_op"], "+I")).as_py() or (np.diff(live) == 0).any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from common.schema import FIELD_ID, META_FIELDS, Column, TableSchema
 from common.store import PipelineStore, Store
 from services.writer import staging
 from services.writer.staging import Budget, ChangesFile, ChunkFile
+from spark_writer import staged
+from spark_writer.staged import Staged, portions, reduce
+from spark_writer.tables import Layout
 
 T = TableSchema(
     table_id="shop.orders",
@@ -116,3 +120,21 @@ def test_open_files_hold_back_no_more_than_their_budget(store: PipelineStore, mo
     records = [file.close() for file in files]
     assert [record["rows"] for record in records] == [5000] * 4
     assert read(store, records[3])["id"].to_pylist() == list(range(5000))
+
+
+@pytest.mark.parametrize("key", [("id",), ()], ids=["with a key", "without a key"])
+def test_changes_of_which_a_truncate_leaves_none_reduce_to_nothing(
+    store: PipelineStore, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...]
+) -> None:
+    schema = replace(T, key=key)
+    file = ChangesFile(store, **named())
+    for first, ops in ((0, ["+I", "+I"]), (2, ["t", "+I"])):
+        file.append(changes(ops, first), 100)
+        file._file.flush()  # a row group of its own
+    record = file.close()
+    monkeypatch.setattr(staged, "PORTION_ROWS", 2)
+    layout = Layout(schema=schema, generation=2, offset=0, arrow=schema.arrow, java=None)
+    cut = list(portions(store, [Staged(record=record, schema=schema)]))
+    reduced = [reduce(store, portion, layout, record["truncated_at"]) for portion in cut]
+    assert [one.live.tolist() for one in reduced] == [[], [103]]
+    assert reduced[0].keys is None
