@@ -37,7 +37,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, cast
@@ -350,6 +350,7 @@ class PipelineStore:
         self.name = name
         self._backend = backend
         self._last_slot = 0
+        self._swept = 0
 
     # The definition
 
@@ -498,55 +499,68 @@ class PipelineStore:
 
     # The sweep
 
-    def sweep(self, keep: Collection[str] = (), *, applied: int = 0) -> list[str]:
+    def sweep(self) -> list[str]:
         """Remove what nobody can need any more, and return the paths (below the pipeline's folder).
 
-        That is: parts and staged files of epochs older than the newest epoch entry that no journal entry names, and,
-        if `applied` is given, staged files that entries up to that slot name (they are in the lake; choose the oldest
-        publication that may still be restored to). Never a path of `keep`: what the lake adopted. Safe while others
-        write: files of the running epoch that no entry names yet are left alone, and an older epoch can complete
-        nothing more, its slot being taken.
+        That is: parts and staged files of epochs older than the newest epoch entry that no journal entry names. Safe
+        while others write: files of the running epoch that no entry names yet are left alone, and an older epoch can
+        complete nothing more, its slot being taken.
         """
-        removed = self._unneeded(set(keep), applied)
+        removed = self._unneeded()
         for path in removed:
             self._backend.remove(self._path(path))
         for folder in ("journal", "publications", "spark"):
-            for name in self._backend.names(self._path(folder)):
+            for name in self._names(folder):
                 if name.endswith(".tmp") and self._backend.stale(self._path(folder), name):
                     self._backend.remove(self._path(f"{folder}/{name}"))
         return removed
 
-    def _unneeded(self, keep: set[str], applied: int) -> list[str]:
+    def sweep_applied(self, n: int) -> None:
+        """Remove what checkpoints up to publication `n` needed, the oldest that may still be restored to: the changes
+        that they staged, which are in the lake (it has adopted the chunks), and the parts of those before it, but of
+        kept ones. Each entry is looked at once.
+        """
+        there = {f"{folder}/{name}" for folder in ("parts", "staged") for name in self._names(folder)}
+        for slot in range(self._swept + 1, n + 1):
+            entry = self.entry(slot)
+            if entry is None or entry["kind"] != "checkpoint":
+                continue
+            done = [file["path"] for file in entry["staged"] if file["kind"] == "changes"]
+            if slot < n and not entry["kept"]:
+                done += [part["path"] for part in entry["parts"].values()]
+            for path in there.intersection(done):
+                self._backend.remove(self._path(path))
+            self._swept = min(slot, n - 1)  # the parts of `n` itself come with the next
+
+    def _unneeded(self) -> list[str]:
         last = self.last_slot()
         newest = self.entry(last) if last else None
         if newest is None:
             return []
         epoch = newest["slot"] if newest["kind"] == "epoch" else newest["epoch"]
         there = {
-            path: _epoch_of(name.lstrip("."))
+            f"{folder}/{name}": _epoch_of(name.lstrip("."))
             for folder in ("parts", "staged")
-            for name in self._backend.names(self._path(folder))
-            if (path := f"{folder}/{name}") not in keep
+            for name in self._names(folder)
         }
         old = {path for path, written in there.items() if written is not None and written < epoch}
-        done: set[str] = set()
-        if old or applied:
+        if old:
             for entry in self._entries(0):
                 if entry["kind"] == "checkpoint":
-                    staged = {file["path"] for file in entry["staged"]}
                     old.difference_update(part["path"] for part in entry["parts"].values())
-                    old.difference_update(staged)
-                    if entry["slot"] <= applied:
-                        done.update(staged & there.keys())
-        return sorted(old | done)
+                    old.difference_update(file["path"] for file in entry["staged"])
+        return sorted(old)
 
     # Envelopes and paths
 
     def _path(self, path: str) -> str:
         return f"{self.name}/{path}"
 
+    def _names(self, folder: str) -> list[str]:
+        return self._backend.names(self._path(folder))
+
     def _numbers(self, folder: str) -> list[int]:
-        found = (_NUMBERED.fullmatch(name) for name in self._backend.names(self._path(folder)))
+        found = (_NUMBERED.fullmatch(name) for name in self._names(folder))
         return [int(match[1]) for match in found if match]
 
     def _put(self, path: str, body: Mapping[str, Any]) -> bool:

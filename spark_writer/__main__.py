@@ -41,11 +41,12 @@ def serve(store: Store, stop: threading.Event, tell: Callable[[str, Mapping[str,
     spark = session.start(settings)
     threads: dict[str, threading.Thread] = {}
     while not stop.is_set():
-        for name in store.pipelines():
-            if name not in threads:
-                one = _applier(store, name, spark, tell)
-                threads[name] = threading.Thread(target=one.run, args=(stop,), name=f"cutline-{name}", daemon=True)
-                threads[name].start()
+        with suppress(Unavailable):  # the store, whose pipelines are looked for again
+            for name in store.pipelines():
+                if name not in threads:
+                    one = _applier(store, name, spark, tell)
+                    threads[name] = threading.Thread(target=one.run, args=(stop,), name=f"cutline-{name}", daemon=True)
+                    threads[name].start()
         _check(spark)
         stop.wait(LOOK_SECONDS)
     for thread in threads.values():

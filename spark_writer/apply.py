@@ -202,11 +202,9 @@ class Incarnation:
         return None
 
     def _sweep(self, n: int) -> None:
-        """Remove staged changes that entries up to publication `n` name; the lake adopted the chunks."""
+        """Remove what checkpoints up to publication `n` needed in the store."""
         try:
-            entries = (self._store.entry(slot) for slot in range(1, n + 1))
-            staged = (one for entry in entries if entry is not None for one in entry.get("staged", ()))
-            self._store.sweep({one["path"] for one in staged if one["kind"] == "chunk"}, applied=n)
+            self._store.sweep_applied(n)
         except CutlineError as error:
             logger.warning("pipeline %s: nothing was swept: %s", self._store.name, error)
 

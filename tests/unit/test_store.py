@@ -41,12 +41,17 @@ def epoch(slot: int, nonce: str = "n", base: int | None = None) -> dict[str, Any
     return {"kind": "epoch", "slot": slot, "nonce": nonce, "base": base}
 
 
-def checkpoint(slot: int, of: int, staged: tuple[PartRef, ...] = (), **parts: PartRef) -> dict[str, Any]:
+def checkpoint(
+    slot: int, of: int, staged: tuple[PartRef, ...] = (), *, adopted: PartRef | None = None, kept: bool = False,
+    **parts: PartRef,
+) -> dict[str, Any]:  # fmt: skip
+    chunks = [] if adopted is None else [adopted.to_json() | {"kind": "chunk"}]
     return {
         "kind": "checkpoint",
         "slot": slot,
         "epoch": of,
-        "staged": [ref.to_json() for ref in staged],
+        "kept": kept,
+        "staged": [*chunks, *(ref.to_json() | {"kind": "changes"} for ref in staged)],
         "parts": {name.replace("_", "-"): ref.to_json() for name, ref in parts.items()},
     }
 
@@ -446,7 +451,7 @@ def test_the_sweep_takes_what_dead_epochs_left_unnamed_and_nothing_else(files: P
     files.put_entry(1, epoch(1))
     named, part_named = staged(files, 1), part(files, 1)
     lost, part_lost, adopted = staged(files, 1), part(files, 1), staged(files, 1)
-    files.put_entry(2, checkpoint(2, 1, (named,), reader_0=part_named))
+    files.put_entry(2, checkpoint(2, 1, (named,), adopted=adopted, reader_0=part_named))
     torn = files.open_staged(file_name("orders.parquet", epoch=1, incarnation="ab12"))
     assert files.sweep() == []
 
@@ -455,27 +460,45 @@ def test_the_sweep_takes_what_dead_epochs_left_unnamed_and_nothing_else(files: P
     growing = files.open_staged(file_name("orders.parquet", epoch=3, incarnation="ab12"))
     Path(files.location("staged/notes.txt")).write_text("somebody's")
 
-    removed = files.sweep({adopted.path})
+    removed = files.sweep()
     assert {path for path in removed if not path.endswith(".tmp")} == {lost.path, part_lost.path}
     assert [path for path in removed if path.endswith(".tmp")] == [os.path.relpath(torn._temporary, files.location(""))]
-    for ref in (named, part_named, adopted, running, part_running):
+    for ref in (named, adopted, part_named, running, part_running):
         files.verify(ref)
     growing.write(b"x")
     files.verify(growing.commit())
     assert os.path.exists(files.location("staged/notes.txt"))
-    assert files.sweep({adopted.path}) == []
+    assert files.sweep() == []
 
 
-def test_files_that_are_in_the_lake_go_only_when_asked_and_never_the_adopted_ones(shop: PipelineStore) -> None:
+def test_what_applied_checkpoints_needed_goes_but_adopted_chunks_and_the_parts_of_kept_ones(
+    shop: PipelineStore, url: str
+) -> None:
     shop.put_entry(1, epoch(1))
-    merged, adopted, later = staged(shop, 1), staged(shop, 1), staged(shop, 1)
-    state = part(shop, 1)
-    shop.put_entry(2, checkpoint(2, 1, (merged, adopted), reader_0=state))
-    shop.put_entry(3, checkpoint(3, 1, (later,), reader_0=state))
-    unnamed = staged(shop, 1)
-    assert shop.sweep({adopted.path}) == []
-    assert shop.sweep({adopted.path}, applied=2) == [merged.path]
-    for ref in (adopted, later, state, unnamed):
+    changes, parts = [staged(shop, 1) for _ in range(4)], [part(shop, 1) for _ in range(4)]
+    adopted, unnamed = staged(shop, 1), staged(shop, 1)
+    for at, kept in enumerate((False, True, False, False)):
+        chunk = adopted if at == 0 else None
+        shop.put_entry(at + 2, checkpoint(at + 2, 1, (changes[at],), adopted=chunk, kept=kept, reader_0=parts[at]))
+
+    def there(ref: PartRef) -> bool:
+        try:
+            shop.verify(ref)
+        except ProtocolError:
+            return False
+        return True
+
+    def left() -> list[list[int]]:
+        return [[slot for slot, ref in enumerate(refs, start=2) if there(ref)] for refs in (changes, parts)]
+
+    assert shop.sweep() == []
+    shop.sweep_applied(4)
+    assert left() == [[5], [3, 4, 5]]  # a restore begins at 4 or later, or at the kept one
+    shop.sweep_applied(5)
+    assert left() == [[], [3, 5]]
+    Store(url).pipeline("shop").sweep_applied(5)
+    assert left() == [[], [3, 5]]
+    for ref in (adopted, unnamed):
         shop.verify(ref)
 
 
