@@ -74,11 +74,12 @@ class Pipeline:
         self.host, self.store, self.config = host, store, config
         self.name = store.name
         self.leader = Leader(incarnation=host.incarnation, run=secrets.token_hex(6), orders=orders)
-        self.loop = Loop(self.leader.handle, self._perform)
+        self.loop = Loop(self._handle, self._perform)
         self.source = SourceReader(config)
         self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
         self.epoch = 0
-        self._links: Links | None = None
+        self._work: set[asyncio.Task[None]] = set()  # of this epoch, which ends with it
+        self._links: Links | None = None  # of an epoch that is open
         self._links_task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -107,7 +108,7 @@ class Pipeline:
                             self.loop.tell(SavepointAsked(request=nonce, last=last))
                         elif request.get("kind") == "throttle":
                             self.loop.tell(ThrottleAsked(limits=Limits(**request["limits"])))
-                    if self.epoch:
+                    if self._links is not None:
                         await self.host.registry.announce_epoch(self.name, self.epoch)
                 self.loop.tell(Observed(held=held, members=tuple(self._members(services))))
             except Unavailable:
@@ -178,6 +179,17 @@ class Pipeline:
 
     # --- what is done ---
 
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        """What the machine can't take ends the epoch, like anything else that fails in it, and is counted so."""
+        try:
+            return self.leader.handle(event, now)
+        except Exception as error:
+            if not self.epoch:
+                raise
+            if not isinstance(error, CutlineError):
+                log.exception("%s: what nobody expected at %s", self.name, type(event).__name__)
+            return self.leader.handle(self._failure(self.epoch, error), now)
+
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Send():
@@ -206,7 +218,7 @@ class Pipeline:
                 raise ProtocolError(f"the enumerator can't carry out {type(effect).__name__}")
 
     def _spawn(self, work: Coroutine[Any, Any, Event | None]) -> None:
-        """Slow work of this epoch: its failure ends the epoch, and an answer after the epoch's end is nobody's."""
+        """Slow work of this epoch: its failure ends the epoch, whose end is its own; a late answer is nobody's."""
         epoch = self.epoch
 
         async def guarded() -> Event | None:
@@ -216,7 +228,9 @@ class Pipeline:
                 return self._failure(epoch, error)
             return event if self.epoch == epoch else None
 
-        self.loop.spawn(guarded())
+        task = self.loop.spawn(guarded())
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
 
     @staticmethod
     def _failure(epoch: int, error: Exception) -> EpochFailed:
@@ -261,7 +275,9 @@ class Pipeline:
                 await asyncio.sleep(pause)
                 pause = min(5.0, pause * 2)
 
-    async def _open(self, order: OpenEpoch) -> Event:
+    async def _open(self, order: OpenEpoch) -> None:
+        """Make the streams, and only then say so: members join at once, and what they send waits in their streams until
+        the machine has been told that its epoch is open, since before it has no use for it."""
         readers = [f"reader-{i}" for i in range(len(order.readers))]
         writers = [f"writer-{i}" for i in range(len(order.writers))]
         pairs = [("enumerator", r) for r in readers] + [(r, "enumerator") for r in readers]
@@ -271,14 +287,13 @@ class Pipeline:
         part = None
         if order.base is not None:
             part = await asyncio.to_thread(self._part_of, order.base)
-        links = Links(
-            self.host.redis, self.name, order.epoch, "enumerator", inbound=[*readers, *writers], outbound=readers
-        )
-        self._links = links
-        self._links_task = asyncio.create_task(self._run_links(links, order.epoch))
         await self.host.registry.announce_epoch(self.name, order.epoch)
         await channels.drop(self.host.redis, self.name, before=order.epoch)
-        return EpochOpened(epoch=order.epoch, part=part)
+        links = self._links = Links(
+            self.host.redis, self.name, order.epoch, "enumerator", inbound=[*readers, *writers], outbound=readers
+        )
+        self.loop.tell(EpochOpened(epoch=order.epoch, part=part))
+        self._links_task = asyncio.create_task(self._run_links(links, order.epoch))
 
     async def _sweep(self) -> None:
         """Remove what earlier epochs left and no entry names. What this one can't remove, the next one will."""
@@ -303,6 +318,8 @@ class Pipeline:
 
     async def _close(self) -> None:
         self.epoch = 0
+        for work in self._work:
+            work.cancel()
         task, self._links_task, self._links = self._links_task, None, None
         if task is not None:
             task.cancel()
@@ -337,8 +354,9 @@ async def _lead(host: Host, store: PipelineStore, environment: Environment) -> N
         definition = await asyncio.to_thread(store.definition)
         if definition is not None:
             await Pipeline(host, store, PipelineConfig.from_definition(definition), environment).run()
-    except (CutlineError, OSError) as error:
-        log.error("pipeline %s stopped: %s; tried again in 5 s", store.name, error)
+    except Exception as error:  # a pipeline that fails doesn't touch the others
+        unknown = not isinstance(error, (CutlineError, OSError))
+        log.error("pipeline %s stopped: %s; tried again in 5 s", store.name, error, exc_info=unknown)
         await asyncio.sleep(5.0)
 
 

@@ -1,0 +1,126 @@
+"""An enumerator's driver on a real Redis, with members that the test plays; the source is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from redis.asyncio import Redis as Client
+
+from common import channels
+from common.channels import Sender, stream_name
+from common.config import Environment, parse
+from common.driver import Host
+from common.lease import lease_name
+from common.messages import Message, PartSaved, SplitsWanted, encode
+from common.registry import Registry, Service
+from common.store import Store
+from services.enumerator.__main__ import Pipeline
+from services.enumerator.leader import MAX_HALTS
+
+CONFIG = """
+name: shop
+source: {host: 127.0.0.1, port: 1, user: cdc, password_env: CDC_PASSWORD}
+tables: ["shop.*"]
+sink: {type: iceberg, warehouse: ./lake}
+"""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def slowly(call: Callable[..., Awaitable[Any]], seconds: float) -> Callable[..., Awaitable[Any]]:
+    async def slow(*args: Any, **named: Any) -> Any:
+        await asyncio.sleep(seconds)
+        return await call(*args, **named)
+
+    return slow
+
+
+@asynccontextmanager
+async def led(redis: Client, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pipeline]:
+    """A pipeline that is led, with one reader and one writer that are there and do nothing."""
+    monkeypatch.setenv("CDC_PASSWORD", "secret")
+    config, store = parse(CONFIG, folder=folder), Store(f"file://{folder}/store")
+    store.pipeline("shop").define(config.definition())
+    registry = Registry(redis)
+    host = cast(Host, SimpleNamespace(incarnation="e1", redis=redis, registry=registry))
+
+    async def members() -> None:
+        while True:
+            for role in ("reader", "writer"):
+                one = Service(incarnation=f"{role}1", role=role, host="here", pid=1, started_at=1.0)
+                await registry.announce_presence(one)
+            await asyncio.sleep(0.5)
+
+    pipeline = Pipeline(host, store.pipeline("shop"), config, Environment.read({}))
+    tasks = [asyncio.create_task(members()), asyncio.create_task(pipeline.run())]
+    try:
+        yield pipeline
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def say(redis: Client, epoch: int, message: Message) -> None:
+    """What reader-0 sends first."""
+    name = stream_name("shop", epoch, "reader-0", "enumerator")
+    sender = Sender(redis, name, credit_bytes=1 << 20)
+    await sender.send(encode(message), counted=False)
+    await sender.flush()
+    await sender.close()
+
+
+async def test_what_a_member_says_while_the_epoch_is_being_opened_is_heard(
+    redis: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The epoch is announced. 2. Its leader looks through a large Redis for old streams. 3. A reader says that it
+    has room, once and for all. 4. The leader leads."""
+    monkeypatch.setattr(channels, "drop", slowly(channels.drop, 0.6))
+    async with led(redis, tmp_path, monkeypatch) as pipeline:
+        async with asyncio.timeout(10):
+            while "shop" not in await Registry(redis).epochs():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert pipeline.leader.state == "opening"
+        await say(redis, 1, SplitsWanted(free=2))
+        await until(lambda: pipeline.leader.state == "leading")
+        enumerator = pipeline.leader.enumerator
+        assert enumerator is not None
+        await until(lambda: enumerator.free == {"reader-0": 2})
+
+
+async def test_an_epoch_is_announced_when_its_streams_are_there_and_not_by_who_lost_the_lease(
+    redis: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Making the streams takes long. 2. The lease goes to another. 3. The streams would be there."""
+    monkeypatch.setattr(channels, "create", slowly(channels.create, 1.2))
+    async with led(redis, tmp_path, monkeypatch) as pipeline:
+        await until(lambda: pipeline.leader.state == "opening")
+        await asyncio.sleep(0.6)  # what is observed twice meanwhile announces nothing
+        assert await Registry(redis).epochs() == {}
+        await redis.set(lease_name("shop"), "another")
+        await until(lambda: pipeline.leader.state == "idle")
+        await asyncio.sleep(0.8)
+        assert await Registry(redis).epochs() == {}
+        assert pipeline._links is None
+        assert not await redis.exists(stream_name("shop", 1, "reader-0", "enumerator"))
+
+
+async def test_what_the_machine_refuses_again_and_again_halts_the_pipeline(
+    redis: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with led(redis, tmp_path, monkeypatch) as pipeline:
+        for epoch in range(1, MAX_HALTS + 1):
+            await until(lambda epoch=epoch: (pipeline.leader.state, pipeline.leader.epoch) == ("leading", epoch))
+            await say(redis, epoch, PartSaved(checkpoint=99))
+        await until(lambda: pipeline.leader.state == "halted")
+        assert "a part of checkpoint 99 came" in pipeline.leader.cause
