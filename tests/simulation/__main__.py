@@ -11,7 +11,7 @@ import traceback
 from collections import Counter
 
 from tests.simulation.bites import BITES
-from tests.simulation.world import World
+from tests.simulation.world import Shape, World
 
 SEEDS = 2000
 ENFORCED_SEEDS = 1000  # from so many seeds on, a counter that stays 0 fails the sweep
@@ -45,11 +45,13 @@ def replay(seed: int) -> int:
     return 0
 
 
-def sweep(first: int, seeds: int, jobs: int, *, stop: bool = False) -> tuple[Counter[str], list[tuple[int, str]]]:
-    """All seeds from `first` on; `stop`: no further than the first that fails."""
+def sweep(
+    first: int, seeds: int, jobs: int, *, stop: bool = False, of: str | None = None
+) -> tuple[Counter[str], list[tuple[int, str]]]:
+    """All seeds from `first` on, or those whose worlds have `of`; `stop`: no further than the first that fails."""
     count: Counter[str] = Counter()
     failed: list[tuple[int, str]] = []
-    numbers = range(first, first + seeds)
+    numbers = [n for n in range(first, first + seeds) if of is None or getattr(Shape.of(n), of) is not None]
     pool = multiprocessing.get_context("fork").Pool(jobs) if jobs > 1 else None
     try:
         results = pool.imap_unordered(one, numbers, chunksize=4) if pool else map(one, numbers)
@@ -79,18 +81,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="replay this one and print its story")
     parser.add_argument("--first", type=int, default=1, help="the first seed of the sweep")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--of", choices=("start", "stop"), help="only worlds that have this")
     parser.add_argument("--stop", action="store_true", help="stop at the first seed that fails")
     args = parser.parse_args()
     if args.seed is not None:
         return replay(args.seed)
     began = time.monotonic()
-    count, failed = sweep(args.first, args.seeds, args.jobs, stop=args.stop)
+    count, failed = sweep(args.first, args.seeds, args.jobs, stop=args.stop, of=args.of)
     seconds = time.monotonic() - began
     for name, many in sorted(count.items()):
         print(f"{many:9d}  {name}")
     for seed, fault in sorted(failed)[:20]:
         print(f"seed {seed}: {fault[:400]}")
-    missed = never_met(count) if args.seeds >= ENFORCED_SEEDS and not args.stop else []
+    missed = never_met(count) if args.seeds >= ENFORCED_SEEDS and not (args.stop or args.of) else []
     for name in missed:
         print(f"never met: {name}")
     ran = count["seeds"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 SOURCE = (
     "DDL changed rows without row events",
+    "DDL that the catalogue has already",
     "SELECT sees a commit that gtid_executed lacks",
     "SELECT waits for a DDL",
     "SELECT while a flushed commit is not visible",
@@ -33,6 +34,7 @@ SOURCE = (
     "fail-over",
     "fail-over lost a flushed transaction",
     "file numbers 999 to 1000",
+    "first row event tells earlier columns",
     "halt stops a live table",
     "halt that was called for",
     "ignore: the lake has other columns than the source",
@@ -48,6 +50,8 @@ SOURCE = (
     "split by a walk of the index",
     "split of an empty table",
     "splitting failed",
+    "start at a place of the binlog",
+    "start at the end of the binlog",
     "stop by GTIDs",
     "stop by file",
     "stop by time",
@@ -112,6 +116,7 @@ MACHINES = (
     "reader restored exactly",
     "recorded SplitFailed",
     "recorded SplitReport",
+    "recorded StreamStopped",
     "recorded TableReport",
     "sent AssignSplits",
     "sent ChunkDropped",
@@ -161,6 +166,7 @@ LAKE = (
     "publication refused",
     "t applied",
     "table compared",
+    "table compared with what came after its start",
     "two Spark writers at once",
     "zombie Spark writer",
 )

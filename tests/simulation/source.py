@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from common.errors import SourceLost
@@ -143,6 +143,7 @@ class Source:
         self.place = (self._file(), 4)
         self.boundary[self.place] = 0
         self.purged = 0  # how many of `log` are gone from the binlog; their effects stay
+        self.starts: dict[Low, dict[int, Txn]] = {}  # of pipelines without a snapshot: what each leaves out
 
     # --- names, places ---
 
@@ -254,23 +255,29 @@ class Source:
         if txn.kind == "ddl":
             old = txn.columns[txn.table]
             txn.state = dict(txn.state)
-            rows = txn.state[txn.table]
             if txn.ddl == "add":
                 txn.columns = txn.columns | {txn.table: (*old, txn.column)}
-                txn.state[txn.table] = {key: (*row, None) for key, row in rows.items()}
             elif txn.ddl == "drop":
                 at = old.index(txn.column)
                 txn.columns = txn.columns | {txn.table: (*old[:at], *old[at + 1 :])}
-                txn.state[txn.table] = {key: (*row[:at], *row[at + 1 :]) for key, row in rows.items()}
-            elif txn.ddl == "truncate":
-                txn.state[txn.table] = {}
-            else:  # rows change, and no row event says so
-                at = old.index("amount")
-                txn.state[txn.table] = {
-                    key: (*row[:at], row[at] + 1000, *row[at + 1 :])
-                    for i, (key, row) in enumerate(sorted(rows.items()))
-                    if i % 3
-                }
+            txn.state[txn.table] = self._altered(txn, old, txn.state[txn.table])
+
+    @staticmethod
+    def _altered(txn: Txn, old: tuple[str, ...], rows: dict[Row, Row]) -> dict[Row, Row]:
+        """The rows, which have the columns `old`, after a DDL."""
+        if txn.ddl == "add":
+            return {key: (*row, None) for key, row in rows.items()}
+        if txn.ddl == "drop":
+            at = old.index(txn.column)
+            return {key: (*row[:at], *row[at + 1 :]) for key, row in rows.items()}
+        if txn.ddl == "truncate":
+            return {}
+        at = old.index("amount")  # rows change, and no row event says so
+        return {
+            key: (*row[:at], row[at] + 1000, *row[at + 1 :])
+            for i, (key, row) in enumerate(sorted(rows.items()))
+            if i % 3
+        }
 
     def busy(self) -> bool:
         return bool(self.pending or self.prepared)
@@ -533,10 +540,7 @@ class Source:
                 break
             if txn.kind == "ddl" and txn.table == table:
                 return None
-            changes = txn.changes if txn.kind == "rows" else ()
-            if txn.kind == "commit":
-                changes = next(t.changes for t in self.log if t.kind == "prepare" and t.xid == txn.xid)
-            found += [change for change in changes if change.table == table]
+            found += [change for change in self._changes(txn) if change.table == table]
         return found
 
     def overlay(self, split: SnapshotSplit, rows: dict[Row, Row], low: Low, high: High) -> dict[Row, Row] | None:
@@ -556,7 +560,63 @@ class Source:
                         rows[row[:width]] = row
         return rows
 
-    # --- the stop ---
+    # --- start and stop ---
+
+    def start(self, kind: str) -> tuple[tuple[Low, High], Low]:
+        """Where a stream without a snapshot begins: at the end of what is there (as MySQL tells it, in the file in use
+        after all that is committed), or between any two transactions; and the low after which the catalogue is read."""
+        at, skipped = len(self.log), self.log
+        place = self.end()
+        if kind == "latest" and self.flavour == MYSQL:
+            place = Position(server=self.server, file=self.place[0], offset=4, gtids=str(self.executed))
+            skipped = [t for t in self.log if t.gtid is None or self.executed.contains(t.gtid)]
+        elif kind == "place":
+            at = self.rng.randrange(self.purged, len(self.log) + 1)
+            skipped = self.log[:at]
+            here = (skipped[-1].end_file, skipped[-1].end) if skipped else next(iter(self.boundary))
+            place = Position(server=self.server, file=here[0], offset=here[1], gtids=self._named(skipped))
+        self.count[f"start at {'the end' if kind == 'latest' else 'a place'} of the binlog"] += 1
+        low = Low(server=place.server, file=place.file, offset=place.offset, gtids=place.gtids)
+        self.starts[low] = {id(txn): txn for txn in skipped}
+        seen = len(self.log)
+        while seen and not self.log[seen - 1].visible:
+            seen -= 1
+        looked_at = Low(server=self.server, file=self.place[0], offset=4, gtids=str(self.executed))
+        if self.flavour == MARIADB:
+            last = self.log[seen - 1] if seen else None
+            here = (last.end_file, last.end) if last else next(iter(self.boundary))
+            looked_at = Low(server=self.server, file=here[0], offset=here[1])
+        return (low, High(server=place.server, file=place.file, offset=place.offset)), looked_at
+
+    def _named(self, log: list[Txn]) -> str:
+        """The GTIDs after these transactions."""
+        if self.flavour == MARIADB:
+            return next((t.gtid for t in reversed(log) if t.gtid), "") or ""
+        return str(GtidSet.parse(",".join(t.gtid for t in log if t.gtid))) if self.flavour == MYSQL else ""
+
+    def since(self, low: Low, position: Position) -> State:
+        """What a lake has at a position, if it was begun empty at that start."""
+        skipped = self.starts[low]
+        state: State = {table: {} for table in self.tables}
+        columns = self.initial_columns
+        for txn in self.log[: self._find(position)[0]]:
+            old, columns = columns, txn.columns
+            if id(txn) in skipped:
+                continue
+            if txn.kind == "ddl":
+                state[txn.table] = self._altered(txn, old[txn.table], state[txn.table])
+            for change in self._changes(txn):
+                rows, width = state[change.table], len(KINDS[change.table].key)
+                if change.before is not None:
+                    rows.pop(change.before[:width], None)
+                if change.after is not None:
+                    rows[change.after[:width]] = change.after
+        return state
+
+    def _changes(self, txn: Txn) -> tuple[Change, ...]:
+        if txn.kind == "commit":
+            return next(t.changes for t in self.log if t.kind == "prepare" and t.xid == txn.xid)
+        return txn.changes if txn.kind == "rows" else ()
 
     def some_stop(self, kind: str, ahead: float, now: float) -> Stop:
         """A stop as a person may name it now: about so many seconds ahead."""
@@ -653,9 +713,34 @@ class Source:
                 self.quarantined.add(route.table_id)
             routes.pop(route.table_id, None)
 
+        def covers(low: Low, txn: Txn) -> bool:
+            return low.covers(server=self.server, end=txn.end_place, gtid=txn.gtid)
+
         def judged(route: RouteTo, txn: Txn) -> bool:
             """Whether the route's low covers it."""
-            return route.low.covers(server=self.server, end=txn.end_place, gtid=txn.gtid)
+            return covers(route.low, txn)
+
+        def ahead_of(route: RouteTo, txn: Txn) -> bool:
+            """Whether the catalogue was looked at after it, so that the route's schema may not be that of then."""
+            try:
+                return route.looked_at is not None and covers(route.looked_at, txn)
+            except SourceLost:
+                return False
+
+        def settled(route: RouteTo, txn: Txn) -> RouteTo:
+            """The first row event tells how the table looked; columns that it has still keep their ids."""
+            new = route.schema
+            if ahead_of(route, txn):
+                then, last = self.schema(route.table_id, txn.columns[route.table_id]), new.last_field_id
+                fresh = {c.name: last + i for i, c in enumerate((c for c in then.columns if not new.has(c.name)), 1)}
+                columns = tuple(
+                    replace(c, field_id=fresh[c.name]) if c.name in fresh else new.column(c.name) for c in then.columns
+                )
+                new = replace(new, columns=columns, last_field_id=last + len(fresh))
+            self.count["first row event tells earlier columns"] += new.hash != route.schema.hash
+            schemas.append(SchemaChanged(table_id=route.table_id, generation=route.generation, seq=seq, new=new))
+            routes[route.table_id] = replace(route, schema=new, looked_at=None)
+            return routes[route.table_id]
 
         while not faults:
             if order.stop is not None and not position.inside:
@@ -692,6 +777,8 @@ class Source:
                     route = routes.get(change.table)
                     if route is None or judged(route, txn):
                         continue
+                    if route.looked_at is not None:
+                        route = settled(route, txn)
                     for op, row in self._ops(route, change, txn, exact, fault):
                         if len(row) != len(route.schema.columns):
                             self.count["event of other columns than its route"] += 1
@@ -716,7 +803,9 @@ class Source:
                 xa[txn.xid] = txn.changes
             elif txn.kind == "ddl":
                 route = routes.get(txn.table)
-                if route is not None and not judged(route, txn):
+                if route is not None and not judged(route, txn) and ahead_of(route, txn):
+                    self.count["DDL that the catalogue has already"] += 1
+                elif route is not None and not judged(route, txn):
                     seq += self._ddl(route, txn, position, seq, bodies, schemas, fault)
                     stop = True
             if txn.kind in ("commit", "rollback"):

@@ -29,6 +29,7 @@ def outcome(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
             raise AssertionError(f"{file} has {text.count(old)} times the text that the mutant replaces: {old!r}")
         (folder / file).write_text(text.replace(old, new))
     command = [sys.executable, "-m", "tests.simulation", "--seeds", str(mutant.seeds), "--stop"]
+    command += ["--of", mutant.of] if mutant.of else []
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
 
 

@@ -33,12 +33,13 @@ from common.messages import (
     SplitReleased,
     SplitReport,
     StopStream,
+    StreamStopped,
     TableReport,
     TakeBackSplit,
     decode,
     encode,
 )
-from common.positions import Stop
+from common.positions import High, Low, Stop
 from common.schema import SchemaChanges
 from services.enumerator.leader import (
     CloseEpoch,
@@ -187,7 +188,7 @@ class Probe:
         self.world.count["channel state recorded"] += any(recorded.values())
         for messages in recorded.values():
             for message in messages:
-                if isinstance(message, SplitReport | SplitFailed | TableReport):
+                if isinstance(message, SplitReport | SplitFailed | TableReport | StreamStopped):
                     self.world.count[f"recorded {type(message).__name__}"] += 1
         effects = self.machine.cut(checkpoint, state, recorded, kept)
         self.count(effects)
@@ -255,8 +256,14 @@ class Shape:
     max_rows: int
     snapshot_only: bool
     wire: bool
+    start: str | None  # kind; None: with a snapshot
     stop: tuple[str, float] | None  # kind, seconds from the pipeline's beginning
     schema_changes: SchemaChanges
+
+    @classmethod
+    def of(cls, seed: int) -> Shape:
+        """The shape of a seed's world."""
+        return cls.drawn(random.Random(seed), seed)
 
     @classmethod
     def drawn(cls, rng: random.Random, seed: int) -> Shape:
@@ -266,7 +273,10 @@ class Shape:
             tables = tuple(table for table in tables if not KINDS[table].keyless) or ("shop.text",)
         if rng.random() < 0.7:
             tables = tuple({"shop.a": 0, "shop.b": 0, **dict.fromkeys(tables)})
-        stop = None
+        start = stop = None
+        own = random.Random(f"start {seed}")
+        if own.random() < 0.15:
+            start = own.choice(("latest", "place"))
         own = random.Random(f"stop {seed}")  # so that worlds without a stop stay as they were
         if own.random() < 0.15:
             kinds = ("file", "time") if flavour == PLAIN else ("file", "time", "GTIDs")
@@ -277,8 +287,8 @@ class Shape:
             enumerators=rng.choice((1, 2, 2)), interval=rng.choice((0.3, 1.0, 2.0)),
             lag=rng.choice((0.005, 0.03, 0.12)),
             gap=rng.choice((0.05, 0.15, 0.4)), chaos=rng.uniform(4, 12), faults=rng.choice((0, 1, 2, 4)),
-            max_rows=rng.choice((3, 8, 40)), snapshot_only=stop is None and rng.random() < 0.05,
-            wire=rng.random() < 0.15, stop=stop,
+            max_rows=rng.choice((3, 8, 40)), snapshot_only=stop is None and start is None and rng.random() < 0.05,
+            wire=rng.random() < 0.15, start=start, stop=stop,
             schema_changes=rng.choice(("evolve", "evolve", "evolve", "exact", "exact", "ignore", "halt")),
         )  # fmt: skip
 
@@ -315,6 +325,7 @@ class World:
         self.versions: dict[str, dict[Any, Any]] = {}
         self.asked_requests: list[str] = []
         self.quarantined: set[str] = set()
+        self.late: set[str] = set()  # tables that came when others were there
         self.stop: Stop | None = None
         self.source = Source(
             self.rng,
@@ -350,14 +361,16 @@ class World:
         """From the first start to a lake that equals the source."""
         shape, rng = self.shape, self.rng
         self.tell_story(str(shape))
-        for role, many in (("enumerator", shape.enumerators), ("reader", shape.readers), ("writer", shape.writers)):
-            for _ in range(many):
-                self.start_service(role)
-        self.start_spark()
+        begin = 0.0
+        if shape.start is None:
+            self.start_all()
+        else:  # in a binlog that has something
+            begin = rng.uniform(0.0, 3.0)
+            self.at(begin, self.start_all)
         self.at(rng.random(), self.write)
         self.at(0.0, self.watch_flushed)
         for _ in range(shape.faults):
-            self.at(rng.uniform(0.5, shape.chaos), self.trouble)
+            self.at(begin + rng.uniform(0.5, shape.chaos), self.trouble)
         if self.seed % 20 == 7:  # few worlds, since most pipelines end by it
             for _ in range(2):
                 self.at(rng.uniform(0.5, shape.chaos), self.purge)
@@ -375,6 +388,13 @@ class World:
             call(*args)
         checks.journal_is_of_one_line(self)
         checks.requests_were_honoured(self)
+
+    def start_all(self) -> None:
+        shape = self.shape
+        for role, many in (("enumerator", shape.enumerators), ("reader", shape.readers), ("writer", shape.writers)):
+            for _ in range(many):
+                self.start_service(role)
+        self.start_spark()
 
     def calm(self) -> None:
         """Faults stop; the source writes on for a moment, then stops."""
@@ -807,7 +827,8 @@ class World:
             case CloseEpoch():
                 service.token = None
             case FindTables(begins=begins):
-                self.later(service, self.lag(2), lambda: self.find_tables(begins))
+                start = self.source.start(self.shape.start) if begins and self.shape.start else (None, None)
+                self.later(service, self.lag(2), lambda: self.find_tables(service, begins, *start))
             case FindStop(stop=stop):
                 self.later(service, self.lag(2), lambda: self.find_stop(service, stop))
             case DescribeTable(table_id=table, generation=generation):
@@ -1104,7 +1125,15 @@ class World:
             return TableFound(table_id=table, fault="there is no such table", gone=True)
         return self.table_found(table)
 
-    def find_tables(self, begins: bool) -> Event:
+    def find_tables(
+        self, service: Service, begins: bool, start: tuple[Low, High] | None, looked_at: Low | None
+    ) -> Event:
+        assert service.leader is not None
+        assert service.leader.enumerator is not None
+        if not service.leader.enumerator.tables:
+            self.late.clear()
+        elif len(self.known_tables) < len(self.shape.tables):
+            self.late.update(self.shape.tables[len(self.known_tables) :])
         if len(self.known_tables) < len(self.shape.tables) and self.now > 3:
             self.known_tables = list(self.shape.tables)
             self.count["table added later"] += 1
@@ -1114,10 +1143,10 @@ class World:
             self.quarantined.add("shop.keyless")
             self.count["table quarantined at once"] += 1
         if not begins or self.shape.stop is None:
-            return TablesFound(tables=tuple(found))
+            return TablesFound(tables=tuple(found), start=start, looked_at=looked_at)
         self.stop = self.stop or self.source.some_stop(*self.shape.stop, now=self.now)
         self.count[f"stop by {self.shape.stop[0]}"] += 1
-        return TablesFound(tables=tuple(found), stop=self.stop)
+        return TablesFound(tables=tuple(found), start=start, looked_at=looked_at, stop=self.stop)
 
     def find_range(self, order: FindRange) -> Event | None:
         keys = [key[0] for key in self.source.visible[order.table_id]]

@@ -12,6 +12,7 @@ class Mutant:
     rule: str
     edits: tuple[tuple[str, str, str], ...]
     seeds: int = 1500
+    of: str = ""  # which of these seeds: those whose worlds have a `start` without a snapshot, or a `stop`
 
 
 CHANDY_LAMPORT = "common/chandy_lamport.py"
@@ -28,8 +29,8 @@ LAKE = "tests/simulation/lake.py"
 WORLD = "tests/simulation/world.py"
 
 
-def one(rule: str, file: str, old: str, new: str, seeds: int = 1500) -> Mutant:
-    return Mutant(rule, ((file, old, new),), seeds)
+def one(rule: str, file: str, old: str, new: str, seeds: int = 1500, of: str = "") -> Mutant:
+    return Mutant(rule, ((file, old, new),), seeds, of)
 
 
 MUTANTS = (
@@ -269,7 +270,8 @@ MUTANTS = (
     one(
         "the low of MySQL is all that is flushed",
         SOURCE,
-        "offset=4, gtids=str(self.executed))",
+        "return Low(server=self.server, file=self.place[0], offset=4, gtids=str(self.executed))",
+        "return Low(server=self.server, file=self.place[0], "
         'offset=4, gtids=str(GtidSet.parse(",".join(t.gtid for t in self.log if t.gtid))))',
     ),
     one(
@@ -285,4 +287,102 @@ MUTANTS = (
         "self.kept_limits = self.enumerator.limits",
     ),
     one("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0"),
+    one(
+        "the stream is read past the stop",
+        READER,
+        "            stop = self._asked_stop = self._stop()",
+        "            self._asked_stop = self._stop()",
+        of="stop",
+    ),
+    one(
+        "the stream says that it is at the stop while main is not",
+        READER,
+        "(main.asked or not self.at_stop)",
+        "main.asked",
+        of="stop",
+    ),
+    one(
+        "a table whose snapshot ended after the stop is waited for there",
+        READER,
+        "if passed or (table.cursor == MAIN and not table.live):",
+        "if passed:",
+        of="stop",
+    ),
+    one(
+        "a stream that began after the stop shows its tables",
+        READER,
+        "            return self.begin is not None and beyond(self.begin, place)",
+        "            return False",
+        of="stop",
+    ),
+    one(
+        "a reader forgets with its epoch that it is at the stop",
+        READER,
+        'self.at_stop, self.ended = state["atStop"], state["ended"]',
+        'self.at_stop, self.ended = False, state["ended"]',
+        of="stop",
+    ),
+    one(
+        "an enumerator forgets with its epoch that the stream has stopped",
+        ENUMERATOR,
+        'machine.at_stop = state["atStop"]',
+        "machine.at_stop = False",
+        of="stop",
+    ),
+    one(
+        "a word of the stop that was in flight is not restored",
+        ENUMERATOR,
+        "                self.at_stop, effects = True, []",
+        "                effects = []",
+        of="stop",
+    ),
+    one(
+        "a pipeline ends at its stop with tables on their way",
+        ENUMERATOR,
+        "        return self.at_stop and all(t.phase in (LIVE, QUARANTINED) for t in self.tables.values())",
+        "        return self.at_stop",
+        of="stop",
+    ),
+    one(
+        "a checkpoint begun before the stop is taken for the last one",
+        LEADER,
+        "            if self.in_flight[1] == THE_STOP:\n",
+        "            if self.enumerator and self.enumerator.ended:\n",
+        of="stop",
+    ),
+    one(
+        "checkpoints go on after the last one",
+        LEADER,
+        "        due = not self._ending and not ended and now",
+        "        due = not self._ending and now",
+        of="stop",
+    ),
+    one(
+        "what a first row event told of the columns is forgotten",
+        READER,
+        "                table.looked_at = None\n",
+        "                pass\n",
+        of="start",
+    ),
+    one(
+        "without a snapshot what came before the start is delivered",
+        SOURCE,
+        "            return covers(route.low, txn)",
+        "            return route.looked_at is None and covers(route.low, txn)",
+        of="start",
+    ),
+    one(
+        "a table that comes later to a pipeline without a snapshot has none either",
+        ENUMERATOR,
+        "                find = FindTables(begins=not self.tables)",
+        "                find = FindTables(begins=True)",
+        of="start",
+    ),
+    one(
+        "the end of MySQL's binlog is all that is flushed",
+        SOURCE,
+        "offset=4, gtids=str(self.executed))\n            skipped",
+        "offset=self.place[1], gtids=str(self.executed))\n            skipped",
+        of="start",
+    ),
 )
