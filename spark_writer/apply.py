@@ -355,6 +355,11 @@ class Incarnation:
             published_at=self._clock(),
         )
         self._lake.settle()
+        before = int(self.published["n"]) if self.published is not None else 0
+        between = [slot for slot in self._chain.after(before) if slot < record["n"]]
+        if any(self._store.publication(slot) is not None for slot in between):
+            # What this one does not show at its own cut would be left where it was before those.
+            raise Unavailable(f"another Spark writer has published up to {record['n']}; starting again after it")
         if not self._store.publish(record["n"], record):
             raise Unavailable(f"publication {record['n']} was made by another Spark writer; starting again after it")
         self._reached("published")
@@ -368,8 +373,8 @@ class Incarnation:
         n = int(record["n"])
         before = self._shown
 
-        def chain_now() -> Chain:
-            return follow(self._store.last_slot(), self._store.entry, [n])
+        def chain_now(back: int) -> Chain:
+            return follow(self._store.last_slot(), self._store.entry, [back])
 
         def changed(table_id: str) -> bool:
             main = record["tables"][table_id]["main"]
@@ -381,13 +386,15 @@ class Incarnation:
             return old is None or old["snapshot_id"] != main["snapshot_id"]
 
         def show(table_id: str) -> bool:
-            return self._table(table_id).show(
+            own = shown(record, table_id)
+            moved = self._table(table_id).show(
                 snapshot_id=record["tables"][table_id]["main"]["snapshot_id"],
                 w=self.w,
                 n=n,
-                tag=record["kept"] and shown(record, table_id),
-                allowed=lambda there: may_show(there, w=self.w, n=n, chain=chain_now),
+                tag=record["kept"] and own,
+                allowed=lambda there: may_show(there, w=self.w, n=n, own=own, chain=chain_now),
             )
+            return moved or not own
 
         done = self._each([table for table in record["tables"] if changed(table)], show)
         if record["kept"]:

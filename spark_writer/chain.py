@@ -216,15 +216,16 @@ def shown(record: Mapping[str, Any], table: str) -> bool:
     )
 
 
-def may_show(there: tuple[int, int], *, w: int, n: int, chain: Callable[[], Chain]) -> bool:
+def may_show(there: tuple[int, int], *, w: int, n: int, own: bool, chain: Callable[[int], Chain]) -> bool:
     """Whether a Spark writer `w` may let `main` show publication `n` where it shows `there`, a (w, N).
 
-    Not if a greater w was there, nor if what is there is newer and counts. `chain` reads the journal *after* `there`
-    was read: in an older view of it, what another start has published since then would not count, and `main` would go
-    back.
+    Not if a greater w was there, nor if what is there is newer and counts. What `n` does not show at its `own` cut, but
+    as an older publication left it, is there already, or a later one than that is, which `w` did not know: then only
+    what does not count makes room. `chain(back)` reads the journal, back to that checkpoint, *after* `there` was read:
+    in an older view of it, what another start has published since then would not count, and `main` would go back.
     """
     there_w, there_n = there
-    return there_w <= w and (there_n <= n or there_n not in chain())
+    return there_w <= w and ((own and there_n <= n) or there_n not in chain(min(there_n, n)))
 
 
 def changed_tables(record: Mapping[str, Any], previous: Mapping[str, Any] | None) -> list[str]:

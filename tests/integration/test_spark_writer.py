@@ -809,6 +809,27 @@ def test_a_start_whose_view_of_the_journal_is_old_does_not_take_main_back(bench:
     assert bench.agree() == 2
 
 
+def test_a_start_that_was_overtaken_does_not_leave_a_quarantined_table_where_it_was_before(bench: Bench) -> None:
+    """1. A and B stand at publication 2. 2. A makes publication 3. 3. The table is quarantined. 4. B goes on."""
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(8)])
+    journal.checkpoint()
+    first, second = bench.apply(), bench.start()
+    journal.change(T, ("+U", order(1, "new")))
+    journal.checkpoint()
+    with pytest.raises(Unavailable, match="meanwhile"):
+        bench.apply(first)
+    journal.table(T, phase="quarantined")
+    journal.checkpoint()
+    with pytest.raises(Unavailable, match="another Spark writer has published"):
+        bench.apply(second)
+    bench.apply()
+    third, fourth = (one.body["tables"][T.table_id]["main"] for one in journal.store.publications()[1:])
+    assert third == fourth
+    assert same(bench.rows(T.table_id), journal.at[3][T.table_id])
+
+
 def test_an_epoch_that_goes_on_from_an_older_checkpoint_leaves_the_later_ones_out(bench: Bench) -> None:
     journal = bench.journal
     journal.table(T)

@@ -153,6 +153,7 @@ LAKE = (
     "Spark writer applied several checkpoints at once",
     "Spark writer crashed",
     "Spark writer started slowly",
+    "Spark writer: another has published on the way",
     "Spark writer: its work left the chain",
     "constant sum compared",
     "inside checkpoint applied, not published",

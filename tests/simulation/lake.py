@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.schema import TableSchema
-from spark_writer.chain import Batch, Chain, Work, follow, may_show, next_batch, publication
+from spark_writer.chain import Batch, Chain, Work, follow, may_show, next_batch, publication, shown
 from tests.simulation import checks
 from tests.simulation.source import Row
 
@@ -84,6 +84,7 @@ class SparkWriter:
         self.begun = False
         self.published: dict[str, Any] | None = None
         self.pending: Batch | None = None  # applied, to be published
+        self.overtaken = False  # by publications before that one, when it was looked
         self.to_show: dict[str, Any] | None = None
 
     def start(self) -> None:
@@ -102,6 +103,9 @@ class SparkWriter:
     def chain(self, published: Any = ()) -> Chain:
         journal = self.world.store.journal
         return follow(max(journal, default=0), journal.get, published)
+
+    def back_to(self, checkpoint: int) -> Chain:
+        return self.chain([checkpoint])
 
     def step(self) -> str:
         """One step: start, apply, publish or move. Gives "again" if this start must end and another begin."""
@@ -156,12 +160,17 @@ class SparkWriter:
         self.done, self.kept_pending = batch.last, batch.kept
         if batch.publish:
             self.pending = batch
+            between = now.after(self.published["n"] if self.published else 0)
+            self.overtaken = any(slot in world.store.publications for slot in between if slot < batch.last)
         else:
             world.count["inside checkpoint applied, not published"] += 1
         return "applied"
 
     def publish(self, batch: Batch) -> str:
         world = self.world
+        if self.overtaken:
+            world.count["Spark writer: another has published on the way"] += 1
+            return "again"
         record = publication(
             batch.entries[-1],
             w=self.w,
@@ -186,10 +195,10 @@ class SparkWriter:
         for table, of in record["tables"].items():
             if of["main"] is None:
                 continue
-            there = world.lake.main.get(table)
-            if there is not None and not may_show(there.by, w=self.w, n=record["n"], chain=self.chain):
-                world.count["main refused to a zombie Spark writer"] += 1
-                moved = False
+            there, own = world.lake.main.get(table), shown(record, table)
+            if there is not None and not may_show(there.by, w=self.w, n=record["n"], own=own, chain=self.back_to):
+                world.count["main refused to a zombie Spark writer"] += own
+                moved &= not own
                 continue
             if there is not None and there.by[1] not in counts:  # an operator went back to an older checkpoint
                 world.count["main goes back over an older restore"] += 1

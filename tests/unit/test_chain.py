@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from common.errors import ProtocolError
-from spark_writer.chain import Batch, Chain, Work, changed_tables, follow, next_batch, publication, shown
+from spark_writer.chain import Batch, Chain, Work, changed_tables, follow, may_show, next_batch, publication, shown
 
 T = "shop.orders"
 
@@ -184,3 +184,19 @@ def test_an_inside_cut_or_an_unapplied_table_is_not_published() -> None:
         publication(checkpoint(2, inside=True), w=1, kept=False, work={}, previous=None, published_at=1.0)
     with pytest.raises(ProtocolError, match="never applied"):
         publication(checkpoint(2), w=1, kept=False, work={}, previous=None, published_at=1.0)
+
+
+def test_main_goes_neither_back_nor_to_what_an_older_spark_writer_shows() -> None:
+    def may(there: tuple[int, int], *, w: int = 2, n: int = 6, own: bool = True) -> bool:
+        journal = (epoch(1, None), *map(checkpoint, (2, 3, 4)), epoch(5, 3), checkpoint(6, of=5), checkpoint(7, of=5))
+        return may_show(there, w=w, n=n, own=own, chain=lambda back: chain_of(*journal, published=(back,)))
+
+    assert may((1, 3))
+    assert may((2, 6))
+    assert not may((3, 3))
+    assert not may((1, 7))
+    assert may((1, 4), n=3)  # left out by epoch 5
+    # what 6 leaves where an older publication had put it: another Spark writer's 3 may be later than that one
+    assert not may((1, 3), own=False)
+    assert may((1, 4), own=False)
+    assert may((0, 0), own=False)

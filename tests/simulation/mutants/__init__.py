@@ -263,10 +263,15 @@ MUTANTS = (
         "main moves by the journal as it was when the Spark writer started",
         (
             (LAKE, "        on_chain = self.chain(store", "        on_chain = self.seen = self.chain(store"),
-            (LAKE, "chain=self.chain)", "chain=lambda: self.seen)"),
+            (LAKE, "chain=self.back_to)", "chain=lambda back: self.seen)"),
         ),
     ),
-    one("main moves to an older publication", CHAIN, "(there_n <= n or there_n not in chain())", "True"),
+    one(
+        "main moves to an older publication",
+        CHAIN,
+        "((own and there_n <= n) or there_n not in chain(min(there_n, n)))",
+        "True",
+    ),
     one(
         "the low of MySQL is all that is flushed",
         SOURCE,
