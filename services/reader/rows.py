@@ -466,7 +466,7 @@ class _Columns:
     @property
     def zero_dates(self) -> dict[str, int]:
         """How many values became null, by column, in all rows taken so far: zero, partial or impossible dates, and in
-        the binlog values of a key that can't be told from others (`common.mysql.untold` says which).
+        the binlog values of a key that can't be told from others (`common.keys.untold` says which).
         """
         return dict(self._zeros)
 

@@ -28,7 +28,8 @@ def outcome(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
         if text.count(old) != 1:
             raise AssertionError(f"{file} has {text.count(old)} times the text that the mutant replaces: {old!r}")
         (folder / file).write_text(text.replace(old, new))
-    command = [sys.executable, "-m", "tests.simulation", "--seeds", str(mutant.seeds), "--stop"]
+    command = [sys.executable, "-m", "tests.simulation", "--stop"]
+    command += ["--first", str(mutant.first), "--seeds", str(mutant.seeds)]
     command += ["--of", mutant.of] if mutant.of else []
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
 
