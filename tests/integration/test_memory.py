@@ -102,6 +102,14 @@ def check(server: Database, table: str, rows: int, *inserts: str) -> None:
     assert chunk["mib"] < LIMIT_MIB
 
 
+def thousand(database: str) -> tuple[str, str]:
+    """The statements that make the table of 1,000 numbers for `numbers`."""
+    return (
+        f"CREATE TABLE {database}.some (n INT PRIMARY KEY)",
+        f"INSERT INTO {database}.some VALUES {', '.join(f'({n})' for n in range(1000))}",
+    )
+
+
 def numbers(database: str, count: int) -> str:
     """A query of 0 .. count - 1, by a table of 1,000 numbers."""
     some = f"{database}.some"
@@ -115,10 +123,7 @@ def numbers(database: str, count: int) -> str:
 @pytest.fixture
 def database(mysql: Database, fresh_database: Any) -> str:
     name: str = fresh_database(mysql)
-    mysql.execute(
-        f"CREATE TABLE {name}.some (n INT PRIMARY KEY)",
-        f"INSERT INTO {name}.some VALUES {', '.join(f'({n})' for n in range(1000))}",
-    )
+    mysql.execute(*thousand(name))
     return name
 
 
@@ -212,20 +217,13 @@ def test_a_transaction_of_5_million_rows_reaches_the_lake_although_its_readers_d
 ) -> None:
     """1. A live table. 2. The transaction. 3. SIGKILL for both readers after a checkpoint inside it. 4. The lake shows
     all of it at once, each row one time."""
-    digits = ", ".join(f"({n})" for n in range(10))
-    hundred_thousand = ", ".join(f"d.digit {name}" for name in "abcde")
-    number = "10000 * a.n + 1000 * b.n + 100 * c.n + 10 * d.n + e.n"
     inserts = [
         f"INSERT INTO d.t SELECT {at} + n, 7 * ({at} + n), CONCAT('note ', n % 1000)"
-        f" FROM (SELECT {number} AS n FROM {hundred_thousand}) x ORDER BY n"
+        f" FROM ({numbers('d', AT_ONCE)}) x ORDER BY n"
         for at in range(0, ROWS, AT_ONCE)
     ]
     with roomy(kind) as server, Mesh(tmp_path, spark=True) as mesh:
-        server.execute(
-            "CREATE TABLE d.digit (n INT PRIMARY KEY)",
-            f"INSERT INTO d.digit VALUES {digits}",
-            "CREATE TABLE d.t (id INT PRIMARY KEY, v BIGINT, note VARCHAR(20))",
-        )
+        server.execute(*thousand("d"), "CREATE TABLE d.t (id INT PRIMARY KEY, v BIGINT, note VARCHAR(20))")
         pipeline = mesh.pipeline("many", server, ["d.t"], interval_seconds=1.0)
         pipeline.catches_up("d.t")
         server.execute(*begin, *inserts, *end)
