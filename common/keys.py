@@ -196,19 +196,11 @@ def not_identified(schema: TableSchema) -> str:
 def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, index: str | None = None) -> str:
     """The SELECT of one chunk: every column of the schema, in its order, each as the decoders read it.
 
-    Rows come in the order of the key, and with `index` (its name) as they are found, nothing sorted. FLOAT goes out as
-    DOUBLE, since the text protocol prints just six digits of a FLOAT; a value of the key that can't be told from others
-    as NULL.
+    Rows come in the order of the key, and with `index` (its name) as they are found, nothing sorted. A
+    value of the key that can't be told from others goes out as NULL.
     """
     keys = frozenset(schema.key)
-    columns = ", ".join(
-        f"CAST({quoted(column.name)} AS DOUBLE)"
-        if parse_type(column.mysql_type).base == "float"
-        else _told(column)
-        if column.name in keys
-        else quoted(column.name)
-        for column in schema.columns
-    )
+    columns = ", ".join(_told(column) if column.name in keys else quoted(column.name) for column in schema.columns)
     by = f" FORCE INDEX ({quoted(index)})" if index is not None else ""
     order = " ORDER BY " + ", ".join(quoted(name) for name in schema.key) if schema.key else ""
     return (

@@ -19,9 +19,11 @@ table) |
 from __future__ import annotations
 
 import re
+import select
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -48,9 +50,11 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 FIRST_OFFSET = 4
 """Where the first event of a binlog file begins."""
 
+_PREPARE, _EXECUTE = 0x16, 0x17
 _BLOCK_BYTES = 1 << 20
+_PAUSE_SECONDS = 0.002
 
-_BUSY_SERVER = (1040, 1053, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317, 1836, 1927, 1969)
+_BUSY_SERVER = (1040, 1053, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317, 1461, 1836, 1927, 1969)
 _BUSY = frozenset((*_BUSY_SERVER, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2027, 2055, 3024, 3168, 3169, 4031))
 _GONE = frozenset((1030, 1034, 1194, 1195, 1236, 1712, 1815, 1932))
 _CHANGED = frozenset((1049, 1051, 1054, 1109, 1146, 1176, 1356, 1412))
@@ -249,21 +253,42 @@ def bound_statements(conn: Connection, of: Server, seconds: float) -> None:
     ask(conn, f"SET SESSION net_write_timeout={whole}, {own}")
 
 
-def stream(conn: Connection, sql: str) -> Iterator[bytes]:
-    """Run a SELECT and give the bytes of its rows as they come: what follows the column definitions, cut anywhere.
+def stream(conn: Connection, sql: str) -> Iterator[memoryview]:
+    """Run a SELECT and give its rows in the binary protocol as they come: what follows the column definitions, cut
+    anywhere.
 
-    The caller finds the end of the rows (an EOF or ERR packet) in the
-    bytes and asks for no more after it; a connection whose rows were not all taken is of no further use. Errors come as
-    PyMySQL's own: wrap each step in `seam`.
+    A block is good until the next one is asked for. The caller finds the end of the rows (an EOF or ERR packet) in the
+    bytes and asks for no more after it; a connection whose rows were not all taken is of no further use. The statement
+    stays prepared as long as the connection. Errors come as PyMySQL's own: wrap each step in `seam`.
     """
-    conn._execute_command(0x03, sql)  # type: ignore[attr-defined]
-    packet = conn._read_packet()  # type: ignore[no-untyped-call]
-    for _ in range(packet.read_length_encoded_integer() + 1):  # the column definitions, and the EOF packet after them
+    conn._execute_command(_PREPARE, sql)  # type: ignore[attr-defined]
+    statement, columns = struct.unpack_from("<xIH", conn._read_packet().get_all_data())  # type: ignore[no-untyped-call]
+    for _ in range(columns + 1):  # the column definitions, and the EOF packet after them
         conn._read_packet()  # type: ignore[no-untyped-call]
-    # not readinto1, which asks the socket for more although the reader holds the end of the result already
-    while block := conn._rfile.read1(_BLOCK_BYTES):  # type: ignore[attr-defined]
-        yield block
+    conn._execute_command(_EXECUTE, struct.pack("<IBI", statement, 0, 1))  # type: ignore[attr-defined]
+    columns = conn._read_packet().read_length_encoded_integer()  # type: ignore[no-untyped-call]
+    for _ in range(columns + 1):
+        conn._read_packet()  # type: ignore[no-untyped-call]
+    begun = memoryview(conn._rfile.read1(-1))  # type: ignore[attr-defined]  # what was read with them, or what follows
+    yield from (begun[at : at + _BLOCK_BYTES] for at in range(0, len(begun), _BLOCK_BYTES))
+    wire: socket.socket = conn._sock  # type: ignore[attr-defined]
+    buffer = memoryview(bytearray(_BLOCK_BYTES))
+    while size := wire.recv_into(buffer):
+        yield buffer[:size]
+        gather(wire)
     raise EOFError("the server closed the connection within a result")
+
+
+def gather(wire: socket.socket) -> None:
+    """Pause for 2 ms if nothing is there to receive, so that what comes next comes together.
+
+    A server sends 16 KiB of a result at a time, and of a binlog each event by itself. Whoever waits for each wakes up
+    6,000 times for a million rows, which takes a third of the reader's CPU and a tenth of the server's.
+    """
+    ready = select.poll()
+    ready.register(wire, select.POLLIN)
+    if not ready.poll(0):
+        time.sleep(_PAUSE_SECONDS)
 
 
 # --- the server: identity and positions -------------------------------------------------------------------------------

@@ -874,8 +874,9 @@ class BinlogCursor:
         if not _FILE_NAME.fullmatch(name):
             raise ValueError(f"a ROTATE event names the file {name!r}")
         if name != frames.file:
-            if frames.file and name.rpartition(".")[0] != frames.file.rpartition(".")[0]:
-                raise ValueError(f"a ROTATE event leads to {name!r}, which is no file of this binlog")
+            there = name.rpartition(".")[0] == frames.file.rpartition(".")[0]
+            if frames.file and not (there and FilePosition(name, 0) > FilePosition(frames.file, 0)):
+                raise ValueError(f"a ROTATE event leads to {name!r}, which is no later file of this binlog")
             if frames.pos >= frames.gate_offset and not frames.tx_open:
                 return STOPPED
             if frames.tx_open:

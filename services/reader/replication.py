@@ -69,6 +69,7 @@ class Dump:
         where = f"the binlog dump at {frames.file}:{frames.pos}"
         room = frames.room()
         try:
+            mysql.gather(self._socket)
             self._socket.settimeout(min(max(seconds, 0.001), self.silence))
             got = self._socket.recv_into(room)
         except (TimeoutError, BlockingIOError):

@@ -2,15 +2,14 @@
 # mypy: disable-error-code="attr-defined, no-any-return, untyped-decorator, misc, valid-type"
 # mypy: disable-error-code="name-defined, import-untyped, no-untyped-call"
 #   (Cython's shadow module has no types for pointers, and the decorators are untyped)
-"""The decoders: result sets of the text protocol, and row events of the binlog, from the socket's bytes to Arrow.
+"""The decoders: result sets of the binary protocol, and row events of the binlog, from the socket's bytes to Arrow.
 
 One file in Cython's pure Python mode: `setup.py` compiles it; without a C compiler the interpreter runs it as it is,
 with the same results and some hundred times slower (`COMPILED` tells which). Promises:
 
 1. A row has the same bytes whether it comes by SELECT (`ResultDecoder`) or by the binlog (`EventDecoder`); the types
    are those of common/schema.py's table.
-2. No Python object per row or value, except for rare kinds of value: a DOUBLE with more than 15 digits, a double inside
-   JSON, text in gb18030.
+2. No Python object per row or value, except for rare kinds of value: a double inside JSON, text in gb18030.
 3. No byte is read outside the input and none written outside the arena, whatever the input is. What can't be decoded
    raises ValueError with the offset, and leaves the rows before it as they are.
 
@@ -33,6 +32,7 @@ import zlib
 from typing import Any
 
 import cython
+import numpy as np
 import pyarrow as pa
 import pymysql
 
@@ -54,12 +54,10 @@ else:
     L_BIT, L_I8, L_I32, L_I64, L_I128, L_VAR = 0, 1, 4, 8, 16, 32
     C_LAYOUT, C_VALID, C_FIX, C_OFFS, C_DATA, C_END, C_STRIDE = 0, 1, 2, 3, 4, 5, 8
     S_KIND, S_DEST, S_SIZE, S_PREFIX, S_ARG, S_ARG2, S_STRIP, S_KEY, S_KEY_AT, S_KEY_N, S_STRIDE = range(11)
-    K_BYTES, K_INT, K_DECIMAL, K_DECIMAL_WIDE, K_DATE, K_DATETIME, K_TIME, K_FLOAT, K_DOUBLE, K_BIT1, K_VECTOR = range(
-        11
-    )
-    K_LE_SIGNED, K_LE_UNSIGNED, K_LE_U64, K_COPY, K_YEAR, K_BIN_DATE, K_BIN_DATETIME, K_BIN_TIMESTAMP = range(11, 19)
-    K_BIN_TIME, K_BIN_DECIMAL, K_BIN_DECIMAL_WIDE, K_TABLE, K_UTF16, K_UTF32, K_CODEC, K_ENUM, K_SET = range(19, 28)
-    K_PAD, K_JSON, K_UUID, K_INET6, K_INET4, K_PAIRS, K_COMPRESSED, K_BOOLEAN = range(28, 36)
+    K_BYTES, K_DECIMAL, K_DECIMAL_WIDE, K_DATE, K_DATETIME, K_TIME, K_BIT1, K_VECTOR = range(8)
+    K_LE_SIGNED, K_LE_UNSIGNED, K_LE_U64, K_COPY, K_YEAR, K_BIN_DATE, K_BIN_DATETIME, K_BIN_TIMESTAMP = range(8, 16)
+    K_BIN_TIME, K_BIN_DECIMAL, K_BIN_DECIMAL_WIDE, K_TABLE, K_UTF16, K_UTF32, K_CODEC, K_ENUM, K_SET = range(16, 25)
+    K_PAD, K_JSON, K_UUID, K_INET6, K_INET4, K_PAIRS, K_COMPRESSED, K_BOOLEAN = range(25, 33)
     OK, FULL, CORRUPT, KEY_CHANGED, UNTOLD = range(5)
     M_OP, M_SEQ, M_FILE, M_POS, M_ROW, M_GTID, M_TS, M_COUNT = range(8)
     OP_INSERT, OP_UPDATE, OP_DELETE, OP_BEFORE, OP_TRUNCATE = range(5)
@@ -72,8 +70,11 @@ _ROWS_AT_FIRST = 256
 _DATA_AT_FIRST = 1 << 12
 _KEPT_BYTES = 32 << 20
 _VALUE_BYTES = 64 << 20
+_POOL = pa.system_memory_pool()
+"""malloc keeps what a batch freed for the next one. Arrow's own pool gives it back to the system: half of the page
+faults of a SELECT are to have it again.
+"""
 _MAX_DATA = (1 << 31) - 64
-_ZERO = ord("0")
 
 
 class PartialImage(ValueError):
@@ -142,10 +143,26 @@ def _low32(v: cython.ulonglong) -> cython.ulonglong:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def _le32(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.ulonglong:
+    """An unsigned little-endian number of 4 bytes."""
+    return (
+        src[at]
+        | (cython.cast(cython.ulonglong, src[at + 1]) << 8)
+        | (cython.cast(cython.ulonglong, src[at + 2]) << 16)
+        | (cython.cast(cython.ulonglong, src[at + 3]) << 24)
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def _le(src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.ulonglong:
     """An unsigned little-endian number of 1 to 8 bytes."""
     v: cython.ulonglong = 0
     i: cython.Py_ssize_t
+    if cython.compiled and n == 4:  # by far the most frequent, and one instruction
+        return _le32(src, at)
     for i in range(n):
         v = v | (cython.cast(cython.ulonglong, src[at + i]) << (8 * i))
     return v
@@ -204,35 +221,14 @@ def _is_date(y: cython.longlong, m: cython.longlong, d: cython.longlong) -> cyth
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _digits(src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.longlong:
-    """A number of n decimal digits (n <= 18), or -1 if one of them is none."""
-    v: cython.longlong = 0
-    i: cython.Py_ssize_t
-    for i in range(n):
-        if src[at + i] < 48 or src[at + i] > 57:
-            return -1
-        v = v * 10 + (src[at + i] - 48)
-    return v
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _fraction(src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.longlong:
-    """Microseconds of '' or '.' and 1 to 6 digits, or -1."""
-    v: cython.longlong
-    i: cython.Py_ssize_t
-    if n == 0:
-        return 0
-    if n < 2 or n > 7 or src[at] != 46:
+def _clock(src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.longlong:
+    """Microseconds of a time of day in the binary protocol (hour, minute, second, and if n is 7 four bytes of
+    microseconds), or -1.
+    """
+    part: cython.longlong = _le(src, at + 3, 4) if n == 7 else 0
+    if src[at] > 23 or src[at + 1] > 59 or src[at + 2] > 59 or part > 999999:
         return -1
-    v = _digits(src, at + 1, n - 1)
-    if v < 0:
-        return -1
-    for i in range(7 - n):
-        v *= 10
-    return v
+    return (src[at] * 3600 + src[at + 1] * 60 + src[at + 2]) * cython.cast(cython.longlong, 1000000) + part
 
 
 @cython.cfunc
@@ -298,7 +294,6 @@ class _Columns:
     _p8: cython.p_uchar
     _p32: cython.p_int
     _p64: cython.p_longlong
-    _pf: cython.p_float
     _q: cython.p_longlong  # plan of the built columns
     _s: cython.p_longlong  # plan of the source columns
     _aux: Any  # code points of 8-bit character sets, ends of ENUM and SET members
@@ -386,7 +381,7 @@ class _Columns:
         rows: int = self._rows
         if not rows:
             self._mem = old = None  # gone before the larger one is there
-        mem = bytearray(max(at, 64))
+        mem = np.empty(max(at, 64), np.uint8).data  # not zeroed: what no row reaches costs nothing
         for c, (valid, fix, offs, begin, end) in enumerate(moved):
             base = c * C_STRIDE
             layout = plan[base + C_LAYOUT]
@@ -408,6 +403,8 @@ class _Columns:
             plan[base + C_OFFS] = offs // 4
             plan[base + C_DATA] = begin
             plan[base + C_END] = end
+            if layout == L_VAR and not rows:
+                mem[offs : offs + 4] = bytes(4)
         # a failing row may have written offsets behind the last complete row; they are never read
         self._mem = mem
         self._capacity = capacity
@@ -416,12 +413,10 @@ class _Columns:
             self._p8 = cython.address(view[0])
             self._p32 = cython.cast(cython.p_int, self._p8)
             self._p64 = cython.cast(cython.p_longlong, self._p8)
-            self._pf = cython.cast(cython.p_float, self._p8)
         else:
-            self._p8 = memoryview(mem)
-            self._p32 = memoryview(mem).cast("i")
-            self._p64 = memoryview(mem).cast("q")
-            self._pf = memoryview(mem).cast("f")
+            self._p8 = mem
+            self._p32 = mem.cast("i")
+            self._p64 = mem.cast("q")
 
     def _grow(self) -> None:
         """Make room for what didn't fit (`_full` and `_need` say where and how much), and for as much again of all."""
@@ -655,6 +650,28 @@ class _Columns:
     # -- one value
 
     @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _null(self, c: cython.Py_ssize_t, r: cython.Py_ssize_t) -> cython.void:
+        """NULL into row r of column c; a number's place is zero then, so that equal rows have equal bytes."""
+        q: cython.p_longlong = self._q
+        layout: cython.longlong = q[c * C_STRIDE + C_LAYOUT]
+        fix: cython.Py_ssize_t = q[c * C_STRIDE + C_FIX] + r
+        self._p8[q[c * C_STRIDE + C_VALID] + r] = 0
+        if layout == L_VAR:
+            self._p32[q[c * C_STRIDE + C_OFFS] + r + 1] = self._p32[q[c * C_STRIDE + C_OFFS] + r]
+        elif layout == L_I32:
+            self._p32[fix] = 0
+        elif layout == L_I64:
+            self._p64[fix] = 0
+        elif layout == L_I128:
+            self._p64[2 * fix] = 0
+            self._p64[2 * fix + 1] = 0
+        else:
+            self._p8[fix] = 0
+
+    @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
     def _store(
@@ -714,36 +731,12 @@ class _Columns:
             return OK
 
         self._p8[q[c + C_VALID] + r] = 1
-        if kind == K_INT or kind == K_LE_SIGNED or kind == K_LE_UNSIGNED:
-            if kind == K_INT:
-                i = at
-                if n > 0 and src[at] == 45:
-                    negative = True
-                    i += 1
-                while i + 1 < at + n and src[i] == 48:
-                    i += 1
-                if i == at + n or at + n - i > 19:
-                    return CORRUPT
-                u = 0
-                while i < at + n:
-                    if src[i] < 48 or src[i] > 57:
-                        return CORRUPT
-                    u = u * 10 + (src[i] - 48)
-                    i += 1
-                if u >> 63:
-                    if not negative or _low64(u << 1):
-                        return CORRUPT
-                    v = _signed(u)
-                elif negative:
-                    v = -cython.cast(cython.longlong, u)
-                else:
-                    v = u
+        if kind == K_LE_SIGNED or kind == K_LE_UNSIGNED:
+            u = _le(src, at, n)
+            if kind == K_LE_SIGNED and n < 8 and u >> (8 * n - 1):
+                v = cython.cast(cython.longlong, u) - (cython.cast(cython.longlong, 1) << (8 * n))
             else:
-                u = _le(src, at, n)
-                if kind == K_LE_SIGNED and n < 8 and u >> (8 * n - 1):
-                    v = cython.cast(cython.longlong, u) - (cython.cast(cython.longlong, 1) << (8 * n))
-                else:
-                    v = _signed(u)
+                v = _signed(u)
             if layout == L_I32:
                 if v < -2147483647 - 1 or v > 2147483647:
                     return CORRUPT
@@ -759,38 +752,11 @@ class _Columns:
             return self._decimal(src, at, n, s[source + S_ARG], s[source + S_ARG2], fix)
         elif kind == K_BIN_DECIMAL:
             return self._bin_decimal(src, at, s[source + S_ARG], s[source + S_ARG2], fix)
-        elif kind == K_DATE:
-            if n != 10 or src[at + 4] != 45 or src[at + 7] != 45:
-                return CORRUPT
-            y, m, d = _digits(src, at, 4), _digits(src, at + 5, 2), _digits(src, at + 8, 2)
-            if y < 0 or m < 0 or d < 0:
-                return CORRUPT
-            self._set_date(fix, q[c + C_VALID] + r, y, m, d)
+        elif kind == K_DATE or kind == K_DATETIME:
+            return self._moment(src, at, n, fix, q[c + C_VALID] + r, layout)
         elif kind == K_BIN_DATE:
             u = _le(src, at, 3)
             self._set_date(fix, q[c + C_VALID] + r, u >> 9, (u >> 5) & 15, u & 31)
-        elif kind == K_DATETIME:
-            if n < 19 or src[at + 4] != 45 or src[at + 7] != 45 or src[at + 10] != 32:
-                return CORRUPT
-            if src[at + 13] != 58 or src[at + 16] != 58:
-                return CORRUPT
-            y, m, d = _digits(src, at, 4), _digits(src, at + 5, 2), _digits(src, at + 8, 2)
-            v = _digits(src, at + 11, 2)
-            if y < 0 or m < 0 or d < 0 or v < 0:
-                return CORRUPT
-            u = v * 3600
-            v = _digits(src, at + 14, 2)
-            if v < 0:
-                return CORRUPT
-            u += v * 60
-            v = _digits(src, at + 17, 2)
-            if v < 0:
-                return CORRUPT
-            u += v
-            v = _fraction(src, at + 19, n - 19)
-            if v < 0 or u >= 86400:
-                return CORRUPT
-            self._set_time(fix, q[c + C_VALID] + r, y, m, d, u * 1000000 + v)
         elif kind == K_BIN_DATETIME:
             u = _be(src, at, 5)
             v = self._micros(src, at + 5, n - 5)
@@ -814,24 +780,17 @@ class _Columns:
             else:
                 self._p64[fix] = cython.cast(cython.longlong, u) * 1000000 + v
         elif kind == K_TIME:
-            i = at
-            if n > 0 and src[at] == 45:
-                negative = True
-                i += 1
-            y = 0
-            while i < at + n and src[i] != 58:
-                if src[i] < 48 or src[i] > 57 or y > 999:
+            if n != 0 and n != 8 and n != 12:
+                return CORRUPT
+            v = 0
+            if n:
+                v, d = _clock(src, at + 5, n - 5), _le(src, at + 1, 4)
+                if src[at] > 1 or d > 34 or v < 0:
                     return CORRUPT
-                y = y * 10 + (src[i] - 48)
-                i += 1
-            if at + n - i < 6 or src[i + 3] != 58:
-                return CORRUPT
-            m, d = _digits(src, i + 1, 2), _digits(src, i + 4, 2)
-            v = _fraction(src, i + 6, at + n - i - 6)
-            if m < 0 or d < 0 or v < 0:
-                return CORRUPT
-            v += (y * 3600 + m * 60 + d) * 1000000
-            self._p64[fix] = -v if negative else v
+                v += d * 86400 * 1000000
+                if src[at]:
+                    v = -v
+            self._p64[fix] = v
         elif kind == K_BIN_TIME:
             u = _be(src, at, 3)
             v = _be(src, at + 3, n - 3)
@@ -849,14 +808,12 @@ class _Columns:
                 return CORRUPT
             v += ((u >> 12) * 3600 + ((u >> 6) & 63) * 60 + (u & 63)) * 1000000
             self._p64[fix] = -v if negative else v
-        elif kind == K_FLOAT or kind == K_DOUBLE:
-            return self._real(src, at, n, fix, layout)
         elif kind == K_BIT1:
             if n != 1:
                 return CORRUPT
             self._p8[fix] = src[at] & 1
         elif kind == K_BOOLEAN:
-            self._p8[fix] = n != 1 or src[at] != s[source + S_ARG]
+            self._p8[fix] = src[at] != 0
         elif kind == K_YEAR:
             self._p32[fix] = 1900 + src[at] if src[at] else 0
         else:
@@ -911,6 +868,37 @@ class _Columns:
         else:
             self._p64[fix] = 0
             self._p8[valid] = 2
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _moment(
+        self,
+        src: cython.p_uchar,
+        at: cython.Py_ssize_t,
+        n: cython.Py_ssize_t,
+        fix: cython.Py_ssize_t,
+        valid: cython.Py_ssize_t,
+        layout: cython.longlong,
+    ) -> cython.int:
+        """DATE, DATETIME or TIMESTAMP of the binary protocol, which leaves zeros at its end out."""
+        y: cython.longlong = 0
+        m: cython.longlong = 0
+        d: cython.longlong = 0
+        micros: cython.longlong = 0
+        if n >= 4:
+            y, m, d = _le(src, at, 2), src[at + 2], src[at + 3]
+        if n == 7 or n == 11:
+            micros = _clock(src, at + 4, n - 4)
+        elif n != 0 and n != 4:
+            return CORRUPT
+        if y > 9999 or m > 12 or d > 31 or micros < 0 or (layout == L_I32 and micros):
+            return CORRUPT
+        if layout == L_I32:
+            self._set_date(fix, valid, y, m, d)
+        else:
+            self._set_time(fix, valid, y, m, d, micros)
+        return OK
 
     @cython.cfunc
     @cython.nogil
@@ -1001,109 +989,6 @@ class _Columns:
                 return CORRUPT
             self._mul_add(_ten(digits), group)
         self._set128(fix, negative)
-        return OK
-
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _real(
-        self,
-        src: cython.p_uchar,
-        at: cython.Py_ssize_t,
-        n: cython.Py_ssize_t,
-        fix: cython.Py_ssize_t,
-        layout: cython.longlong,
-    ) -> cython.int:
-        """Text to the nearest double, or to the float that the text of a double stands for."""
-        i: cython.Py_ssize_t = at
-        end: cython.Py_ssize_t = at + n
-        w: cython.ulonglong = 0
-        digits: cython.int = 0
-        power: cython.int = 0
-        e: cython.int = 0
-        e_negative: cython.bint = False
-        point: cython.bint = False
-        negative: cython.bint = False
-        seen: cython.bint = False
-        fits: cython.bint = True
-        x: cython.double
-        if n > 0 and src[at] == 45:
-            negative = True
-            i += 1
-        while i < end and src[i] != 101 and src[i] != 69:
-            if src[i] == 46 and not point:
-                point = True
-            elif src[i] >= 48 and src[i] <= 57:
-                seen = True
-                if digits < 18:
-                    w = w * 10 + (src[i] - 48)
-                    if w:
-                        digits += 1
-                    if point:
-                        power -= 1
-                else:
-                    if src[i] != 48:
-                        fits = False
-                    if not point:
-                        power += 1
-            else:
-                return CORRUPT
-            i += 1
-        if not seen:
-            return CORRUPT
-        if i < end:
-            i += 1
-            if i < end and (src[i] == 45 or src[i] == 43):
-                e_negative = src[i] == 45
-                i += 1
-            if i == end or end - i > 4:
-                return CORRUPT
-            while i < end:
-                if src[i] < 48 or src[i] > 57:
-                    return CORRUPT
-                e = e * 10 + (src[i] - 48)
-                i += 1
-            power += -e if e_negative else e
-        if layout == L_I32:
-            # the value is a float exactly, so a few roundings in double can't move it to another float
-            x = cython.cast(cython.double, w)
-            while power > 0 and power < 400:
-                x = x * 10.0
-                power -= 1
-            while power <= -22 and power > -400:
-                x = x / 1e22
-                power += 22
-            if power < 0:
-                x = x / cython.cast(cython.double, _ten(-power if power > -19 else 18))
-                if power < -18:
-                    x = x / cython.cast(cython.double, _ten(-power - 18))
-            if x > 3.4028235e38:
-                return CORRUPT
-            self._pf[fix] = -x if negative else x
-            return OK
-        if fits and not w >> 53 and -22 <= power and power <= 22:
-            # Clinger's fast path: both numbers are exact, so one operation rounds once
-            x = cython.cast(cython.double, w)
-            while power > 0 and digits < 15:
-                x = x * 10.0
-                digits += 1
-                power -= 1
-            if power == 0 or -18 <= power < 0:
-                if power < 0:
-                    x = x / cython.cast(cython.double, _ten(-power))
-                if cython.compiled:
-                    cython.cast(cython.p_double, self._p8)[fix] = -x if negative else x
-                else:
-                    memoryview(self._mem).cast("d")[fix] = -x if negative else x
-                return OK
-        with cython.gil:
-            x = float(bytes([src[i] for i in range(at, end)]))
-            if x - x != 0.0:
-                return CORRUPT
-            if cython.compiled:
-                cython.cast(cython.p_double, self._p8)[fix] = x
-            else:
-                memoryview(self._mem).cast("d")[fix] = x
         return OK
 
     @cython.cfunc
@@ -1711,7 +1596,7 @@ def _first_not_text(made: pa.Array) -> int:
 
 
 def _copied(view: memoryview) -> pa.Buffer:
-    made = pa.allocate_buffer(len(view))
+    made = pa.allocate_buffer(len(view), memory_pool=_POOL)
     if len(view):
         memoryview(made).cast("B")[:] = view
     return made
@@ -1764,15 +1649,16 @@ def _append(texts: bytearray, text: bytes, number: cython.longlong) -> None:
 
 @cython.cclass
 class ResultDecoder(_Columns):
-    """Rows of one text-protocol result set, in packets as they come from the socket, to Arrow.
+    """Rows of one result set of the binary protocol (a prepared statement's), in packets as they come from the socket,
+    to Arrow. Of the two protocols it costs the server and us less, and a FLOAT comes whole (its text has six digits).
 
-    The SELECT must give the columns of `schema` in its order, by name, on a utf8mb4 connection in zone +00:00, except
-    for FLOAT: `CAST(f AS DOUBLE)` (the text of a FLOAT has six digits). GEOMETRY and VECTOR are selected as they
+    The SELECT must give the columns of `schema` in its order, in their own types (a row tells no types: what else it
+    gives is read wrongly or refused), on a utf8mb4 connection in zone +00:00. GEOMETRY and VECTOR are selected as they
     are (SRID and WKB, and the numbers' bytes), BIT too.
 
     `feed` takes what follows the column definitions, cut anywhere, until `done`. An ERR packet raises
     pymysql.err.OperationalError(errno, text), what is no result set ValueError; in both cases the decoder is of no
-    further use.
+    further use. Source: MySQL's internals, "Binary Protocol Resultset".
     """
 
     _schema: Any
@@ -1792,13 +1678,13 @@ class ResultDecoder(_Columns):
         self._fed = 0
         names, types, layouts, sources = [], [], [], []
         for at, (column, field) in enumerate(zip(schema.columns, schema.arrow, strict=True)):
-            kind, argument, more = (
-                (K_BOOLEAN, _ZERO, 0) if schema.is_boolean(column) else _text_kind(parse_type(column.mysql_type))
-            )
+            kind, size, argument, more = _wire_kind(parse_type(column.mysql_type))
+            if schema.is_boolean(column):
+                kind = K_BOOLEAN
             names.append(column.name)
             types.append(field.type)
             layouts.append(_layout(field.type))
-            sources.append([kind, at, 0, 0, argument, more, 0, 0, 0, 0])
+            sources.append([kind, at, size, 0, argument, more, 0, 0, 0, 0])
         self._prepare(names, types, layouts, sources, names)
         self._tables([], b"", [])
 
@@ -1942,38 +1828,44 @@ class ResultDecoder(_Columns):
     @cython.nogil
     @cython.exceptval(check=False)
     def _row(self, p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-        q: cython.p_longlong = self._q
+        s: cython.p_longlong = self._s
         c: cython.Py_ssize_t
         n: cython.Py_ssize_t
         length: cython.ulonglong
         r: cython.Py_ssize_t = self._rows
+        nulls: cython.Py_ssize_t = at + 1
         done: cython.int
         if r >= self._capacity:
             self._full = -1
             return FULL
+        self._bad_at = at
+        self._bad_source = 0
+        at = nulls + (self._columns + 9) // 8  # two bits before the first column's are not used
+        if at > end or p[nulls - 1] != 0:
+            return CORRUPT
         for c in range(self._columns):
             self._bad_at = at
             self._bad_source = c
-            if at >= end:
-                return CORRUPT
-            length = p[at]
-            at += 1
-            if length == 251:
-                self._p8[q[c * C_STRIDE + C_VALID] + r] = 0
-                if q[c * C_STRIDE + C_LAYOUT] == L_VAR:
-                    self._p32[q[c * C_STRIDE + C_OFFS] + r + 1] = self._p32[q[c * C_STRIDE + C_OFFS] + r]
+            if p[nulls + (c + 2) // 8] >> ((c + 2) & 7) & 1:
+                self._null(c, r)
                 continue
-            if length > 251:
-                if length == 255:
+            n = s[c * S_STRIDE + S_SIZE]
+            if n == 0:
+                if at >= end or p[at] == 251 or p[at] == 255:
                     return CORRUPT
-                n = 2 if length == 252 else (3 if length == 253 else 8)
-                if n > end - at:
+                length = p[at]
+                at += 1
+                if length > 251:
+                    n = 2 if length == 252 else (3 if length == 253 else 8)
+                    if n > end - at:
+                        return CORRUPT
+                    length = _le(p, at, n)
+                    at += n
+                if length > cython.cast(cython.ulonglong, end - at):
                     return CORRUPT
-                length = _le(p, at, n)
-                at += n
-            if length > cython.cast(cython.ulonglong, end - at):
+                n = length
+            elif n > end - at:
                 return CORRUPT
-            n = length
             done = self._store(p, at, n, c * S_STRIDE, r)
             if done != OK:
                 return done
@@ -1999,28 +1891,28 @@ def _layout(kind: pa.DataType) -> int:
     return kind.bit_width // 8
 
 
-def _text_kind(kind: MysqlType) -> tuple[int, int, int]:
-    """How the text protocol's value of a column is read, and that reading's arguments."""
+def _wire_kind(kind: MysqlType) -> tuple[int, int, int, int]:
+    """How the binary protocol's value of a column is read, its size (0: its length stands before it), and that
+    reading's arguments.
+    """
     base = kind.base
-    if base in ("tinyint", "smallint", "mediumint", "int", "year") or (base == "bigint" and not kind.unsigned):
-        return K_INT, 0, 0
-    if base == "bigint":
-        return K_DECIMAL, 20, 0
+    if base in _WIRE_INTEGERS:
+        size = _WIRE_INTEGERS[base]
+        if kind.unsigned:
+            return K_LE_U64 if size == 8 else K_LE_UNSIGNED, size, 0, 0
+        return K_LE_SIGNED, size, 0, 0
+    if base in ("float", "double"):
+        return K_COPY, 4 if base == "float" else 8, 0, 0
     if base == "decimal":
         precision, scale = _decimal_numbers(kind)
-        return (K_DECIMAL, precision, scale) if precision <= 38 else (K_DECIMAL_WIDE, 0, 0)
+        return (K_DECIMAL, 0, precision, scale) if precision <= 38 else (K_DECIMAL_WIDE, 0, 0, 0)
     if base == "bit":
-        return (K_BIT1, 0, 0) if kind.numbers in ((), (1,)) else (K_BYTES, 0, 0)
-    simple = {
-        "float": K_FLOAT,
-        "double": K_DOUBLE,
-        "date": K_DATE,
-        "datetime": K_DATETIME,
-        "timestamp": K_DATETIME,
-        "time": K_TIME,
-        "vector": K_VECTOR,
-    }
-    return simple.get(base, K_BYTES), 0, 0
+        return (K_BIT1 if kind.numbers in ((), (1,)) else K_BYTES), 0, 0, 0
+    simple = {"date": K_DATE, "datetime": K_DATETIME, "timestamp": K_DATETIME, "time": K_TIME, "vector": K_VECTOR}
+    return simple.get(base, K_BYTES), 0, 0, 0
+
+
+_WIRE_INTEGERS = {"tinyint": 1, "smallint": 2, "year": 2, "mediumint": 4, "int": 4, "bigint": 8}
 
 
 def _decimal_numbers(kind: MysqlType) -> tuple[int, int]:
@@ -2422,16 +2314,6 @@ class EventDecoder(_Columns):
         self._rows = r + 1
 
     @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _null(self, c: cython.Py_ssize_t, r: cython.Py_ssize_t) -> cython.void:
-        q: cython.p_longlong = self._q
-        self._p8[q[c * C_STRIDE + C_VALID] + r] = 0
-        if q[c * C_STRIDE + C_LAYOUT] == L_VAR:
-            self._p32[q[c * C_STRIDE + C_OFFS] + r + 1] = self._p32[q[c * C_STRIDE + C_OFFS] + r]
-
-    @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
     def _pass(self, p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
@@ -2733,7 +2615,7 @@ def _match(table: TableMap, schema: TableSchema, tables: _Tables, sources: list[
             key = lower in keys
             kind, size, prefix, arg, arg2, strip = _event_kind(table, i, column, key, tables)
             if schema.is_boolean(column):
-                kind, arg = K_BOOLEAN, 0
+                kind = K_BOOLEAN
         except _Misfit as fault:
             faults.append(f"column {name}: {fault}")
             continue

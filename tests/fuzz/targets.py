@@ -15,6 +15,7 @@ not to, since else nearly every mutation would end at the first of these checks.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import struct
@@ -330,6 +331,9 @@ class Results:
 # ---- the dump --------------------------------------------------------------------------------------------------------
 
 
+_READABLE = os.open(os.devnull, os.O_RDONLY)
+
+
 class _Wire:
     """A socket that gives these bytes, so many at a time, and the clock of a world in which only waiting takes time."""
 
@@ -340,6 +344,10 @@ class _Wire:
         return self._now
 
     time = monotonic
+
+    def fileno(self) -> int:
+        """A file that always has something to read."""
+        return _READABLE
 
     def settimeout(self, seconds: float) -> None:
         """There are bytes, or there will be none."""

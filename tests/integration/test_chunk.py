@@ -261,7 +261,7 @@ def test_a_connection_that_ends_within_a_chunk_is_unavailable_and_never_a_short_
 ) -> None:
     # after the first two rows more is left than the sockets' buffers can hold, so the server is not done
     one = table("id INT PRIMARY KEY, b LONGBLOB", ", ".join(f"({i}, REPEAT('x', 20000000))" for i in range(5)))
-    running = f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{one.server.user}' AND COMMAND = 'Query'"
+    running = f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{one.server.user}' AND COMMAND = 'Execute'"
 
     def read_and_kill() -> None:
         for _ in read_chunk(one.connect, one.split(), mode="replay", batch_bytes=1000):

@@ -16,7 +16,6 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from common import mysql
-from common.keys import select_rows
 from common.schema import Column, parse_type
 from spark_writer import session
 from spark_writer.__main__ import serve
@@ -200,7 +199,11 @@ def _printed(source: Database, table: str) -> list[dict[str, Any]]:
     """The rows as the server prints them; FLOAT as DOUBLE, since its own text has six digits."""
     with closing(connection(source)) as conn, conn.cursor() as cursor:
         schema = mysql.table_schema(conn, table)
-        cursor.execute(select_rows(schema, None, None))
+        columns = [
+            f"CAST({column.name} AS DOUBLE)" if column.mysql_type.startswith("float") else column.name
+            for column in schema.columns
+        ]
+        cursor.execute(f"SELECT {', '.join(columns)} FROM {table}")
         rows = cursor.fetchall()
     return [
         {column.name: _plain(column, value) for column, value in zip(schema.columns, row, strict=True)} for row in rows

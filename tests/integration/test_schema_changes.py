@@ -362,9 +362,7 @@ def chosen(source: Database) -> dict[str, dict[str, Case]]:
 
 
 def rows(table: str) -> str:
-    values = ", ".join(
-        f"({n}, 'rów {n}', {n}, {n}.25, '2024-01-02 03:04:05.6789{n:02d}', 'x')" for n in range(ROWS)
-    )
+    values = ", ".join(f"({n}, 'rów {n}', {n}, {n}.25, '2024-01-02 03:04:05.6789{n:02d}', 'x')" for n in range(ROWS))
     return f"INSERT INTO {table} (id, a, b, c, d, e) VALUES {values}"
 
 

@@ -111,9 +111,10 @@ def test_an_event_that_says_it_ends_before_it_begins_is_damage() -> None:
         assert "does not say where it ends" in read(of, changed(of, kind, 13, struct.pack("<I", 0)))
 
 
-def test_a_rotation_to_a_binlog_of_another_name_is_damage() -> None:
+@pytest.mark.parametrize("file", [b"x", b"binlog.000001"])
+def test_a_rotation_to_a_binlog_of_another_name_or_back_is_damage(file: bytes) -> None:
     of = recording("statements", "mysql")
-    assert "which is no file of this binlog" in read(of, changed(of, 4, 19 + 8, b"x", number=1))
+    assert "which is no later file of this binlog" in read(of, changed(of, 4, 19 + 8, file, number=1))
 
 
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
