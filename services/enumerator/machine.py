@@ -384,7 +384,9 @@ class Enumerator:
     @property
     def ended(self) -> bool:
         """Whether the pipeline is at its stop, and every table is shown there or never will be."""
-        return self.at_stop and all(t.phase in (LIVE, QUARANTINED) for t in self.tables.values())
+        phases = {table.phase for table in self.tables.values()}
+        there = self.at_stop or (self.stop_place is not None and LIVE not in phases)
+        return there and phases <= {LIVE, QUARANTINED}
 
     def _ask_for_stop(self, now: float) -> list[Effect]:
         if self.stop is None or self.stop_place is not None or self._stop_due is None or now < self._stop_due:
@@ -402,8 +404,8 @@ class Enumerator:
     def _described(self, generation: int, item: TableFound) -> list[Effect]:
         self._looking.discard(item.table_id)
         table = self.tables.get(item.table_id)
-        if table is None or table.generation != generation or table.splitter is not None:
-            return []
+        if table is None or table.generation != generation or table.splitter is not None or self.ended:
+            return []  # the last for a table that comes back when the pipeline's last checkpoint may be on its way
         if table.awaited:
             table.phase, table.cause, table.awaited = WAITING, None, False
         if table.phase != WAITING:

@@ -511,7 +511,7 @@ class Reader:
     def _end(self, main: Cursor | None) -> list[Effect]:
         """At the stop: each table that can't be shown there is told, then, once, that nothing more comes."""
         place = self.stop_place
-        if place is None or (main is not None and (main.asked or not self.at_stop)):
+        if place is None or main is None or main.asked or not self.at_stop:
             return []
         effects: list[Effect] = []
         passed = self._began_after(place)

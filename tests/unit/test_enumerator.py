@@ -437,6 +437,18 @@ def test_it_has_ended_when_the_stream_is_at_the_stop_and_every_table_is_live_or_
     assert restored.machine.ended
 
 
+def test_a_table_that_comes_back_when_all_has_ended_is_not_read_any_more() -> None:
+    bench = Bench()
+    bench.tell(Began())
+    gone = TableFound(table_id="d.t", fault="There is no table d.t", gone=True)
+    bench.tell(TablesFound(tables=(gone,), stop=STOP))
+    assert not bench.machine.ended
+    bench.tell(StopFound(place=PLACE))
+    assert bench.machine.ended  # without a live table no word of the stream is waited for
+    assert bench.tell(TableDescribed(generation=1, table=found())) == []
+    assert bench.machine.ended
+
+
 def test_a_recorded_word_of_the_stop_is_known_after_a_restore() -> None:
     bench = Bench().begin()
     bench.start(2)

@@ -478,8 +478,13 @@ def test_a_stream_that_began_after_the_stop_shows_no_table() -> None:
     assert "the stream began at b.000001:300, after it" in report.cause
 
 
-def test_without_a_table_in_the_stream_the_stop_is_said_when_its_place_is_known() -> None:
-    assert len(sent(Bench().get(StopStream(place=place(200))), StreamStopped)) == 1
+def test_without_a_table_in_the_stream_it_is_at_no_stop() -> None:
+    """A table may join it before the stop, and is not live there before main has arrived."""
+    bench = Bench()
+    assert sent(bench.get(StopStream(place=place(200))), StreamStopped) == []
+    effects = bench.include(at=100, until=100)
+    assert sent([*effects, *bench.read(150)], StreamStopped) == []
+    assert len(sent(bench.read(200, stopped=True), StreamStopped)) == 1
 
 
 def test_a_restored_reader_knows_its_stop_and_does_not_say_twice_that_it_is_there() -> None:

@@ -304,8 +304,8 @@ MUTANTS = (
     one(
         "the stream says that it is at the stop while main is not",
         READER,
-        "(main.asked or not self.at_stop)",
-        "main.asked",
+        "main.asked or not self.at_stop:",
+        "main.asked:",
         of="stop",
     ),
     one(
@@ -346,9 +346,25 @@ MUTANTS = (
     one(
         "a pipeline ends at its stop with tables on their way",
         ENUMERATOR,
-        "        return self.at_stop and all(t.phase in (LIVE, QUARANTINED) for t in self.tables.values())",
-        "        return self.at_stop",
+        "        return there and phases <= {LIVE, QUARANTINED}",
+        "        return there",
         of="stop",
+    ),
+    one(
+        "a table that comes back is read when the last checkpoint is on its way",
+        ENUMERATOR,
+        "table.splitter is not None or self.ended:",
+        "table.splitter is not None:",
+        of="stop",
+        first=2000,
+    ),
+    one(
+        "the stream says that it is at the stop when it has no table yet",
+        READER,
+        "main is None or main.asked or not self.at_stop:",
+        "(main is not None and (main.asked or not self.at_stop)):",
+        of="stop",
+        first=4700,
     ),
     one(
         "a checkpoint begun before the stop is taken for the last one",
