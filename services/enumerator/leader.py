@@ -32,6 +32,7 @@ KEPT_SECONDS = 3600.0
 SOON_SECONDS = 1.0
 DOUBT_SECONDS = 10.0
 MAX_HALTS = 2
+MENDED_SECONDS = 120.0  # longer than a reader waits until a source's loss is sure (watermark.COMMIT_SECONDS)
 THE_STOP = "the stop"
 
 
@@ -179,6 +180,7 @@ class Leader:
         self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
         self._last_asked = False
         self.started_at = 0.0  # of the newest checkpoint, or of the epoch
+        self._led_since = 0.0  # in this epoch
         self._doubted_at = 0.0  # when the journal was looked at because a checkpoint took long
         self.completed_at = 0.0
         self.last_kept_at: float | None = None
@@ -348,7 +350,9 @@ class Leader:
                 self.ended = slot
             elif self.in_flight[1] is not None:
                 self._answered.add(self.in_flight[1])
-            self.tail, self.base, self.in_flight, self.halts = slot, slot, None, 0
+            self.tail, self.base, self.in_flight = slot, slot, None
+            if now - self._led_since > MENDED_SECONDS:  # checkpoints complete also while the stream can't go on
+                self.halts = 0
             self.kept_limits = self._saving
             self.completed_at = now
             if self._rescale:
@@ -374,7 +378,7 @@ class Leader:
         self.kept_limits = self.enumerator.limits
         self.enumerator.limits = self._limits or self.kept_limits
         self.process = Process(self.enumerator, inbound=readers, outbound=readers, initiator=True, after=epoch)
-        self.state, self.started_at = "leading", now
+        self.state, self.started_at, self._led_since = "leading", now, now
         return self.process.handle(Began(), now)
 
     # --- checkpoints ---

@@ -14,6 +14,7 @@ from services.enumerator.leader import (
     GATHER_SECONDS,
     KEPT_SECONDS,
     MAX_HALTS,
+    MENDED_SECONDS,
     SETTLE_SECONDS,
     THE_STOP,
     CloseEpoch,
@@ -251,6 +252,22 @@ def test_epochs_that_end_by_what_trying_again_cannot_mend_halt_the_pipeline() ->
         bench.tell(EpochFailed(epoch=n + 1, cause="corrupt", halts=True))
     assert bench.leader.state == "halted"
     assert bench.see() == []
+
+
+@pytest.mark.parametrize(("lasts", "state"), [(MENDED_SECONDS, "halted"), (MENDED_SECONDS + 1, "reading")])
+def test_a_checkpoint_while_the_stream_stands_in_doubt_does_not_forgive_what_ended_the_epoch_before(
+    lasts: float, state: str
+) -> None:
+    bench = Bench()
+    tail = 0
+    for _ in range(MAX_HALTS):
+        bench.lead(tail=tail, base=tail or None)
+        bench.wait(lasts)
+        bench.complete()
+        bench.written()
+        tail += 2
+        bench.tell(EpochFailed(epoch=tail - 1, cause="the server lacks transactions", halts=True))
+    assert bench.leader.state == state
 
 
 def test_new_members_are_taken_in_after_a_checkpoint() -> None:

@@ -288,6 +288,14 @@ MUTANTS = (
         "return False",
     ),
     one(
+        "a checkpoint forgives a loss that the next epoch will meet again",
+        LEADER,
+        "if now - self._led_since > MENDED_SECONDS:",
+        "if True:",
+        seeds=60,
+        first=9430,
+    ),
+    one(
         "limits are said to be kept that the checkpoint does not have",
         LEADER,
         "self.kept_limits = self._saving",
