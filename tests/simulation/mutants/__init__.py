@@ -350,6 +350,7 @@ MUTANTS = (
         "                self.at_stop, effects = True, []",
         "                effects = []",
         of="stop",
+        first=2600,
     ),
     one(
         "a pipeline ends at its stop with tables on their way",
