@@ -32,14 +32,16 @@ SHARES = {"rows": 0.93, "result": 0.05, "table_map": 0.01, "stream": 0.01}
 """Of the inputs; the cheap ones get more: one of `stream` takes the time of twenty of `rows`."""
 COMPARED = 1000
 ALLOCATION_MIB = 256
-_SANITIZERS = "-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize=function,vptr -fno-sanitize-recover=undefined"
+_SANITIZERS = "-fsanitize=address,undefined -fno-sanitize=function,vptr -fno-sanitize-recover=undefined"
+_COUNTERS = "-fsanitize-coverage=inline-8bit-counters,pc-table"
+"""Not libFuzzer's traces of compared values too: they take half of the time, and targets.py knows what is compared."""
 BUILT = ROOT / "build" / "fuzz"
 
 
 def build() -> None:
     """The two modules with the sanitizers, into BUILT; only what changed is compiled again."""
     # the flags go with the compiler's name, since CFLAGS would reach the linker, which has no runtime to add
-    compiler = {"CC": f"clang -g1 -fno-omit-frame-pointer {_SANITIZERS}", "LDSHARED": "clang -shared"}
+    compiler = {"CC": f"clang -g1 -fno-omit-frame-pointer {_SANITIZERS} {_COUNTERS}", "LDSHARED": "clang -shared"}
     done = subprocess.run(
         [sys.executable, "setup.py", "build_ext", f"--build-lib={BUILT}", f"--build-temp={BUILT}/objects"],
         cwd=ROOT,
@@ -59,7 +61,8 @@ def _worker(*arguments: str, sanitized: bool) -> subprocess.CompletedProcess[str
         environment |= {
             "LD_PRELOAD": str(runtime),
             "PYTHONMALLOC": "malloc",
-            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:handle_segv=1:quarantine_size_mb=16",
+            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:handle_segv=1:quarantine_size_mb=16"
+            ":malloc_context_size=1",
             "UBSAN_OPTIONS": "print_stacktrace=1",
         }
     return subprocess.run(
