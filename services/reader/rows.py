@@ -143,26 +143,13 @@ def _low32(v: cython.ulonglong) -> cython.ulonglong:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _le32(src: cython.p_uchar, at: cython.Py_ssize_t) -> cython.ulonglong:
-    """An unsigned little-endian number of 4 bytes."""
-    return (
-        src[at]
-        | (cython.cast(cython.ulonglong, src[at + 1]) << 8)
-        | (cython.cast(cython.ulonglong, src[at + 2]) << 16)
-        | (cython.cast(cython.ulonglong, src[at + 3]) << 24)
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
 def _le(src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.ulonglong:
     """An unsigned little-endian number of 1 to 8 bytes."""
     v: cython.ulonglong = 0
     i: cython.Py_ssize_t
-    if cython.compiled and n == 4:  # by far the most frequent, and one instruction
-        return _le32(src, at)
+    if n == 4:  # by far the most frequent, and one instruction
+        v = src[at] | (src[at + 1] << 8) | (src[at + 2] << 16)
+        return v | (cython.cast(cython.ulonglong, src[at + 3]) << 24)
     for i in range(n):
         v = v | (cython.cast(cython.ulonglong, src[at + i]) << (8 * i))
     return v
