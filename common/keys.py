@@ -196,8 +196,8 @@ def not_identified(schema: TableSchema) -> str:
 def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, index: str | None = None) -> str:
     """The SELECT of one chunk: every column of the schema, in its order, each as the decoders read it.
 
-    Rows come in the order of the key, and with `index` (its name) as they are found, nothing sorted. A
-    value of the key that can't be told from others goes out as NULL.
+    Rows come in the order of the key, and with `index` (its name) as they are found, nothing sorted. A value of the
+    key that can't be told from others goes out as NULL.
     """
     keys = frozenset(schema.key)
     columns = ", ".join(_told(column) if column.name in keys else quoted(column.name) for column in schema.columns)

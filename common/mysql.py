@@ -32,6 +32,7 @@ from typing import Any, Literal, TypeAlias
 
 import pymysql
 from pymysql.connections import Connection as _Connection
+from pymysql.constants import COMMAND
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor
 
@@ -50,7 +51,6 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 FIRST_OFFSET = 4
 """Where the first event of a binlog file begins."""
 
-_PREPARE, _EXECUTE = 0x16, 0x17
 _BLOCK_BYTES = 1 << 20
 _PAUSE_SECONDS = 0.002
 
@@ -261,11 +261,11 @@ def stream(conn: Connection, sql: str) -> Iterator[memoryview]:
     bytes and asks for no more after it; a connection whose rows were not all taken is of no further use. The statement
     stays prepared as long as the connection. Errors come as PyMySQL's own: wrap each step in `seam`.
     """
-    conn._execute_command(_PREPARE, sql)  # type: ignore[attr-defined]
+    conn._execute_command(COMMAND.COM_STMT_PREPARE, sql)  # type: ignore[attr-defined]
     statement, columns = struct.unpack_from("<xIH", conn._read_packet().get_all_data())  # type: ignore[no-untyped-call]
     for _ in range(columns + 1):  # the column definitions, and the EOF packet after them
         conn._read_packet()  # type: ignore[no-untyped-call]
-    conn._execute_command(_EXECUTE, struct.pack("<IBI", statement, 0, 1))  # type: ignore[attr-defined]
+    conn._execute_command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))  # type: ignore[attr-defined]
     columns = conn._read_packet().read_length_encoded_integer()  # type: ignore[no-untyped-call]
     for _ in range(columns + 1):
         conn._read_packet()  # type: ignore[no-untyped-call]
