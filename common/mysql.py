@@ -10,7 +10,7 @@ PyMySQL's errors become the tree of common/errors.py here (`seam`), by what the 
 | the server or the network says | becomes |
 |---|---|
 | wrong password, missing privilege, no such host name | ConfigError: a person must change something |
-| connection refused or lost, shutting down, too many connections, deadlock, time-out | Unavailable |
+| connection refused or lost, shutting down, offline, no memory or room for more, deadlock, time-out | Unavailable |
 | no such table or column, definition changed, binlog purged, row over max_allowed_packet | SourceLost (with the
 table) |
 | anything else, as a syntax error | ProtocolError: a statement of ours is wrong |
@@ -54,8 +54,9 @@ FIRST_OFFSET = 4
 _BLOCK_BYTES = 1 << 20
 _PAUSE_SECONDS = 0.002
 
-_BUSY_SERVER = (1040, 1053, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317, 1461, 1836, 1927, 1969)
-_BUSY = frozenset((*_BUSY_SERVER, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2027, 2055, 3024, 3168, 3169, 4031))
+_NO_ROOM = (1021, 1037, 1038, 1040, 1041, 1129, 1135, 1203, 1226, 1461)
+_BUSY_SERVER = (1053, 1152, 1158, 1159, 1160, 1161, 1205, 1213, 1317, 1615, 1836, 1927, 1969, 3032, 3168, 3169, 4031)
+_BUSY = frozenset((*_NO_ROOM, *_BUSY_SERVER, 3024, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2027, 2055))
 _GONE = frozenset((1030, 1034, 1194, 1195, 1236, 1712, 1815, 1932))
 _CHANGED = frozenset((1049, 1051, 1054, 1109, 1146, 1176, 1356, 1412))
 _NO_SELECT = frozenset((1142, 1143))

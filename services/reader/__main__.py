@@ -80,6 +80,7 @@ class Member:
         self.chunks = ChunkReading(Window(binlog.BinlogCursor(self.connect, server_id=server_id)))
         self.waiting_for: str | None = None
         self.busy: str | None = None  # what chunks wait for
+        self.quiet_at = float("-inf")  # when the source was last seen to be not too busy, monotonic
         self.aged = AgedPositions()
         self.ids_taken = 0  # server ids that turned out to be another client's
         self.zero_dates: Counter[tuple[str, str]] = Counter()
@@ -119,7 +120,7 @@ class Member:
                         window=self.chunks.window,
                     ),
                 )
-                self.loop.spawn(self._first_rows(split))
+                self.loop.spawn(self._next_rows(split))
             case ContinueChunk():
                 self.loop.spawn(self._next_rows(self.chunks.split))
             case SetLimits(limits=limits):
@@ -142,38 +143,52 @@ class Member:
 
     # --- chunks ---
 
-    async def _first_rows(self, split: SnapshotSplit) -> Event:
-        most = self.config.snapshot.max_threads_running
-        if most is not None:
-            await self._quiet(most)
-        return await self._next_rows(split)
-
-    async def _quiet(self, most: int) -> None:
-        """Return when the server has at most so many threads at work; the status tells how long that takes."""
-        since = time.time()
+    async def _quiet(self) -> None:
+        """Return when the server has no more than so many threads at work; the status tells how long that takes. It is
+        asked between batches, so that a long chunk slows down too, but not for each of them."""
+        most, since = self.config.snapshot.max_threads_running, time.time()
+        if most is None or time.monotonic() - self.quiet_at < BUSY_PAUSE_SECONDS:
+            return
         connection = None
         try:
             connection = await asyncio.to_thread(self.connect)
             while (running := await asyncio.to_thread(mysql.threads_running, connection)) > most:
                 waited = f"Threads_running is {running}, over snapshot.max_threads_running {most}"
                 if self.busy is None:
-                    log.warning("no chunk is read while the source is busy: %s", waited)
+                    log.warning("no rows are read while the source is busy: %s", waited)
                 self.busy = f"the source to be less busy since {time.time() - since:.0f} s: {waited}"
                 await asyncio.sleep(BUSY_PAUSE_SECONDS)
         except Unavailable as error:  # the chunk will meet it too, and tell
             log.warning("the source was not asked how busy it is: %s", error)
         finally:
-            self.busy = None
+            self.busy, self.quiet_at = None, time.monotonic()
             if connection is not None:
                 connection.close()
 
+    async def _answers(self, pause: float) -> None:
+        """Return when the source takes connections, after `pause` at the earliest: a chunk has few attempts, and a
+        server that is away is not to use them up."""
+        since, longest = time.time(), RETRY_SECONDS[1]
+        try:
+            while True:
+                await asyncio.sleep(min(pause, longest))
+                try:
+                    (await asyncio.to_thread(self.connect)).close()
+                    return
+                except Unavailable as error:
+                    self.busy = f"the source, which is away since {time.time() - since:.0f} s: {error}"
+                    pause *= 2
+        finally:
+            self.busy = None
+
     async def _next_rows(self, split: SnapshotSplit) -> Event:
         split_id, attempt = split.split_id, split.attempt
+        await self._quiet()
         try:
             item = await self.chunks.next()
         except Unavailable as error:
             log.warning("chunk %s: %s", split_id, error)
-            await asyncio.sleep(RETRY_SECONDS[0] * attempt)
+            await self._answers(RETRY_SECONDS[0] * attempt)
             return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), retry=True)
         except SourceLost as error:
             restart = isinstance(error, NextGeneration)

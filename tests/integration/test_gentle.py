@@ -79,6 +79,29 @@ def test_limits_changed_in_the_middle_of_a_snapshot_show_in_its_rate_and_outlive
         pipeline.until(lambda: pipeline.shows(table), "the whole table", 150)
 
 
+@pytest.mark.parametrize("of", ["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
+def test_a_source_that_is_away_in_the_middle_of_a_snapshot_uses_up_no_attempts_of_its_chunks(
+    request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, of: str
+) -> None:
+    """1. A table is read slowly, in small chunks. 2. The source gets SIGKILL, and is away for 15 s. 3. It is back: the
+    table is shown, in its first generation."""
+    source: Database = request.getfixturevalue(of)
+    table = filled(source, fresh_database(source), 5000)
+    with Mesh(tmp_path, readers=1, writers=1) as mesh:
+        pipeline = mesh.pipeline("away", source, [table], chunk_rows=20, snapshot={"max_rows_per_second": 200})
+        pipeline.until(lambda: rows_done(pipeline, table) > 100, "the snapshot to be on its way")
+        source.kill()
+        try:
+            away = "the source, which is away"
+            pipeline.until(lambda: away in (pipeline.status()["reader-0"]["waiting_for"] or ""), "the reader to say so")
+            time.sleep(15)
+        finally:
+            source.start()
+        asyncio.run(standalone.throttle(mesh.redis.url, "away", Limits()))
+        pipeline.until(lambda: pipeline.shows(table), "the whole table")
+        assert pipeline.status()["enumerator"]["tables"][table]["generation"] == 1
+
+
 @contextmanager
 def busy(server: Database, threads: int) -> Iterator[None]:
     """So many connections at work, until the end of the `with`."""
@@ -104,19 +127,36 @@ def busy(server: Database, threads: int) -> Iterator[None]:
 def test_readers_wait_while_the_source_is_busy_and_say_so(
     request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, of: str
 ) -> None:
+    """1. The source is busy before the first row is read: none is.
+    2. It is again in the middle of the only chunk, of 40 MB: the rest waits."""
     source: Database = request.getfixturevalue(of)
-    table = filled(source, fresh_database(source), 1000)
+    schema = fresh_database(source)
+    table = f"{schema}.t"
+    source.execute(
+        f"CREATE TABLE {table} (id INT PRIMARY KEY, v LONGTEXT)",
+        f"INSERT INTO {table} WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 400)"
+        " SELECT i, REPEAT('x', 100000) FROM n",
+    )
+    snapshot = {"max_threads_running": 20, "max_bytes_per_second": 2_000_000}
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
+
+        def told() -> bool:
+            return "less busy" in (pipeline.status().get("reader-0", {}).get("waiting_for") or "")
+
+        def reading() -> bool:
+            sql = "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND = 'Execute' AND INFO LIKE"
+            return bool(source.execute(f"{sql} '%{schema}%'"))
+
         with busy(source, 30):
             running = "SHOW GLOBAL STATUS LIKE 'Threads_running'"
             waited(lambda: int(source.execute(running)[0][1]) > 25, "a busy server", 30)
-            pipeline = mesh.pipeline("polite", source, [table], snapshot={"max_threads_running": 20})
-
-            def told() -> bool:
-                return "less busy" in (pipeline.status().get("reader-0", {}).get("waiting_for") or "")
-
+            pipeline = mesh.pipeline("polite", source, [table], snapshot=snapshot)
             pipeline.until(told, "the reader to wait")
             pipeline.goes_on(1)
+            assert not reading()
+        pipeline.until(reading, "the chunk's SELECT")
+        with busy(source, 30):
+            pipeline.until(told, "the reader to wait in the middle of the chunk")
             assert rows_done(pipeline, table) == 0
         pipeline.until(lambda: pipeline.shows(table), "the table, now that nothing keeps it")
         pipeline.until(lambda: pipeline.status()["reader-0"]["waiting_for"] is None, "nothing to be waited for")
