@@ -53,10 +53,13 @@ class Reduced:
 def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> Any:
     """Return Iceberg's DataFile for a chunk: the file itself if it has the lake's field ids and types, else a copy.
 
+    A generation whose ids are shifted in the lake has none of its files as they are: where some of their ids are those
+    of other columns there, types alone would not tell.
+
     ProtocolError if the file is missing, corrupt, or has other rows than its record says.
     """
     with _verified(store, staged) as file:
-        if _fits(file.schema_arrow, layout):
+        if layout.offset == 0 and _fits(file.schema_arrow, layout):
             return table.data_file(store.location(staged.record["path"]))
         groups = (file.read_row_group(at) for at in range(file.num_row_groups))
         (copy,) = write_rows(table, layout, (project(group, staged.schema, layout) for group in groups))

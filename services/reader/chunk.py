@@ -240,23 +240,28 @@ def _unprepared(conn: mysql.Connection, take: Callable[[], T]) -> T:
 
 
 def _take_low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> Low:
-    at = _aged(conn, server, aged) if server.mysql else mysql.begin_snapshot(conn)
+    if not server.mysql:
+        at = mysql.begin_snapshot(conn)
+    else:  # with GTIDs nothing rests on how long a commit can be hidden
+        at = mysql.file_start(conn, server) if server.gtid else _aged(conn, server, aged)
     return mysql.low_at(conn, server, at)
 
 
 def _aged(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> FilePosition:
-    """A place from which on all is found that a GTID set lacks which is taken after it; without GTIDs the low."""
+    """The low without GTIDs: the later of two places up to which all is committed."""
     flushed = mysql.flushed_position(conn, server)
     now = time.monotonic()
     aged.saw(server.identity, flushed, now=now)
-    return aged.aged(server.identity, now=now) or FilePosition(flushed.file, mysql.FIRST_OFFSET)
+    start = FilePosition(flushed.file, mysql.FIRST_OFFSET)
+    return max(start, aged.aged(server.identity, now=now) or start)
 
 
 def _high(conn: mysql.Connection, server: mysql.Server, low: Low, aged: AgedPositions) -> High:
     if not server.mysql:
         return High(server=low.server, file=low.file, offset=low.offset)
     at = mysql.flushed_position(conn, server)
-    aged.saw(server.identity, at, now=time.monotonic())
+    if not server.gtid:
+        aged.saw(server.identity, at, now=time.monotonic())
     return High(server=server.identity, file=at.file, offset=at.offset)
 
 

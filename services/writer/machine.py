@@ -25,12 +25,17 @@ ENUMERATOR = "enumerator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesFile:
-    """Names the file of the changes of one table that came after marker `after`."""
+    """Names the file of changes of one table that came after marker `after`.
+
+    A schema that comes again after another one begins another file, the next `run`: files hold changes in their order,
+    each whole before the next.
+    """
 
     table_id: str
     generation: int
     schema: str
     after: int
+    run: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +88,7 @@ class Writer:
     """The machine; wrapped in a `Process` with one inbound channel a reader and `recording=False`."""
 
     def __init__(self) -> None:
-        self.changes: dict[ChangesFile, int] = {}  # open -> rows
+        self.changes: dict[tuple[str, int, int], list[ChangesFile]] = {}  # table, generation, after -> open
         self.chunks: dict[tuple[str, int], tuple[ChunkFile, int]] = {}  # open -> file, rows
         self.ended: list[tuple[int, ChunkFile]] = []  # after, file
         self.staging: set[int] = set()
@@ -105,11 +110,18 @@ class Writer:
     def _message(self, message: Message, after: int) -> list[Effect]:
         match message:
             case Records(split_id=None):
-                changes = ChangesFile(
-                    table_id=message.table_id, generation=message.generation, schema=message.schema, after=after
-                )
-                self.changes[changes] = self.changes.get(changes, 0) + message.rows
-                return [Append(file=changes, seq_base=message.seq_base, rows=message.rows, body=message.body)]
+                files = self.changes.setdefault((message.table_id, message.generation, after), [])
+                if not files or files[-1].schema != message.schema:
+                    files.append(
+                        ChangesFile(
+                            table_id=message.table_id,
+                            generation=message.generation,
+                            schema=message.schema,
+                            after=after,
+                            run=len(files),
+                        )
+                    )
+                return [Append(file=files[-1], seq_base=message.seq_base, rows=message.rows, body=message.body)]
             case Records(split_id=str(split_id)):
                 key = (split_id, message.attempt)
                 chunk, rows = self.chunks.get(key, (self._chunk_file(message, split_id), 0))
@@ -153,10 +165,9 @@ class Writer:
         self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
     ) -> list[Effect]:
         """Every channel's marker has come: whatever came before them is the checkpoint's."""
-        changes = tuple(file for file in self.changes if file.after < checkpoint)
+        due = [(table_id, generation, after) for table_id, generation, after in self.changes if after < checkpoint]
+        changes = tuple(file for key in due for file in self.changes.pop(key))
         chunks = tuple(file for after, file in self.ended if after < checkpoint)
-        for file in changes:
-            del self.changes[file]
         self.ended = [(after, file) for after, file in self.ended if after >= checkpoint]
         self.staging.add(checkpoint)
         return [StageCut(checkpoint=checkpoint, changes=changes, chunks=chunks)]

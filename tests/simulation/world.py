@@ -1079,7 +1079,7 @@ class World:
         for file in (*order.changes, *order.chunks):
             rows = service.open.pop(file)
             chunk = isinstance(file, ChunkFile)
-            kind = f"{file.split_id}#{file.attempt}" if chunk else f"changes-{file.after}"
+            kind = f"{file.split_id}#{file.attempt}" if chunk else f"changes-{file.after}-{file.run}"
             of = f"{file.table_id}/{file.generation}/{file.schema}/{kind}"
             path = f"staged/{service.epoch}/{service.incarnation}/{order.checkpoint}/{of}"
             if path in self.store.files:

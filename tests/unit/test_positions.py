@@ -193,6 +193,7 @@ def test_mariadbs_low_watermark_goes_by_file_at_home_and_by_gtid_elsewhere() -> 
     mark = low(100, "0-1-10")
     assert mark.covers(server="s1", end=FilePosition("b.000001", 100), gtid="0-1-10")
     assert not mark.covers(server="s1", end=FilePosition("b.000001", 200), gtid="0-1-11")
+    assert not mark.covers(server="s1", end=FilePosition("b.000001", 50), gtid="0-1-11"), "its binlog began anew"
     assert mark.covers(server="s2", end=FilePosition("b.000007", 4), gtid="0-1-10")
     assert not mark.covers(server="s2", end=FilePosition("b.000001", 4), gtid="0-1-11")
 

@@ -66,6 +66,13 @@ def test_another_schema_generation_or_table_is_another_file(other: dict[str, Any
     assert len(bench.cut(1).changes) == 2
 
 
+def test_a_schema_that_comes_again_after_another_one_begins_another_file() -> None:
+    bench = Bench()
+    names = [bench.get(changes(at, schema=schema))[0].file for at, schema in enumerate(("s", "s2", "s", "s"))]
+    assert names[2] == names[3] != names[0]
+    assert bench.cut(1).changes == tuple(names[:3])
+
+
 def test_what_comes_after_a_channels_marker_belongs_to_the_next_checkpoint() -> None:
     bench = Bench()
     bench.get(changes(0))

@@ -233,8 +233,8 @@ MUTANTS = (
     one(
         "a writer stages what came after the marker with the checkpoint",
         WRITER,
-        "        changes = tuple(file for file in self.changes if file.after < checkpoint)",
-        "        changes = tuple(self.changes)",
+        "after) for table_id, generation, after in self.changes if after < checkpoint]",
+        "after) for table_id, generation, after in self.changes]",
     ),
     one(
         "a chunk that ended after the marker belongs to the checkpoint",
