@@ -60,6 +60,7 @@ from services.enumerator.splitter import KeyRange, Splitter
 MAX_ATTEMPTS = 5
 STOP_SECONDS = 1.0
 AWAITED_SECONDS = 5.0  # between two looks at tables that are not there, or not fit to be read
+NEW_TABLES_SECONDS = 10.0  # between two looks for tables that were created meanwhile
 WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED = "waiting", "snapshot", "catch-up", "live", "quarantined"
 
 
@@ -153,9 +154,11 @@ class SplittingFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindTables(Effect):
-    """Which tables are there? Answered by `TablesFound`; if the pipeline `begins`, with its start and stop."""
+    """Which tables are there beside those `known`? Answered by `TablesFound`; if the pipeline `begins`, with its start
+    and stop."""
 
     begins: bool
+    known: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +290,7 @@ class Enumerator:
         self.stream_status: dict[str, Any] = {}  # where the incremental split was at the last part, for the status
         self._looked_at = 0.0  # when awaited tables were last looked at
         self._looking: set[str] = set()  # tables of which that is not answered yet
+        self._find_due: float | None = None  # when to look for new tables; None while an answer is awaited
         self._at_begin: list[Effect] = []  # effects of recorded reports, due in the new epoch
 
     # --- the door ---
@@ -303,10 +307,10 @@ class Enumerator:
                 ]
                 throttle = self._throttle() if self.limits != UNLIMITED else []
                 # a table that comes later is all new: its snapshot is what the stream has of it
-                find = FindTables(begins=not self.tables)
+                find = FindTables(begins=not self.tables, known=frozenset(self.tables))
                 return [*effects, *throttle, find, *described, *self._hand_out()]
             case TablesFound():
-                return self._found(event)
+                return self._found(event, now)
             case StopFound(place=place):
                 return self._stop_found(place, now)
             case TableDescribed(generation=generation, table=described_table):
@@ -333,7 +337,7 @@ class Enumerator:
                 collecting.parts["enumerator"] = ref
                 return self._complete(now)
             case Ticked():
-                return self._ask_for_stop(now) + self._look_again(now)
+                return self._ask_for_stop(now) + self._look_again(now) + self._find_new(now)
         raise ProtocolError(f"the enumerator has no rule for {type(event).__name__}")
 
     def _message(self, channel: str, message: Message, now: float) -> list[Effect]:
@@ -365,8 +369,9 @@ class Enumerator:
 
     # --- tables ---
 
-    def _found(self, found: TablesFound) -> list[Effect]:
+    def _found(self, found: TablesFound, now: float) -> list[Effect]:
         effects: list[Effect] = []
+        self._find_due = now + NEW_TABLES_SECONDS
         if found.stop is not None and self.stop is None:
             self.stop = found.stop
             effects.append(Send(receiver=self.plan.stream_reader, message=StopStream(stop=self.stop)))
@@ -444,6 +449,14 @@ class Enumerator:
         self._looked_at = now
         self._looking.update(table.table_id for table in awaited)
         return [DescribeTable(table_id=table.table_id, generation=table.generation) for table in awaited]
+
+    def _find_new(self, now: float) -> list[Effect]:
+        """Look for tables that were created meanwhile, unless the pipeline is to end with those that it has."""
+        ends = self.plan.snapshot_only or self.stop is not None or self.at_stop
+        if self._find_due is None or now < self._find_due or ends:
+            return []
+        self._find_due = None
+        return [FindTables(begins=False, known=frozenset(self.tables))]
 
     def _failed(self, table_id: str, generation: int, cause: str, restart: bool) -> list[Effect]:
         """Quarantine the table, or read it again as its next generation."""

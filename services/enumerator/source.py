@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 
@@ -33,6 +34,7 @@ from services.enumerator.splitter import KeyRange
 from services.reader.places import Places, named
 
 PAUSE_SECONDS = (0.5, 10.0)
+_SHADOW = re.compile(r"_+(.+)_(?:gho|ghc|del|new|old)")
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -91,10 +93,13 @@ class SourceReader:
 
     def _ask(self, connection: mysql.Connection, server: mysql.Server, question: Effect) -> Event:
         match question:
-            case FindTables(begins=begins):
+            case FindTables(begins=begins, known=known):
                 begin = self._start() if begins else None
                 looked_at = _low(connection, server) if begins else None
-                names = self.config.select(mysql.tables(connection))
+                there = mysql.tables(connection)
+                names = [name for name in self.config.select(there) if name not in known]
+                if not begins:
+                    names = [name for name in names if name in self.config.tables or not _shadow(name, there)]
                 found = tuple(self._describe(connection, server, name) for name in names)
                 if not begins:
                     return TablesFound(tables=found)
@@ -145,6 +150,13 @@ class SourceReader:
             return None
         low = Low(server=place.server, file=place.file, offset=place.offset, gtids=place.gtids)
         return low, High(server=place.server, file=place.file, offset=place.offset)
+
+
+def _shadow(name: str, there: Collection[str]) -> bool:
+    """Whether that is what gh-ost or pt-online-schema-change has beside a table while it changes it, or after."""
+    schema, _, table = name.partition(".")
+    of = _SHADOW.fullmatch(table)
+    return of is not None and f"{schema}.{of[1]}" in there
 
 
 def _low(connection: mysql.Connection, server: mysql.Server) -> Low:

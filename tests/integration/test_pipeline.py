@@ -172,6 +172,38 @@ def test_the_sum_over_two_tables_is_constant_while_redis_and_the_source_restart(
     bank.agrees(pipeline, end)
 
 
+# --- tables that come later -----------------------------------------------------------------------------------------
+
+
+def test_tables_created_or_renamed_while_the_pipeline_runs_are_read_but_not_those_of_a_tool_beside_a_table(
+    source: Database, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    schema = fresh_database(source)
+    first, like, made, renamed = (f"{schema}.{name}" for name in ("first", "likewise", "made", "renamed"))
+    source.execute(f"CREATE TABLE {first} (id INT PRIMARY KEY, v VARCHAR(9))", f"INSERT INTO {first} VALUES (1, 'a')")
+    with Mesh(tmp_path) as mesh:
+        pipeline = mesh.pipeline("later", source, [f"{schema}.*"])
+        pipeline.until(lambda: pipeline.shows(first), "the first table to be shown")
+        epochs = len(pipeline.epochs())
+        source.execute(
+            f"CREATE TABLE {like} LIKE {first}",
+            f"CREATE TABLE {schema}._first_gho LIKE {first}",
+            f"CREATE TABLE {made} (PRIMARY KEY (id)) AS SELECT * FROM {first}",
+            f"INSERT INTO {like} VALUES (5, 'e')",
+            f"INSERT INTO {schema}._first_gho VALUES (5, 'e')",
+        )
+        pipeline.until(lambda: pipeline.shows(like, made), "the new tables to be shown")
+        source.execute(f"RENAME TABLE {made} TO {renamed}", f"INSERT INTO {renamed} VALUES (7, 'g')")
+        pipeline.until(lambda: pipeline.shows(renamed), "the table by its new name")
+        source.execute(f"INSERT INTO {like} VALUES (6, 'f')")
+        pipeline.catches_up(first, like, renamed)
+        assert len(pipeline.epochs()) == epochs
+        assert f"{schema}._first_gho" not in pipeline.status()["enumerator"]["tables"]
+        (*_, shown) = cuts(pipeline)
+        for name in (first, like, renamed):
+            assert shown.tables[name].content == content(source, name, ("id",)), name
+
+
 # --- DDL --------------------------------------------------------------------------------------------------------------
 
 

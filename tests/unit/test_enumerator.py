@@ -33,6 +33,7 @@ from common.positions import High, Low, Position, Stop
 from common.schema import Column, TableSchema
 from services.enumerator.machine import (
     MAX_ATTEMPTS,
+    NEW_TABLES_SECONDS,
     Began,
     BoundFound,
     DescribeTable,
@@ -391,8 +392,25 @@ def test_start_and_stop_are_asked_for_once_at_the_beginning() -> None:
     bench.start(2)
     bench.get(Marker(checkpoint=2))
     again = Bench(part=bench.part())
-    assert FindTables(begins=False) in again.tell(Began())
+    assert FindTables(begins=False, known=frozenset({"d.t"})) in again.tell(Began())
     assert again.machine.stop == STOP
+
+
+def test_tables_that_are_created_meanwhile_are_looked_for_and_read_but_not_by_a_pipeline_that_is_to_end() -> None:
+    bench = Bench()
+    bench.tell(Began())
+    assert bench.process.handle(Ticked(), 60.0) == []  # the first answer is awaited
+    bench.tell(TablesFound(tables=(found(),)))
+    assert bench.process.handle(Ticked(), 1.0 + NEW_TABLES_SECONDS - 0.1) == []
+    look = [FindTables(begins=False, known=frozenset({"d.t"}))]
+    assert bench.process.handle(Ticked(), 1.0 + NEW_TABLES_SECONDS) == look
+    assert bench.process.handle(Ticked(), 90.0) == []
+    assert FindBound in map(type, bench.tell(TablesFound(tables=(found("d.new"),))))
+    assert bench.machine.tables["d.new"].phase == "snapshot"
+    ends = Bench()
+    ends.tell(Began())
+    ends.tell(TablesFound(tables=(found(),), stop=STOP))
+    assert not any(isinstance(effect, FindTables) for effect in ends.process.handle(Ticked(), 60.0))
 
 
 # --- the stop ---

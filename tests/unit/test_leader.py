@@ -288,7 +288,7 @@ def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as
     assert bench.wait(4.9) == []
     (marker,) = bench.wait(0.2)
     assert marker == Send(receiver="reader-0", message=Marker(checkpoint=2))
-    assert bench.wait(100.0) == []
+    assert not any(isinstance(effect, Send) for effect in bench.wait(100.0))
     entry = bench.complete()
     assert (entry["epoch"], entry["kept"], entry["request"]) == (1, False, None)
     bench.written()
