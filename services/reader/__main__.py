@@ -22,7 +22,7 @@ from common.errors import NextGeneration, ProtocolError, ServerIdTaken, SourceLo
 from common.machine import Effect, Event, PartStored, SavePart, Send
 from common.messages import UNLIMITED, Limits, Records, SnapshotSplit
 from common.store import PipelineStore, Store, file_name
-from services.reader import binlog
+from services.reader import binlog, binlog_events, rows
 from services.reader.chunk import WINDOW_IDLE_SECONDS, ChunkEnd, Window, read_chunk
 from services.reader.machine import (
     ENUMERATOR,
@@ -433,6 +433,10 @@ class Pace:
 
 async def main() -> None:
     """Read for every pipeline whose plan names this process, until it is ended."""
+    if not (rows.COMPILED and binlog_events.COMPILED):
+        log.warning(
+            "the decoders are interpreted, some hundred times slower; install Cutline where there is a C compiler"
+        )
     environment = Environment.read()
     host = Host("reader", wire.connect(environment.need_redis_url()), Store(environment.need_store_url()))
 

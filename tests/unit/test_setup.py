@@ -1,0 +1,33 @@
+"""The package without a C compiler: it is built all the same, says so, and its readers do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_without_a_c_compiler_the_decoders_are_interpreted_and_build_and_reader_say_so(tmp_path: Path) -> None:
+    """1. The package is built where no compiler is. 2. A reader of that build starts, and stops for want of a Redis."""
+    for folder in ("services", "common"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    for file in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / file, tmp_path)
+    environment = os.environ | {"CC": "no-such-compiler", "PYTHONPATH": str(tmp_path)}
+
+    def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    built = python("setup.py", "build_ext", "--inplace")
+    assert built.returncode == 0, built.stderr
+    assert "services.reader.rows is not compiled, but interpreted" in built.stderr
+    assert not list(tmp_path.rglob("*.so"))
+    reader = python("-m", "services.reader")
+    assert reader.returncode == 2
+    assert "the decoders are interpreted" in reader.stderr
+    assert "CUTLINE_REDIS_URL" in reader.stderr
