@@ -28,6 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Literal
 
 from common.errors import SourceLost
@@ -937,9 +938,18 @@ def _like(old: str, new: str) -> str:
 
 
 _FORMS = {
-    "date": re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"),
-    "datetime": re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01]) (?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d"),
+    "date": re.compile(r"\d{4}-\d\d-\d\d"),
+    "datetime": re.compile(r"\d{4}-\d\d-\d\d (?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d"),
 }
+
+
+def _in_calendar(day: str) -> bool:
+    """Whether there is that day, which ALLOW_INVALID_DATES does not ask."""
+    try:
+        date.fromisoformat(day)
+    except ValueError:
+        return False
+    return True
 
 
 def _constant(mysql_type: str, text: str, *, quoted: bool) -> str:
@@ -963,7 +973,7 @@ def _constant(mysql_type: str, text: str, *, quoted: bool) -> str:
     elif kind.base == "enum":
         fits = text in kind.members
     elif kind.base in _FORMS:
-        fits = _FORMS[kind.base].fullmatch(text) is not None
+        fits = _FORMS[kind.base].fullmatch(text) is not None and _in_calendar(text[:10])
     if not fits:
         raise _Unknown(f"the default {text!r} of type {mysql_type} may be converted by the server")
     return text

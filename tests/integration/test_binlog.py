@@ -677,6 +677,30 @@ def test_a_ddl_that_can_change_rows_restarts_the_table_and_no_other(
     assert rows[0]["_table"] == table
 
 
+UNSEEN = {  # by the session or the table, which the statement alone does not tell
+    "a default that is no day": (
+        "(id INT PRIMARY KEY)",
+        "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'",
+        "ALTER TABLE {t} ADD d DATE DEFAULT '2021-02-30'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+def test_a_ddl_that_changes_rows_by_what_it_does_not_say_restarts_the_table(
+    source: Database, database: str, case: str
+) -> None:
+    create, *statements = UNSEEN[case]
+    table = f"{database}.a"
+    source.execute(f"CREATE TABLE {table} {create}")
+    with stream(source, [table]) as it:
+        source.execute(f"INSERT INTO {table} (id) VALUES (1)")
+        it.drain()
+        source.execute(*(statement.format(t=table) for statement in statements))
+        it.drain()
+    assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
+
+
 def test_names_in_ddl_are_those_of_the_server(source: Database, database: str) -> None:
     """1. A table whose name differs in case alone is truncated, which is another one on these servers.
     2. One is truncated whose name begins with digits, and needs no quotes behind a dot.

@@ -265,6 +265,7 @@ def test_anything_else_on_a_captured_table_reads_it_again(statement: str) -> Non
         *("TIMESTAMP NULL DEFAULT '2020-01-02 03:04:05'", "INT REFERENCES x (id)", "FLOAT DEFAULT 0.1"),
         *("INT DEFAULT 0x05", "DECIMAL(5,2) DEFAULT .5", "CHAR(5) DEFAULT 'ab '", "VARCHAR(5) DEFAULT _latin1'a'"),
         *("BIT DEFAULT b'1'", "ENUM('a','b') DEFAULT 'B'", "DATE DEFAULT '20200102'", "DATETIME DEFAULT NOW()"),
+        *("DATE DEFAULT '2021-02-30'", "DATE DEFAULT '0000-03-04'", "DATETIME DEFAULT '2023-02-29 00:00:00'"),
         *("VARCHAR(9) DEFAULT 007", "VARCHAR(9) DEFAULT 1e3", "CHAR(5) DEFAULT -0", "ENUM('2','1') DEFAULT 1"),
         *("TIME DEFAULT '01:02:03'", "YEAR DEFAULT 20", "POINT SRID 4326", "VARCHAR(5) COMPRESSED"),
     ],
