@@ -389,9 +389,11 @@ class _Statement:
         kind = self.peek()
         if kind in ("DATABASE", "SCHEMA") and replaces:
             return self._dropped_database()
+        if kind in ("INDEX", "KEY") and replaces:  # MariaDB's
+            return self._lost_index()
         if not (replaces and self.accept("SEQUENCE")):  # MariaDB's, which replaces a table too
             if kind in ("INDEX", "KEY", "DATABASE", "SCHEMA") or kind in _IGNORED_KINDS:
-                return []  # an index changes no row
+                return []  # a new index changes no row
             temporary = self.accept("TEMPORARY")
             self.expect("TABLE")
         exists = self.accept("IF", "NOT", "EXISTS")
@@ -410,15 +412,7 @@ class _Statement:
         if kind in ("DATABASE", "SCHEMA"):
             return self._dropped_database()
         if kind in ("INDEX", "KEY"):
-            self.at += 1
-            self.accept("IF", "EXISTS")
-            index = self.identifier()
-            self.expect("ON")
-            return [
-                self.restart(table_id, f"the index {index} may have been its identity")
-                for table_id in self.captured(self.table())
-                if (index.upper() == "PRIMARY" or table_id not in self.primary) and table_id not in self.unread
-            ]
+            return self._lost_index()
         if kind == "TEMPORARY" or kind in _IGNORED_KINDS or kind == "PREPARE":
             return []
         if not self.accept("TABLES"):
@@ -429,6 +423,19 @@ class _Statement:
             effects += [self.restart(table_id, "it was dropped") for table_id in self.captured(self.table())]
             if not self.accept(","):
                 return effects
+
+    def _lost_index(self) -> list[Effect]:
+        self.at += 1
+        self.accept("IF", "EXISTS")
+        index = self.identifier()
+        if self.accept("USING"):
+            self.at += 1
+        self.expect("ON")
+        return [
+            self.restart(table_id, f"the index {index} may have been its identity")
+            for table_id in self.captured(self.table())
+            if (index.upper() == "PRIMARY" or table_id not in self.primary) and table_id not in self.unread
+        ]
 
     def _dropped_database(self) -> list[Effect]:
         self.at += 1

@@ -279,9 +279,14 @@ def test_a_dropped_index_reads_a_table_again_that_may_be_identified_by_it() -> N
         "DROP INDEX i ON orders",
         "ALTER TABLE orders DROP KEY i",
         "ALTER TABLE orders DROP CONSTRAINT i",
+        "CREATE OR REPLACE UNIQUE INDEX i ON orders (name)",
+        "CREATE OR REPLACE INDEX i USING BTREE ON shop.orders (name)",
     ):
         (effect,) = classify(statement, "shop", CAPTURED)
         assert isinstance(effect, Restart)
+        assert effects(statement) == []
+    for statement in ("CREATE UNIQUE INDEX i ON orders (name)", "CREATE OR REPLACE INDEX i ON other (name)"):
+        assert classify(statement, "shop", CAPTURED) == []
 
 
 def test_a_name_that_was_there_before_reads_the_table_again() -> None:
