@@ -614,12 +614,17 @@ def _schema(conn: Connection, table_id: str, identity: Sequence[str]) -> tuple[T
                 element_id=element_id if vector else None,
             )
         )
-    key, fault = _identity(conn, table_id)
+    key, unique, fault = _identity(conn, table_id)
     if identity and not key:
         key, fault = _named(table_id, columns, "identity", identity)
     charset = (described[0][5] or "utf8mb4").partition("_")[0]
     return TableSchema(
-        table_id=table_id, columns=tuple(columns), key=key, last_field_id=element_id, charset=charset
+        table_id=table_id,
+        columns=tuple(columns),
+        key=key,
+        last_field_id=element_id,
+        charset=charset,
+        unique_key=unique,
     ), fault
 
 
@@ -636,7 +641,8 @@ def _named(
     return tuple(column.name for column in found if column is not None), None
 
 
-def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], str | None]:
+def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], bool, str | None]:
+    """The key, whether it is another than the primary one, and why there is none."""
     database, table = split_table_id(table_id)
     indexes: dict[str, list[tuple[str | None, str | None, str | None]]] = {}
     for index, column, part, nullable, owner in ask(
@@ -655,13 +661,17 @@ def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], str | N
     whole = {index: parts for index, parts in not_null.items() if all(part is None for _, part, _ in parts)}
     if whole:
         best = min(whole, key=lambda index: (index != "PRIMARY", len(whole[index]), index))
-        return tuple(str(column) for column, _, _ in whole[best]), None
+        return tuple(str(column) for column, _, _ in whole[best]), best != "PRIMARY", None
     if not_null:
-        return (), (
-            f"{table_id} has no identity: its key {min(not_null)} covers only a prefix of a column;"
-            " add a primary key, or a unique key over whole NOT NULL columns"
+        return (
+            (),
+            False,
+            (
+                f"{table_id} has no identity: its key {min(not_null)} covers only a prefix of a column;"
+                " add a primary key, or a unique key over whole NOT NULL columns"
+            ),
         )
-    return (), f"{table_id} has no identity; add a primary key, or a unique key over NOT NULL columns"
+    return (), False, f"{table_id} has no identity; add a primary key, or a unique key over NOT NULL columns"
 
 
 def index_of(conn: Connection, table_id: str, columns: Sequence[str], *, least: int = 1) -> str | None:

@@ -240,7 +240,8 @@ def split_table_id(table_id: str) -> tuple[str, str]:
 class TableSchema:
     """What a table looks like: its columns in the order of the table, the identity key, and the names it had before.
 
-    `key` is the identity (PRIMARY, else a NOT NULL unique key), in the order of the index, empty if the table has none;
+    `key` is the identity (PRIMARY, else a NOT NULL unique key: `unique_key`), in the order of the index, empty if the
+    table has none;
     `retired` are names of columns that were dropped or renamed, which may not come back in this generation; with
     `booleans` (an option of the pipeline) TINYINT(1) is boolean, but for the key's, where 1 and 2 must stay apart;
     `charset` is what new text columns get that name none; `shown` the columns that the lake has, by field id, where
@@ -255,6 +256,7 @@ class TableSchema:
     booleans: bool = False
     charset: str = "utf8mb4"
     shown: tuple[Column, ...] | None = None
+    unique_key: bool = False
 
     @cached_property
     def hash(self) -> str:
@@ -330,7 +332,7 @@ class TableSchema:
             "charset": self.charset,
             "shown": None if self.shown is None else [column.to_json() for column in self.shown],
         }
-        return body | {"booleans": True} if self.booleans else body
+        return body | {name: True for name in ("booleans", "unique_key") if getattr(self, name)}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TableSchema:
@@ -342,6 +344,7 @@ class TableSchema:
             last_field_id=body["last_field_id"],
             retired=tuple(body["retired"]),
             booleans=body.get("booleans", False),
+            unique_key=body.get("unique_key", False),
             charset=body["charset"],
             shown=None if body["shown"] is None else tuple(Column.from_json(column) for column in body["shown"]),
         )

@@ -1034,7 +1034,8 @@ class BinlogCursor:
         return self._server is not None and self._server.mysql
 
     def _by_primary_key(self) -> set[str]:
-        """The routed tables whose identity is their primary key, as far as their row events have shown it."""
+        """The routed tables whose identity is their primary key, as far as their row events have shown it: which call
+        a unique key so where there is no primary one."""
         frames = self._frames
         assert frames is not None
         newest: dict[str, tuple[int, Plan]] = {}
@@ -1044,7 +1045,8 @@ class BinlogCursor:
         return {
             table_id
             for table_id, (_, plan) in newest.items()
-            if primary_key(plan.body).keys() == {name.lower() for name in self._routes[table_id].schema.key}
+            if not (schema := self._routes[table_id].schema).unique_key
+            and primary_key(plan.body).keys() == {name.lower() for name in schema.key}
         }
 
     def _truncated(self, frames: Frames, route: Route) -> None:

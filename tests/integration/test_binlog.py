@@ -701,6 +701,26 @@ def test_a_ddl_that_changes_rows_by_what_it_does_not_say_restarts_the_table(
     assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
 
 
+@pytest.mark.parametrize(
+    "statement",
+    ["DROP INDEX uk ON {t}", "ALTER TABLE {t} DROP KEY uk", "CREATE OR REPLACE UNIQUE INDEX uk ON {t} (b)"],
+)
+def test_an_index_that_goes_restarts_a_table_that_it_identifies_and_no_other(
+    source: Database, database: str, statement: str
+) -> None:
+    """The binlog's table maps call the first unique key a primary one where there is none."""
+    if "REPLACE" in statement and isinstance(source, MySQL):
+        pytest.skip("MariaDB's")
+    table, keyed = f"{database}.a", f"{database}.b"
+    columns = "a INT NOT NULL, b INT NOT NULL, UNIQUE uk (a)"
+    source.execute(f"CREATE TABLE {table} ({columns})", f"CREATE TABLE {keyed} ({columns}, PRIMARY KEY (b))")
+    with stream(source, [table, keyed]) as it:
+        for one in (table, keyed):
+            source.execute(f"INSERT INTO {one} VALUES (1, 1)", statement.format(t=one))
+        it.drain()
+    assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
+
+
 def test_names_in_ddl_are_those_of_the_server(source: Database, database: str) -> None:
     """1. A table whose name differs in case alone is truncated, which is another one on these servers.
     2. One is truncated whose name begins with digits, and needs no quotes behind a dot.

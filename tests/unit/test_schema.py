@@ -110,6 +110,8 @@ TABLE = TableSchema(
 
 
 def test_a_schema_survives_json_with_its_hash() -> None:
+    unique = replace(TABLE, unique_key=True)
+    assert TableSchema.from_json(unique.to_json()) == unique
     again = TableSchema.from_json(json.loads(json.dumps(TABLE.to_json())))
     assert again == TABLE
     assert again.hash == TABLE.hash
