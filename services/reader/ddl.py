@@ -579,6 +579,7 @@ class _Statement:
                 if self.peek() in ("INDEX", "CHECK", "CONSTRAINT"):
                     self.at += 1
                 else:
+                    self._redefines(schema)
                     self.accept("COLUMN")
                 self.identifier()
                 self._rest()
@@ -701,8 +702,7 @@ class _Statement:
         if not schema.has(name):
             raise _Unknown(f"it has no column {name}")
         old = schema.column(name)
-        if old.generated:
-            raise _Unknown(f"the column {name} is generated")
+        self._redefines(schema)
         nullable: bool | None = column.nullable
         if old.name in schema.key:
             if column.collates:
@@ -727,6 +727,11 @@ class _Statement:
             columns.insert(at, schema.column(new_name))
             schema = replace(schema, columns=tuple(columns))
         return schema
+
+    def _redefines(self, schema: TableSchema) -> None:
+        """A column's definition changes, of which a schema has no collation, default or width of display."""
+        if any(column.generated for column in schema.columns):
+            raise _Unknown("a generated column may have other values by the new definition of another")
 
     def _drop_action(self, table_id: str, schema: TableSchema) -> TableSchema:
         word = self.peek()

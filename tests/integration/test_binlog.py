@@ -683,6 +683,18 @@ UNSEEN = {  # by the session or the table, which the statement alone does not te
         "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'",
         "ALTER TABLE {t} ADD d DATE DEFAULT '2021-02-30'",
     ),
+    "what a generated column compares by": (
+        "(id INT PRIMARY KEY, v VARCHAR(9) COLLATE utf8mb4_bin DEFAULT 'x', g TINYINT AS (v = 'X') VIRTUAL)",
+        "ALTER TABLE {t} MODIFY v VARCHAR(9) COLLATE utf8mb4_general_ci",
+    ),
+    "the width that a generated column shows": (
+        "(id INT PRIMARY KEY, n INT(5) ZEROFILL DEFAULT 7, g VARCHAR(9) AS (CONCAT(n)) VIRTUAL)",
+        "ALTER TABLE {t} MODIFY n INT(8) ZEROFILL",
+    ),
+    "the default that a generated column shows": (
+        "(id INT PRIMARY KEY, n INT NOT NULL DEFAULT 7, g INT AS (DEFAULT(n)) VIRTUAL)",
+        "ALTER TABLE {t} ALTER n SET DEFAULT 8",
+    ),
 }
 
 
@@ -696,8 +708,10 @@ def test_a_ddl_that_changes_rows_by_what_it_does_not_say_restarts_the_table(
     with stream(source, [table]) as it:
         source.execute(f"INSERT INTO {table} (id) VALUES (1)")
         it.drain()
+        before = source.execute(f"SELECT * FROM {table}")
         source.execute(*(statement.format(t=table) for statement in statements))
-        it.drain()
+        assert len(it.drain()) == 1
+    assert source.execute(f"SELECT * FROM {table}") != before
     assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
 
 

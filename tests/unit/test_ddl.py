@@ -16,7 +16,7 @@ def schema(table_id: str = "shop.orders") -> TableSchema:
         Column(name="id", field_id=1, mysql_type="int", nullable=False),
         Column(name="name", field_id=2, mysql_type="varchar(20)", nullable=True, charset="utf8mb4"),
         Column(name="price", field_id=3, mysql_type="decimal(10,2)", nullable=True),
-        Column(name="Total", field_id=4, mysql_type="bigint", nullable=True, generated=True),
+        Column(name="Total", field_id=4, mysql_type="bigint", nullable=True),
         Column(name="kind", field_id=5, mysql_type="enum('a','b')", nullable=False, charset="utf8mb4"),
     )
     return TableSchema(table_id=table_id, columns=columns, key=("id",), last_field_id=5)
@@ -210,7 +210,6 @@ def test_what_is_surely_harmless_is_ignored(statement: str) -> None:
         "ALTER TABLE orders MODIFY name VARCHAR(20) NOT NULL",
         "ALTER TABLE orders MODIFY price DECIMAL(12,3)",
         "ALTER TABLE orders MODIFY kind ENUM('b','a') NOT NULL",
-        "ALTER TABLE orders MODIFY Total BIGINT",
         "ALTER TABLE orders CHANGE missing c INT",
         "ALTER TABLE orders ADD c VARCHAR(36) DEFAULT (UUID())",
         "ALTER TABLE orders ADD c DATETIME DEFAULT CURRENT_TIMESTAMP",
@@ -287,6 +286,29 @@ def test_a_dropped_index_reads_a_table_again_that_may_be_identified_by_it() -> N
         assert effects(statement) == []
     for statement in ("CREATE UNIQUE INDEX i ON orders (name)", "CREATE OR REPLACE INDEX i ON other (name)"):
         assert classify(statement, "shop", CAPTURED) == []
+
+
+@pytest.mark.parametrize(
+    ("action", "kinds"),
+    [
+        ("MODIFY sum BIGINT", [Restart]),
+        ("MODIFY name VARCHAR(20)", [Restart]),
+        ("CHANGE name title VARCHAR(30)", [Restart]),
+        ("ALTER COLUMN price SET DEFAULT 5", [Restart]),
+        ("ALTER price DROP DEFAULT", [Restart]),
+        ("ALTER INDEX i INVISIBLE", []),
+        ("RENAME COLUMN name TO title", [Evolve]),
+        ("ADD c INT, DROP kind", [Evolve]),
+        ("DROP sum, MODIFY name VARCHAR(30)", [Evolve]),
+    ],
+)
+def test_a_new_definition_of_what_a_generated_column_may_be_made_of_reads_the_table_again(
+    action: str, kinds: list[type[Effect]]
+) -> None:
+    made = Column(name="sum", field_id=6, mysql_type="bigint", nullable=True, generated=True)
+    table = {"shop.orders": replace(schema(), columns=(*schema().columns, made), last_field_id=6)}
+    found = classify(f"ALTER TABLE orders {action}", "shop", table, primary=KEYED)
+    assert [type(effect) for effect in found] == kinds
 
 
 def test_a_name_that_was_there_before_reads_the_table_again() -> None:
