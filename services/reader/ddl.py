@@ -679,7 +679,7 @@ class _Statement:
         column = self._definition(schema.charset)
         if column.auto_increment:
             raise _Unknown("the new column's values are made by the server")
-        if column.type.startswith("timestamp") and not column.said_null and column.default is None:
+        if column.may_be_filled:
             raise _Unknown("the new TIMESTAMP may have the time of the statement")
         default = column.default
         if default is not None:
@@ -703,6 +703,8 @@ class _Statement:
             raise _Unknown(f"it has no column {name}")
         old = schema.column(name)
         self._redefines(schema)
+        if old.nullable and column.may_be_filled:
+            raise _Unknown(f"where {name} was NULL it may have the time of the statement")
         nullable: bool | None = column.nullable
         if old.name in schema.key:
             if column.collates:
@@ -781,7 +783,7 @@ class _Statement:
                 case "DEFAULT":
                     column.quoted = self.at < len(self.tokens) and self.tokens[self.at].kind == "text"
                     column.default = self._default()
-                    if column.default is None:
+                    if column.default is None and not self.mariadb:  # which may not heed it in a TIMESTAMP
                         column.said_null = True
                 case "COMMENT" | "COLUMN_FORMAT" | "STORAGE" | "ENGINE_ATTRIBUTE" | "SECONDARY_ENGINE_ATTRIBUTE":
                     self.accept("=")
@@ -917,6 +919,11 @@ class _Definition:
     auto_increment: bool = False
     first: bool = False
     after: str | None = None
+
+    @property
+    def may_be_filled(self) -> bool:
+        """Whether the server may put its time in the place of NULL: without explicit_defaults_for_timestamp."""
+        return self.type.startswith("timestamp") and not self.said_null
 
 
 def _charset(name: str) -> str | None:

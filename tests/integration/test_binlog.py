@@ -683,6 +683,11 @@ UNSEEN = {  # by the session or the table, which the statement alone does not te
         "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'",
         "ALTER TABLE {t} ADD d DATE DEFAULT '2021-02-30'",
     ),
+    "the time of the statement": (
+        "(id INT PRIMARY KEY, at TIMESTAMP NULL)",
+        "SET SESSION sql_mode = '', explicit_defaults_for_timestamp = OFF",
+        "ALTER TABLE {t} MODIFY at TIMESTAMP DEFAULT '2020-01-01 00:00:00'",
+    ),
     "what a generated column compares by": (
         "(id INT PRIMARY KEY, v VARCHAR(9) COLLATE utf8mb4_bin DEFAULT 'x', g TINYINT AS (v = 'X') VIRTUAL)",
         "ALTER TABLE {t} MODIFY v VARCHAR(9) COLLATE utf8mb4_general_ci",

@@ -311,6 +311,33 @@ def test_a_new_definition_of_what_a_generated_column_may_be_made_of_reads_the_ta
     assert [type(effect) for effect in found] == kinds
 
 
+@pytest.mark.parametrize(
+    ("action", "mysqls", "mariadbs"),
+    [
+        ("ADD c TIMESTAMP", Restart, Restart),
+        ("ADD c TIMESTAMP DEFAULT NULL", Evolve, Restart),
+        ("ADD c TIMESTAMP NULL", Evolve, Evolve),
+        ("MODIFY at TIMESTAMP, ADD c INT", Restart, Restart),
+        ("CHANGE at at2 TIMESTAMP", Restart, Restart),
+        ("MODIFY at TIMESTAMP DEFAULT '2020-01-01 00:00:00', ADD c INT", Restart, Restart),
+        ("CHANGE at at2 TIMESTAMP DEFAULT NULL", Evolve, Restart),
+        ("CHANGE at at2 TIMESTAMP NULL DEFAULT NULL", Evolve, Evolve),
+        ("MODIFY sure TIMESTAMP, ADD c INT", Evolve, Evolve),
+        ("CHANGE sure sure2 TIMESTAMP NOT NULL", Evolve, Evolve),
+    ],
+)
+def test_a_timestamp_that_the_server_may_fill_reads_the_table_again(
+    action: str, mysqls: type[Effect], mariadbs: type[Effect]
+) -> None:
+    """Where explicit_defaults_for_timestamp is off, one that is not said to be NULL is NOT NULL."""
+    at = Column(name="at", field_id=6, mysql_type="timestamp", nullable=True)
+    sure = Column(name="sure", field_id=7, mysql_type="timestamp", nullable=False)
+    table = {"shop.orders": replace(schema(), columns=(*schema().columns, at, sure), last_field_id=7)}
+    for mariadb, kind in ((False, mysqls), (True, mariadbs)):
+        (effect,) = classify(f"ALTER TABLE orders {action}", "shop", table, primary=KEYED, mariadb=mariadb)
+        assert isinstance(effect, kind)
+
+
 def test_a_name_that_was_there_before_reads_the_table_again() -> None:
     dropped = only("ALTER TABLE orders DROP name")
     assert isinstance(dropped, Evolve)
