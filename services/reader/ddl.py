@@ -29,6 +29,7 @@ import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cache
 from typing import Literal
 
 from common.errors import SourceLost
@@ -87,11 +88,14 @@ class _Unknown(Exception):
     """The grammar does not know this; the text is the cause."""
 
 
-def _pattern(single: str, double: str) -> re.Pattern[str]:
-    """Tokens, with what may stand between single and between double quotes."""
+@cache
+def _pattern(plain: bool, mariadb: bool) -> re.Pattern[str]:
+    """Tokens; `plain`: a backslash in quotes is a character like others (NO_BACKSLASH_ESCAPES)."""
+    single, double = (r"[^']|''", r'[^"]|""') if plain else (r"[^'\\]|''|\\.", r'[^"\\]|""|\\.')
+    runs = "M?!" if mariadb else "!"
     return re.compile(
-        rf"""(?P<space>\s+|--(?=[\s]|$)[^\n]*|\#[^\n]*|/\*(?!!|M!)(?:.|\n)*?(?:\*/|$))
-        |(?P<hint>/\*M?!\d*)|(?P<unhint>\*/)
+        rf"""(?P<space>\s+|--(?=[\s]|$)[^\n]*|\#[^\n]*|/\*(?!{runs})(?:.|\n)*?(?:\*/|$))
+        |(?P<hint>/\*{runs}\d*)|(?P<unhint>\*/)
         |`(?P<name>(?:[^`]|``)*)`
         |(?P<text>[nNxXbB]?'(?:{single})*'|"(?:{double})*")
         |(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?![\w$])|(?<![\w$`"\u0080-\U0010ffff])\.\d+)
@@ -101,8 +105,6 @@ def _pattern(single: str, double: str) -> re.Pattern[str]:
     )
 
 
-_TOKEN = _pattern(r"[^'\\]|''|\\.", r'[^"\\]|""|\\.')
-_PLAIN_TOKEN = _pattern(r"[^']|''", r'[^"]|""')  # NO_BACKSLASH_ESCAPES
 _IGNORED_VERBS = frozenset(
     "ANALYZE BINLOG CHECK CHECKSUM COMMIT FLUSH GRANT INSTALL KILL OPTIMIZE PURGE RELEASE RESET REVOKE ROLLBACK"
     " SAVEPOINT SET SHOW"
@@ -184,10 +186,10 @@ def classify(
     tables by "db.table" as they are before it. `primary` names those whose identity is surely the primary key: others
     are read again when an index is dropped, since it may be their identity. `unread` names those of which nothing was
     read before the statement, and whose schema the first row event will tell: for them it is past, unless it gives them
-    another table's rows. `mariadb`: JSON is longtext there; `folds_case`: tables are the same in upper and lower case.
-    `sql_mode` is the session's, as the event has it.
+    another table's rows. `mariadb`: JSON is longtext there, and `/*M! */` no comment;
+    `folds_case`: tables are the same in upper and lower case. `sql_mode` is the session's, as the event has it.
     """
-    tokens = list(_tokens(statement, sql_mode))
+    tokens = list(_tokens(statement, sql_mode, mariadb))
     if not tokens or not schemas:
         return []
     reading = _Statement(tokens, statement, default_db, schemas, primary, unread, mariadb, folds_case, sql_mode)
@@ -198,10 +200,10 @@ def classify(
     return list(found.values())
 
 
-def _tokens(statement: str, sql_mode: int) -> Iterator[_Token]:
+def _tokens(statement: str, sql_mode: int, mariadb: bool) -> Iterator[_Token]:
     hints = 0
-    plain = sql_mode & _NO_BACKSLASH_ESCAPES
-    for found in (_PLAIN_TOKEN if plain else _TOKEN).finditer(statement):
+    plain = bool(sql_mode & _NO_BACKSLASH_ESCAPES)
+    for found in _pattern(plain, mariadb).finditer(statement):
         kind, value = found.lastgroup, found[0]
         if kind == "hint":
             hints += 1

@@ -516,7 +516,12 @@ def test_quotes_comments_and_versioned_comments_are_read_as_the_server_does() ->
     assert effects("DROP TABLE other # , orders") == []
     assert effects("DROP TABLE other /* , orders */") == []
     assert isinstance(only("DROP TABLE other /*!40000 , orders */"), Restart)
-    assert isinstance(only("DROP TABLE other /*M!100100 , orders */"), Restart)
+    for statement in ("DROP TABLE other /*M! , orders */", "DROP TABLE other /*M!100100 , orders */"):
+        assert effects(statement) == []
+        assert isinstance(effects(statement, mariadb=True)[0], Restart)
+    (effect,) = effects("ALTER TABLE orders ADD c INT /*M! DEFAULT 5 */ /*! UNIQUE /*M! DEFAULT 6 */ NULL */")
+    assert isinstance(effect, Evolve)
+    assert effect.schema.column("c").initial_default is None
     assert effects("ALTER TABLE other COMMENT '; DROP TABLE orders'") == []
     assert isinstance(only('DROP TABLE "orders"'), Restart)
     assert effects("DROP TABLE `a``orders`") == []
