@@ -186,12 +186,12 @@ def xid_in(text: str) -> Xid:
     found = _XID_TEXT.search(text)
     if found is None:
         raise ValueError(f"the statement {text!r} names no XA transaction")
-    return bytes.fromhex(found[1]), bytes.fromhex(found[2]), int(found[3])
+    return bytes.fromhex(found[1]), bytes.fromhex(found[2]), int(found[3]) & 0xFFFFFFFF  # as much as its event has
 
 
 def xid_of(body: Body) -> Xid:
     """The name of an XA transaction in its XA_PREPARE event."""
-    kind, first, second = struct.unpack_from("<iii", body, 1)
+    kind, first, second = struct.unpack_from("<Iii", body, 1)
     if first < 0 or second < 0 or 13 + first + second > len(body):
         raise ValueError("an XA_PREPARE event is cut short")
     return bytes(body[13 : 13 + first]), bytes(body[13 + first : 13 + first + second]), kind

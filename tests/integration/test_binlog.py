@@ -1021,6 +1021,23 @@ def test_a_prepared_xa_transaction_is_found_again_after_a_restart_at_every_cut(s
 
 
 @pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("number", [1 << 31, (1 << 32) + 5])
+def test_an_xa_transaction_with_a_large_number_in_its_name_comes_at_its_commit(
+    mysql: MySQL, fresh_database: Any, number: int, restarts: bool
+) -> None:
+    """MySQL's alone: MariaDB takes numbers below 2^31."""
+    table = f"{fresh_database(mysql)}.a"
+    mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    with stream(mysql, [table]) as it:
+        prepare(mysql, f"'a','b',{number}", f"INSERT INTO {table} VALUES (1)")
+        assert it.drain() == []
+        if restarts:
+            it.cursor.close()
+        mysql.execute(f"XA COMMIT 'a','b',{number}")
+        assert plain(it.drain(), "id") == [("+I", 1)]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
 def test_partial_json_within_an_xa_transaction_is_refused_at_its_commit(
     mysql: MySQL, fresh_database: Any, restarts: bool
 ) -> None:

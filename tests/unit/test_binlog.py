@@ -429,6 +429,9 @@ def test_statements_are_read_in_the_character_set_and_sql_mode_they_were_sent_in
 def test_names_of_xa_transactions_are_the_same_in_statements_and_events() -> None:
     assert xid_in("XA COMMIT X'6f6e65',X'62',7") == (b"one", b"b", 7)
     assert xid_of(b"\0" + struct.pack("<iii", 7, 3, 1) + b"oneb") == (b"one", b"b", 7)
+    for number in (1 << 31, (1 << 32) - 1, (1 << 32) + 7):  # the event has 4 bytes of it
+        event = b"\0" + struct.pack("<Iii", number & 0xFFFFFFFF, 3, 1) + b"oneb"
+        assert xid_in(f"XA COMMIT X'6f6e65',X'62',{number}") == xid_of(event)
     with pytest.raises(ValueError, match="cut short"):
         xid_of(b"\0" + struct.pack("<iii", 7, 30, 1) + b"oneb")
 
