@@ -160,6 +160,7 @@ _EMPTIED = re.compile(r"DELETE FROM `(?:[^`]|``)*`\.`(?:[^`]|``)*`\s*/\* ?genera
 _SHOWN = 200
 _MAX_VARCHAR = 16_383  # characters of four bytes
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
+_EMPTY_STRING_IS_NULL = 1 << 32  # MariaDB's; another on MySQL
 _OTHER_TYPES = 1 << 0 | 1 << 9 | 1 << 12  # REAL_AS_FLOAT, ORACLE, MAXDB: names of types mean others
 
 
@@ -838,6 +839,8 @@ class _Statement:
         if token.kind == "number":
             return sign + token.value
         if token.kind == "text" and token.value[0] in "'\"" and not sign:
+            if len(token.value) == 2 and self.mariadb and self.sql_mode & _EMPTY_STRING_IS_NULL:
+                raise _Unknown("the session's sql_mode has NULL for ''")
             return _unquoted(token.value)
         if token.upper in ("TRUE", "FALSE"):
             return str(int(token.upper == "TRUE"))

@@ -740,6 +740,20 @@ def test_an_index_that_goes_restarts_a_table_that_it_identifies_and_no_other(
     assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
 
 
+def test_an_empty_default_that_is_null_restarts_the_table(mariadb: MariaDB, fresh_database: Any) -> None:
+    table = f"{fresh_database(mariadb)}.a"
+    mariadb.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    with stream(mariadb, [table]) as it:
+        mariadb.execute(
+            f"INSERT INTO {table} VALUES (1)",
+            "SET SESSION sql_mode = 'EMPTY_STRING_IS_NULL'",
+            f"ALTER TABLE {table} ADD v VARCHAR(5) DEFAULT ''",
+        )
+        it.drain()
+    assert mariadb.scalar(f"SELECT v FROM {table}") is None
+    assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
+
+
 def test_names_in_ddl_are_those_of_the_server(source: Database, database: str) -> None:
     """1. A table whose name differs in case alone is truncated, which is another one on these servers.
     2. One is truncated whose name begins with digits, and needs no quotes behind a dot.

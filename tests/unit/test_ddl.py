@@ -398,6 +398,14 @@ def test_literals_and_names_are_read_by_the_sessions_sql_mode() -> None:
     assert isinstance(effect, Restart)
 
 
+def test_an_empty_default_where_it_is_null_reads_the_table_again() -> None:
+    for definition in ("VARCHAR(5) DEFAULT ''", 'ENUM("", "a") DEFAULT ""', "INT DEFAULT 5, ADD d CHAR DEFAULT ''"):
+        for mode in (0, 1 << 32):  # MariaDB's EMPTY_STRING_IS_NULL, MySQL's TIME_TRUNCATE_FRACTIONAL
+            for mariadb in (False, True):
+                (effect,) = effects(f"ALTER TABLE orders ADD c {definition}", mariadb=mariadb, sql_mode=mode)
+                assert isinstance(effect, Restart if mariadb and mode else Evolve)
+
+
 def test_a_tinyint_1_that_is_boolean_becomes_a_number_by_its_width_alone() -> None:
     flag = Column(name="flag", field_id=6, mysql_type="tinyint(1)", nullable=True)
     for booleans, kind in ((True, Restart), (False, Evolve)):
