@@ -624,7 +624,7 @@ class _Statement:
         """The table's own character set, which only columns to come get."""
         self.accept("=")
         self.recharged = True
-        charset = _charset(self._word())
+        charset = self._charset()
         if charset is None:
             raise _Unknown("the collation's character set is not known")
         return replace(schema, charset=charset)
@@ -800,10 +800,10 @@ class _Statement:
                 case "CHARACTER" | "CHARSET":
                     if token.upper == "CHARACTER":
                         self.expect("SET")
-                    column.charset = _charset(self._word())
+                    column.charset = self._charset()
                 case "COLLATE":
                     column.collates = True
-                    charset_of_it = _charset(self._word())
+                    charset_of_it = self._charset()
                     column.charset = column.charset or charset_of_it
                 case "ON":
                     self.expect("UPDATE")
@@ -826,9 +826,14 @@ class _Statement:
             raise _Unknown("text of the character set binary is of a binary type")
         return column
 
-    def _word(self) -> str:
+    def _charset(self) -> str | None:
+        """The character set that a character set or a collation names; None for a collation of any, or the default
+        one."""
         token = self.take()
-        return (token.value[1:-1] if token.kind == "text" else token.value).lower()
+        charset = (token.value[1:-1] if token.kind == "text" else token.value).lower().partition("_")[0]
+        if charset == "utf8" and self.mariadb:
+            raise _Unknown("what utf8 means is its session's old_mode")
+        return {"utf8": "utf8mb3", "uca1400": None, "default": None}.get(charset, charset)
 
     def _default(self) -> str | None:
         """The text of a constant; None for NULL."""
@@ -929,12 +934,6 @@ class _Definition:
     def may_be_filled(self) -> bool:
         """Whether the server may put its time in the place of NULL: without explicit_defaults_for_timestamp."""
         return self.type.startswith("timestamp") and not self.said_null
-
-
-def _charset(name: str) -> str | None:
-    """The character set that a character set or a collation names; None for a collation of any, or the default one."""
-    charset = name.partition("_")[0]
-    return {"utf8": "utf8mb3", "uca1400": None, "default": None}.get(charset, charset)
 
 
 _ESCAPE = re.compile(r"''|\"\"|\\(.)", re.DOTALL)

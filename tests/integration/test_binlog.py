@@ -754,6 +754,22 @@ def test_an_empty_default_that_is_null_restarts_the_table(mariadb: MariaDB, fres
     assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
 
 
+def test_utf8_restarts_a_table_of_mariadbs_where_a_session_says_what_it_is(
+    mariadb: MariaDB, fresh_database: Any
+) -> None:
+    table = f"{fresh_database(mariadb)}.a"
+    mariadb.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    with stream(mariadb, [table]) as it:
+        mariadb.execute(
+            f"INSERT INTO {table} VALUES (1)",
+            "SET SESSION old_mode = ''",
+            f"ALTER TABLE {table} ADD v VARCHAR(5) CHARACTER SET utf8",
+        )
+        it.drain()
+    assert "utf8mb3" not in mariadb.execute(f"SHOW CREATE TABLE {table}")[0][1]
+    assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
+
+
 def test_names_in_ddl_are_those_of_the_server(source: Database, database: str) -> None:
     """1. A table whose name differs in case alone is truncated, which is another one on these servers.
     2. One is truncated whose name begins with digits, and needs no quotes behind a dot.

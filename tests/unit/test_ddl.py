@@ -361,6 +361,16 @@ def test_a_new_text_column_has_a_character_set_of_its_own_or_the_tables(statemen
     assert effect.schema.column("c").charset == charset
 
 
+def test_what_utf8_means_is_known_on_mysql_alone() -> None:
+    for action in ("ADD c VARCHAR(5) CHARSET utf8", "ADD c VARCHAR(5) COLLATE 'UTF8_bin'", "CHARACTER SET utf8"):
+        (effect,) = effects(f"ALTER TABLE orders {action}")
+        assert isinstance(effect, Evolve)
+        (effect,) = effects(f"ALTER TABLE orders {action}", mariadb=True)
+        assert isinstance(effect, Restart)
+        (effect,) = effects(f"ALTER TABLE orders {action.replace('utf8', 'utf8mb3').replace('UTF8', 'UTF8mb3')}")
+        assert isinstance(effect, Evolve)
+
+
 def test_text_in_a_table_of_the_character_set_binary_is_not_text() -> None:
     for statement in ("ALTER TABLE orders ADD c VARCHAR(5)", "ALTER TABLE orders ADD c ENUM('a ')"):
         (effect,) = classify(statement, "shop", {"shop.orders": replace(schema(), charset="binary")}, primary=KEYED)
