@@ -272,6 +272,7 @@ INTEGERS = {
     "MEDIUMINT": (24, True), "MEDIUMINT UNSIGNED": (24, False),
     "INT": (32, True), "INT UNSIGNED": (32, False), "INT(255) ZEROFILL": (32, False),
     "BIGINT": (64, True), "BIGINT UNSIGNED": (64, False), "BIGINT(30) UNSIGNED ZEROFILL": (64, False),
+    "TINYINT(5) ZEROFILL": (8, False), "SMALLINT(9) ZEROFILL": (16, False), "MEDIUMINT(12) ZEROFILL": (24, False),
 }  # fmt: skip
 
 
@@ -321,6 +322,7 @@ def test_decimals_are_exact_up_to_65_digits(source: Database, database: str) -> 
 
 def test_floats_and_doubles_are_exact(source: Database, database: str) -> None:
     columns = "f FLOAT, d DOUBLE, fd FLOAT(7,4), dd DOUBLE(20,6), fp FLOAT(30), du DOUBLE UNSIGNED"
+    columns += ", fz FLOAT ZEROFILL, dz DOUBLE ZEROFILL, fdz FLOAT(9,3) ZEROFILL"
     floats = ["16777216", "3.1415927", "3.4028234e38", "1.17549435e-38", "1.4e-45", "-0.1", "1e-10", "0", "123456.79"]
     floats += ["-3.4028234e38", "-1.17549435e-38", "-1.4e-45"]
     doubles = ["1.7976931348623157e308", "2.2250738585072014e-308", "5e-324", "0.1", "123456789012345678", "-1e-7"]
@@ -336,9 +338,10 @@ def test_floats_and_doubles_are_exact(source: Database, database: str) -> None:
     for i in range(len(doubles)):
         f, d = floats[i % len(floats)], doubles[i]
         rows.append(f"{f}, {d}, {generator.uniform(-999, 999)}, {generator.uniform(-1e13, 1e13)}, {f}, ABS({d})")
-    found = read_all_ways(source, database, columns, [*rows, ", ".join(["NULL"] * 6)])
+        rows[-1] += f", ABS({f}), ABS({d}), {generator.uniform(0, 999)}"
+    found = read_all_ways(source, database, columns, [*rows, ", ".join(["NULL"] * 9)])
     assert found.by_select.slice(len(rows)).drop(["id", "touched"]).to_pylist() == [
-        dict.fromkeys("f d fd dd fp du".split())
+        dict.fromkeys("f d fd dd fp du fz dz fdz".split())
     ]
     for i, value in enumerate(found.column("d")[:-1]):
         assert value == float(doubles[i]), doubles[i]
