@@ -697,12 +697,16 @@ class BinlogCursor:
     def _outdated(self, plan: Plan) -> bool:
         """Whether an event does not fit the schema because a DDL is between them, at a table that is being read yet."""
         route = self._routes.get(plan.table_id)
+        if route is None or not self._fresh(route):
+            return False
+        ours = {column.name.lower() for column in route.schema.columns}
         try:
-            names = {name.lower() for name in TableMap(plan.body).names if not name.startswith("!hidden!")}
+            table = TableMap(plan.body)
         except ValueError:
             return False
-        ours = {column.name.lower() for column in route.schema.columns} if route else names
-        return route is not None and bool(names) and names != ours and self._fresh(route)
+        if len(table.names) != len(table.types):
+            return False
+        return ours != {name.lower() for i, name in enumerate(table.names) if name.lower() in ours or not table.hidden(i)}
 
     def _fault(self, table_id: str, cause: str, *, restart: bool) -> None:
         """The table can't go on: told once a read, and its events are passed over for the rest of it."""

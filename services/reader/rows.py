@@ -28,6 +28,7 @@ services/reader/binlog.py.
 from __future__ import annotations
 
 import array
+import re
 import zlib
 from typing import Any
 
@@ -1959,7 +1960,7 @@ class EventDecoder(_Columns):
 
     `faults`: sentences that say why the event doesn't fit the schema (then it can't decode): a DDL was missed or is
     not followed, `binlog_row_metadata` is not FULL, or a type has a form of before MySQL 5.6. Hidden columns of
-    functional indexes are skipped.
+    indexes are skipped.
     """
 
     _schema: Any
@@ -2460,8 +2461,8 @@ class TableMap:
         self.unsigned = {i: bool(signs[n // 8] << (n % 8) & 0x80) for n, i in enumerate(numeric)}
         self.real = [_real_type(kind, meta) for kind, meta in zip(self.types, self.metadata, strict=True)]
         # MariaDB counts GEOMETRY among the columns with a character set; MySQL (8.0.23) tells each column's visibility
-        mariadb = 12 not in fields
-        texts = [i for i, kind in enumerate(self.real) if kind in _CHARACTER or (mariadb and kind == 255)]
+        self._mariadb = 12 not in fields
+        texts = [i for i, kind in enumerate(self.real) if kind in _CHARACTER or (self._mariadb and kind == 255)]
         self.collations = _collations(texts, fields.get(2), fields.get(3))
         members = [i for i, kind in enumerate(self.real) if kind in (247, 248)]
         self.collations.update(_collations(members, fields.get(10), fields.get(11)))
@@ -2471,6 +2472,14 @@ class TableMap:
             for i in (i for i, real in enumerate(self.real) if real == kind):
                 if not lists.ended:
                     self.members[i] = [lists.take(lists.packed()) for _ in range(lists.packed())]
+
+    def hidden(self, i: int) -> bool:
+        """Whether no catalogue shows the column: of a functional index, or the hash that MariaDB keeps for a UNIQUE over
+        long values. A visible column may have the hash's name and type, so one that the schema has is none.
+        """
+        name = self.names[i]
+        hash_of_mariadb = self._mariadb and self.types[i] == 8 and self.unsigned[i]
+        return name.startswith("!hidden!") or (hash_of_mariadb and _HASH.fullmatch(name) is not None)
 
 
 class _Reader:
@@ -2518,6 +2527,7 @@ _METADATA_BYTES = {
     248: 2,
 }
 _METADATA_BYTES |= {249: 1, 250: 1, 251: 1, 252: 1, 253: 2, 254: 2, 255: 1}
+_HASH = re.compile(r"DB_ROW_HASH_\d+")
 _NUMERIC = frozenset((1, 2, 3, 4, 5, 8, 9, 13, 246))
 _CHARACTER = frozenset((15, 140, 141, 242, 249, 250, 251, 252, 253, 254))
 
@@ -2592,7 +2602,7 @@ def _match(table: TableMap, schema: TableSchema, tables: _Tables, sources: list[
     for i, name in enumerate(table.names):
         lower = name.lower()
         if lower not in at:
-            if not name.startswith("!hidden!"):
+            if not table.hidden(i):
                 faults.append(f"the row events have a column {name} that the schema lacks")
             sources.append(_skipped(table, i))
             continue

@@ -57,10 +57,10 @@ def schema_then(body: bytes, later: TableSchema, *, mariadb: bool) -> TableSchem
     last = later.last_field_id
     columns: list[Column] = []
     for i, name in enumerate(table.names):
-        if name.startswith("!hidden!"):
+        known = later.column(name) if later.has(name) else None
+        if known is None and table.hidden(i):
             continue
         kind, charset = _kind(table, i, later.table_id)
-        known = later.column(name) if later.has(name) else None
         if known is not None and _alike(known, kind, charset, mariadb=mariadb):
             columns.append(replace(known, name=name, nullable=table.nullable[i]))
             continue

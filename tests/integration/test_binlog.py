@@ -604,6 +604,48 @@ def test_a_row_over_64_mib_quarantines_its_table_and_the_others_go_on(
     assert "64 MiB" in fault.cause
 
 
+def test_the_hash_of_a_unique_key_over_long_text_is_passed_over(mariadb: MariaDB, fresh_database: Any) -> None:
+    """The hash stands in row events alone; a visible column may have its name."""
+    database = fresh_database(mariadb)
+    columns = {
+        "keyed": "id INT PRIMARY KEY, u TEXT, w TEXT NOT NULL, UNIQUE (u), UNIQUE (w)",
+        "only": "id INT, u TEXT NOT NULL, w TEXT, UNIQUE (u)",  # its identity is the long key
+        "named": "id INT PRIMARY KEY, DB_ROW_HASH_1 BIGINT UNSIGNED, u TEXT, w TEXT, UNIQUE (u)",
+    }
+    names = [f"{database}.{name}" for name in columns]
+    for name, of in zip(names, columns.values(), strict=True):
+        mariadb.execute(f"CREATE TABLE {name} ({of})")
+    begin = here(mariadb)
+    for name in names:
+        mariadb.execute(
+            f"INSERT INTO {name} (id, u, w) VALUES (1, 'a', 'x'), (2, 'b', 'y')",
+            f"UPDATE {name} SET w = 'z' WHERE id = 2",
+            f"UPDATE {name} SET u = 'c' WHERE id = 2",
+            f"DELETE FROM {name} WHERE id = 1",
+        )
+    mariadb.execute(f"UPDATE {names[2]} SET DB_ROW_HASH_1 = 7")
+    routes = {name: route(mariadb, name) for name in names}
+    assert routes[names[1]].schema.key == ("u",)
+    assert [column.name for column in routes[names[2]].schema.columns] == ["id", "DB_ROW_HASH_1", "u", "w"]
+    low = Low(server=begin.server, file=begin.file, offset=begin.offset, gtids=begin.gtids)
+    end = here(mariadb)
+    looked_at = Low(server=end.server, file=end.file, offset=end.offset, gtids=end.gtids)
+    for earlier in (False, True):
+        with stream(mariadb, [], begin) as it:
+            for name in names:
+                it.routes[name] = replace(routes[name], low=low, live=True, looked_at=looked_at if earlier else None)
+            rows = it.drain()
+            assert not it.faults, it.faults[0].cause
+            assert [it.routes[name].schema for name in names] == [routes[name].schema for name in names]
+        changes = [("+I", 1, "a", "x"), ("+I", 2, "b", "y"), ("+U", 2, "b", "z")]
+        for name in names:
+            keyed = [("-D", 2, "b", "z"), ("+I", 2, "c", "z")] if name == names[1] else [("+U", 2, "c", "z")]
+            more = [("+U", 2, "c", "z")] if name == names[2] else []
+            found = plain([row for row in rows if row["_table"] == name], "id", "u", "w")
+            assert found == [*changes, *keyed, ("-D", 1, "a", "x"), *more]
+        assert rows[-1]["DB_ROW_HASH_1"] == 7
+
+
 # --- statements -------------------------------------------------------------------------------------------------------
 
 
