@@ -105,6 +105,14 @@ def _copy(
 
 
 @cython.cfunc
+def _bytes(src: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> bytes:
+    if cython.compiled:
+        return src[at:end]
+    else:
+        return bytes(src[at:end])
+
+
+@cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
@@ -1122,10 +1130,10 @@ class _Columns:
                 self._put_number(_byte(src, at, n, i), 1)
         elif kind == K_CODEC:
             with cython.gil:
-                return self._convert(bytes([src[i] for i in range(at, end)]), arg)
+                return self._convert(_bytes(src, at, end), arg)
         elif kind == K_COMPRESSED:
             with cython.gil:
-                return self._inflate(bytes([src[i] for i in range(at, end)]), arg)
+                return self._inflate(_bytes(src, at, end), arg)
         else:
             return CORRUPT
         return OK
@@ -1150,9 +1158,7 @@ class _Columns:
     @cython.cfunc
     @cython.exceptval(check=False)
     def _put_bytes(self, text: bytes) -> cython.int:
-        b: cython.int
-        for b in text:
-            self._put(b)
+        self._put_from(text, 0, len(text))
         return OK
 
     @cython.cfunc
