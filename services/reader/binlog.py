@@ -706,7 +706,9 @@ class BinlogCursor:
             return False
         if len(table.names) != len(table.types):
             return False
-        return ours != {name.lower() for i, name in enumerate(table.names) if name.lower() in ours or not table.hidden(i)}
+        return ours != {
+            name.lower() for i, name in enumerate(table.names) if name.lower() in ours or not table.hidden(i)
+        }
 
     def _fault(self, table_id: str, cause: str, *, restart: bool) -> None:
         """The table can't go on: told once a read, and its events are passed over for the rest of it."""

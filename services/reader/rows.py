@@ -11,7 +11,7 @@ with the same results and some hundred times slower (`COMPILED` tells which). Pr
    are those of common/schema.py's table.
 2. No Python object per row or value, except for rare kinds of value: a double inside JSON, text in gb18030.
 3. No byte is read outside the input and none written outside the arena, whatever the input is. What can't be decoded
-   raises ValueError with the offset, and leaves the rows before it as they are.
+   raises ValueError with the offset, and leaves the rows before it as they are; so does any other error on the way.
 
 How: each decoder makes a plan once (a few integers a column) and one arena: a block of memory with a region for each
 column's validity bytes, values, or offsets and data, which `take` copies out as Arrow buffers. A value that doesn't
@@ -669,7 +669,7 @@ class _Columns:
 
     @cython.cfunc
     @cython.nogil
-    @cython.exceptval(check=False)
+    @cython.exceptval(-1)
     def _store(
         self,
         src: cython.p_uchar,
@@ -989,7 +989,7 @@ class _Columns:
 
     @cython.cfunc
     @cython.nogil
-    @cython.exceptval(check=False)
+    @cython.exceptval(-1)
     def _render(
         self, src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t, source: cython.Py_ssize_t
     ) -> cython.int:
@@ -1139,7 +1139,7 @@ class _Columns:
         return OK
 
     @cython.cfunc
-    @cython.exceptval(check=False)
+    @cython.exceptval(-1)
     def _convert(self, raw: bytes, which: cython.Py_ssize_t) -> cython.int:
         try:
             return self._put_bytes(to_text(raw, self._codecs[which]).encode())
@@ -1147,7 +1147,7 @@ class _Columns:
             return CORRUPT
 
     @cython.cfunc
-    @cython.exceptval(check=False)
+    @cython.exceptval(-1)
     def _inflate(self, raw: bytes, which: cython.Py_ssize_t) -> cython.int:
         try:
             value = _inflated(raw)
@@ -1156,7 +1156,7 @@ class _Columns:
             return CORRUPT
 
     @cython.cfunc
-    @cython.exceptval(check=False)
+    @cython.exceptval(-1)
     def _put_bytes(self, text: bytes) -> cython.int:
         self._put_from(text, 0, len(text))
         return OK
@@ -1288,7 +1288,7 @@ class _Columns:
 
     @cython.cfunc
     @cython.nogil
-    @cython.exceptval(check=False)
+    @cython.exceptval(-1)
     def _json(
         self, src: cython.p_uchar, kind: cython.int, at: cython.Py_ssize_t, end: cython.Py_ssize_t, depth: cython.int
     ) -> cython.int:
@@ -1820,7 +1820,7 @@ class ResultDecoder(_Columns):
 
     @cython.cfunc
     @cython.nogil
-    @cython.exceptval(check=False)
+    @cython.exceptval(-1)
     def _row(self, p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
         s: cython.p_longlong = self._s
         c: cython.Py_ssize_t
@@ -2243,7 +2243,7 @@ class EventDecoder(_Columns):
 
     @cython.cfunc
     @cython.nogil
-    @cython.exceptval(check=False)
+    @cython.exceptval(-1)
     def _change(
         self, p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, kind: cython.int, wanted: cython.bint
     ) -> cython.int:
@@ -2351,7 +2351,7 @@ class EventDecoder(_Columns):
 
     @cython.cfunc
     @cython.nogil
-    @cython.exceptval(check=False)
+    @cython.exceptval(-1)
     def _image(
         self,
         p: cython.p_uchar,

@@ -309,7 +309,11 @@ def table_map(schema: TableSchema, number: int = 7) -> bytes:
         if "unsigned" in column.mysql_type:
             signs[i // 8] |= 0x80 >> i % 8
     names = b"".join(bytes([len(column.name)]) + column.name.encode() for column in schema.columns)
-    texts = [63 if kind[0] == 252 else 255 for kind in kinds if kind[0] in (15, 140, 252)]
+    texts = [
+        63 if kind[0] == 252 else {"gb18030": 248}.get(column.charset or "", 255)
+        for column, kind in zip(schema.columns, kinds, strict=True)
+        if kind[0] in (15, 140, 252)
+    ]
     charsets = b"".join(packed(text) for text in texts)
     fields = [(1, bytes(signs)), (3, charsets), (4, names), (12, b"\xff" * ((count + 7) // 8))]
     body = number.to_bytes(6, "little") + b"\1\0" + b"\1d\0" + b"\1t\0" + packed(count)
@@ -558,6 +562,42 @@ def test_a_compressed_column_is_inflated_or_refused(rows: ModuleType, stored: by
     else:
         assert decoder.rows(30, body) == 1
         assert decoder.take().column("z").to_pylist() == [value]
+
+
+CONVERTED = schema_of(("id", "int"), ("c", "varchar(60)"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "stored", "step"),
+    [
+        (
+            replace(CONVERTED, columns=(CONVERTED.columns[0], replace(CONVERTED.columns[1], charset="gb18030"))),
+            b"x",
+            "to_text",
+        ),
+        (COMPRESSED, compressed(b"x"), "_inflated"),
+        (schema_of(("id", "int"), ("j", "json")), b"\x0b" + struct.pack("<d", 0.5), "_double_text"),
+    ],
+)
+@pytest.mark.parametrize("kind", [30, 31])
+def test_an_error_on_the_way_is_an_error_and_no_value(
+    rows: ModuleType, monkeypatch: pytest.MonkeyPatch, schema: TableSchema, stored: bytes, step: str, kind: int
+) -> None:
+    def failing(*_: object) -> None:
+        raise MemoryError("no memory")
+
+    place, decoder = decoder_of(rows, schema)
+    before = [image(schema, [1, None])] * (kind == 31)
+    for many in (1, 20_000):  # with the GIL and without
+        body = event(schema, [*before, image(schema, [1, stored])] * many, kind)
+        with monkeypatch.context() as patch:
+            patch.setattr(rows, step, failing)
+            with pytest.raises(MemoryError, match="no memory"):
+                decoder.rows(kind, body)
+        assert decoder.waiting == place.seq == 0
+        assert decoder.rows(kind, body) == many
+        assert decoder.take().num_rows == many
+        place.seq = 0
 
 
 def json_bytes(value: Any) -> tuple[int, bytes]:
