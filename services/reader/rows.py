@@ -2480,8 +2480,8 @@ class TableMap:
                     self.members[i] = [lists.take(lists.packed()) for _ in range(lists.packed())]
 
     def hidden(self, i: int) -> bool:
-        """Whether no catalogue shows the column: of a functional index, or the hash that MariaDB keeps for a UNIQUE over
-        long values. A visible column may have the hash's name and type, so one that the schema has is none.
+        """Whether no catalogue shows the column: of a functional index, or the hash that MariaDB keeps for a UNIQUE
+        over long values. A visible column may have the hash's name and type, so one that the schema has is none.
         """
         name = self.names[i]
         hash_of_mariadb = self._mariadb and self.types[i] == 8 and self.unsigned[i]
