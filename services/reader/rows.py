@@ -71,6 +71,7 @@ _ROWS_AT_FIRST = 256
 _DATA_AT_FIRST = 1 << 12
 _KEPT_BYTES = 32 << 20
 _VALUE_BYTES = 64 << 20
+_ROW_BYTES = _VALUE_BYTES + (1 << 20)  # numbers and the lengths of values come besides
 _POOL = pa.system_memory_pool()
 """malloc keeps what a batch freed for the next one. Arrow's own pool gives it back to the system: half of the page
 faults of a SELECT are to have it again.
@@ -1706,6 +1707,8 @@ class ResultDecoder(_Columns):
             # a packet that is cut, or part of a row over 16 MiB
             header = self._pending[:3]
             size = 4 + int.from_bytes(header, "little") if len(self._pending) >= 4 else 4
+            if self._in_long and len(self._long) + size - 4 > _ROW_BYTES:
+                raise ValueError(f"it has over {_VALUE_BYTES >> 20} MiB: leave the table out of the list")
             part = view[at : at + size - len(self._pending)]
             self._pending += part
             at += len(part)

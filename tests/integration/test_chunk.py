@@ -243,6 +243,13 @@ def test_a_row_that_is_too_large_quarantines_its_table(
     assert not isinstance(caught.value, NextGeneration)
 
 
+def test_a_row_of_many_packets_is_refused_while_it_comes(table: Callable[..., Source]) -> None:
+    one = table("id INT PRIMARY KEY, b LONGBLOB", f"(1, REPEAT('x', {70 << 20}))")
+    with pytest.raises(SourceLost, match="it has over 64 MiB: leave the table out of the list") as caught:
+        one.read()
+    assert caught.value.table == one.table_id
+
+
 def test_a_chunk_that_is_given_up_leaves_no_connection_behind(table: Callable[..., Source]) -> None:
     one = table("id INT PRIMARY KEY, b LONGBLOB", "(1, REPEAT('x', 9000000)), (2, REPEAT('x', 9000000)), (3, 'x')")
     processes = f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{one.server.user}'"

@@ -181,6 +181,33 @@ def test_a_row_over_16_mib_is_put_together(rows: ModuleType) -> None:
         assert decoder.done
 
 
+def test_a_row_over_64_mib_is_refused_before_it_is_collected(rows: ModuleType) -> None:
+    value = schema_of(("id", "int"), ("b", "longblob"))
+    size, least = 64 << 20, len(row_of([1, b""], value)) + 8
+    for more in (0, 1 << 20, 400 << 20):
+        decoder = rows.ResultDecoder(value)
+        whole = row_of([1, bytes(size)], value) if not more else row_of([1, b""], value)[:-1]
+        whole = whole if not more else whole + b"\xfe" + (size + more).to_bytes(8, "little")
+        assert len(whole) == (least + size if not more else least)
+        first = memoryview(whole.ljust(0xFFFFFF, b"\0"))[:0xFFFFFF]
+        given, left, number = 0, least + size + more, 0
+        refused = None
+        try:
+            while left >= 0:
+                part = min(left, 0xFFFFFF)
+                decoder.feed(part.to_bytes(3, "little") + bytes([number]))
+                decoder.feed(first[:part] if more else memoryview(whole)[given : given + part])
+                given, left, number = given + part, left - part if part == 0xFFFFFF else -1, number + 1
+        except ValueError as error:
+            refused = str(error)
+        if more:
+            assert refused == "it has over 64 MiB: leave the table out of the list"
+            assert given < size + (1 << 20)
+        else:
+            assert refused is None
+            assert decoder.take().column("b")[0].as_buffer().size == size
+
+
 def test_an_error_packet_raises_what_the_server_said(rows: ModuleType) -> None:
     decoder = rows.ResultDecoder(PLAIN)
     decoder.feed(packets([row_of(VALUES[0])]))
