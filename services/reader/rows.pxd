@@ -63,6 +63,7 @@ cdef enum:
     K_PAIRS = 30
     K_COMPRESSED = 31
     K_BOOLEAN = 32
+    K_YEAR_2 = 33
 
     OK = 0
     FULL = 1

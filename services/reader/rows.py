@@ -58,7 +58,7 @@ else:
     K_BYTES, K_DECIMAL, K_DECIMAL_WIDE, K_DATE, K_DATETIME, K_TIME, K_BIT1, K_VECTOR = range(8)
     K_LE_SIGNED, K_LE_UNSIGNED, K_LE_U64, K_COPY, K_YEAR, K_BIN_DATE, K_BIN_DATETIME, K_BIN_TIMESTAMP = range(8, 16)
     K_BIN_TIME, K_BIN_DECIMAL, K_BIN_DECIMAL_WIDE, K_TABLE, K_UTF16, K_UTF32, K_CODEC, K_ENUM, K_SET = range(16, 25)
-    K_PAD, K_JSON, K_UUID, K_INET6, K_INET4, K_PAIRS, K_COMPRESSED, K_BOOLEAN = range(25, 33)
+    K_PAD, K_JSON, K_UUID, K_INET6, K_INET4, K_PAIRS, K_COMPRESSED, K_BOOLEAN, K_YEAR_2 = range(25, 34)
     OK, FULL, CORRUPT, KEY_CHANGED, UNTOLD = range(5)
     M_OP, M_SEQ, M_FILE, M_POS, M_ROW, M_GTID, M_TS, M_COUNT = range(8)
     OP_INSERT, OP_UPDATE, OP_DELETE, OP_BEFORE, OP_TRUNCATE = range(5)
@@ -813,6 +813,9 @@ class _Columns:
             self._p8[fix] = src[at] != 0
         elif kind == K_YEAR:
             self._p32[fix] = 1900 + src[at] if src[at] else 0
+        elif kind == K_YEAR_2:  # of which a SELECT tells the last two digits alone
+            v = _le(src, at, n) % 100
+            self._p32[fix] = v + (1900 if v >= 70 else 2000)
         else:
             return CORRUPT
         return OK
@@ -1893,6 +1896,8 @@ def _wire_kind(kind: MysqlType) -> tuple[int, int, int, int]:
     reading's arguments.
     """
     base = kind.base
+    if base == "year" and kind.numbers == (2,):
+        return K_YEAR_2, 2, 0, 0
     if base in _WIRE_INTEGERS:
         size = _WIRE_INTEGERS[base]
         if kind.unsigned:
@@ -2709,7 +2714,7 @@ def _event_kind(
     if base == "date" and real in (10, 14):
         return K_BIN_DATE, 3, 0, 0, 0, 0
     if base == "year" and real == 13:
-        return K_YEAR, 1, 0, 0, 0, 0
+        return K_YEAR_2 if kind.numbers == (2,) else K_YEAR, 1, 0, 0, 0, 0
     if base == "bit" and real == 16:
         bits = meta[1] * 8 + meta[0]
         if bits != (kind.numbers[0] if kind.numbers else 1):

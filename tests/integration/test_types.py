@@ -410,6 +410,14 @@ def test_times_keep_every_fraction_and_zero_dates_are_null(source: Database, dat
             assert decoder.zero_dates["ts3"] == 4
 
 
+def test_years_of_two_digits_are_whole_years(mariadb: Database, fresh_database: Any) -> None:
+    """SELECT tells the last two digits alone, of years that only an INSERT of before YEAR(2) can have too."""
+    rows = ["70, 1970", "99, 1999", "'00', 2000", "24, 2024", "69, 2069", "2155, 2155", "'x', 0", "NULL, NULL"]
+    found = read_all_ways(mariadb, fresh_database(mariadb), "y YEAR(2), z YEAR", rows)
+    assert found.column("y") == [1970, 1999, 2000, 2024, 2069, 2055, 2000, None]
+    assert found.column("z") == [1970, 1999, 2000, 2024, 2069, 2155, 0, None]
+
+
 def _fraction(text: str, digits: int) -> str:
     """Cut the fraction, so that no server rounds."""
     whole, _, part = text.partition(".")
