@@ -270,9 +270,9 @@ class BinlogCursor:
 
         Goes on with the open dump if `after` is what the last read returned, else connects there. Returns
 
-        - when `max_rows` row changes or `max_bytes` (of row events) are taken, inside a transaction if need be (then
-          `position.rows` > 0), but at a transaction's end from three quarters of that on; with `at_boundary` only at
-          eight times that inside one;
+        - when `max_rows` row changes or `max_bytes` (of row events, or of what the rows become) are taken, inside a
+          transaction if need be (then `position.rows` > 0), but at a transaction's end from three quarters of that on;
+          with `at_boundary` only at eight times that inside one;
         - when `wait_seconds` have passed, whether or not events keep coming, if possible at a transaction's end;
         - at a DDL that concerns a route, or a fault, with all that precedes it;
         - when `until` is reached: a transaction's end at or after it (with MySQL's GTIDs all of its set taken too);
@@ -391,9 +391,7 @@ class BinlogCursor:
 
     def _over(self, frames: Frames) -> bool:
         """At a transaction's end where something asked to stop: whether the read is over."""
-        if self._completes(frames):
-            return True
-        if frames.place.seq >= frames.soft_rows or frames.bytes_taken >= frames.soft_bytes:
+        if self._completes(frames) or frames.enough():
             return True
         if self._faults or self._schemas:
             return True

@@ -18,7 +18,7 @@ and stops, with a code, at everything else. What each code promises:
 |---|---|---|
 | NEED | the buffer ends inside a packet: fill it | not taken |
 | EVENT | the cursor must handle `event_type`, `event_body` | taken |
-| FULL | `max_rows` is reached inside a row event | taken up to `row_from` |
+| FULL | `max_rows`, or `max_bytes` by what its rows become, is reached inside a row event | taken up to `row_from` |
 | FULL_TAKEN | `max_rows` or `max_bytes` is reached inside a transaction | taken |
 | ENDED | a transaction ended, and a limit, `stop_offset` or `stop_soon` says to stop | taken |
 | FAULT | the decoder of `fault` refused its row event: `error` | not taken |
@@ -365,14 +365,15 @@ class Frames:
 
     def begin(self, max_rows: int, max_bytes: int, at_boundary: bool) -> None:
         """A read begins: its limits. At a transaction's end three quarters of them are enough; with `at_boundary`
-        they hold eightfold inside a transaction.
+        they hold eightfold inside a transaction. `max_bytes` bounds the row events, and what the decoders make of them.
         """
         self.soft_rows = max_rows - max_rows // 4
         self.soft_bytes = max_bytes - max_bytes // 4
         self.max_rows = max_rows * 8 if at_boundary else max_rows
         self.max_bytes = max_bytes * 8 if at_boundary else max_bytes
         self.bytes_taken = 0
-        self.place.seq = 0
+        self.place.seq = self.place.made = 0
+        self.place.most = self.max_bytes
         self.stop_soon = False
 
     def forget_tables(self) -> None:
@@ -857,14 +858,15 @@ class Frames:
                 self.run_prefix = self.gtid_prefix
                 self.run_first = self.run_last = self.gtid_number
         self.tx_skip = False
-        if (
-            self.stop_soon
-            or self.place.seq >= self.soft_rows
-            or self.bytes_taken >= self.soft_bytes
-            or (self.stop_offset >= 0 and self.pos >= self.stop_offset)
-        ):
+        if self.stop_soon or self.enough() or (self.stop_offset >= 0 and self.pos >= self.stop_offset):
             return _ENDED
         return _GO
+
+    @cython.ccall
+    def enough(self) -> cython.bint:
+        """Whether so much is taken that the read may end at a transaction's end."""
+        place: Place = self.place
+        return place.seq >= self.soft_rows or self.bytes_taken >= self.soft_bytes or place.made >= self.soft_bytes
 
     def close_payload(self) -> None:
         """The event at hand ends the transaction, inside a payload: it is over when the payload is."""
@@ -941,7 +943,7 @@ class Frames:
         self.row_from = 0
         self.ordinal += 1
         self.delivered = True
-        if place.seq >= self.max_rows or self.bytes_taken >= self.max_bytes:
+        if place.seq >= self.max_rows or self.bytes_taken >= self.max_bytes or place.made >= self.max_bytes:
             self.event_type = kind
             return _FULL_TAKEN
         return _GO

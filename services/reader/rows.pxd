@@ -91,6 +91,8 @@ cdef class Place:
     cdef public long long seq
     cdef public long long row
     cdef public long long pos
+    cdef public long long made
+    cdef public long long most
     cdef str _file
     cdef long long _file_number
     cdef bytes _gtid  # empty if it has none

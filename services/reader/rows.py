@@ -309,6 +309,7 @@ class _Columns:
     _capacity: cython.Py_ssize_t
     _full: cython.Py_ssize_t  # the column whose data didn't fit, -1 for the rows
     _need: cython.Py_ssize_t
+    _made: cython.longlong  # bytes of data written for the row at hand
     _bad_at: cython.Py_ssize_t
     _bad_source: cython.Py_ssize_t
     _hi: cython.ulonglong
@@ -340,7 +341,7 @@ class _Columns:
         else:
             self._q, self._s = q, s
         self._zeros = {}
-        self._rows = 0
+        self._rows = self._made = 0
         self._mem = None
         self._lay_out(_ROWS_AT_FIRST, [_DATA_AT_FIRST] * len(layouts))
 
@@ -723,6 +724,7 @@ class _Columns:
             if s[source + S_STRIP]:
                 while self._out > begin and self._p8[self._out - 1] == 32:
                     self._out -= 1
+            self._made += self._out - begin
             self._p32[q[c + C_OFFS] + r + 1] = self._out - q[c + C_DATA]
             self._p8[q[c + C_VALID] + r] = 1
             return OK
@@ -1932,7 +1934,8 @@ class Place:
     `seq` is `_seq` of the next row, `row` the next row change's number inside its transaction, `pos` where the event
     at hand starts in `file`. The cursor calls `transaction` at each transaction's begin and sets `pos` at each row
     event; the decoders move `seq` on by each row they give out and `row` by each row change they pass, taken or
-    skipped. (Attributes: rows.pxd, for binlog_events.py has them too.)
+    skipped. They count in `made` what those rows take in memory, whose images may be much smaller, and stop within an
+    event when it reaches `most`. (Attributes: rows.pxd, for binlog_events.py has them too.)
     """
 
     def __init__(self, seq: int = 0) -> None:
@@ -1940,6 +1943,7 @@ class Place:
         self._file, self._gtid = "", b""
         self._transaction = self._file_number = 0
         self.seq, self.row, self.pos, self._ts, self._number = seq, 0, 0, 0, -1
+        self.made, self.most = 0, 1 << 62
 
     @cython.ccall
     def transaction(self, gtid: str | None, ts: cython.longlong, number: cython.longlong = -1) -> None:
@@ -1991,6 +1995,7 @@ class EventDecoder(_Columns):
     _last_gtid: cython.int
     _ended: cython.bint
     _meta: cython.Py_ssize_t  # index of the first META column
+    _row_bytes: cython.longlong  # what each row takes, besides its texts and bytes
 
     def __init__(self, table_map_body: bytes, schema: TableSchema, place: Place, before: bool = False) -> None:
         """Plan it; with `before`, updates give `-U` with the before-image too."""
@@ -2014,6 +2019,7 @@ class EventDecoder(_Columns):
         types = [field.type for field in schema.arrow]
         layouts = [_layout(kind) for kind in types]
         layouts += [L_I8, L_I64, L_I32, L_I64, L_I32, L_I32, L_I64]
+        self._row_bytes = sum(1 + (4 if layout == L_VAR else max(1, layout)) for layout in layouts)
         all_names = [*schema.arrow.names, "_op", "_seq", "_file", "_pos", "_row", "_gtid", "_ts"]
         self._prepare(all_names, types, layouts, [] if faults else sources, names)
         self._tables(tables.numbers, bytes(tables.texts), tables.codecs)
@@ -2058,7 +2064,7 @@ class EventDecoder(_Columns):
         (before it `-U`, if asked for), or, when the bytes of the identity key differ, `-D` with the before-image and
         `+I` with the same `_row`. Changes before row_from are passed over, not decoded, and count for `_row`; the
         answer counts them too, so it is where the next call for the same event goes on; `ended` tells whether there is
-        more.
+        more (there is, too, where the place's `most` is reached).
 
         Raises ValueError with the offset in the body if the event is truncated or corrupt (rows before it are kept and
         may be taken), PartialImage if the row image lacks columns.
@@ -2220,7 +2226,7 @@ class EventDecoder(_Columns):
         while True:
             if end - at > 65536:
                 with cython.nogil:
-                    while at < end and passed != last:
+                    while at < end and passed != last and place.made < place.most:
                         done = self._change(p, at, end, kind, passed >= first)
                         if done != OK:
                             break
@@ -2229,7 +2235,7 @@ class EventDecoder(_Columns):
                         place.row += 1
             else:
                 # short events keep the GIL: giving it back and forth costs more than the work
-                while at < end and passed != last:
+                while at < end and passed != last and place.made < place.most:
                     done = self._change(p, at, end, kind, passed >= first)
                     if done != OK:
                         break
@@ -2313,6 +2319,8 @@ class EventDecoder(_Columns):
             self._p8[q[base + M_GTID * C_STRIDE + C_VALID] + r] = 0
         self._p64[q[base + M_TS * C_STRIDE + C_FIX] + r] = self._place._ts
         self._place.seq += 1
+        self._place.made += self._row_bytes + self._made
+        self._made = 0
         self._rows = r + 1
 
     @cython.cfunc

@@ -79,6 +79,7 @@ def changes_of(source: seam.Source, table: str, begin: Position, end: Position) 
                 max_rows=reader.CHANGES_ROWS,
                 max_bytes=reader.CHANGES_BYTES,
                 wait_seconds=reader.CHANGES_WAIT_SECONDS,
+                at_boundary=True,
             )
             assert not got.faults, got.faults[0].cause
             sent = [reader.to_ipc(batch.batch) for batch in got.batches]
@@ -143,6 +144,14 @@ def test_500_columns(mysql: Database, database: str) -> None:
     values = [("n", "CONCAT('v', n % 1000)", "'2024-01-01 00:00:00.5'", "n / 7")[i % 4] for i in range(499)]
     mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, {', '.join(columns)})")
     check(mysql, table, rows, f"INSERT INTO {table} SELECT n, {', '.join(values)} FROM ({numbers(database, rows)}) x")
+
+
+def test_500_columns_of_nulls(mysql: Database, database: str) -> None:
+    """Rows are 100 times as large as their images."""
+    table, rows = f"{database}.sparse", 100_000
+    columns = ", ".join(f"c{i} DECIMAL(20,4)" for i in range(499))
+    mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, {columns})")
+    check(mysql, table, rows, f"INSERT INTO {table} (id) SELECT n FROM ({numbers(database, rows)}) x")
 
 
 def peaks(mesh: Mesh) -> dict[str, int]:

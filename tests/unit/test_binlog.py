@@ -34,7 +34,7 @@ from services.reader.event_bodies import (
 )
 from services.reader.replication import encoded_gtids
 from services.reader.rows import Place
-from tests.unit.test_rows import event, image, schema_of, table_map
+from tests.unit.test_rows import compressed, event, image, schema_of, table_map
 
 UUID = bytes(range(16))
 PREFIX = "00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -273,14 +273,22 @@ class Dump:
         self.at = self.cursor._at = Position(server="s", file="binlog.000001", offset=4)
         self.end = High(server="s", file="binlog.000001", offset=log.at)
 
-    def read(self, *schemas: TableSchema, max_rows: int = 100, wait: float = 30.0) -> Changes:
+    def read(self, *schemas: TableSchema, max_rows: int = 100, wait: float = 30.0, whole: bool = False) -> Changes:
         """Up to the end of the log, or until there is enough."""
         low, high = Low(server="s", file="binlog.000001", offset=4), High(server="s", file="binlog.000001", offset=4)
         routes = {
             schema.table_id: Route(table_id=schema.table_id, generation=1, schema=schema, low=low, high=high, live=True)
             for schema in schemas
         }
-        got = self.cursor.read(self.at, routes, until=self.end, max_rows=max_rows, max_bytes=1 << 20, wait_seconds=wait)
+        got = self.cursor.read(
+            self.at,
+            routes,
+            until=self.end,
+            max_rows=max_rows,
+            max_bytes=1 << 20,
+            wait_seconds=wait,
+            at_boundary=whole,
+        )
         self.at = got.position
         return got
 
@@ -307,6 +315,42 @@ def test_a_table_that_goes_within_its_row_event_takes_nothing_of_what_follows_wi
     third = dump.read(U, max_rows=10)
     assert third.batches[0].batch.select(["id", "_pos"]).to_pylist() == [{"id": 77, "_pos": begin}]
     assert third.position.offset == log.at
+
+
+WIDE = schema_of(("id", "int"), *((f"c{i}", "decimal(10,2)") for i in range(99)))
+PACKED = schema_of(("id", "int"), ("z", "text /*M!100301 COMPRESSED*/"))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(
+    ("schema", "values", "least"),
+    [(WIDE, [None] * 99, 99 * 16), (PACKED, [compressed(b"x" * 4000)], 4000)],
+    ids=["null", "compressed"],
+)
+def test_a_read_ends_where_its_rows_are_large_though_their_images_are_small(
+    schema: TableSchema, values: list[Any], least: int, whole: bool
+) -> None:
+    """In the midst of an event, and each such place is one to resume at."""
+    count, limit = 6000, (8 if whole else 1) << 20
+    log = Log().begin(1).event(19, table_map(schema))
+    for first in (0, count // 2):
+        images = [image(schema, [key, *values]) for key in range(first, first + count // 2)]
+        log.event(30, event(schema, images))
+    log.event(16, bytes(8))
+    dump = Dump(log)
+    ids: list[int] = []
+    while dump.at.offset < log.at:
+        begin = dump.at
+        got = dump.read(schema, max_rows=count + 1, whole=whole)
+        ids += keys(got, "d.t")
+        assert sum(batch.batch.nbytes for batch in got.batches) <= limit + 2 * least
+        resumed = Dump(log)
+        resumed.at = resumed.cursor._at = begin
+        resumed.cursor._frames.resume = begin.rows  # type: ignore[union-attr]
+        again = resumed.read(schema, max_rows=count + 1, whole=whole)
+        assert (keys(again, "d.t"), again.position) == (keys(got, "d.t"), got.position)
+        assert got.position.rows == 0 or len(ids) % (count // 2)
+    assert ids == list(range(count))
 
 
 def test_a_place_that_one_heartbeat_tells_is_not_gone_on_from() -> None:
