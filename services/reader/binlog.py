@@ -198,6 +198,10 @@ class Changes:
     zero_dates: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
+def _key(route: Route, plan: Plan) -> tuple[str, int, str, bytes]:
+    return route.table_id, route.generation, route.schema.hash, plan.body[8:]
+
+
 def has_row_over(batch: pa.RecordBatch, limit: int) -> bool:
     """Whether the values of variable size in one of its rows have more bytes than that."""
     if batch.nbytes <= limit:
@@ -234,7 +238,8 @@ class BinlogCursor:
         self._at: Position | None = None  # what the last read returned
         self._executed: GtidSet | MariaGtid | None = None
         self._routes: dict[str, Route] = {}
-        self._decoders: dict[tuple[str, int, str, bytes], EventDecoder] = {}
+        self._decoders: dict[tuple[str, int, str, bytes], EventDecoder] = {}  # the last used ones last
+        self._made = 0  # of them in this read
         self._source_time: float | None = None
         self._timed = 0  # the transaction that `_source_time` knows of
         self._verified = 0.0
@@ -338,7 +343,7 @@ class BinlogCursor:
             if stop is not None and not after.inside and stop.met_by(here := self._position(frames)):
                 self._at = here
                 return Changes(position=here, rows=0, stopped=True)
-        self._schemas, self._faults, self._dead = [], [], set()
+        self._schemas, self._faults, self._dead, self._made = [], [], set(), 0
         self._began_here = not frames.tx_open and not frames.resume
         self._bind(routes)
         frames.begin(max_rows, max_bytes, at_boundary)
@@ -413,6 +418,7 @@ class BinlogCursor:
                 continue
             if batch is None:
                 continue
+            self._decoders[key] = self._decoders.pop(key)
             zeros = {name: count - before.get(name, 0) for name, count in decoder.zero_dates.items()}
             zero_dates.update({(table_id, name): count for name, count in zeros.items()})
             if (name := next((name for name in decoder.schema.key if zeros.get(name)), None)) is not None:
@@ -434,10 +440,7 @@ class BinlogCursor:
                         batch=batch,
                     )
                 )
-        kept = sum(decoder.held for decoder in self._decoders.values())
-        if len(self._decoders) > _MAX_DECODERS or kept > _DECODERS_BYTES:
-            self._decoders.clear()
-            self._bind(self._routes)
+        self._drop_idle()
         self._tell_time(frames)
         position = self._position(frames)
         stopped = self._stop is not None and (self._at_gate or self._stop.met_by(position))
@@ -454,6 +457,14 @@ class BinlogCursor:
             size=sum(batch.batch.nbytes for batch in batches),
             zero_dates=+zero_dates,
         )
+
+    def _drop_idle(self) -> None:
+        """Let the decoders go that were not used for longest, as far as there are too many."""
+        count, held = len(self._decoders), sum(decoder.held for decoder in self._decoders.values())
+        while len(self._decoders) > _MAX_DECODERS or held > _DECODERS_BYTES:
+            held -= self._decoders.pop(next(iter(self._decoders))).held
+        if len(self._decoders) < count:
+            self._bind(self._routes)
 
     def _tell_time(self, frames: Frames) -> None:
         """The newest transaction's commit time is the source's, unless a heartbeat came after it."""
@@ -610,14 +621,26 @@ class BinlogCursor:
         frames = self._frames
         assert frames is not None
         if route is None or plan.table_id in self._dead:
-            plan.decoder = None
+            plan.decoder = plan.make = None
             return
-        key = (route.table_id, route.generation, route.schema.hash, plan.body[8:])
-        decoder = self._decoders.get(key)
-        if decoder is None:
-            decoder = self._decoders[key] = EventDecoder(plan.body, route.schema, frames.place)
-        plan.decoder = decoder
+        plan.decoder = self._decoders.get(_key(route, plan))
+        plan.make = self._decoder
         plan.guard = route.looked_at is not None or not self._past(route)
+
+    def _decoder(self, plan: Plan) -> EventDecoder:
+        """The decoder of a table that is asked for, at a row event of it."""
+        frames, route = self._frames, self._routes[plan.table_id]
+        assert frames is not None
+        key = _key(route, plan)
+        if key not in self._decoders:
+            self._decoders[key] = EventDecoder(plan.body, route.schema, frames.place)
+            self._made += 1
+            # each has memory of its own: many are enough at a transaction's end, and eightfold inside one
+            if self._made >= _MAX_DECODERS:
+                frames.soft_bytes = 0
+            if self._made >= 8 * _MAX_DECODERS:
+                frames.max_bytes = 0
+        return self._decoders[key]
 
     def _past(self, route: Route) -> bool:
         """Whether nothing more can come that the route's low covers."""
@@ -639,7 +662,7 @@ class BinlogCursor:
             return False
         if route.looked_at is not None:
             self._settle(plan, route)
-        return plan.decoder is not None
+        return plan.make is not None
 
     def _ahead(self, route: Route) -> bool:
         """Whether the route's schema is of a later place than the transaction at hand."""
@@ -852,7 +875,7 @@ class BinlogCursor:
     def _refuse(self, frames: Frames, body: Body, what: str, plans: Mapping[int, Plan]) -> None:
         """A row event that can't be decoded, of a table that may be routed."""
         plan = plans.get(int.from_bytes(body[:6], "little"))
-        if plan is None or plan.decoder is None or frames.tx_skip or (plan.guard and not self._judge(plan)):
+        if plan is None or plan.make is None or frames.tx_skip or (plan.guard and not self._judge(plan)):
             return
         self._fault(plan.table_id, f"{plan.table_id} has, at {frames.file}:{frames.event_start}, {what}", restart=False)
         self._bind_plan(plan)
@@ -860,7 +883,7 @@ class BinlogCursor:
     def _compressed_rows(self, frames: Frames, kind: int, body: bytes) -> int:
         """MariaDB's compressed row events."""
         plan = frames.plans.get(int.from_bytes(body[:6], "little"))
-        if plan is None or plan.decoder is None or frames.tx_skip:
+        if plan is None or plan.make is None or frames.tx_skip:
             return int(frames.pass_over())
         try:
             plain = inflated_rows(kind, body)
@@ -968,14 +991,16 @@ class BinlogCursor:
         """Rows that were given out already did not come to stay."""
         if not frames.delivered:
             return
-        for key, decoder in list(self._decoders.items()):
-            # what was touched in an earlier read is not known any more: then every table
-            if decoder.size or not self._began_here:
-                self._fault(
-                    key[0],
-                    f"At {frames.file}:{frames.event_start} {what}, after changes of {key[0]} were given out",
-                    restart=True,
-                )
+        touched = {key[0] for key, decoder in self._decoders.items() if decoder.size}
+        if not self._began_here:  # what was touched in an earlier read is not known any more: then every table
+            replayed = {} if self._replay is None else self._replay.plans
+            touched |= {plan.table_id for plan in (*frames.plans.values(), *replayed.values())}
+        for table_id in sorted(touched):
+            self._fault(
+                table_id,
+                f"At {frames.file}:{frames.event_start} {what}, after changes of {table_id} were given out",
+                restart=True,
+            )
 
     def _ddl(self, frames: Frames, db: str, text: str, sql_mode: int) -> None:
         """A DDL (or DML as a statement): what it does to our tables."""
@@ -1127,7 +1152,7 @@ class BinlogCursor:
                 raise ValueError("a row event of a table that no table map has described")
             if kind in REFUSED:
                 self._refuse(frames, body, _PARTIAL if kind == PARTIAL_ROWS else _TOO_LARGE, replay.plans)
-            if plan.decoder is None or kind in REFUSED:
+            if plan.make is None or kind in REFUSED:
                 frames.pass_over()
                 replay.event = None
                 continue

@@ -187,20 +187,22 @@ def _same(p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, know
 class Plan:
     """What to do with the row events of one TABLE_MAP.
 
-    `decoder` is None for a table that nobody asked for. `guard` says that each transaction must be judged first (the
-    table's low is not passed); `held` is the answer for transaction `judged`.
+    `make(plan)` gives `decoder` where that is None yet; itself it is None for a table that nobody asked for. `guard`
+    says that each transaction must be judged first (the table's low is not passed); `wanted` is the answer for
+    transaction `judged`.
     """
 
     table_id = cython.declare(str, visibility="public")
     body = cython.declare(bytes, visibility="public")
     decoder = cython.declare(object, visibility="public")
+    make = cython.declare(object, visibility="public")
     guard = cython.declare(cython.bint, visibility="public")
     judged = cython.declare(cython.longlong, visibility="public")
     wanted = cython.declare(cython.bint, visibility="public")
 
     def __init__(self, table_id: str, body: bytes) -> None:
         self.table_id, self.body = table_id, body
-        self.decoder = None
+        self.decoder = self.make = None
         self.guard = False
         self.judged = -1
         self.wanted = False
@@ -627,7 +629,7 @@ class Frames:
                 plan = found
                 self._last_plan = plan
                 self._last_id = table
-            if plan.decoder is None:
+            if plan.make is None:
                 return self.pass_over()
             return self._rows(plan, kind, p, body, end)
         if kind == 19:
@@ -910,6 +912,8 @@ class Frames:
             self._row_before = place.row
         else:
             place.row = self._row_before
+        if plan.decoder is None:
+            plan.decoder = plan.make(plan)
         place.pos = self.event_start
         budget = self.max_rows - place.seq
         if self.resume:

@@ -33,7 +33,7 @@ from services.reader.event_bodies import (
     xid_of,
 )
 from services.reader.replication import encoded_gtids
-from services.reader.rows import Place
+from services.reader.rows import EventDecoder, Place
 from tests.unit.test_rows import compressed, event, image, schema_of, table_map
 
 UUID = bytes(range(16))
@@ -351,6 +351,48 @@ def test_a_read_ends_where_its_rows_are_large_though_their_images_are_small(
         assert (keys(again, "d.t"), again.position) == (keys(got, "d.t"), got.position)
         assert got.position.rows == 0 or len(ids) % (count // 2)
     assert ids == list(range(count))
+
+
+def test_decoders_are_made_for_the_tables_that_change_and_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counting(body: bytes, schema: TableSchema, place: Place) -> EventDecoder:
+        made.append(schema.table_id)
+        return EventDecoder(body, schema, place)
+
+    monkeypatch.setattr(binlog, "EventDecoder", counting)
+    tables = [replace(T, table_id=f"d.t{n:03}") for n in range(600)]
+    maps = [table_map(T, n + 1).replace(b"\1t\0", f"\4t{n:03}\0".encode(), 1) for n in range(600)]
+    log = Log()
+    for n in range(4 * 600):
+        log.begin(n + 1).event(19, maps[n % 600])
+        log.event(30, maps[n % 600][:6] + inserted("d.t", n)[6:]).event(16, bytes(8))
+    dump = Dump(log)
+    bound, ids = binlog._MAX_DECODERS, []
+    for rows in (1000, 1, *[60] * 20, *[1000] * 100):
+        if dump.at.offset == log.at:
+            break
+        made.clear()
+        got = dump.read(*tables, max_rows=rows)
+        assert len(made) == len(set(made)) <= bound
+        assert set(made) <= {batch.table_id for batch in got.batches}
+        assert len(dump.cursor._decoders) <= bound
+        assert sum(plan.decoder is not None for plan in dump.cursor._frames.plans.values()) <= bound  # type: ignore[union-attr]
+        ids += sorted(key for each in got.batches for key in each.batch["id"].to_pylist())
+    assert ids == list(range(4 * 600))
+
+
+def test_a_decoder_that_is_in_use_is_kept() -> None:
+    log = Log()
+    for n in range(900):
+        at = f"d.{'tu'[n % 2]}"
+        log.begin(n + 1).event(19, MAPS[at]).event(30, inserted(at, n)).event(16, bytes(8))
+    dump = Dump(log)
+    dump.read(T, U, max_rows=10)
+    first = dict(dump.cursor._decoders)
+    while dump.at.offset < log.at:
+        dump.read(T, U)
+    assert dump.cursor._decoders == first
 
 
 def test_a_place_that_one_heartbeat_tells_is_not_gone_on_from() -> None:
