@@ -72,6 +72,7 @@ COMPILED: bool = cython.compiled
 
 _BUFFER = 1 << 20
 _CHUNK = 1 << 20
+_BEGINNING = 59  # of an event that is too large: its header, and what names a row event's table
 _crc_table = cython.declare(cython.uint[2048])
 
 
@@ -467,7 +468,7 @@ class Frames:
             if joined[0] != 0:
                 raise ValueError("a long packet came that is no event")
             if len(joined) < size:
-                return self._oversized(joined, size)
+                return self._oversized(joined, 1, size - 1, False)
             del joined[:1]
             self._joined = joined
         return _GO
@@ -496,15 +497,18 @@ class Frames:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def _oversized(self, start: bytearray, size: cython.Py_ssize_t) -> cython.int:
-        """An event that is too large to hold: its head is told to the cursor as type -1."""
-        p: cython.p_uchar = start
-        self._advance(_u32(p, 14), _u16(p, 18), size - 1, p[5])
-        self.event_type, self.event_inner = p[5], False
-        self.event_body = bytes(start[20:60])
-        if 20 <= self.event_type <= 32 or 166 <= self.event_type <= 171:
+    def _oversized(
+        self, p: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, inner: cython.bint
+    ) -> cython.int:
+        """An event too large to hold: its beginning, at `at`, is told to the cursor, its type below 0."""
+        kind: cython.int = p[at + 4]
+        if not inner:
+            self._advance(_u32(p, at + 13), _u16(p, at + 17), size, kind)
+        if kind == 29 or kind == 160:  # the statement's text
+            return _GO
+        self._hand_over(p, at, at + 19, at + _BEGINNING, -kind, inner)
+        if 20 <= kind <= 32 or kind == 39 or 166 <= kind <= 171:
             self.ordinal += 1
-        self.event_type = -self.event_type
         return _EVENT
 
     @cython.cfunc
@@ -513,23 +517,20 @@ class Frames:
         """The next event of a transaction payload."""
         have: cython.Py_ssize_t = self._inner_tail - self._inner_head
         size: cython.Py_ssize_t = 19
+        whole: cython.Py_ssize_t = 19
         code: cython.int
         p: cython.p_uchar = self._inner
         if have >= 19:
-            size = _u32(p, self._inner_head + 9)
+            size = whole = _u32(p, self._inner_head + 9)
             if size < 19:
                 raise ValueError(f"an event of {size} bytes stands in a transaction payload")
-            limit = event_limit(p[self._inner_head + 4])
-            if size > limit:
-                raise ValueError(f"an event of {size} bytes stands in a transaction payload, {limit} are the limit")
+            if size > event_limit(p[self._inner_head + 4]):
+                size = _BEGINNING
         if have < size:
             room = bytearray(max(size, _CHUNK))
             room[:have] = memoryview(self._inner)[self._inner_head : self._inner_tail]
             self._inner, self._inner_head, self._inner_tail = room, 0, have
-            try:
-                got = self._stream.readinto(memoryview(room)[have:])
-            except (OSError, pa.ArrowException) as error:
-                raise ValueError(f"a transaction payload can't be decompressed ({error})") from error
+            got = self._more(memoryview(room)[have:])
             if got:
                 self._inner_tail += got
                 return _GO
@@ -541,10 +542,35 @@ class Frames:
                 self._closing = False
                 return self.end_transaction()
             return _GO
+        if size < whole:
+            return self._pass_inner(whole)
         code = self._event(self._inner, self._inner_head, size, True)
         if code != _FULL and code != _FAULT:
             self._inner_head += size
         return code
+
+    def _more(self, room: memoryview) -> int:
+        """Read on in a transaction payload; how many bytes came, 0 at its end."""
+        try:
+            return int(self._stream.readinto(room))
+        except (OSError, pa.ArrowException) as error:
+            raise ValueError(f"a transaction payload can't be decompressed ({error})") from error
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _pass_inner(self, size: cython.Py_ssize_t) -> cython.int:
+        """The next event of a transaction payload, which is too large to hold."""
+        start = bytes(self._inner[self._inner_head : self._inner_head + _BEGINNING])
+        left = size
+        while True:
+            here = min(left, self._inner_tail - self._inner_head)
+            self._inner_head += here
+            left -= here
+            if not left:
+                return self._oversized(start, 0, size, True)
+            self._inner_head, self._inner_tail = 0, self._more(memoryview(self._inner))
+            if not self._inner_tail:
+                raise ValueError(f"a transaction payload ends inside an event ({size - left} bytes of {size})")
 
     def open_payload(self, stream: Any) -> None:
         """Go on with the events that this stream (`read(n) -> bytes`) gives: those of the TRANSACTION_PAYLOAD at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import random
 import socket
 import struct
@@ -37,6 +38,7 @@ from services.reader.rows import EventDecoder, Place
 from tests.unit.test_rows import compressed, event, image, schema_of, table_map
 
 UUID = bytes(range(16))
+TOO_LARGE = MAX_ROW_BYTES + (1 << 20)
 PREFIX = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
@@ -66,6 +68,15 @@ class Log:
         if self.checksum:
             event += struct.pack("<I", zlib.crc32(event))
         self.packet(b"\0" + event)
+        return self
+
+    def large(self, kind: int, size: int, body: bytes = b"", *, flags: int = 0) -> Log:
+        """An event of so many bytes, in several packets; without checksums."""
+        self.at += size
+        event = b"\0" + struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size, self.at, flags) + body
+        event = event.ljust(size + 1, b"\0")
+        for at in range(0, len(event), 0xFFFFFF):
+            self.packet(event[at : at + 0xFFFFFF])
         return self
 
     def packet(self, body: bytes) -> None:
@@ -243,6 +254,54 @@ def test_what_interpreted_reads_is_what_compiled_reads() -> None:
         it.close_run()
         outcomes.append((it.runs, it.pos, it.tx_number, it.tx_ts))
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("kind", [29, 160])
+def test_a_statements_text_is_passed_over_whatever_its_size(kind: int) -> None:
+    log = Log(checksum=False).begin(1).large(kind, TOO_LARGE, flags=0x80).event(16, bytes(8))
+    it = frames(checksum=False)
+    assert feed(it, log.bytes) == []
+    assert (it.pos, it.tx_open) == (log.at, False)
+
+
+def test_a_large_event_that_may_be_ignored_is_known_by_its_own_flags() -> None:
+    log = Log(checksum=False).begin(1).event(99, b"", flags=0x80).large(98, TOO_LARGE)
+    log.large(98, TOO_LARGE, flags=0x80).event(16, bytes(8))
+    it = frames(checksum=False)
+    flags = []
+    for at in range(0, len(log.bytes), 1 << 20):
+        room = it.room()
+        part = log.bytes[at : at + (1 << 20)]
+        room[: len(part)] = part
+        room.release()
+        it.filled(len(part))
+        while (code := it.scan()) != binlog_events.NEED:
+            assert code == binlog_events.EVENT
+            flags.append((it.event_type, it.event_flags))
+    assert flags == [(99, 0x80), (-98, 0), (-98, 0x80)]
+
+
+@pytest.mark.parametrize("module", [binlog_events, INTERPRETED], ids=["compiled", "interpreted"])
+def test_events_over_the_limit_in_a_payload_are_passed_over_too(module: ModuleType) -> None:
+    def inner(kind: int, body: bytes, size: int = 0) -> bytes:
+        event = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size or 19 + len(body), 0, 0) + body
+        return event.ljust(size, b"\0")
+
+    events = [inner(29, b"", TOO_LARGE), inner(19, TABLE_MAP), inner(30, ROWS, TOO_LARGE), inner(30, ROWS)]
+    whole = b"".join([*events, inner(16, bytes(8))])
+    for bytes_there in (len(whole), len(events[0]) + len(events[1]) + TOO_LARGE - 1):
+        it = frames(module)
+        feed(it, Log().begin(1).bytes)
+        it.plans[7] = module.Plan("d.t", TABLE_MAP)
+        it.open_payload(io.BytesIO(whole[:bytes_there]))
+        if bytes_there < len(whole):
+            with pytest.raises(ValueError, match="ends inside an event"):
+                it.scan()
+            continue
+        assert it.scan() == binlog_events.EVENT
+        assert (it.event_type, it.event_inner, it.event_body[: len(ROWS)]) == (-30, True, ROWS)
+        assert it.scan() == binlog_events.NEED
+        assert not it.tx_open
 
 
 # --- the cursor -------------------------------------------------------------------------------------------------------
@@ -424,12 +483,7 @@ def test_what_can_not_be_read_is_refused_at_the_commit_of_an_xa_transaction_too(
     if kind == 39:  # a partial update of JSON
         log.event(kind, inserted("d.t", 1))
     else:  # one row over 64 MiB
-        size = MAX_ROW_BYTES + (1 << 20)
-        log.at += size
-        event = b"\0" + struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size, log.at, 0) + inserted("d.t", 1)
-        event = event.ljust(size + 1, b"\0")
-        for at in range(0, len(event), 0xFFFFFF):
-            log.packet(event[at : at + 0xFFFFFF])
+        log.large(kind, TOO_LARGE, inserted("d.t", 1))
     log.event(30, inserted("d.u", 2)).query("XA END X'61',X'62',1")
     log.event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab")
     log.transaction(2).gtid(3).query("XA COMMIT X'61',X'62',1")
