@@ -202,6 +202,15 @@ def _key(route: Route, plan: Plan) -> tuple[str, int, str, bytes]:
     return route.table_id, route.generation, route.schema.hash, plan.body[8:]
 
 
+def _in_order(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Changes of one table and schema as one batch, by `_seq`: a table map may change, and so the decoder, where the
+    schema does not."""
+    if len(parts) == 1:
+        return parts[0]
+    (batch,) = pa.Table.from_batches(parts).sort_by("_seq").combine_chunks().to_batches()
+    return batch
+
+
 def has_row_over(batch: pa.RecordBatch, limit: int) -> bool:
     """Whether the values of variable size in one of its rows have more bytes than that."""
     if batch.nbytes <= limit:
@@ -405,7 +414,7 @@ class BinlogCursor:
         return bool(frames.stop_soon)
 
     def _changes(self, frames: Frames, idle: bool) -> Changes:
-        batches: list[ChangeBatch] = []
+        found: dict[tuple[str, int, str], list[pa.RecordBatch]] = {}
         zero_dates: Counter[tuple[str, str]] = Counter()
         for key, decoder in list(self._decoders.items()):
             table_id, generation, schema_hash, _ = key
@@ -431,15 +440,14 @@ class BinlogCursor:
                 continue
             batch = self._exact(table_id, self._appended(table_id, batch), frames)
             if batch is not None and batch.num_rows:
-                batches.append(
-                    ChangeBatch(
-                        table_id=table_id,
-                        generation=generation,
-                        schema_hash=schema_hash,
-                        rows=batch.num_rows,
-                        batch=batch,
-                    )
-                )
+                found.setdefault((table_id, generation, schema_hash), []).append(batch)
+        batches = [
+            ChangeBatch(
+                table_id=table_id, generation=generation, schema_hash=schema_hash, rows=rows.num_rows, batch=rows
+            )
+            for (table_id, generation, schema_hash), parts in found.items()
+            for rows in [_in_order(parts)]
+        ]
         self._drop_idle()
         self._tell_time(frames)
         position = self._position(frames)
@@ -720,6 +728,9 @@ class BinlogCursor:
         route = self._routes.get(plan.table_id)
         if route is None or not self._fresh(route):
             return False
+        assert self._server is not None
+        if not self._server.gtid:  # its low may lie before a DDL that its chunks have seen, and that changed no name
+            return True
         ours = {column.name.lower() for column in route.schema.columns}
         try:
             table = TableMap(plan.body)

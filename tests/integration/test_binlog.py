@@ -84,6 +84,8 @@ class Stream:
         changes = self.cursor.read(self.position, self.routes, **given)
         assert changes.position.not_before(self.position)
         seqs = [seq for batch in changes.batches for seq in batch.batch.column("_seq").to_pylist()]
+        of_one = [(batch.table_id, batch.generation, batch.schema_hash) for batch in changes.batches]
+        assert len(set(of_one)) == len(of_one), "a writer takes batches in the order in which they come"
         seqs += [change.seq for change in changes.schemas]
         # what a fault took away leaves its numbers unused
         assert sorted(seqs) == [seq for seq in range(changes.rows) if not changes.faults or seq in seqs]
@@ -130,6 +132,49 @@ def transaction(server: Database, *statements: str) -> None:
         for statement in statements:
             cursor.execute(statement)
         conn.commit()
+
+
+def test_rows_of_before_an_alter_that_a_low_without_gtids_does_not_cover_have_their_table_read_again(
+    mysql_nogtid: MySQL,
+) -> None:
+    """The catalogue shows the column's new type, its old rows still come: the table is not at fault."""
+    database = "early_low"
+    table = f"{database}.t"
+    mysql_nogtid.execute(
+        f"DROP DATABASE IF EXISTS {database}",
+        f"CREATE DATABASE {database}",
+        f"CREATE TABLE {table} (id INT PRIMARY KEY, v DECIMAL(10,2))",
+    )
+    low = here(mysql_nogtid)
+    mysql_nogtid.execute(f"INSERT INTO {table} VALUES (1, 1.25)", f"ALTER TABLE {table} MODIFY v DECIMAL(12,3)")
+    early = route(mysql_nogtid, table, low, high=here(mysql_nogtid))
+    with closing(Stream(mysql_nogtid, low, {table: early})) as reading:
+        reading.drain()
+    assert [fault.restart for fault in reading.faults] == [True]
+
+
+def test_changes_stay_in_order_where_an_alter_changes_the_table_map_and_not_the_columns(
+    source: Database, database: str
+) -> None:
+    """A column's collation goes there and back, in one read; the rows between have a decoder of their own."""
+    table = f"{database}.t"
+    modify = f"ALTER TABLE {table} MODIFY v VARCHAR(20) CHARACTER SET utf8mb4 COLLATE"
+    source.execute(
+        f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)"
+    )
+    with stream(source, [table]) as reading:
+        source.execute(
+            f"INSERT INTO {table} VALUES (1, 'a')",
+            f"{modify} utf8mb4_general_ci",
+            f"INSERT INTO {table} VALUES (2, 'b')",
+            f"{modify} utf8mb4_bin",
+            f"INSERT INTO {table} VALUES (3, 'c')",
+            f"TRUNCATE TABLE {table}",
+            f"INSERT INTO {table} VALUES (4, 'd')",
+        )
+        rows = reading.drain()
+        assert reading.faults == []
+        assert plain(rows, "id") == [("+I", 1), ("+I", 2), ("+I", 3), ("t", None), ("+I", 4)]
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
