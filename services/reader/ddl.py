@@ -34,6 +34,7 @@ from typing import Literal
 
 from common.errors import SourceLost
 from common.schema import MysqlType, TableSchema, column_type, parse_type
+from services.reader.charsets import code_points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +163,8 @@ _MAX_VARCHAR = 16_383  # characters of four bytes
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
 _EMPTY_STRING_IS_NULL = 1 << 32  # MariaDB's; another on MySQL
 _OTHER_TYPES = 1 << 0 | 1 << 9 | 1 << 12  # REAL_AS_FLOAT, ORACLE, MAXDB: names of types mean others
+_SWE7 = dict(enumerate(code_points("swe7")))
+_SWE7_ESCAPED = _SWE7 | {ord("\\"): ord("\\")}
 
 
 def shown(statement: str) -> str:
@@ -219,6 +222,23 @@ def _tokens(statement: str, sql_mode: int, mariadb: bool) -> Iterator[_Token]:
             yield _Token("name", value[1:-1].replace('""', '"'))
         elif kind in ("text", "number", "word", "sign"):
             yield _Token(kind, value.replace("\\", "\\\\") if plain else value)  # type: ignore[arg-type]
+
+
+def from_swe7(statement: str, sql_mode: int) -> str:
+    """A statement in SWE7, given as ASCII, in Unicode. The server cuts it as ASCII too, the byte of é being a backquote
+    and that of Ö a backslash; what stands in quotes is Swedish."""
+    escapes = not sql_mode & _NO_BACKSLASH_ESCAPES
+
+    def told(found: re.Match[str]) -> str:
+        if found.lastgroup == "name":
+            return f"`{found['name'].replace('``', '`').translate(_SWE7)}`"
+        if found.lastgroup != "text":
+            return found[0]
+        if escapes and not (found[0][0] == '"' and sql_mode & _ANSI_QUOTES):
+            return "Ö".join(part.translate(_SWE7_ESCAPED) for part in found[0].split("\\\\"))
+        return found[0].translate(_SWE7)
+
+    return _pattern(not escapes, mariadb=True).sub(told, statement)
 
 
 class _Statement:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from services.reader.charsets import charset_of, to_text
+from services.reader.ddl import from_swe7
 from services.reader.rows import TableMap
 
 MAX_ROW_BYTES = 64 << 20
@@ -153,7 +154,12 @@ def statement(kind: int, body: Body) -> tuple[str, str, int]:
     text = body[at + body[8] + 1 :]
     if kind == QUERY_COMPRESSED:
         text = bytes(_inflated(memoryview(text), b"", event_limit(kind)))
-    said = text.decode(errors="replace") if charset in _UTF_8 else to_text(bytes(text), charset)
+    if charset in _UTF_8:
+        said = text.decode(errors="replace")
+    elif charset == "swe7":
+        said = from_swe7(text.decode("latin-1"), sql_mode)
+    else:
+        said = to_text(bytes(text), charset)
     return db, said.strip(), sql_mode
 
 

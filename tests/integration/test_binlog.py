@@ -807,6 +807,31 @@ def test_a_ddl_that_changes_rows_by_what_it_does_not_say_restarts_the_table(
     assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
 
 
+def test_statements_in_swe7_are_read_as_the_server_reads_them(source: Database, database: str) -> None:
+    """Its é is the byte of a backquote, its Ö that of a backslash."""
+    sent = {
+        "plain": b"TRUNCATE TABLE `plain`",
+        "écafé": b"TRUNCATE TABLE ```caf```",
+        "ÖÉä": b"TRUNCATE TABLE `\\@{`",
+        "defaults": rb"ALTER TABLE defaults ADD `c[` VARCHAR(9) NOT NULL DEFAULT 'a\\b\'\n{`|'",
+    }
+    with closing(source.connect(database=database)) as conn, conn.cursor() as cursor:
+        for name in sent:
+            cursor.execute(f"CREATE TABLE `{name}` (id INT PRIMARY KEY)")
+        with stream(source, [f"{database}.{name}" for name in sent]) as it:
+            for name in sent:
+                cursor.execute(f"INSERT INTO `{name}` VALUES (1)")
+            cursor.execute("SET NAMES swe7")
+            for statement in sent.values():
+                conn.query(statement)  # type: ignore[arg-type]
+            rows = it.drain()
+            added = it.routes[f"{database}.defaults"].schema.columns[-1]
+    assert [row["_table"] for row in rows if row["_op"] == "t"] == [f"{database}.{name}" for name in [*sent][:3]]
+    ((_, default),) = source.execute("SELECT * FROM defaults", database=database)
+    assert (added.name, added.initial_default) == ("cÄ", default)
+    assert default == "aÖb'\näéö"
+
+
 @pytest.mark.parametrize(
     "statement",
     ["DROP INDEX uk ON {t}", "ALTER TABLE {t} DROP KEY uk", "CREATE OR REPLACE UNIQUE INDEX uk ON {t} (b)"],

@@ -561,9 +561,29 @@ def test_statements_are_read_in_the_character_set_and_sql_mode_they_were_sent_in
     for collation in range(1, 350):  # of every character set: binary (63) is that of many clients
         sent = flags + b"\4" + struct.pack("<HHH", collation, 8, 8)
         if charset_of(collation) not in ("ucs2", "utf16", "utf16le", "utf32"):  # which no client can have
-            assert statement(2, body(sent, b"DROP TABLE t")) == ("shop", "DROP TABLE t", 1 << 20)
+            assert statement(2, body(sent, b"DROP TABLE `t`")) == ("shop", "DROP TABLE `t`", 1 << 20)
         if charset_of(collation) in ("binary", "utf8mb4", None):
             assert statement(2, body(sent, "DROP TABLE `caf\u00e9`".encode())) == read
+
+
+@pytest.mark.parametrize(
+    ("sql_mode", "sent", "meant"),
+    [
+        (0, "TRUNCATE `t`", "TRUNCATE `t`"),
+        (0, "/* it's */ TRUNCATE ```caf``@\\[`", "/* it's */ TRUNCATE `écaféÉÖÄ`"),
+        (
+            0,
+            r"ADD c{ CHAR DEFAULT 'a\\b\'\n{`', ADD `d|`",
+            "ADD c{ CHAR DEFAULT 'aÖb\\'\\näé', ADD `dö`",
+        ),
+        (1 << 20, r"ADD c CHAR DEFAULT 'a\', ADD `d\`", "ADD c CHAR DEFAULT 'aÖ', ADD `dÖ`"),
+        (1 << 2, r'ADD "c\`" CHAR', 'ADD "cÖé" CHAR'),
+    ],
+)
+def test_a_statement_in_swe7_is_cut_as_ascii_and_swedish_in_quotes(sql_mode: int, sent: str, meant: str) -> None:
+    variables = b"\1" + struct.pack("<Q", sql_mode) + b"\4" + struct.pack("<HHH", 10, 10, 10)
+    body = struct.pack("<IIBHH", 1, 0, 4, 0, len(variables)) + variables + b"shop\0" + sent.encode()
+    assert statement(2, body) == ("shop", meant, sql_mode)
 
 
 def test_names_of_xa_transactions_are_the_same_in_statements_and_events() -> None:
