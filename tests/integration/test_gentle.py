@@ -137,7 +137,7 @@ def test_readers_wait_while_the_source_is_busy_and_say_so(
         f"INSERT INTO {table} WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 400)"
         " SELECT i, REPEAT('x', 100000) FROM n",
     )
-    snapshot = {"max_threads_running": 20, "max_bytes_per_second": 2_000_000}
+    snapshot = {"max_threads_running": 20, "max_bytes_per_second": 2_000_000, "max_select_seconds": 300}
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
 
         def told() -> bool:
@@ -150,7 +150,7 @@ def test_readers_wait_while_the_source_is_busy_and_say_so(
         with busy(source, 30):
             running = "SHOW GLOBAL STATUS LIKE 'Threads_running'"
             waited(lambda: int(source.execute(running)[0][1]) > 25, "a busy server", 30)
-            pipeline = mesh.pipeline("polite", source, [table], snapshot=snapshot)
+            pipeline = mesh.pipeline("polite", source, [table], chunk_rows=1000, snapshot=snapshot)
             pipeline.until(told, "the reader to wait")
             pipeline.goes_on(1)
             assert not reading()
