@@ -406,8 +406,8 @@ MUTANTS = (
     one(
         "a table that comes later to a pipeline without a snapshot has none either",
         ENUMERATOR,
-        "                find = FindTables(begins=not self.tables)",
-        "                find = FindTables(begins=True)",
+        "                find = FindTables(begins=not self.tables, ",
+        "                find = FindTables(begins=True, ",
         of="start",
     ),
     one(
