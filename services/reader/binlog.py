@@ -911,6 +911,8 @@ class BinlogCursor:
         offset = int.from_bytes(event[19:27], "little")
         if not _FILE_NAME.fullmatch(name):
             raise ValueError(f"a ROTATE event names the file {name!r}")
+        if offset >= 1 << 60:
+            raise ValueError(f"a ROTATE event names the offset {offset}, which no file has")
         if name != frames.file:
             there = name.rpartition(".")[0] == frames.file.rpartition(".")[0]
             if frames.file and not (there and FilePosition(name, 0) > FilePosition(frames.file, 0)):

@@ -117,6 +117,12 @@ def test_a_rotation_to_a_binlog_of_another_name_or_back_is_damage(file: bytes) -
     assert "which is no later file of this binlog" in read(of, changed(of, 4, 19 + 8, file, number=1))
 
 
+def test_a_rotation_to_an_offset_that_no_file_has_is_damage() -> None:
+    of = recording("statements", "mysql")
+    events = changed(of, 4, 19, struct.pack("<Q", 16861477004875137222), number=1)
+    assert "names the offset 16861477004875137222, which no file has" in read(of, events)
+
+
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
 def test_text_that_is_not_utf_8_stops_its_table_and_names_file_and_offset(flavour: str) -> None:
     of = recording("plain", flavour)
