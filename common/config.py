@@ -117,7 +117,7 @@ class SnapshotConfig(_Strict):
     max_threads_running: int | None = Field(
         default=None,
         ge=1,
-        description="readers start no chunk while the server's Threads_running, ours included, is above it;"
+        description="readers take no rows while the server's Threads_running, ours included, is above it;"
         " null: never asked",
     )
 

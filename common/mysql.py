@@ -662,16 +662,13 @@ def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], bool, s
     if whole:
         best = min(whole, key=lambda index: (index != "PRIMARY", len(whole[index]), index))
         return tuple(str(column) for column, _, _ in whole[best]), best != "PRIMARY", None
+    fault = f"{table_id} has no identity; add a primary key, or a unique key over NOT NULL columns"
     if not_null:
-        return (
-            (),
-            False,
-            (
-                f"{table_id} has no identity: its key {min(not_null)} covers only a prefix of a column;"
-                " add a primary key, or a unique key over whole NOT NULL columns"
-            ),
+        fault = (
+            f"{table_id} has no identity: its key {min(not_null)} covers only a prefix of a column;"
+            " add a primary key, or a unique key over whole NOT NULL columns"
         )
-    return (), False, f"{table_id} has no identity; add a primary key, or a unique key over NOT NULL columns"
+    return (), False, fault
 
 
 def index_of(conn: Connection, table_id: str, columns: Sequence[str], *, least: int = 1) -> str | None:

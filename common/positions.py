@@ -481,8 +481,10 @@ class Low:
             if isinstance(executed, GtidSet):
                 return executed.contains(gtid)
             # what it lacks is not covered at home either, whose binlog may have begun anew in the meantime
-            if isinstance(executed, MariaGtid) and (server != self.server or not executed.contains(gtid)):
-                return executed.contains(gtid)
+            if isinstance(executed, MariaGtid):
+                contained = executed.contains(gtid)
+                if server != self.server or not contained:
+                    return contained
         _one_history(self.server, server)
         return end <= FilePosition(self.file, self.offset)
 
