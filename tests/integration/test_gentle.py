@@ -44,6 +44,12 @@ def rows_done(pipeline: Pipeline, table: str) -> int:
     return int(tables[table]["rows_done"]) if table in tables else 0
 
 
+def waiting_for(pipeline: Pipeline) -> str | None:
+    """What the reader says it waits for, "" if for nothing; None before its first word."""
+    told = pipeline.status().get("reader-0")
+    return None if told is None else told["waiting_for"] or ""
+
+
 def keeps(pipeline: Pipeline, table: str, limit: int) -> None:
     """The snapshot goes on, no faster than the limit (rows a second) and what is on its way; however slow we look."""
     began, before = time.monotonic(), rows_done(pipeline, table)
@@ -93,7 +99,7 @@ def test_a_source_that_is_away_in_the_middle_of_a_snapshot_uses_up_no_attempts_o
         source.kill()
         try:
             away = "the source, which is away"
-            pipeline.until(lambda: away in (pipeline.status()["reader-0"]["waiting_for"] or ""), "the reader to say so")
+            pipeline.until(lambda: away in (waiting_for(pipeline) or ""), "the reader to say so")
             time.sleep(15)
         finally:
             source.start()
@@ -141,7 +147,7 @@ def test_readers_wait_while_the_source_is_busy_and_say_so(
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
 
         def told() -> bool:
-            return "less busy" in (pipeline.status().get("reader-0", {}).get("waiting_for") or "")
+            return "less busy" in (waiting_for(pipeline) or "")
 
         def reading() -> bool:
             sql = "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND = 'Execute' AND INFO LIKE"
@@ -159,7 +165,7 @@ def test_readers_wait_while_the_source_is_busy_and_say_so(
             pipeline.until(told, "the reader to wait in the middle of the chunk")
             assert rows_done(pipeline, table) == 0
         pipeline.until(lambda: pipeline.shows(table), "the table, now that nothing keeps it")
-        pipeline.until(lambda: pipeline.status()["reader-0"]["waiting_for"] is None, "nothing to be waited for")
+        pipeline.until(lambda: waiting_for(pipeline) == "", "nothing to be waited for")
 
 
 @pytest.mark.parametrize("of", ["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
