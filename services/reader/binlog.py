@@ -911,7 +911,7 @@ class BinlogCursor:
         offset = int.from_bytes(event[19:27], "little")
         if not _FILE_NAME.fullmatch(name):
             raise ValueError(f"a ROTATE event names the file {name!r}")
-        if offset >= 1 << 60:
+        if offset >= 1 << 60:  # far below _NO_GATE: no events behind it lead there, or beyond the frames' C integers
             raise ValueError(f"a ROTATE event names the offset {offset}, which no file has")
         if name != frames.file:
             there = name.rpartition(".")[0] == frames.file.rpartition(".")[0]
