@@ -94,6 +94,7 @@ $(VENV)/.built: $(VENV)/.packages setup.py $(COMPILED) $(wildcard $(COMPILED:.py
 	@for source in $(COMPILED); do \
 		compgen -G "$${source%.py}.*.so" >/dev/null || echo "cutline: $$source could not be compiled (is there a C compiler?); it is interpreted, many times slower" >&2; \
 	done
+	@pwd > $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth  # python -m services.reader, from any folder
 	@touch $@
 
 # ---- Spark's jars, by the coordinates of pyproject.toml ------------------------------------------------------------
@@ -128,7 +129,7 @@ $(VENV)/.servers: $(VENV)/.packages tests/servers.py
 
 check: $(VENV)/.built
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy --strict $(wildcard common services spark_writer)
+	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer
 
 test: setup
 	$(VENV)/bin/pytest $(SUITES) $(PYTEST_ARGS)

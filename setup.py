@@ -1,15 +1,20 @@
-"""Compiles the hot loops; all other metadata stands in pyproject.toml.
+"""Compiles the hot loops and names the packages; all other metadata stands in pyproject.toml.
 
-The sources are plain Python that Cython takes too ("pure Python mode"), so each extension is optional: without a C
-compiler the same file is interpreted, slower, with the same results, and the build says so.
+Site-packages get one package, `cutline`, so that Cutline can't clash with modules of its users: the folder `common` is
+`cutline.common`, and so on, in a checkout (an editable install) as in a wheel. `cutline` itself is `services/client`.
+
+The compiled sources are plain Python that Cython takes too ("pure Python mode"), so each extension is optional: without
+a C compiler the same file is interpreted, slower, with the same results, and the build says so.
 """
 
 import os
 import sys
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_namespace_packages, setup
 from setuptools.command.build_ext import build_ext
 
+TOP = ("common", "services", "spark_writer")
+ITSELF = "services.client"
 COMPILED = ("services/reader/rows.py", "services/reader/binlog_events.py")  # the second takes the first by C
 
 
@@ -38,14 +43,42 @@ def extensions() -> list[Extension]:
         print(f"cutline: no Cython, so {', '.join(sources) or 'nothing'} is compiled", file=sys.stderr)
         return []
     modules = [
-        Extension(source.removesuffix(".py").replace("/", "."), [source], extra_compile_args=["-O3"], optional=True)
+        Extension(
+            f"cutline.{source.removesuffix('.py').replace('/', '.')}",
+            [source],
+            extra_compile_args=["-O3"],
+            optional=True,
+        )
         for source in sources
     ]
     # cythonize([]) is refused by some versions
     if not modules:
         return []
-    built: list[Extension] = cythonize(modules, build_dir="build/cython", compiler_directives={"language_level": "3"})
+    built: list[Extension] = cythonize(
+        modules, build_dir="build/cython", include_path=[names()], compiler_directives={"language_level": "3"}
+    )
     return built
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": SpokenBuild})
+def names() -> str:
+    """A folder in which the sources have the paths of their names, for what knows no import hook: Cython and mypy."""
+    folder = os.path.join("build", "names")
+    os.makedirs(folder, exist_ok=True)
+    if not os.path.lexists(link := os.path.join(folder, "cutline")):
+        os.symlink(os.path.join("..", ".."), link)
+    return folder
+
+
+def packages() -> list[str]:
+    """Every folder with Python in it, by the name it is imported by."""
+    found = find_namespace_packages(include=[pattern for top in TOP for pattern in (top, f"{top}.*")])
+    return ["cutline", *(f"cutline.{name}" for name in found if name != ITSELF)]
+
+
+setup(
+    packages=packages(),
+    package_dir={"cutline": ITSELF.replace(".", "/"), **{f"cutline.{top}": top for top in TOP}},
+    package_data={"cutline.services.reader": ["*.pxd"], "cutline.spark_writer": ["log4j2.properties"]},
+    ext_modules=extensions(),
+    cmdclass={"build_ext": SpokenBuild},
+)

@@ -21,9 +21,9 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from common.errors import ProtocolError
-from common.machine import Effect, Event, Machine, MessageReceived, Send
-from common.messages import Marker, Message
+from cutline.common.errors import ProtocolError
+from cutline.common.machine import Effect, Event, Machine, MessageReceived, Send
+from cutline.common.messages import Marker, Message
 
 
 class Process:

@@ -37,8 +37,8 @@ from zlib import crc32
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
-from common.errors import ConfigError, ProtocolError, Unavailable
-from common.wire import Command, Wire, answered
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable
+from cutline.common.wire import Command, Wire, answered
 
 FRAGMENT_BYTES = 8 << 20
 MAX_MESSAGE_BYTES = 256 << 20

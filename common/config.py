@@ -27,7 +27,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from common.errors import ConfigError, redacted
+from cutline.common.errors import ConfigError, redacted
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 START_WORDS = ("initial", "snapshot-only", "latest", "earliest")

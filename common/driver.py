@@ -35,13 +35,13 @@ from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 
-from common.channels import Receiver, Sender, stream_name
-from common.config import Environment
-from common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
-from common.machine import Effect, Event, MessageReceived, Send, Ticked
-from common.messages import Records, decode, encode
-from common.registry import GaveUp, Registry, Service
-from common.store import PartRef, PipelineStore, Store
+from cutline.common.channels import Receiver, Sender, stream_name
+from cutline.common.config import Environment
+from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
+from cutline.common.machine import Effect, Event, MessageReceived, Send, Ticked
+from cutline.common.messages import Records, decode, encode
+from cutline.common.registry import GaveUp, Registry, Service
+from cutline.common.store import PartRef, PipelineStore, Store
 
 CREDIT_BYTES = 32 << 20
 TICK_SECONDS = 0.2

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from common.errors import NextGeneration, ProtocolError, SourceLost
-from common.mysql import Connection, ask, quoted, quoted_table
-from common.schema import Column, TableSchema, parse_type, split_table_id
+from cutline.common.errors import NextGeneration, ProtocolError, SourceLost
+from cutline.common.mysql import Connection, ask, quoted, quoted_table
+from cutline.common.schema import Column, TableSchema, parse_type, split_table_id
 
 KeyValue = str | dict[str, str]
 Key = tuple[KeyValue, ...]

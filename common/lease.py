@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 
-from common.wire import answered
+from cutline.common.wire import answered
 
 _RENEW = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end

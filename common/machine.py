@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from common.messages import Message
+from cutline.common.messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from common.errors import ProtocolError
-from common.positions import High, Low, Position, Stop
-from common.schema import TableSchema
+from cutline.common.errors import ProtocolError
+from cutline.common.positions import High, Low, Position, Stop
+from cutline.common.schema import TableSchema
 
 Key = tuple[Any, ...]
 """The values of a key's columns, as JSON-able literals that MySQL itself printed."""

@@ -36,10 +36,10 @@ from pymysql.constants import COMMAND
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor
 
-from common.config import PipelineConfig, SourceConfig
-from common.errors import ConfigError, CutlineError, NextGeneration, ProtocolError, SourceLost, Unavailable
-from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position
-from common.schema import Column, TableSchema, arrow_type, parse_type, split_table_id
+from cutline.common.config import PipelineConfig, SourceConfig
+from cutline.common.errors import ConfigError, CutlineError, NextGeneration, ProtocolError, SourceLost, Unavailable
+from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position
+from cutline.common.schema import Column, TableSchema, arrow_type, parse_type, split_table_id
 
 Connection: TypeAlias = "_Connection[Cursor]"
 

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, total_ordering
 from typing import Any, ClassVar
 
-from common.errors import NextGeneration, SourceLost
+from cutline.common.errors import NextGeneration, SourceLost
 
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 
-from common.errors import ProtocolError
-from common.wire import answered
+from cutline.common.errors import ProtocolError
+from cutline.common.wire import answered
 
 PRESENCE_SECONDS = 5
 _INDEX = "cutline:services"

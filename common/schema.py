@@ -42,7 +42,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from common.errors import SourceLost
+from cutline.common.errors import SourceLost
 
 FIELD_ID = b"PARQUET:field_id"
 

@@ -44,7 +44,7 @@ from typing import Any, BinaryIO, Protocol, cast
 
 import fsspec
 
-from common.errors import ConfigError, ProtocolError, Unavailable, redacted
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 
 FORMAT = 1
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")

@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from common.errors import ConfigError, Unavailable, redacted
+from cutline.common.errors import ConfigError, Unavailable, redacted
 
 TIMEOUT_SECONDS = 5.0
 _READ_BYTES = 1 << 20

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common import mysql
-from common.config import PipelineConfig, shown
-from common.errors import ConfigError, Unavailable, redacted
-from common.store import Store
-from services import lake
-from services.reader.places import Places
+from cutline.common import mysql
+from cutline.common.config import PipelineConfig, shown
+from cutline.common.errors import ConfigError, Unavailable, redacted
+from cutline.common.store import Store
+from cutline.services import lake
+from cutline.services.reader.places import Places
 
 
 def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> Mapping[str, Any]:

@@ -12,14 +12,14 @@ from typing import ParamSpec
 
 import click
 
-from common import config as configuration
-from common.config import Environment
-from common.errors import ConfigError, CutlineError
-from common.messages import Limits
-from common.store import Store
-from services import lake, standalone
-from services.check import check
-from services.view import Rates, TerminalView, lines, picture
+from cutline.common import config as configuration
+from cutline.common.config import Environment
+from cutline.common.errors import ConfigError, CutlineError
+from cutline.common.messages import Limits
+from cutline.common.store import Store
+from cutline.services import lake, standalone
+from cutline.services.check import check
+from cutline.services.view import Rates, TerminalView, lines, picture
 
 P = ParamSpec("P")
 PIPELINE_FILE = click.Path(path_type=Path)

@@ -12,8 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from common.config import PipelineConfig
-from common.errors import ConfigError
+from cutline.common.config import PipelineConfig
+from cutline.common.errors import ConfigError
 
 OWNER_PROPERTY = "cutline.pipeline"
 CATALOG_FILE = "catalog.db"

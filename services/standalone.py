@@ -34,15 +34,15 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from common import mysql, wire
-from common.config import Environment, PipelineConfig
-from common.errors import ConfigError, CutlineError, SourceLost, Unavailable
-from common.messages import Limits
-from common.positions import High, Position
-from common.registry import Registry
-from common.store import PipelineStore, Store
-from services.check import check
-from services.view import TerminalView
+from cutline.common import mysql, wire
+from cutline.common.config import Environment, PipelineConfig
+from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
+from cutline.common.messages import Limits
+from cutline.common.positions import High, Position
+from cutline.common.registry import Registry
+from cutline.common.store import PipelineStore, Store
+from cutline.services.check import check
+from cutline.services.view import TerminalView
 
 Until = Literal["snapshot", "caught-up"]
 
@@ -276,11 +276,11 @@ def _redis_child(workdir: Path, port: int, password: str, memory_bytes: int) -> 
 
 
 def _service_children(config: PipelineConfig, workdir: Path) -> list[Child]:
-    modules = [("enumerator-0", "services.enumerator"), ("enumerator-1", "services.enumerator")]
-    modules += [(f"reader-{i}", "services.reader") for i in range(config.workers.readers)]
-    modules += [(f"writer-{i}", "services.writer") for i in range(config.workers.writers)]
-    modules += [("spark-writer", "spark_writer"), ("control", "services.control")]
-    # -P: a folder `services` where the user stands must not be taken for ours.
+    modules = [("enumerator-0", "cutline.services.enumerator"), ("enumerator-1", "cutline.services.enumerator")]
+    modules += [(f"reader-{i}", "cutline.services.reader") for i in range(config.workers.readers)]
+    modules += [(f"writer-{i}", "cutline.services.writer") for i in range(config.workers.writers)]
+    modules += [("spark-writer", "cutline.spark_writer"), ("control", "cutline.services.control")]
+    # -P: no module where the user stands may be taken for ours, or for one that we import.
     return [
         Child(name=name, command=[sys.executable, "-P", "-m", module], log=workdir / "logs" / f"{name}.log")
         for name, module in modules

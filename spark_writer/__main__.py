@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from common import wire
-from common.config import Environment
-from common.errors import ConfigError, CutlineError, Unavailable
-from common.registry import Registry, Service
-from common.store import Store
-from spark_writer import session
-from spark_writer.apply import PipelineApplier
-from spark_writer.tables import Lake
+from cutline.common import wire
+from cutline.common.config import Environment
+from cutline.common.errors import ConfigError, CutlineError, Unavailable
+from cutline.common.registry import Registry, Service
+from cutline.common.store import Store
+from cutline.spark_writer import session
+from cutline.spark_writer.apply import PipelineApplier
+from cutline.spark_writer.tables import Lake
 
 logger = logging.getLogger("cutline.spark_writer")
 LOOK_SECONDS = 0.5

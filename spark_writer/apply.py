@@ -23,14 +23,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from common.errors import CutlineError, ProtocolError, Unavailable
-from common.schema import TableSchema
-from common.store import PipelineStore
-from spark_writer.chain import Batch, Chain, Entry, Work, follow, may_show, next_batch, publication, shown
-from spark_writer.maintenance import TIER, compact, drop_branches, expire
-from spark_writer.publications import Publications
-from spark_writer.staged import Staged, adopt, portions, reduce, write_live
-from spark_writer.tables import Change, Lake, LakeTable, Layout
+from cutline.common.errors import CutlineError, ProtocolError, Unavailable
+from cutline.common.schema import TableSchema
+from cutline.common.store import PipelineStore
+from cutline.spark_writer.chain import Batch, Chain, Entry, Work, follow, may_show, next_batch, publication, shown
+from cutline.spark_writer.maintenance import TIER, compact, drop_branches, expire
+from cutline.spark_writer.publications import Publications
+from cutline.spark_writer.staged import Staged, adopt, portions, reduce, write_live
+from cutline.spark_writer.tables import Change, Lake, LakeTable, Layout
 
 logger = logging.getLogger("cutline.spark_writer")
 BATCH_ENTRIES = 100

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import ProtocolError
+from cutline.common.errors import ProtocolError
 
 Entry = Mapping[str, Any]
 """The body of a journal entry, of an epoch or of a checkpoint."""

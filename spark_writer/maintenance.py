@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from common.schema import FIELD_ID
-from spark_writer.positions import DataFile, opened
-from spark_writer.staged import write_rows
-from spark_writer.tables import LakeTable, Layout, answered, default_value
+from cutline.common.schema import FIELD_ID
+from cutline.spark_writer.positions import DataFile, opened
+from cutline.spark_writer.staged import write_rows
+from cutline.spark_writer.tables import LakeTable, Layout, answered, default_value
 
 TIER = 8
 SMALL_BYTES = 16 << 20

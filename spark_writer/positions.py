@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from common.errors import ProtocolError
-from common.schema import FIELD_ID
+from cutline.common.errors import ProtocolError
+from cutline.common.schema import FIELD_ID
 
 DRIVER_ROWS = 200_000_000
 SEARCH_BYTES = 128 << 20

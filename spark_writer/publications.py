@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.errors import Unavailable
-from common.schema import FIELD_ID
-from spark_writer.chain import changed_tables, shown
-from spark_writer.session import CATALOG
-from spark_writer.tables import NAMESPACE, Lake, LakeTable, answered, open_output, settle
+from cutline.common.errors import Unavailable
+from cutline.common.schema import FIELD_ID
+from cutline.spark_writer.chain import changed_tables, shown
+from cutline.spark_writer.session import CATALOG
+from cutline.spark_writer.tables import NAMESPACE, Lake, LakeTable, answered, open_output, settle
 
 logger = logging.getLogger("cutline.spark_writer")
 NAME = "publications"

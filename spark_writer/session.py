@@ -17,8 +17,8 @@ from typing import Any, cast
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from common.config import PipelineConfig
-from common.errors import ConfigError, Unavailable
+from cutline.common.config import PipelineConfig
+from cutline.common.errors import ConfigError, Unavailable
 
 CATALOG = "lake"
 STOP_SECONDS = 10.0

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from common import parquet
-from common.errors import ProtocolError
-from common.schema import FIELD_ID, META_FIELDS, TableSchema
-from common.store import PartRef, PipelineStore
-from spark_writer.positions import opened
-from spark_writer.tables import LakeTable, Layout, default_value, open_output, settle
+from cutline.common import parquet
+from cutline.common.errors import ProtocolError
+from cutline.common.schema import FIELD_ID, META_FIELDS, TableSchema
+from cutline.common.store import PartRef, PipelineStore
+from cutline.spark_writer.positions import opened
+from cutline.spark_writer.tables import LakeTable, Layout, default_value, open_output, settle
 
 ROW_GROUP_ROWS = 200_000
 PORTION_ROWS = 1_000_000

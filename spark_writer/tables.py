@@ -46,9 +46,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from common.errors import ConfigError, ProtocolError, Unavailable
-from common.schema import FIELD_ID, Column, TableSchema, parse_type, split_table_id
-from spark_writer.positions import (
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable
+from cutline.common.schema import FIELD_ID, Column, TableSchema, parse_type, split_table_id
+from cutline.spark_writer.positions import (
     DRIVER_ROWS,
     Contents,
     DataFile,
@@ -60,7 +60,7 @@ from spark_writer.positions import (
     merged,
     without,
 )
-from spark_writer.session import CATALOG, first_line
+from cutline.spark_writer.session import CATALOG, first_line
 
 OWNER = "cutline.pipeline"
 PUBLISHED = "cutline.published"

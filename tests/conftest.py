@@ -97,8 +97,8 @@ def nothing_left_running(nothing_left_in_a_temporary_folder: None) -> Iterator[N
     mark = uuid.uuid4().hex
     os.environ[SESSION_MARK] = mark
     yield
-    if "spark_writer.session" in sys.modules:
-        sys.modules["spark_writer.session"].stop()
+    if "cutline.spark_writer.session" in sys.modules:
+        sys.modules["cutline.spark_writer.session"].stop()
     deadline = time.monotonic() + LEAVE_SECONDS
     while (left := left_running(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -14,12 +14,12 @@ from contextlib import suppress
 
 import uvicorn
 
-from common import wire
-from common.config import Environment
-from common.errors import ConfigError, Unavailable
-from common.registry import Registry, Service
-from common.store import Store
-from services.control.app import build
+from cutline.common import wire
+from cutline.common.config import Environment
+from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.registry import Registry, Service
+from cutline.common.store import Store
+from cutline.services.control.app import build
 
 
 async def serve(environment: Environment) -> None:

@@ -16,11 +16,11 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 
-from common import metrics
-from common.config import shown
-from common.errors import ConfigError, CutlineError, Unavailable
-from common.registry import GaveUp, Registry
-from common.store import PipelineStore, Store
+from cutline.common import metrics
+from cutline.common.config import shown
+from cutline.common.errors import ConfigError, CutlineError, Unavailable
+from cutline.common.registry import GaveUp, Registry
+from cutline.common.store import PipelineStore, Store
 
 
 class Health(BaseModel):

@@ -10,9 +10,9 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from common import channels, wire
-from common.config import Environment, PipelineConfig
-from common.driver import (
+from cutline.common import channels, wire
+from cutline.common.config import Environment, PipelineConfig
+from cutline.common.driver import (
     TICK_SECONDS,
     Host,
     Links,
@@ -24,13 +24,13 @@ from common.driver import (
     save_part,
     together,
 )
-from common.errors import CutlineError, ProtocolError, Unavailable
-from common.lease import Lease, lease_name
-from common.machine import Effect, Event, PartStored, SavePart, Send
-from common.messages import Limits
-from common.registry import Service
-from common.store import PipelineStore, Store, file_name
-from services.enumerator.leader import (
+from cutline.common.errors import CutlineError, ProtocolError, Unavailable
+from cutline.common.lease import Lease, lease_name
+from cutline.common.machine import Effect, Event, PartStored, SavePart, Send
+from cutline.common.messages import Limits
+from cutline.common.registry import Service
+from cutline.common.store import PipelineStore, Store, file_name
+from cutline.services.enumerator.leader import (
     CloseEpoch,
     EntryRefused,
     EntryWritten,
@@ -46,8 +46,8 @@ from services.enumerator.leader import (
     SavepointAsked,
     WriteEntry,
 )
-from services.enumerator.machine import DescribeTable, FindBound, FindRange, FindStop, FindTables, ThrottleAsked
-from services.enumerator.source import SourceReader
+from cutline.services.enumerator.machine import DescribeTable, FindBound, FindRange, FindStop, FindTables, ThrottleAsked
+from cutline.services.enumerator.source import SourceReader
 
 LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5

@@ -20,11 +20,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from common.chandy_lamport import Process
-from common.errors import ProtocolError
-from common.machine import Effect, Event, MessageReceived, Ticked
-from common.messages import UNLIMITED, Limits
-from services.enumerator.machine import Began, Enumerator, Plan, ThrottleAsked, WriteCheckpoint
+from cutline.common.chandy_lamport import Process
+from cutline.common.errors import ProtocolError
+from cutline.common.machine import Effect, Event, MessageReceived, Ticked
+from cutline.common.messages import UNLIMITED, Limits
+from cutline.services.enumerator.machine import Began, Enumerator, Plan, ThrottleAsked, WriteCheckpoint
 
 GATHER_SECONDS = 10.0
 SETTLE_SECONDS = 3.0

@@ -24,9 +24,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.errors import ProtocolError, SourceLost
-from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
-from common.messages import (
+from cutline.common.errors import ProtocolError, SourceLost
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from cutline.common.messages import (
     UNLIMITED,
     AssignSplits,
     CompletedSplit,
@@ -53,9 +53,9 @@ from common.messages import (
     from_plain,
     to_plain,
 )
-from common.positions import Position, Stop
-from common.schema import TableSchema
-from services.enumerator.splitter import KeyRange, Splitter
+from cutline.common.positions import Position, Stop
+from cutline.common.schema import TableSchema
+from cutline.services.enumerator.splitter import KeyRange, Splitter
 
 MAX_ATTEMPTS = 5
 STOP_SECONDS = 1.0

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 
-from common import mysql
-from common.config import PipelineConfig
-from common.errors import CutlineError, NextGeneration, SourceLost, Unavailable
-from common.keys import key_range, next_bound
-from common.machine import Effect, Event
-from common.positions import High, Low
-from services.enumerator.machine import (
+from cutline.common import mysql
+from cutline.common.config import PipelineConfig
+from cutline.common.errors import CutlineError, NextGeneration, SourceLost, Unavailable
+from cutline.common.keys import key_range, next_bound
+from cutline.common.machine import Effect, Event
+from cutline.common.positions import High, Low
+from cutline.services.enumerator.machine import (
     BoundFound,
     DescribeTable,
     FindBound,
@@ -30,8 +30,8 @@ from services.enumerator.machine import (
     TableFound,
     TablesFound,
 )
-from services.enumerator.splitter import KeyRange
-from services.reader.places import Places, named
+from cutline.services.enumerator.splitter import KeyRange
+from cutline.services.reader.places import Places, named
 
 PAUSE_SECONDS = (0.5, 10.0)
 _SHADOW = re.compile(r"_+(.+)_(?:gho|ghc|del|new|old)")

@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from common.messages import Key, SnapshotSplit
-from common.schema import TableSchema
+from cutline.common.messages import Key, SnapshotSplit
+from cutline.common.schema import TableSchema
 
 CHUNK_BYTES = 32 << 20
 MAX_SPREAD = 4.0  # key range over estimated rows, above which arithmetic would make mostly empty chunks

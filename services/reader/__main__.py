@@ -14,17 +14,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from common import mysql, wire
-from common.chandy_lamport import Process
-from common.config import Environment, PipelineConfig
-from common.driver import Host, Links, Loop, OneThread, load_part, run_service, save_part
-from common.errors import NextGeneration, ProtocolError, ServerIdTaken, SourceLost, Unavailable
-from common.machine import Effect, Event, PartStored, SavePart, Send
-from common.messages import UNLIMITED, Limits, Records, SnapshotSplit
-from common.store import PipelineStore, Store, file_name
-from services.reader import binlog, binlog_events, rows
-from services.reader.chunk import WINDOW_IDLE_SECONDS, ChunkEnd, Window, read_chunk
-from services.reader.machine import (
+from cutline.common import mysql, wire
+from cutline.common.chandy_lamport import Process
+from cutline.common.config import Environment, PipelineConfig
+from cutline.common.driver import Host, Links, Loop, OneThread, load_part, run_service, save_part
+from cutline.common.errors import NextGeneration, ProtocolError, ServerIdTaken, SourceLost, Unavailable
+from cutline.common.machine import Effect, Event, PartStored, SavePart, Send
+from cutline.common.messages import UNLIMITED, Limits, Records, SnapshotSplit
+from cutline.common.store import PipelineStore, Store, file_name
+from cutline.services.reader import binlog, binlog_events, rows
+from cutline.services.reader.chunk import WINDOW_IDLE_SECONDS, ChunkEnd, Window, read_chunk
+from cutline.services.reader.machine import (
     ENUMERATOR,
     Began,
     ChangeBatch,
@@ -42,7 +42,7 @@ from services.reader.machine import (
     SetLimits,
     TableFaulted,
 )
-from services.reader.watermark import AgedPositions, ChunkHighs
+from cutline.services.reader.watermark import AgedPositions, ChunkHighs
 
 RETRY_SECONDS = (0.5, 10.0)
 CHANGES_ROWS = 50_000

@@ -41,14 +41,14 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common import mysql
-from common.errors import ConfigError, SourceLost, Unavailable
-from common.keys import locate, untold
-from common.mysql import Connection
-from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, parse_gtids
-from common.schema import SchemaChanges, TableSchema
-from services.reader import ddl
-from services.reader.binlog_events import (
+from cutline.common import mysql
+from cutline.common.errors import ConfigError, SourceLost, Unavailable
+from cutline.common.keys import locate, untold
+from cutline.common.mysql import Connection
+from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, parse_gtids
+from cutline.common.schema import SchemaChanges, TableSchema
+from cutline.services.reader import ddl
+from cutline.services.reader.binlog_events import (
     ENDED,
     EVENT,
     FAULT,
@@ -62,7 +62,7 @@ from services.reader.binlog_events import (
     Frames,
     Plan,
 )
-from services.reader.event_bodies import (
+from cutline.services.reader.event_bodies import (
     EXECUTE_LOAD,
     FORMAT,
     GTID_TAGGED,
@@ -97,11 +97,11 @@ from services.reader.event_bodies import (
     xid_in,
     xid_of,
 )
-from services.reader.replication import Dump, maria_state, take_format
-from services.reader.rows import EventDecoder, Place, TableMap
-from services.reader.table_map import schema_then
-from services.reader.watermark import COMMIT_SECONDS, ChunkHighs, Commits, Key, Locate
-from services.reader.xa import Prepared
+from cutline.services.reader.replication import Dump, maria_state, take_format
+from cutline.services.reader.rows import EventDecoder, Place, TableMap
+from cutline.services.reader.table_map import schema_then
+from cutline.services.reader.watermark import COMMIT_SECONDS, ChunkHighs, Commits, Key, Locate
+from cutline.services.reader.xa import Prepared
 
 _PASSED_OVER = frozenset((3, 5, 7, 8, 9, 11, 13, 14, 17, 28, 35, 36, 37, 161, 163, 164))
 _IGNORABLE = 0x80

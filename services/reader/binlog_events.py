@@ -43,14 +43,14 @@ from typing import Any
 import cython
 import pyarrow as pa
 
-from services.reader.event_bodies import event_limit
-from services.reader.rows import PartialImage
+from cutline.services.reader.event_bodies import event_limit
+from cutline.services.reader.rows import PartialImage
 
 if cython.compiled:
+    from cython.cimports.cutline.services.reader.rows import Place, decode
     from cython.cimports.libc.string import memcmp
-    from cython.cimports.services.reader.rows import Place, decode
 else:
-    from services.reader.rows import Place
+    from cutline.services.reader.rows import Place
 
 GO, NEED, EVENT, FULL, ENDED, FAULT, SAID, FULL_TAKEN, STOPPED = range(9)
 INSIDE_BITS = 28

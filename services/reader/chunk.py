@@ -54,16 +54,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common import mysql
-from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
-from common.keys import locate, not_identified, select_rows, untold
-from common.messages import CompletedSplit, Key, SnapshotSplit
-from common.positions import FilePosition, High, Low, Position
-from common.schema import TableSchema
-from services.reader.binlog import BinlogCursor, Route, has_row_over
-from services.reader.event_bodies import MAX_ROW_BYTES
-from services.reader.rows import ResultDecoder
-from services.reader.watermark import AgedPositions, ChunkHighs, KeyRanges, key_text, overlay
+from cutline.common import mysql
+from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from cutline.common.keys import locate, not_identified, select_rows, untold
+from cutline.common.messages import CompletedSplit, Key, SnapshotSplit
+from cutline.common.positions import FilePosition, High, Low, Position
+from cutline.common.schema import TableSchema
+from cutline.services.reader.binlog import BinlogCursor, Route, has_row_over
+from cutline.services.reader.event_bodies import MAX_ROW_BYTES
+from cutline.services.reader.rows import ResultDecoder
+from cutline.services.reader.watermark import AgedPositions, ChunkHighs, KeyRanges, key_text, overlay
 
 BATCH_BYTES = 4 << 20
 MAX_CHUNK_BYTES = 64 << 20

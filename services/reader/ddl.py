@@ -32,9 +32,9 @@ from datetime import date
 from functools import cache
 from typing import Literal
 
-from common.errors import SourceLost
-from common.schema import MysqlType, TableSchema, column_type, parse_type
-from services.reader.charsets import code_points
+from cutline.common.errors import SourceLost
+from cutline.common.schema import MysqlType, TableSchema, column_type, parse_type
+from cutline.services.reader.charsets import code_points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

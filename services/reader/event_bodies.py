@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from services.reader.charsets import charset_of, to_text
-from services.reader.ddl import from_swe7
-from services.reader.rows import TableMap
+from cutline.services.reader.charsets import charset_of, to_text
+from cutline.services.reader.ddl import from_swe7
+from cutline.services.reader.rows import TableMap
 
 MAX_ROW_BYTES = 64 << 20
 QUERY, ROTATE, FORMAT, EXECUTE_LOAD, TABLE_MAP, INCIDENT, HEARTBEAT = 2, 4, 15, 18, 19, 26, 27

@@ -35,9 +35,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.errors import ProtocolError, SourceLost
-from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
-from common.messages import (
+from cutline.common.errors import ProtocolError, SourceLost
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from cutline.common.messages import (
     AssignSplits,
     ChunkDropped,
     ChunkEnd,
@@ -65,8 +65,8 @@ from common.messages import (
     from_plain,
     to_plain,
 )
-from common.positions import GtidSet, Stop, beyond
-from common.schema import TableSchema
+from cutline.common.positions import GtidSet, Stop, beyond
+from cutline.common.schema import TableSchema
 
 ENUMERATOR = "enumerator"
 HELD_SPLITS = 2

@@ -24,13 +24,13 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from common import mysql
-from common.config import PipelineConfig, Point
-from common.errors import SourceLost
-from common.mysql import FIRST_OFFSET, Connection
-from common.positions import FilePosition, GtidSet, High, MariaGtid, Position, Stop, beyond
-from services.reader.binlog import BinlogCursor
-from services.reader.replication import greet, request_dump
+from cutline.common import mysql
+from cutline.common.config import PipelineConfig, Point
+from cutline.common.errors import SourceLost
+from cutline.common.mysql import FIRST_OFFSET, Connection
+from cutline.common.positions import FilePosition, GtidSet, High, MariaGtid, Position, Stop, beyond
+from cutline.services.reader.binlog import BinlogCursor
+from cutline.services.reader.replication import greet, request_dump
 
 _FORMAT = 15
 _SECOND = 1_000_000

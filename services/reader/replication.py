@@ -14,12 +14,12 @@ from contextlib import suppress
 
 from pymysql.constants import COMMAND, ER
 
-from common import mysql
-from common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
-from common.mysql import Connection
-from common.positions import GtidSet, MariaGtid, Position
-from services.reader.binlog_events import Frames
-from services.reader.event_bodies import QUERY, TABLE_MAP
+from cutline.common import mysql
+from cutline.common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
+from cutline.common.mysql import Connection
+from cutline.common.positions import GtidSet, MariaGtid, Position
+from cutline.services.reader.binlog_events import Frames
+from cutline.services.reader.event_bodies import QUERY, TABLE_MAP
 
 _ARTIFICIAL = 0x20
 

@@ -37,8 +37,8 @@ import numpy as np
 import pyarrow as pa
 import pymysql
 
-from common.schema import META_FIELDS, Column, MysqlType, TableSchema, parse_type
-from services.reader.charsets import (
+from cutline.common.schema import META_FIELDS, Column, MysqlType, TableSchema, parse_type
+from cutline.services.reader.charsets import (
     EIGHT_BIT,
     MULTI_BYTE,
     charset_of,

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from common.errors import SourceLost
-from common.schema import Column, MysqlType, TableSchema, column_type, parse_type
-from services.reader.charsets import charset_of, to_text
-from services.reader.event_bodies import primary_key
-from services.reader.rows import TableMap
+from cutline.common.errors import SourceLost
+from cutline.common.schema import Column, MysqlType, TableSchema, column_type, parse_type
+from cutline.services.reader.charsets import charset_of, to_text
+from cutline.services.reader.event_bodies import primary_key
+from cutline.services.reader.rows import TableMap
 
 _BINARY = 63
 _INTEGERS = {1: "tinyint", 2: "smallint", 9: "mediumint", 3: "int", 8: "bigint"}

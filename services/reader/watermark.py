@@ -32,10 +32,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.errors import NextGeneration, ProtocolError
-from common.messages import CompletedSplit
-from common.positions import FilePosition, GtidSet, High, Low
-from common.schema import Column, parse_type
+from cutline.common.errors import NextGeneration, ProtocolError
+from cutline.common.messages import CompletedSplit
+from cutline.common.positions import FilePosition, GtidSet, High, Low
+from cutline.common.schema import Column, parse_type
 
 AGED_SECONDS = 60.0
 COMMIT_SECONDS = 30.0

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from common import mysql
-from common.errors import SourceLost
-from common.mysql import FIRST_OFFSET, Connection
-from common.positions import FilePosition
-from services.reader.binlog_events import EVENT, NEED, SAID, Frames, Plan
-from services.reader.event_bodies import (
+from cutline.common import mysql
+from cutline.common.errors import SourceLost
+from cutline.common.mysql import FIRST_OFFSET, Connection
+from cutline.common.positions import FilePosition
+from cutline.services.reader.binlog_events import EVENT, NEED, SAID, Frames, Plan
+from cutline.services.reader.event_bodies import (
     FORMAT,
     GTID_TAGGED,
     HEARTBEAT,
@@ -42,8 +42,8 @@ from services.reader.event_bodies import (
     xid_in,
     xid_of,
 )
-from services.reader.replication import Dump, take_format
-from services.reader.rows import Place
+from cutline.services.reader.replication import Dump, take_format
+from cutline.services.reader.rows import Place
 
 _HELD_BYTES = 8 << 20
 

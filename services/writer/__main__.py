@@ -7,17 +7,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from common import wire
-from common.chandy_lamport import Process
-from common.config import Environment
-from common.driver import Host, Links, Loop, OneThread, run_service
-from common.errors import ProtocolError
-from common.machine import Effect, Event, Send
-from common.store import PipelineStore, Store
-from services.writer.machine import ENUMERATOR, Append, ChangesFile, ChunkFile, CutStaged, Drop, StageCut, Writer
-from services.writer.staging import Budget
-from services.writer.staging import ChangesFile as OpenChanges
-from services.writer.staging import ChunkFile as OpenChunk
+from cutline.common import wire
+from cutline.common.chandy_lamport import Process
+from cutline.common.config import Environment
+from cutline.common.driver import Host, Links, Loop, OneThread, run_service
+from cutline.common.errors import ProtocolError
+from cutline.common.machine import Effect, Event, Send
+from cutline.common.store import PipelineStore, Store
+from cutline.services.writer.machine import (
+    ENUMERATOR,
+    Append,
+    ChangesFile,
+    ChunkFile,
+    CutStaged,
+    Drop,
+    StageCut,
+    Writer,
+)
+from cutline.services.writer.staging import Budget
+from cutline.services.writer.staging import ChangesFile as OpenChanges
+from cutline.services.writer.staging import ChunkFile as OpenChunk
 
 
 class Staging:

@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.errors import ProtocolError
-from common.machine import Effect, Event, MessageReceived, Send, Ticked
-from common.messages import ChunkDropped, ChunkEnd, Message, PartSaved, Records
+from cutline.common.errors import ProtocolError
+from cutline.common.machine import Effect, Event, MessageReceived, Send, Ticked
+from cutline.common.messages import ChunkDropped, ChunkEnd, Message, PartSaved, Records
 
 ENUMERATOR = "enumerator"
 

@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common import parquet
-from common.errors import ProtocolError
-from common.schema import META_FIELDS
-from common.store import PipelineStore, StagedFile, file_name
+from cutline.common import parquet
+from cutline.common.errors import ProtocolError
+from cutline.common.schema import META_FIELDS
+from cutline.common.store import PipelineStore, StagedFile, file_name
 
 ROW_GROUP_BYTES = 32 << 20
 HELD_BACK_BYTES = 64 << 20

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import mysql
+from cutline.common import mysql
 from tests.bench.customer import Changes, Transactions, load
 from tests.bench.mesh import Mesh
 from tests.bench.pipelines import copied

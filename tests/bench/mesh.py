@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.config import PipelineConfig, parse
-from common.positions import Position
-from common.store import PipelineStore, Store
-from services.lake import CATALOG_FILE
-from services.standalone import Child, Supervisor
+from cutline.common.config import PipelineConfig, parse
+from cutline.common.positions import Position
+from cutline.common.store import PipelineStore, Store
+from cutline.services.lake import CATALOG_FILE
+from cutline.services.standalone import Child, Supervisor
 from tests.bench.customer import COLUMNS
 from tests.bench.meter import Meter
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, Redis
@@ -62,12 +62,12 @@ class Mesh:
         """Start these groups; they need a second or two, see `ready`."""
         for group in groups:
             modules = {
-                "spark": [("spark-writer", "spark_writer")],
-                "enumerators": [(f"enumerator-{i}", "services.enumerator") for i in range(2)],
+                "spark": [("spark-writer", "cutline.spark_writer")],
+                "enumerators": [(f"enumerator-{i}", "cutline.services.enumerator") for i in range(2)],
                 "workers": [
-                    *((f"reader-{i}", "services.reader") for i in range(READERS)),
-                    *((f"writer-{i}", "services.writer") for i in range(WRITERS)),
-                    ("control", "services.control"),
+                    *((f"reader-{i}", "cutline.services.reader") for i in range(READERS)),
+                    *((f"writer-{i}", "cutline.services.writer") for i in range(WRITERS)),
+                    ("control", "cutline.services.control"),
                 ],
             }[group]
             environ = os.environ | {

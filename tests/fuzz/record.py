@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import mysql
-from common.keys import select_rows
-from common.schema import Column, TableSchema
-from services.reader.rows import ResultDecoder
+from cutline.common import mysql
+from cutline.common.keys import select_rows
+from cutline.common.schema import Column, TableSchema
+from cutline.services.reader.rows import ResultDecoder
 from tests.servers import Database, MariaDB, MySQL
 
 SEEDS = Path(__file__).with_name("seeds.json.xz")

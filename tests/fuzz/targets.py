@@ -29,11 +29,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pymysql
 
-from common import mysql
-from common.errors import ConfigError, SourceLost, Unavailable
-from common.positions import High, Low, Position
-from common.schema import TableSchema
-from services.reader import binlog, binlog_events, event_bodies, replication, rows
+from cutline.common import mysql
+from cutline.common.errors import ConfigError, SourceLost, Unavailable
+from cutline.common.positions import High, Low, Position
+from cutline.common.schema import TableSchema
+from cutline.services.reader import binlog, binlog_events, event_bodies, replication, rows
 from tests.fuzz import record
 
 MAX_BYTES = 1 << 17

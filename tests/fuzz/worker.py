@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 HANG_SECONDS = 5.0
 """No input may take more CPU time. (Real time, which depends on the machine, is libFuzzer's to watch.)"""
-_COMPILED = ("services.reader.rows", "services.reader.binlog_events")
+_COMPILED = ("cutline.services.reader.rows", "cutline.services.reader.binlog_events")
 
 
 def use(modules: str) -> None:
@@ -27,9 +27,9 @@ def use(modules: str) -> None:
     if modules == "-":
         return
     for name in _COMPILED:
-        source = ROOT / f"{name.replace('.', '/')}.py"
+        source = ROOT / f"{name.removeprefix('cutline.').replace('.', '/')}.py"
         if modules != "interpreted":
-            (source,) = (Path(modules) / "services" / "reader").glob(f"{name.rpartition('.')[2]}.*.so")
+            (source,) = (Path(modules) / "cutline" / "services" / "reader").glob(f"{name.rpartition('.')[2]}.*.so")
         spec = importlib.util.spec_from_file_location(name, source)
         assert spec is not None
         assert spec.loader is not None
@@ -43,7 +43,7 @@ def fuzz(name: str, modules: str, corpus: str, flags: list[str]) -> None:
     import atheris
 
     use(modules)
-    interpreted = [f"services.reader.{name}" for name in ("binlog", "event_bodies", "replication", "xa")]
+    interpreted = [f"cutline.services.reader.{name}" for name in ("binlog", "event_bodies", "replication", "xa")]
     with atheris.instrument_imports(include=interpreted):
         from tests.fuzz.targets import MAX_BYTES, Finding, targets
     target = targets()[name]

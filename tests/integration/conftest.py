@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis as Client
 
-from common import wire
+from cutline.common import wire
 from tests.conftest import started
 from tests.servers import Redis
 
@@ -16,7 +16,7 @@ from tests.servers import Redis
 @pytest.fixture(scope="session")
 def spark() -> Any:
     """The one Spark of all tests; started when the first asks for it, stopped by `nothing_left_running`."""
-    from spark_writer import session
+    from cutline.spark_writer import session
 
     return session.start({"spark.driver.memory": "1g"})
 

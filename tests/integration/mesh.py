@@ -33,11 +33,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pymysql
 
-from common import mysql, store
-from common.config import parse
-from common.positions import FilePosition
-from common.schema import TableSchema
-from spark_writer.chain import follow
+from cutline.common import mysql, store
+from cutline.common.config import parse
+from cutline.common.positions import FilePosition
+from cutline.common.schema import TableSchema
+from cutline.spark_writer.chain import follow
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,7 +122,7 @@ class Mesh:
 
     def start(self, role: str) -> Service:
         """Start one more service of this role."""
-        module = "spark_writer" if role == "spark_writer" else f"services.{role}"
+        module = f"cutline.{role if role == 'spark_writer' else f'services.{role}'}"
         log = self.folder / f"{role}-{sum(1 for one in self.folder.glob('*.log'))}.log"
         environ = (
             os.environ

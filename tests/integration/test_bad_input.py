@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from common.config import load
-from common.store import Store
-from services import cli
-from services.check import check
+from cutline.common.config import load
+from cutline.common.store import Store
+from cutline.services import cli
+from cutline.services.check import check
 from tests.conftest import started
 from tests.servers import Database, MariaDB, MySQL
 
@@ -205,7 +205,7 @@ def test_tables_that_match_nothing(pipeline: Path, database: str) -> None:
 def test_a_wrong_key_ends_the_real_command_with_2_and_one_line(pipeline: Path) -> None:
     change(pipeline, "warehouse", "warehose")
     ended = subprocess.run(
-        [sys.executable, "-m", "services.cli", "run", str(pipeline)],
+        [sys.executable, "-m", "cutline.services.cli", "run", str(pipeline)],
         capture_output=True,
         text=True,
         timeout=60,

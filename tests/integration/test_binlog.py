@@ -15,13 +15,13 @@ import pytest
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
-from common import mysql as seam
-from common.errors import SourceLost, Unavailable
-from common.messages import CompletedSplit
-from common.positions import High, Low, Position
-from services.reader import watermark
-from services.reader.binlog import BinlogCursor, Changes, Route, TableFault
-from services.reader.watermark import ChunkHighs
+from cutline.common import mysql as seam
+from cutline.common.errors import SourceLost, Unavailable
+from cutline.common.messages import CompletedSplit
+from cutline.common.positions import High, Low, Position
+from cutline.services.reader import watermark
+from cutline.services.reader.binlog import BinlogCursor, Changes, Route, TableFault
+from cutline.services.reader.watermark import ChunkHighs
 from tests.conftest import started
 from tests.servers import Database, MariaDB, MySQL
 

@@ -16,17 +16,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from common import mysql as seam
-from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
-from common.keys import key_range, next_bound
-from common.messages import Key, SnapshotSplit
-from common.positions import FilePosition, GtidSet, High, Low
-from common.schema import TableSchema
-from services.enumerator.splitter import KeyRange, Splitter
-from services.reader import chunk
-from services.reader.binlog import BinlogCursor, Route
-from services.reader.chunk import ChunkEnd, Window, checksum_of, read_chunk
-from services.reader.watermark import AgedPositions, fold
+from cutline.common import mysql as seam
+from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from cutline.common.keys import key_range, next_bound
+from cutline.common.messages import Key, SnapshotSplit
+from cutline.common.positions import FilePosition, GtidSet, High, Low
+from cutline.common.schema import TableSchema
+from cutline.services.enumerator.splitter import KeyRange, Splitter
+from cutline.services.reader import chunk
+from cutline.services.reader.binlog import BinlogCursor, Route
+from cutline.services.reader.chunk import ChunkEnd, Window, checksum_of, read_chunk
+from cutline.services.reader.watermark import AgedPositions, fold
 from tests.conftest import FULL, started
 from tests.integration.test_bounds import KEYS as KINDS_OF_KEYS
 from tests.servers import Database, MariaDB, MySQL

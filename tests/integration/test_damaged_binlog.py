@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import SourceLost
-from common.positions import High
+from cutline.common.errors import SourceLost
+from cutline.common.positions import High
 from tests.conftest import started
 from tests.integration.mesh import Mesh
 from tests.integration.test_binlog import Stream, here, stream

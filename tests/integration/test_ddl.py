@@ -7,10 +7,10 @@ afterwards; the row that was there has the defaults that the lake will show, and
 
 from __future__ import annotations
 
-from common import mysql as seam
-from common.schema import Column, TableSchema, parse_type
-from services.reader import ddl
-from spark_writer.tables import default_value
+from cutline.common import mysql as seam
+from cutline.common.schema import Column, TableSchema, parse_type
+from cutline.services.reader import ddl
+from cutline.spark_writer.tables import default_value
 from tests.integration.test_binlog import connected, stream
 from tests.integration.test_bounds import rows_of
 from tests.servers import Database, MariaDB, MySQL

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from spark_writer import session
+from cutline.spark_writer import session
 from tests.integration.mesh import Mesh
 from tests.integration.test_binlog import here
 from tests.integration.test_lake import savepoint, writing

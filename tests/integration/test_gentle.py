@@ -15,11 +15,11 @@ from typing import Any
 import pymysql
 import pytest
 
-from common import mysql
-from common.config import PipelineConfig
-from common.messages import Limits
-from services import standalone
-from services.reader.binlog import BinlogCursor
+from cutline.common import mysql
+from cutline.common.config import PipelineConfig
+from cutline.common.messages import Limits
+from cutline.services import standalone
+from cutline.services.reader.binlog import BinlogCursor
 from tests.integration.mesh import Hammer, History, Mesh, Pipeline, content, cuts, differences, judge, waited
 from tests.servers import Database, MariaDB, MySQL
 

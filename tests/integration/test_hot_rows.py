@@ -29,11 +29,11 @@ TABLES = {"hot.t": (("id", "version", "who"), ("id",))}
 NAIVE = (
     "-c",
     """
-from common import mysql
-from common.driver import run_service
-from common.positions import Low, Position
-from services.reader import chunk
-from services.reader.__main__ import main
+from cutline.common import mysql
+from cutline.common.driver import run_service
+from cutline.common.positions import Low, Position
+from cutline.services.reader import chunk
+from cutline.services.reader.__main__ import main
 
 taken = []
 

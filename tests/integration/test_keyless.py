@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from spark_writer import session
-from spark_writer.chain import shown
+from cutline.spark_writer import session
+from cutline.spark_writer.chain import shown
 from tests.integration.mesh import Hammer, Mesh, Pipeline
 from tests.integration.test_lake import savepoint, writing
 from tests.servers import Database

@@ -15,15 +15,15 @@ from typing import Any
 import pymysql
 import pytest
 
-from common import mysql as seam
-from common.errors import SourceLost
-from common.keys import next_bound
-from common.messages import CompletedSplit, Key, SnapshotSplit
-from common.positions import High, Low, Position
-from common.schema import TableSchema
-from services.reader.binlog import BinlogCursor, Changes, Route
-from services.reader.chunk import ChunkEnd, Mode, Window, read_chunk
-from services.reader.watermark import ChunkHighs, fold
+from cutline.common import mysql as seam
+from cutline.common.errors import SourceLost
+from cutline.common.keys import next_bound
+from cutline.common.messages import CompletedSplit, Key, SnapshotSplit
+from cutline.common.positions import High, Low, Position
+from cutline.common.schema import TableSchema
+from cutline.services.reader.binlog import BinlogCursor, Changes, Route
+from cutline.services.reader.chunk import ChunkEnd, Mode, Window, read_chunk
+from cutline.services.reader.watermark import ChunkHighs, fold
 from tests.conftest import FULL
 from tests.integration.test_binlog import connected, here, source_of
 from tests.integration.test_bounds import rows_of

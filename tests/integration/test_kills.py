@@ -34,7 +34,7 @@ class Loop(asyncio.DefaultEventLoopPolicy):
 
 
 asyncio.set_event_loop_policy(Loop())
-runpy.run_module("services.enumerator", run_name="__main__")
+runpy.run_module("cutline.services.enumerator", run_name="__main__")
 """
 """An enumerator that prints the stacks of its tasks at SIGUSR1."""
 

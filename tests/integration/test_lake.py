@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from common import mysql
-from common.schema import Column, parse_type
-from spark_writer import session
-from spark_writer.__main__ import serve
-from spark_writer.chain import shown
+from cutline.common import mysql
+from cutline.common.schema import Column, parse_type
+from cutline.spark_writer import session
+from cutline.spark_writer.__main__ import serve
+from cutline.spark_writer.chain import shown
 from tests.integration.mesh import Content, Mesh, Pipeline, connection, content, differences, place
 from tests.integration.test_pipeline import ACCOUNTS, BALANCE, Bank
 from tests.servers import Database, MariaDB

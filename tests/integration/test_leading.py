@@ -12,16 +12,16 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis as Client
 
-from common import channels
-from common.channels import Sender, stream_name
-from common.config import Environment, parse
-from common.driver import Host
-from common.lease import lease_name
-from common.messages import Message, PartSaved, SplitsWanted, encode
-from common.registry import Registry, Service
-from common.store import Store
-from services.enumerator.__main__ import Pipeline
-from services.enumerator.leader import MAX_HALTS
+from cutline.common import channels
+from cutline.common.channels import Sender, stream_name
+from cutline.common.config import Environment, parse
+from cutline.common.driver import Host
+from cutline.common.lease import lease_name
+from cutline.common.messages import Message, PartSaved, SplitsWanted, encode
+from cutline.common.registry import Registry, Service
+from cutline.common.store import Store
+from cutline.services.enumerator.__main__ import Pipeline
+from cutline.services.enumerator.leader import MAX_HALTS
 
 CONFIG = """
 name: shop

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from redis.asyncio import Redis as Client
 
-from common.errors import Unavailable
-from common.lease import Lease, lease_name
+from cutline.common.errors import Unavailable
+from cutline.common.lease import Lease, lease_name
 from tests.servers import Redis
 
 

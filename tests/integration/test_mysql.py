@@ -10,11 +10,11 @@ from dataclasses import replace
 import pymysql
 import pytest
 
-from common import mysql as seam
-from common.config import parse
-from common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
-from common.keys import key_range
-from common.positions import FilePosition, Position
+from cutline.common import mysql as seam
+from cutline.common.config import parse
+from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from cutline.common.keys import key_range
+from cutline.common.positions import FilePosition, Position
 from tests.servers import Database, MariaDB, MySQL
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from common import mysql as seam
-from common.config import Point, parse
-from common.errors import SourceLost
-from common.positions import High, Low, Position, Stop
-from services.check import check
-from services.reader.places import Places, named
+from cutline.common import mysql as seam
+from cutline.common.config import Point, parse
+from cutline.common.errors import SourceLost
+from cutline.common.positions import High, Low, Position, Stop
+from cutline.services.check import check
+from cutline.services.reader.places import Places, named
 from tests.integration.test_binlog import connected, here, source_of, stream, transaction
 from tests.servers import Database, MySQL
 

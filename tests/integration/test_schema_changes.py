@@ -22,9 +22,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from common import mysql
-from spark_writer import session
-from spark_writer.chain import shown
+from cutline.common import mysql
+from cutline.spark_writer import session
+from cutline.spark_writer.chain import shown
 from tests.conftest import FULL
 from tests.integration.mesh import Hammer, Mesh, Pipeline, connection, content, differences
 from tests.integration.test_lake import savepoint, writing
@@ -45,8 +45,8 @@ AFTER = ("DELETE FROM {t} WHERE id = 5", "UPDATE {t} SET e = 'y' WHERE id = 6", 
 
 READER = """
 import asyncio, pathlib
-from common.driver import run_service
-from services.reader import __main__ as reader
+from cutline.common.driver import run_service
+from cutline.services.reader import __main__ as reader
 
 changes, rows = reader.Member._read_changes, reader.Member._next_rows
 

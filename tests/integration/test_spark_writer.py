@@ -27,17 +27,17 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from common.config import PipelineConfig
-from common.errors import ConfigError, ProtocolError, Unavailable
-from common.schema import META_FIELDS, Column, TableSchema
-from common.store import Store
-from services.lake import where
-from services.writer import staging
-from services.writer.staging import ChangesFile, ChunkFile
-from spark_writer import apply, session, staged, tables
-from spark_writer.apply import Incarnation
-from spark_writer.maintenance import expire
-from spark_writer.tables import Lake
+from cutline.common.config import PipelineConfig
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable
+from cutline.common.schema import META_FIELDS, Column, TableSchema
+from cutline.common.store import Store
+from cutline.services.lake import where
+from cutline.services.writer import staging
+from cutline.services.writer.staging import ChangesFile, ChunkFile
+from cutline.spark_writer import apply, session, staged, tables
+from cutline.spark_writer.apply import Incarnation
+from cutline.spark_writer.maintenance import expire
+from cutline.spark_writer.tables import Lake
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -951,10 +951,10 @@ def test_expiry_spares_staged_files_of_entries_that_are_not_published(bench: Ben
 
 CHILD = """
 import sys
-from common.store import Store
-from spark_writer import apply, session
-from spark_writer.apply import Incarnation
-from spark_writer.tables import Lake
+from cutline.common.store import Store
+from cutline.spark_writer import apply, session
+from cutline.spark_writer.apply import Incarnation
+from cutline.spark_writer.tables import Lake
 store = Store(sys.argv[1]).pipeline("shop")
 spark = session.start({"spark.driver.memory": "512m"})
 def reached(step):

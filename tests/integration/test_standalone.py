@@ -18,19 +18,19 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from services import cli
+from cutline.services import cli
 from tests.servers import Database, MariaDB, Redis
 
 ROOT = Path(__file__).resolve().parents[2]
 
 MESH = """
 import asyncio, json, os, time
-from common import mysql, wire
-from common.config import PipelineConfig
-from common.errors import Unavailable
-from common.positions import Position
-from common.registry import Registry
-from common.store import Store
+from cutline.common import mysql, wire
+from cutline.common.config import PipelineConfig
+from cutline.common.errors import Unavailable
+from cutline.common.positions import Position
+from cutline.common.registry import Registry
+from cutline.common.store import Store
 
 plan = json.loads(os.environ["PLAN"])
 
@@ -66,7 +66,7 @@ asyncio.run(main())
 
 RUN = """
 import os, sys
-from services import cli, standalone
+from cutline.services import cli, standalone
 
 def one(config, workdir):
     log = workdir / "logs" / "mesh.log"

@@ -31,13 +31,13 @@ from hypothesis import strategies as st
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
-import services.reader.rows as compiled
-from common import keys
-from common import mysql as statements
-from common.errors import SourceLost
-from common.schema import TableSchema, arrow_type, parse_type
-from services.reader import charsets
-from services.reader.table_map import schema_then
+import cutline.services.reader.rows as compiled
+from cutline.common import keys
+from cutline.common import mysql as statements
+from cutline.common.errors import SourceLost
+from cutline.common.schema import TableSchema, arrow_type, parse_type
+from cutline.services.reader import charsets
+from cutline.services.reader.table_map import schema_then
 from tests.conftest import FULL
 from tests.servers import Database
 

@@ -8,9 +8,9 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from common.errors import ProtocolError, SourceLost
-from common.machine import Event, MessageReceived, PartStored, Ticked
-from common.messages import (
+from cutline.common.errors import ProtocolError, SourceLost
+from cutline.common.machine import Event, MessageReceived, PartStored, Ticked
+from cutline.common.messages import (
     UNLIMITED,
     ChunkDropped,
     ChunkEnd,
@@ -26,13 +26,13 @@ from common.messages import (
     TakeBackSplit,
     to_plain,
 )
-from common.positions import Low, Position, Stop
-from common.schema import TableSchema
-from services.enumerator.leader import EntryRefused, EntryWritten, EpochOpened, JournalRead, Leader, Observed
-from services.enumerator.machine import BoundFound, Enumerator
-from services.reader.machine import Began, ChangesRead, ChunkFailed, Reader
-from services.writer.machine import CutStaged
-from spark_writer.chain import follow
+from cutline.common.positions import Low, Position, Stop
+from cutline.common.schema import TableSchema
+from cutline.services.enumerator.leader import EntryRefused, EntryWritten, EpochOpened, JournalRead, Leader, Observed
+from cutline.services.enumerator.machine import BoundFound, Enumerator
+from cutline.services.reader.machine import Began, ChangesRead, ChunkFailed, Reader
+from cutline.services.writer.machine import CutStaged
+from cutline.spark_writer.chain import follow
 
 if TYPE_CHECKING:
     from tests.simulation.lake import Rows
@@ -448,7 +448,7 @@ def freeze(value: Any) -> Any:
         return [freeze(v) for v in value]
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
-    if type(value).__module__.startswith(("common.", "services.")) and hasattr(value, "__dict__"):
+    if type(value).__module__.startswith(("cutline.common.", "cutline.services.")) and hasattr(value, "__dict__"):
         return (type(value).__name__, {k: freeze(v) for k, v in vars(value).items()})
     return value
 

@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.schema import TableSchema
-from spark_writer.chain import Batch, Chain, Work, follow, may_show, next_batch, publication, shown
+from cutline.common.schema import TableSchema
+from cutline.spark_writer.chain import Batch, Chain, Work, follow, may_show, next_batch, publication, shown
 from tests.simulation import checks
 from tests.simulation.source import Row
 

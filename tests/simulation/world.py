@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.chandy_lamport import Process
-from common.errors import ProtocolError, SourceLost
-from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
-from common.messages import (
+from cutline.common.chandy_lamport import Process
+from cutline.common.errors import ProtocolError, SourceLost
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from cutline.common.messages import (
     UNLIMITED,
     AssignSplits,
     ChunkDropped,
@@ -39,9 +39,9 @@ from common.messages import (
     decode,
     encode,
 )
-from common.positions import High, Low, Stop
-from common.schema import SchemaChanges
-from services.enumerator.leader import (
+from cutline.common.positions import High, Low, Stop
+from cutline.common.schema import SchemaChanges
+from cutline.services.enumerator.leader import (
     CloseEpoch,
     EntryRefused,
     EntryWritten,
@@ -57,7 +57,7 @@ from services.enumerator.leader import (
     SavepointAsked,
     WriteEntry,
 )
-from services.enumerator.machine import (
+from cutline.services.enumerator.machine import (
     BoundFound,
     DescribeTable,
     Enumerator,
@@ -73,9 +73,9 @@ from services.enumerator.machine import (
     TablesFound,
     ThrottleAsked,
 )
-from services.enumerator.splitter import KeyRange
-from services.reader import machine as reader_machine
-from services.reader.machine import (
+from cutline.services.enumerator.splitter import KeyRange
+from cutline.services.reader import machine as reader_machine
+from cutline.services.reader.machine import (
     Began,
     ChunkFailed,
     ChunkRead,
@@ -87,8 +87,8 @@ from services.reader.machine import (
     Reader,
     SetLimits,
 )
-from services.reader.watermark import Commits
-from services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
+from cutline.services.reader.watermark import Commits
+from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
 from tests.simulation import checks
 from tests.simulation.checks import Failure, chain
 from tests.simulation.lake import Lake, SparkWriter

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from common.mysql import Server
-from common.positions import GtidSet, High, Low, Position
-from common.schema import Column, SchemaChanges, TableSchema
-from services.reader import binlog, binlog_events, replication
-from services.reader.binlog import BinlogCursor, Changes, Route
-from services.reader.charsets import charset_of
-from services.reader.event_bodies import (
+from cutline.common.mysql import Server
+from cutline.common.positions import GtidSet, High, Low, Position
+from cutline.common.schema import Column, SchemaChanges, TableSchema
+from cutline.services.reader import binlog, binlog_events, replication
+from cutline.services.reader.binlog import BinlogCursor, Changes, Route
+from cutline.services.reader.charsets import charset_of
+from cutline.services.reader.event_bodies import (
     MAX_ROW_BYTES,
     _inflated,
     _variable,
@@ -33,8 +33,8 @@ from services.reader.event_bodies import (
     xid_in,
     xid_of,
 )
-from services.reader.replication import encoded_gtids
-from services.reader.rows import EventDecoder, Place
+from cutline.services.reader.replication import encoded_gtids
+from cutline.services.reader.rows import EventDecoder, Place
 from tests.unit.test_rows import compressed, event, image, schema_of, table_map
 
 UUID = bytes(range(16))

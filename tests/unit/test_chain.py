@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from common.errors import ProtocolError
-from spark_writer.chain import Batch, Chain, Work, changed_tables, follow, may_show, next_batch, publication, shown
+from cutline.common.errors import ProtocolError
+from cutline.spark_writer.chain import (
+    Batch,
+    Chain,
+    Work,
+    changed_tables,
+    follow,
+    may_show,
+    next_batch,
+    publication,
+    shown,
+)
 
 T = "shop.orders"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from common.chandy_lamport import Process
-from common.errors import ProtocolError
-from common.machine import Effect, Event, MessageReceived, SavePart, Send, Ticked
-from common.messages import Marker, Message, SplitsWanted
+from cutline.common.chandy_lamport import Process
+from cutline.common.errors import ProtocolError
+from cutline.common.machine import Effect, Event, MessageReceived, SavePart, Send, Ticked
+from cutline.common.messages import Marker, Message, SplitsWanted
 
 
 class Account:

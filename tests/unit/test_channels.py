@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from common import channels
-from common.channels import FRAGMENT_BYTES, ChannelLost, Receiver, Sender, create, stream_name
-from common.errors import ProtocolError, Unavailable
-from common.wire import Command
+from cutline.common import channels
+from cutline.common.channels import FRAGMENT_BYTES, ChannelLost, Receiver, Sender, create, stream_name
+from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.wire import Command
 
 NAME = stream_name("shop", 7, "reader-0", "writer-1")
 

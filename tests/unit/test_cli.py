@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from common.errors import ConfigError, CutlineError
-from services import check, cli, lake, standalone, view
-from services.standalone import Child, Supervisor
+from cutline.common.errors import ConfigError, CutlineError
+from cutline.services import check, cli, lake, standalone, view
+from cutline.services.standalone import Child, Supervisor
 
 GOOD = "name: shop\nsource: {host: h, user: u}\ntables: [shop.*]\nsink: {warehouse: lake}\n"
 
@@ -208,7 +208,7 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     code = f"""
 import os, sys, time
 from pathlib import Path
-from services.standalone import Child, Supervisor
+from cutline.services.standalone import Child, Supervisor
 one = Child(name="a", command=[sys.executable, "-c", {SLEEPS!r}], log=Path({str(tmp_path / "a.log")!r}))
 supervisor = Supervisor([one], os.environ)
 supervisor.tick(0.0)

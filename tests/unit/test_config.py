@@ -10,9 +10,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common import config
-from common.config import Environment, PipelineConfig, Point, TableOptions, load, parse, select_tables, settings, shown
-from common.errors import ConfigError
+from cutline.common import config
+from cutline.common.config import (
+    Environment,
+    PipelineConfig,
+    Point,
+    TableOptions,
+    load,
+    parse,
+    select_tables,
+    settings,
+    shown,
+)
+from cutline.common.errors import ConfigError
 
 GOOD = """\
 name: shop

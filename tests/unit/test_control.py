@@ -9,11 +9,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from common.config import parse
-from common.errors import Unavailable
-from common.registry import GaveUp, Registry, Service
-from common.store import Store
-from services.control.app import build
+from cutline.common.config import parse
+from cutline.common.errors import Unavailable
+from cutline.common.registry import GaveUp, Registry, Service
+from cutline.common.store import Store
+from cutline.services.control.app import build
 
 DEFINITION = parse(
     "name: shop\nsource: {host: h, user: u, password_env: SHOP_PASSWORD}\ntables: [a.b]\nsink: {warehouse: /w}\n"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from common.schema import Column, TableSchema
-from services.reader.ddl import Effect, Evolve, Quarantine, Restart, Truncate, classify
+from cutline.common.schema import Column, TableSchema
+from cutline.services.reader.ddl import Effect, Evolve, Quarantine, Restart, Truncate, classify
 
 
 def schema(table_id: str = "shop.orders") -> TableSchema:

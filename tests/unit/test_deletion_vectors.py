@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pyroaring import BitMap64
 
-from common.errors import ProtocolError
-from spark_writer.positions import decode, encode, merged, without
+from cutline.common.errors import ProtocolError
+from cutline.spark_writer.positions import decode, encode, merged, without
 
 
 def sample(*spans: tuple[int, int, int]) -> np.ndarray:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from common.driver import Clock
+from cutline.common.driver import Clock
 
 
 def test_time_goes_on_while_the_systems_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from common.chandy_lamport import Process
-from common.errors import ProtocolError
-from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
-from common.messages import (
+from cutline.common.chandy_lamport import Process
+from cutline.common.errors import ProtocolError
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from cutline.common.messages import (
     AssignSplits,
     ExcludeTable,
     IncludeTable,
@@ -29,9 +29,9 @@ from common.messages import (
     TakeBackSplit,
     Throttle,
 )
-from common.positions import High, Low, Position, Stop
-from common.schema import Column, TableSchema
-from services.enumerator.machine import (
+from cutline.common.positions import High, Low, Position, Stop
+from cutline.common.schema import Column, TableSchema
+from cutline.services.enumerator.machine import (
     MAX_ATTEMPTS,
     NEW_TABLES_SECONDS,
     Began,

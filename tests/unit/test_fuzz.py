@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import SourceLost
+from cutline.common.errors import SourceLost
 from tests.fuzz import record
 from tests.fuzz.targets import Finding, Streams, Target, joined, targets
 from tests.fuzz.worker import ROOT
@@ -69,7 +69,7 @@ def test_a_contract_that_is_broken_is_a_finding(monkeypatch: pytest.MonkeyPatch)
         def broken(*_: object, error: Exception = error, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("services.reader.binlog.BinlogCursor.read", broken)
+        monkeypatch.setattr("cutline.services.reader.binlog.BinlogCursor.read", broken)
         with pytest.raises(found):
             streams.run(data)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
-from common.messages import Limits, Marker, PartSaved, StreamStopped, Throttle
-from services.enumerator.leader import (
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from cutline.common.messages import Limits, Marker, PartSaved, StreamStopped, Throttle
+from cutline.services.enumerator.leader import (
     DOUBT_SECONDS,
     GATHER_SECONDS,
     KEPT_SECONDS,
@@ -32,7 +32,7 @@ from services.enumerator.leader import (
     SavepointAsked,
     WriteEntry,
 )
-from services.enumerator.machine import TablesFound, ThrottleAsked
+from cutline.services.enumerator.machine import TablesFound, ThrottleAsked
 
 READER, WRITER = Member(incarnation="r1", role="reader"), Member(incarnation="w1", role="writer")
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from common.errors import ProtocolError
-from common.messages import (
+from cutline.common.errors import ProtocolError
+from cutline.common.messages import (
     AssignSplits,
     ChunkDropped,
     ChunkEnd,
@@ -33,8 +33,8 @@ from common.messages import (
     decode,
     encode,
 )
-from common.positions import High, Low, Position, Stop
-from common.schema import Column, TableSchema
+from cutline.common.positions import High, Low, Position, Stop
+from cutline.common.schema import Column, TableSchema
 
 SCHEMA = TableSchema(
     table_id="shop.orders",

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from common.messages import Limits
-from services.reader.__main__ import Pace
+from cutline.common.messages import Limits
+from cutline.services.reader.__main__ import Pace
 
 
 async def seconds(pace: Pace, rows: int, size: int) -> float:

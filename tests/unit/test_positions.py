@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import NextGeneration, SourceLost
-from common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, beyond, parse_gtids
+from cutline.common.errors import NextGeneration, SourceLost
+from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, beyond, parse_gtids
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -28,7 +28,7 @@ LIBRARY = {
     "itertools",
     "json", "math", "numpy", "operator", "pyarrow", "re", "types", "typing",
 }  # fmt: skip
-OWN = {path.removesuffix(".py").replace("/", ".") for path in PURE}
+OWN = {f"cutline.{path.removesuffix('.py').replace('/', '.')}" for path in PURE}
 CLOCKS = {"now", "today", "utcnow"}
 
 

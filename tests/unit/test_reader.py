@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from common.chandy_lamport import Process
-from common.errors import ProtocolError
-from common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send
-from common.messages import (
+from cutline.common.chandy_lamport import Process
+from cutline.common.errors import ProtocolError
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send
+from cutline.common.messages import (
     AssignSplits,
     ChunkDropped,
     ChunkEnd,
@@ -33,10 +33,10 @@ from common.messages import (
     TableReport,
     TakeBackSplit,
 )
-from common.positions import High, Low, Position, Stop
-from common.schema import Column, TableSchema
-from services.reader import machine as machine_file
-from services.reader.machine import (
+from cutline.common.positions import High, Low, Position, Stop
+from cutline.common.schema import Column, TableSchema
+from cutline.services.reader import machine as machine_file
+from cutline.services.reader.machine import (
     HELD_SPLITS,
     Began,
     ChangeBatch,

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import services.reader.rows as compiled
-from common.schema import META_FIELDS, Column, TableSchema
+import cutline.services.reader.rows as compiled
+from cutline.common.schema import META_FIELDS, Column, TableSchema
 
 SOURCE = Path(compiled.__file__).with_name("rows.py")
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import SourceLost
-from common.schema import (
+from cutline.common.errors import SourceLost
+from cutline.common.schema import (
     FIELD_ID,
     META_FIELDS,
     Column,

@@ -17,7 +17,7 @@ def test_without_a_c_compiler_the_decoders_are_interpreted_and_build_and_reader_
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for file in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / file, tmp_path)
-    environment = os.environ | {"CC": "no-such-compiler", "PYTHONPATH": str(tmp_path)}
+    environment = os.environ | {"CC": "no-such-compiler", "PYTHONPATH": str(tmp_path / "build" / "names")}
 
     def python(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, *arguments]
@@ -25,9 +25,9 @@ def test_without_a_c_compiler_the_decoders_are_interpreted_and_build_and_reader_
 
     built = python("setup.py", "build_ext", "--inplace")
     assert built.returncode == 0, built.stderr
-    assert "services.reader.rows is not compiled, but interpreted" in built.stderr
+    assert "cutline.services.reader.rows is not compiled, but interpreted" in built.stderr
     assert not list(tmp_path.rglob("*.so"))
-    reader = python("-m", "services.reader")
+    reader = python("-m", "cutline.services.reader")
     assert reader.returncode == 2
     assert "the decoders are interpreted" in reader.stderr
     assert "CUTLINE_REDIS_URL" in reader.stderr

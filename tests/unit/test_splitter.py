@@ -7,9 +7,9 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.messages import SnapshotSplit
-from common.schema import Column, TableSchema
-from services.enumerator.splitter import CHUNK_BYTES, KeyRange, Splitter
+from cutline.common.messages import SnapshotSplit
+from cutline.common.schema import Column, TableSchema
+from cutline.services.enumerator.splitter import CHUNK_BYTES, KeyRange, Splitter
 
 
 def schema(*types: str) -> TableSchema:

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.errors import ProtocolError
-from common.schema import FIELD_ID, META_FIELDS, Column, TableSchema
-from common.store import PipelineStore, Store
-from services.writer import staging
-from services.writer.staging import Budget, ChangesFile, ChunkFile
-from spark_writer import staged
-from spark_writer.staged import Staged, portions, reduce
-from spark_writer.tables import Layout
+from cutline.common.errors import ProtocolError
+from cutline.common.schema import FIELD_ID, META_FIELDS, Column, TableSchema
+from cutline.common.store import PipelineStore, Store
+from cutline.services.writer import staging
+from cutline.services.writer.staging import Budget, ChangesFile, ChunkFile
+from cutline.spark_writer import staged
+from cutline.spark_writer.staged import Staged, portions, reduce
+from cutline.spark_writer.tables import Layout
 
 T = TableSchema(
     table_id="shop.orders",

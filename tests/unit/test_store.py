@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common import store
-from common.errors import ConfigError, ProtocolError, Unavailable
-from common.store import PartRef, PipelineStore, Store, file_name
+from cutline.common import store
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable
+from cutline.common.store import PartRef, PipelineStore, Store, file_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -128,7 +128,7 @@ def test_a_store_that_can_not_be_written_is_a_fault_of_the_configuration(tmp_pat
 def test_a_store_without_the_right_to_write_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
     folder = Path("/tmp") / f"cutline-{uuid.uuid4().hex}"
     folder.mkdir(mode=0o755)
-    script = "import os, sys; from common.store import Store; os.setuid(65534); Store(sys.argv[1]).prepare()"
+    script = "import os, sys; from cutline.common.store import Store; os.setuid(65534); Store(sys.argv[1]).prepare()"
     try:
         done = subprocess.run(
             [sys.executable, "-c", script, f"file://{folder}"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import NextGeneration, ProtocolError
-from common.messages import CompletedSplit
-from common.positions import FilePosition, GtidSet, High, Low
-from common.schema import Column
-from services.reader.watermark import AgedPositions, ChunkHighs, Commits, KeyRanges, fold, key_text, overlay
+from cutline.common.errors import NextGeneration, ProtocolError
+from cutline.common.messages import CompletedSplit
+from cutline.common.positions import FilePosition, GtidSet, High, Low
+from cutline.common.schema import Column
+from cutline.services.reader.watermark import AgedPositions, ChunkHighs, Commits, KeyRanges, fold, key_text, overlay
 
 FILE = "binlog.000009"
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

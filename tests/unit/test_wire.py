@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from common.errors import ConfigError
-from common.wire import Wire, answered, connect
+from cutline.common.errors import ConfigError
+from cutline.common.wire import Wire, answered, connect
 
 
 class SwallowingConnection:

@@ -1,0 +1,1 @@
+"""The writer: takes records of every reader and stages them as Parquet files."""
