@@ -10,6 +10,8 @@
 #   make demo       a real database into an Iceberg lake, under changes and kills
 #   make test-full  make test with the tests marked full and many more generated cases, the acceptance tests, more seeds,
 #                   10,000,000 inputs for the decoders
+#   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
+#   make test-pythons  the unit tests on each Python that this machine has
 #   make clean      what was built in this folder; the cache folder (~/.cache/cutline) stays
 
 SHELL := /bin/bash
@@ -25,13 +27,15 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
-# The product looks for the jars in the same place (pyproject.toml says which they are).
-JARS := $(or $(CUTLINE_SPARK_JARS),$(HOME)/.cache/cutline/jars)
 
 COMPILED := services/reader/rows.py services/reader/binlog_events.py
 SUITES := $(wildcard tests/unit tests/simulation tests/integration)
 
-.PHONY: setup check test simulate bench bench-peers demo fuzz test-full clean debian jars servers
+# One interpreter of each version that Cutline supports: pyenv's, else the system's.
+PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
+  $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
+
+.PHONY: setup check test simulate bench bench-peers demo fuzz test-full test-pythons wheels clean debian jars servers
 
 setup: debian $(VENV)/.built jars servers
 
@@ -89,7 +93,8 @@ $(VENV)/.extra-%: pyproject.toml | $(VENV)/.packages
 
 # New top-level packages and changed compiled sources need the editable install again.
 $(VENV)/.built: $(VENV)/.packages setup.py $(COMPILED) $(wildcard $(COMPILED:.py=.pxd)) $(wildcard */__init__.py)
-	@rm -f $(COMPILED:.py=.*.so)  # should the build fail, no older module may stand in for the source
+	@suffix=$$($(PY) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))'); \
+	rm -f $(COMPILED:.py=$$suffix)  # should the build fail, no older module may stand in for the source
 	@$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . </dev/null
 	@for source in $(COMPILED); do \
 		compgen -G "$${source%.py}.*.so" >/dev/null || echo "cutline: $$source could not be compiled (is there a C compiler?); it is interpreted, many times slower" >&2; \
@@ -97,25 +102,10 @@ $(VENV)/.built: $(VENV)/.packages setup.py $(COMPILED) $(wildcard $(COMPILED:.py
 	@pwd > $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth  # python -m services.reader, from any folder
 	@touch $@
 
-# ---- Spark's jars, by the coordinates of pyproject.toml ------------------------------------------------------------
+# ---- Spark's jars (spark_writer/jars.toml) --------------------------------------------------------------------------
 
-jars: $(VENV)/.packages
-	@mkdir -p "$(JARS)"; \
-	$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["tool"]["cutline"]["jars"], sep="\n")' | \
-	while IFS=: read -r group artifact version; do \
-		file="$$artifact-$$version.jar"; \
-		[ -s "$(JARS)/$$file" ] && continue; \
-		echo "cutline: fetching $$file" >&2; \
-		fresh=$$(mktemp -d "$(JARS)/.fetch-XXXXXX"); \
-		for try in 1 2 3; do \
-			(cd "$$fresh" && mvn -B -q org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy \
-				-Dartifact="$$group:$$artifact:$$version" -DoutputDirectory="$$fresh" </dev/null) && break; \
-			[ $$try -lt 3 ] || { rm -rf "$$fresh"; echo "cutline: Maven could not fetch $$group:$$artifact:$$version" >&2; exit 1; }; \
-			sleep $$((try * 5)); \
-		done; \
-		mv "$$fresh/$$file" "$(JARS)/$$file"; rmdir "$$fresh"; \
-		for old in "$(JARS)/$$artifact"-*.jar; do [ "$$old" = "$(JARS)/$$file" ] || rm -f "$$old"; done; \
-	done
+jars: $(VENV)/.built
+	@$(VENV)/bin/cutline setup >/dev/null
 
 # ---- test servers: MySQL's system folder and the data templates ----------------------------------------------------
 
@@ -154,7 +144,23 @@ test-full: setup $(VENV)/.extra-fuzz
 	$(PY) -m tests.simulation --seeds $(SEEDS)
 	$(PY) -m tests.fuzz --inputs 10000000
 
+test-pythons: $(patsubst %,test-%,$(notdir $(PYTHONS)))
+
+test-python%:
+	@$(MAKE) --no-print-directory PYTHON=$(filter %/python$*,$(PYTHONS)) VENV=build/venv-$* build/venv-$*/.built
+	build/venv-$*/bin/pytest tests/unit $(PYTEST_ARGS)
+
+# A wheel that auditwheel takes has compiled modules, and runs on every Linux of its manylinux version or newer.
+wheels: $(VENV)/.extra-wheels
+	@rm -rf dist build/wheels
+	@$(PY) -m build --sdist --outdir dist . >/dev/null
+	@for python in $(PYTHONS); do \
+		$$python -m pip wheel -q --disable-pip-version-check --no-deps -w build/wheels dist/*.tar.gz </dev/null; \
+	done
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/auditwheel -v repair --strip -w dist build/wheels/*.whl 2>build/wheels/log || { cat build/wheels/log >&2; exit 1; }
+	@ls dist
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f $(COMPILED:.py=.*.so)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

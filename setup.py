@@ -78,7 +78,7 @@ def packages() -> list[str]:
 setup(
     packages=packages(),
     package_dir={"cutline": ITSELF.replace(".", "/"), **{f"cutline.{top}": top for top in TOP}},
-    package_data={"cutline.services.reader": ["*.pxd"], "cutline.spark_writer": ["log4j2.properties"]},
+    package_data={"cutline.services.reader": ["*.pxd"], "cutline.spark_writer": ["jars.toml", "log4j2.properties"]},
     ext_modules=extensions(),
     cmdclass={"build_ext": SpokenBuild},
 )

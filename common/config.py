@@ -594,7 +594,14 @@ class Environment:
     writers: int = _env(
         "CUTLINE_WRITERS", 1, "writers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`"
     )
-    spark_jars: str = _env("CUTLINE_SPARK_JARS", "~/.cache/cutline/jars", "folder of the jars that Spark starts with")
+    cache: str | None = _env(
+        "CUTLINE_CACHE",
+        None,
+        "folder of what is fetched or made once for all pipelines; unset: `cutline` in XDG_CACHE_HOME, or ~/.cache",
+    )
+    spark_jars: str | None = _env(
+        "CUTLINE_SPARK_JARS", None, "folder of the jars that Spark starts with; unset: `jars` in CUTLINE_CACHE"
+    )
     log_level: str = _env("CUTLINE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR")
 
     @classmethod
@@ -638,6 +645,12 @@ class Environment:
                 "CUTLINE_STORE_URL is not set; give it the URL of the store, as in file:///var/lib/cutline/store"
             )
         return self.store_url
+
+
+def cache_folder() -> Path:
+    """Return the folder of what is fetched or made once for all pipelines; it need not exist yet."""
+    chosen = os.environ.get("CUTLINE_CACHE")
+    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "cutline").expanduser().absolute()
 
 
 # --- the list of all settings -----------------------------------------------------------------------------------------

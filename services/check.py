@@ -7,7 +7,7 @@ folders are made and a probe file is written into each.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,17 @@ from cutline.services import lake
 from cutline.services.reader.places import Places
 
 
-def check(config: PipelineConfig, *, store_url: str, workdir: Path | None) -> Mapping[str, Any]:
+def check(
+    config: PipelineConfig, *, store_url: str, workdir: Path | None, known_faults: Sequence[str] = ()
+) -> Mapping[str, Any]:
     """Raise ConfigError with every fault found; Unavailable if the source doesn't answer and the pipeline ran before.
 
+    `known_faults` are those that the caller found, for the same list.
     Returns the definition to put into the store: the one that is there, which an older Cutline may have written, or
     `config`'s.
     Leaves behind the folders of work, store and warehouse, empty if they are new. Takes a few seconds at most.
     """
-    faults: list[str] = []
+    faults = list(known_faults)
     there: Mapping[str, Any] | None = None
     known: Mapping[str, Any] | None = None
     try:

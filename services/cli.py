@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import ParamSpec
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from cutline.common import config as configuration
 from cutline.common.config import Environment
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.messages import Limits
 from cutline.common.store import Store
-from cutline.services import lake, standalone
+from cutline.services import doctor, lake, standalone
 from cutline.services.check import check
 from cutline.services.view import Rates, TerminalView, lines, picture
+from cutline.spark_writer import jars
 
 P = ParamSpec("P")
 PIPELINE_FILE = click.Path(path_type=Path)
@@ -80,6 +85,46 @@ def run(
     with TerminalView(config.name) as view:
         one = standalone.Run(config, Environment.read(), workdir=folder, until=until, view=view)
         asyncio.run(one.go())
+
+
+@main.command()
+@click.option("--repository", "repositories", multiple=True, metavar="URL", help="A Maven repository to ask, too.")
+@click.option("--ivy-settings", type=click.Path(path_type=Path), help="An ivysettings.xml, which may name mirrors.")
+@_told
+def setup(repositories: tuple[str, ...], ivy_settings: Path | None) -> None:
+    """Fetch Spark's jars, once; the first `run` does it too. What is there is checked, and not fetched again."""
+    settings = {"spark.jars.repositories": ",".join(repositories)} if repositories else {}
+    if ivy_settings is not None:
+        settings["spark.jars.ivySettings"] = str(ivy_settings.absolute())
+    columns = (TextColumn("Spark's jars"), BarColumn(), DownloadColumn())
+    terminal = Console(stderr=True)
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        fetched = jars.fetch(
+            jars.folder(),
+            settings=settings,
+            progress=lambda done, total: bar.update(task, completed=done, total=total, visible=True),
+        )
+    what = f"fetched {', '.join(jar.file for jar in fetched)} into" if fetched else "Spark's jars are in"
+    click.echo(f"{what} {jars.folder()}")
+
+
+@main.command("doctor")
+@click.argument("pipeline", type=PIPELINE_FILE, required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print an object: ok, and findings with name, found, remedy.")
+@_told
+def examine(pipeline: Path | None, as_json: bool) -> None:
+    """Say what this machine has and lacks for Cutline, and whether PIPELINE's source and store answer.
+
+    Exit code 1 if anything is lacking.
+    """
+    findings = doctor.examine(pipeline, Environment.read())
+    ok = all(one.ok for one in findings)
+    if as_json:
+        click.echo(json.dumps({"ok": ok, "findings": [asdict(one) | {"ok": one.ok} for one in findings]}, indent=1))
+    else:
+        doctor.show(findings)
+    sys.exit(0 if ok else 1)
 
 
 @main.command()

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from cutline.common import mysql, wire
+from cutline.common import mysql, programs, wire
 from cutline.common.config import Environment, PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
 from cutline.common.messages import Limits
@@ -43,6 +43,7 @@ from cutline.common.registry import Registry
 from cutline.common.store import PipelineStore, Store
 from cutline.services.check import check
 from cutline.services.view import TerminalView
+from cutline.spark_writer import jars
 
 Until = Literal["snapshot", "caught-up"]
 
@@ -262,9 +263,6 @@ def locked(workdir: Path) -> Iterator[None]:
 
 def _redis_child(workdir: Path, port: int, password: str, memory_bytes: int) -> Child:
     """Build Redis as we want it: on loopback with a password, nothing on disk, an honest refusal when it is full."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        raise ConfigError("there is no redis-server on this machine; install it, or give CUTLINE_REDIS_URL")
     settings = workdir / "redis.conf"
     settings.touch(mode=0o600)
     settings.write_text(
@@ -272,7 +270,7 @@ def _redis_child(workdir: Path, port: int, password: str, memory_bytes: int) -> 
         f"maxmemory {memory_bytes}\nmaxmemory-policy noeviction\ndir {json.dumps(str(workdir))}\n",
         encoding="utf-8",
     )
-    return Child(name="Redis", command=[binary, str(settings)], log=workdir / "logs" / "redis.log")
+    return Child(name="Redis", command=[str(programs.redis().path), str(settings)], log=workdir / "logs" / "redis.log")
 
 
 def _service_children(config: PipelineConfig, workdir: Path) -> list[Child]:
@@ -285,6 +283,17 @@ def _service_children(config: PipelineConfig, workdir: Path) -> list[Child]:
         Child(name=name, command=[sys.executable, "-P", "-m", module], log=workdir / "logs" / f"{name}.log")
         for name, module in modules
     ]
+
+
+def _missing_programs(environment: Environment) -> list[str]:
+    """Return what this machine lacks, a sentence each: a Java for Spark, and a Redis unless one is named."""
+    faults: list[str] = []
+    for look in (programs.java, programs.redis) if environment.redis_url is None else (programs.java,):
+        try:
+            look()
+        except ConfigError as error:
+            faults += error.faults
+    return faults
 
 
 # --- what --until asks for --------------------------------------------------------------------------------------------
@@ -367,6 +376,7 @@ class Run:
         definition = await self._checked()
         if definition is None:
             return
+        await asyncio.to_thread(jars.fetch, jars.folder(), settings=config.sink.spark, progress=self._fetching)
         with locked(self._workdir):
             store = Store(self._store_url).pipeline(config.name)
             await asyncio.to_thread(store.define, definition)
@@ -378,13 +388,25 @@ class Run:
         pause = 1.0
         while not self._interrupts:
             try:
-                return await asyncio.to_thread(check, self._config, store_url=self._store_url, workdir=self._workdir)
+                return await asyncio.to_thread(
+                    check,
+                    self._config,
+                    store_url=self._store_url,
+                    workdir=self._workdir,
+                    known_faults=_missing_programs(self._environment),
+                )
             except Unavailable as error:
                 self._view.update({}, notes=(f"{error}; trying again in {pause:.0f} s",))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), pause)
             pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
         return None
+
+    def _fetching(self, done: int, total: int) -> None:
+        """Show how far Spark's jars have come; called in the thread that fetches them, which an error ends."""
+        if self._interrupts:
+            raise CutlineError("stopped while Spark's jars were fetched; the same command fetches them again")
+        self._view.update({}, notes=(f"fetching Spark's jars, once: {done >> 20} of {total >> 20} MiB",))
 
     def _interrupted(self) -> None:
         self._interrupts += 1

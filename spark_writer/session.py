@@ -1,7 +1,8 @@
 """The one Spark session of the process, and one view of it for each pipeline.
 
 All pipelines share one Spark application; each has its own `SparkSession` on it (`newSession`), so that each can call
-its own catalogue `lake`. Spark starts with the jars that `make setup` laid into the folder `$CUTLINE_SPARK_JARS`.
+its own catalogue `lake`. Spark starts with the jars that `cutline setup` fetched (jars.py), on the Java that fits
+(common/programs.py).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any, cast
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from cutline.common import programs
 from cutline.common.config import PipelineConfig
 from cutline.common.errors import ConfigError, Unavailable
+from cutline.spark_writer import jars
 
 CATALOG = "lake"
 STOP_SECONDS = 10.0
@@ -49,14 +52,11 @@ _JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=4 -XX:MaxMetaspaceSize
 def start(settings: Mapping[str, str] | None = None) -> SparkSession:
     """Start Spark (10 to 20 s), or return the session that runs already; `settings` are passed through.
 
-    Raises ConfigError if the jars are missing, Unavailable if Spark doesn't start.
+    Raises ConfigError if the jars or a fitting Java are missing, Unavailable if Spark doesn't start.
     """
-    folder = Path(os.environ.get("CUTLINE_SPARK_JARS") or "~/.cache/cutline/jars").expanduser()
-    jars = sorted(str(path) for path in folder.glob("*.jar"))
-    if not any("iceberg-spark-runtime" in jar for jar in jars):
-        raise ConfigError(
-            f"the folder {folder} has no jar of iceberg-spark-runtime; run `make setup`, or set CUTLINE_SPARK_JARS"
-        )
+    if SparkContext._active_spark_context is None:
+        os.environ["JAVA_HOME"] = str(programs.java().home)
+    own_jars = jars.class_path(jars.folder())
     chosen = {**_SETTINGS, **(settings or {})}
     # Java does not heed TMPDIR by itself.
     java = f'-Dlog4j2.configurationFile={_LOGGING.as_uri()} "-Djava.io.tmpdir={tempfile.gettempdir()}" {_JAVA_OPTIONS}'
@@ -64,10 +64,10 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
     if chosen["spark.master"].startswith("local"):
         # On the class path as they are: `spark.jars` would copy 60 MB at each start.
         before = chosen.get("spark.driver.extraClassPath")
-        chosen["spark.driver.extraClassPath"] = ":".join([*jars, *([before] if before else [])])
+        chosen["spark.driver.extraClassPath"] = ":".join([*own_jars, *([before] if before else [])])
     else:
         before = chosen.get("spark.jars")
-        chosen["spark.jars"] = ",".join([*jars, *([before] if before else [])])
+        chosen["spark.jars"] = ",".join([*own_jars, *([before] if before else [])])
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder: Any = SparkSession.builder
     for key, value in chosen.items():

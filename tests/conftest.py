@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
+import sysconfig
 import tempfile
 import time
 import uuid
@@ -32,7 +33,7 @@ _numbers = itertools.count(1)
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to test a compiled module that is older than its source: it would be imported in the source's place."""
-    for compiled in (ROOT / "services" / "reader").glob("*.so"):
+    for compiled in (ROOT / "services" / "reader").glob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
         source = compiled.with_name(f"{compiled.name.partition('.')[0]}.py")
         sources = [source, *source.parent.glob("*.pxd")]
         if any(path.stat().st_mtime > compiled.stat().st_mtime for path in sources):

