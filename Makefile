@@ -12,6 +12,7 @@
 #                   10,000,000 inputs for the decoders
 #   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
 #   make test-pythons  the unit tests on each Python that this machine has
+#   make bare TARGET="check test"  these targets from nothing: the committed tree on an empty Debian 12, or 13 by SUITE=trixie
 #   make clean      what was built in this folder; the cache folder (~/.cache/cutline) stays
 
 SHELL := /bin/bash
@@ -24,6 +25,8 @@ PYTHON ?= python3
 SEEDS ?= 10000
 INPUTS ?= 100000
 PYTEST_ARGS ?=
+SUITE ?= bookworm
+TARGET ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -35,7 +38,7 @@ SUITES := $(wildcard tests/unit tests/simulation tests/integration)
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
   $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
 
-.PHONY: setup check test simulate bench bench-peers demo fuzz test-full test-pythons wheels clean debian jars servers
+.PHONY: setup check test simulate bench bench-peers demo fuzz test-full bare test-pythons wheels clean debian jars servers
 
 setup: debian $(VENV)/.built jars servers
 
@@ -159,6 +162,10 @@ wheels: $(VENV)/.extra-wheels
 	done
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/auditwheel -v repair --strip -w dist build/wheels/*.whl 2>build/wheels/log || { cat build/wheels/log >&2; exit 1; }
 	@ls dist
+
+bare:
+	@[ -n "$(TARGET)" ] || { echo 'cutline: say what to run, as in: make bare TARGET="check test"' >&2; exit 2; }
+	@SUITE=$(SUITE) .ci/bare make $(TARGET)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
