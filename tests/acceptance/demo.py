@@ -40,7 +40,8 @@ from cutline.common.positions import High, Position
 from cutline.common.store import PipelineStore, Store
 from cutline.spark_writer import session
 from tests.acceptance import flights
-from tests.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, Missing, MySQL
+from tests.programs import Missing
+from tests.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
 
 PIPELINE = "flights"
 STEP_SECONDS = 180.0

@@ -31,7 +31,8 @@ from tests.bench.customer import Changes, Transactions, load
 from tests.bench.mesh import Mesh
 from tests.bench.pipelines import copied
 from tests.bench.readers import Figures, binlog_to_arrow, in_a_fresh_process, place, select_to_arrow
-from tests.servers import Database, MariaDB, Missing, MySQL
+from tests.programs import Missing
+from tests.servers import Database, MariaDB, MySQL
 
 NAMES = ("select_to_arrow", "binlog_to_arrow", "snapshot_to_iceberg", "changes_to_iceberg", "freshness")
 ROWS = 5_000_000

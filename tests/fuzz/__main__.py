@@ -27,6 +27,7 @@ import time
 from pathlib import Path
 
 from tests.fuzz.worker import ROOT
+from tests.programs import Missing, program
 
 SHARES = {"rows": 0.93, "result": 0.05, "table_map": 0.01, "stream": 0.01}
 """Of the inputs; the cheap ones get more: one of `stream` takes the time of twenty of `rows`."""
@@ -41,7 +42,8 @@ BUILT = ROOT / "build" / "fuzz"
 def build() -> None:
     """The two modules with the sanitizers, into BUILT; only what changed is compiled again."""
     # the flags go with the compiler's name, since CFLAGS would reach the linker, which has no runtime to add
-    compiler = {"CC": f"clang -g1 -fno-omit-frame-pointer {_SANITIZERS} {_COUNTERS}", "LDSHARED": "clang -shared"}
+    clang = program("clang")
+    compiler = {"CC": f"{clang} -g1 -fno-omit-frame-pointer {_SANITIZERS} {_COUNTERS}", "LDSHARED": f"{clang} -shared"}
     done = subprocess.run(
         [sys.executable, "setup.py", "build_ext", f"--build-lib={BUILT}", f"--build-temp={BUILT}/objects"],
         cwd=ROOT,
@@ -131,7 +133,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run one input of --target and nothing else")
     chosen = parser.parse_args()
-    build()
+    try:
+        build()
+    except Missing as reason:
+        raise SystemExit(f"cutline: {reason}") from None
     findings = BUILT / "findings"
     findings.mkdir(exist_ok=True)
     if chosen.replay:

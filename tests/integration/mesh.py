@@ -38,7 +38,8 @@ from cutline.common.config import parse
 from cutline.common.positions import FilePosition
 from cutline.common.schema import TableSchema
 from cutline.spark_writer.chain import follow
-from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis
+from tests.programs import program
+from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, unstable
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDS_SECONDS = 20.0
@@ -495,12 +496,14 @@ class History:
     def _text(self, file: str) -> Iterator[str]:
         """What mysqlbinlog prints of one file."""
         assert self.server.folder is not None
-        path, program = self.server.folder / "data" / file, ["mariadb-binlog"]
+        path = self.server.folder / "data" / file
         if isinstance(self.server, MySQL):
-            path = "/" / path.relative_to(MySQL.system())
-            program = ["chroot", str(MySQL.system()), "/usr/bin/mysqlbinlog"]
+            path = "/" / path.relative_to(unstable())
+            printer = [program("chroot"), str(unstable()), "/usr/bin/mysqlbinlog"]
+        else:
+            printer = [program("mariadb-binlog")]
         begin = self.begin.offset if file == self.begin.file else 4
-        command = [*program, "-v", "--base64-output=decode-rows", f"--start-position={begin}", str(path)]
+        command = [*printer, "-v", "--base64-output=decode-rows", f"--start-position={begin}", str(path)]
         # the tests' temporary folder is not there for a program that has a root of its own
         environ = {key: value for key, value in os.environ.items() if key != "TMPDIR"}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace", env=environ) as process:

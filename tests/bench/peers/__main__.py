@@ -40,7 +40,8 @@ from tests.bench.peers import clients
 from tests.bench.peers.jvm import Failed, Peer, peers
 from tests.bench.pipelines import copied
 from tests.bench.readers import Figures, binlog_to_arrow, in_a_fresh_process, place, select_to_arrow
-from tests.servers import Missing, MySQL
+from tests.programs import Missing
+from tests.servers import MySQL
 
 TABLE = "tpcds.customer"
 ROWS, CHANGES, ROUNDS = 1_000_000, 200_000, 3

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.servers import Missing, built_once, cache_folder, program
+from tests.programs import Missing, program
+from tests.servers import built_once, cache_folder
 
 HERE = Path(__file__).resolve().parent
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -47,9 +48,9 @@ class Peer:
             if building is not None:
                 pom = ["-f", str(HERE / self.name / "pom.xml")]
                 out = [f"-DoutputDirectory={building}", "-DincludeScope=runtime"]
-                _done([program("mvn", "maven"), "-B", "-q", *pom, _COPY, *out], f"the jars of {self.name}")
+                _done([program("mvn"), "-B", "-q", *pom, _COPY, *out], f"the jars of {self.name}")
         sources = [str(path) for path in (HERE / "Marks.java", *sorted((HERE / self.name).glob("*.java")))]
-        compiler = program("javac", "openjdk-17-jdk-headless")
+        compiler = program("javac")
         _done(
             [compiler, "-nowarn", "-d", self._folder.name, "-cp", f"{self._jars}/*", *sources],
             f"the main of {self.name}",
@@ -65,7 +66,7 @@ class Peer:
         opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPEN]
         path = f"{self._folder.name}:{HERE / self.name}:{self._jars}/*"
         with tempfile.TemporaryDirectory(prefix="cutline-peer-") as folder:
-            command = ["java", "-Xmx2g", *opens, "-cp", path, "Peer", mode, port, rows, folder, *rest]
+            command = [program("java"), "-Xmx2g", *opens, "-cp", path, "Peer", mode, port, rows, folder, *rest]
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, cwd=folder, timeout=_LONGEST_SECONDS
             )
