@@ -21,10 +21,10 @@ def spark() -> Any:
     return session.start({"spark.driver.memory": "1g"})
 
 
-@pytest.fixture(scope="module")
-def server(nothing_left_running: None) -> Iterator[Redis]:
-    """A Redis of the module's own, which its tests may kill."""
-    server = Redis()
+@pytest.fixture(scope="module", params=Redis.BY)
+def server(nothing_left_running: None, request: pytest.FixtureRequest) -> Iterator[Redis]:
+    """A Redis or Valkey of the module's own, which its tests may kill; they run once on each."""
+    server = Redis(request.param)
     with started(server):
         yield server
 
