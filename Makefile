@@ -80,6 +80,7 @@ debian:
 	if [ "$$(id -u)" -ne 0 ] || ! type -P apt-get >/dev/null; then \
 		echo "cutline: this machine lacks what these Debian packages bring: $${missing[*]}. Install them (or run 'make setup' as root on Debian)." >&2; exit 1; \
 	fi; \
+	mapfile -t missing < <(printf '%s\n' "$${missing[@]}" | sort -u); \
 	echo "cutline: installing $${missing[*]}" >&2; \
 	if [ ! -e /usr/sbin/policy-rc.d ]; then \
 		printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d; \
