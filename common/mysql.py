@@ -90,7 +90,8 @@ class Server:
     of network card and port; before 10.11.9 of host name, port and data folder). It stays the same over RESET MASTER,
     and on MariaDB over a new data folder: `verify_position` sees those by what the binlog holds. `gtid` says that
     every transaction has a GTID (always so on MariaDB), `folds_case` that names of tables are the same in upper and
-    lower case.
+    lower case, `states_ends` that each event of its binlog states where it ends: MariaDB from 11.8 on leaves that out
+    inside a transaction, unless `binlog_legacy_event_pos` is on, which anyone may switch while it runs.
     """
 
     flavour: Literal["mysql", "mariadb"]
@@ -98,6 +99,7 @@ class Server:
     identity: str
     gtid: bool
     folds_case: bool = False
+    states_ends: bool = True
 
     @property
     def mysql(self) -> bool:
@@ -301,10 +303,17 @@ def server(conn: Connection) -> Server:
     folds_case = names != "0"
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if "mariadb" in version.lower():
-        known = variables(conn, "server_uid", "hostname", "port", "datadir")
+        known = variables(conn, "server_uid", "hostname", "port", "datadir", "binlog_legacy_event_pos")
         uid = known.get("server_uid") or "{hostname}:{port}:{datadir}".format(**known)
         identity = f"{server_id}-{uid}"
-        return Server(flavour="mariadb", version=numbers, identity=identity, gtid=True, folds_case=folds_case)
+        return Server(
+            flavour="mariadb",
+            version=numbers,
+            identity=identity,
+            gtid=True,
+            folds_case=folds_case,
+            states_ends="binlog_legacy_event_pos" not in known,
+        )
     known = variables(conn, "server_uuid", "gtid_mode")
     gtid = known.get("gtid_mode", "OFF").upper() == "ON"
     identity = known["server_uuid"]

@@ -25,9 +25,11 @@ and stops, with a code, at everything else. What each code promises:
 | SAID | the server sent an error or the end of the stream: `event_body` | taken |
 | STOPPED | a transaction begins that is behind `gate_offset` or `gate_time` | gone: connect anew |
 
-Positions. `pos` is the end of the last event in `file`. `tx_start` is where the transaction at hand starts, `tx_open`
-whether there is one. A place inside a transaction is `ordinal` row events (of any table) and `row_from` row changes
-of the next one, which does not depend on the tables that are routed: `INSIDE_BITS` says how both make one number.
+Positions. `pos` is the end of the last event in `file`: as the event states it or, where it states none, by its size,
+which is exact as long as the dump leaves nothing out (services/reader/replication.py asks for that). `tx_start` is
+where the transaction at hand starts, `tx_open` whether there is one. A place inside a transaction is `ordinal` row
+events (of any table) and `row_from` row changes of the next one, which does not depend on the tables that are routed:
+`INSIDE_BITS` says how both make one number.
 
 Any malformed byte raises ValueError; nothing is read outside the buffer. Change together with:
 services/reader/binlog.py.
@@ -585,8 +587,10 @@ class Frames:
     ) -> cython.int:
         """Move `pos` to the event's end. Its 32 bits are carried on beyond 4 GiB; artificial events stand nowhere.
 
-        The server may leave events out, so an event may end later than the last one's end and its own size make, not
-        earlier; and a transaction's begin stands somewhere: else two transactions would have one position.
+        An event inside a transaction may have 0 for its end (MariaDB from 11.8 on): it stands right behind the one
+        before it, so its size places it. A transaction's begin has to state its end: else two transactions would have
+        one position. The server may leave events out, so an event may end later than the last one's end and its own
+        size make, not earlier.
         """
         delta: cython.longlong
         self.event_start = self.pos
@@ -598,6 +602,8 @@ class Frames:
             self.event_start = self.pos - size
         elif kind == 33 or kind == 34 or kind == 42 or kind == 162:
             raise ValueError(f"an event of type {kind} does not say where it ends")
+        elif self.tx_open and not flags & 0x20:
+            self.pos += size
         self.event_end = self.pos
         return 0
 

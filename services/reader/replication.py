@@ -5,6 +5,7 @@ Sources: MySQL's and MariaDB's manuals, "Replication Protocol".
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import time
@@ -22,6 +23,9 @@ from cutline.services.reader.binlog_events import Frames
 from cutline.services.reader.event_bodies import QUERY, TABLE_MAP
 
 _ARTIFICIAL = 0x20
+_FIRST_EVENT = re.compile(r"the first event '[^']*' at \d+, ")  # where a dump began, which says nothing of its end
+_SEND_STATEMENTS = 2  # in the command that asks for a dump: MariaDB sends the text of each statement too
+_SAME_SERVER_ID = 4052  # MariaDB to the older of two dumps with one server id; the wording differs between versions
 
 
 class Dump:
@@ -40,7 +44,13 @@ class Dump:
 
     def begin(self, server: mysql.Server, frames: Frames, *, state: str | None = None, flags: int = 0) -> None:
         """Begin at the place of the frames, or with `state` after MariaDB's GTIDs; with `flags` 1 up to the end only.
-        Errors are PyMySQL's own."""
+        Errors are PyMySQL's own.
+
+        Where the events inside a transaction do not state where they end, the frames add up their sizes, so the dump
+        has to have every event of the file: also the statements' text, which a server sends only on request.
+        """
+        if not server.states_ends:
+            flags |= _SEND_STATEMENTS
         if frames.pos >= 1 << 32:  # the command has 32 bits
             frames.discard_to, frames.pos = frames.pos, 4
         greet(self.connection, server, self._server_id, self._heartbeat, state)
@@ -96,7 +106,7 @@ class Dump:
             return Unavailable(f"The server ended the binlog dump at {where}; is another replica using our server_id?")
         code = int.from_bytes(packet[1:3], "little")
         text = packet[3:].decode(errors="replace")
-        text = text[6:] if text.startswith("#") else text
+        text = _FIRST_EVENT.sub("", text[6:] if text.startswith("#") else text)
         if code == ER.MASTER_FATAL_ERROR_READING_BINLOG and "server_uuid/server_id" not in text:
             return SourceLost(
                 f"The server can't go on with its binlog after {where}: {text} ({code}); if it is purged or was reset,"
@@ -106,7 +116,7 @@ class Dump:
             return ConfigError(
                 f"The server refuses the binlog: {text} ({code}); GRANT REPLICATION SLAVE ON *.* to the user"
             )
-        if "server_uuid/server_id" in text:
+        if code == _SAME_SERVER_ID or "server_uuid/server_id" in text:
             return ServerIdTaken(
                 f"Another client reads the binlog with the server id {self._server_id}, so the server ended our dump at"
                 f" {where}; set source.server_id to a number that no replica of this server has"
@@ -167,7 +177,7 @@ def greet(
 
 
 def request_dump(connection: Connection, server_id: int, file: str, offset: int, flags: int = 0) -> None:
-    """Ask for the binlog from a place on; with `flags` 1 up to its end only."""
+    """Ask for the binlog from a place on; with `flags` 1 up to its end only, with 2 the statements' text too."""
     _send(connection, COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", offset, flags, server_id) + file.encode())
 
 
