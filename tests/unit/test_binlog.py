@@ -10,13 +10,17 @@ import struct
 import threading
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cutline.common.errors import ServerIdTaken, SourceLost
 from cutline.common.mysql import Server
 from cutline.common.positions import GtidSet, High, Low, Position
 from cutline.common.schema import Column, SchemaChanges, TableSchema
@@ -54,17 +58,23 @@ def interpreted() -> ModuleType:
     return module
 
 
-class Log:
-    """Packets of a dump, made event by event."""
+INTERPRETED = interpreted()
+MODULES = [binlog_events, INTERPRETED]
 
-    def __init__(self, at: int = 4, checksum: bool = True) -> None:
-        self.at, self.checksum, self.number = at, checksum, 1
+
+class Log:
+    """Packets of a dump, made event by event. With `states_ends=False` an event between a transaction's begin and its
+    end does not state where it ends, as on MariaDB 11.8."""
+
+    def __init__(self, at: int = 4, checksum: bool = True, states_ends: bool = True) -> None:
+        self.at, self.checksum, self.number, self.states_ends = at, checksum, 1, states_ends
         self.bytes = b""
 
     def event(self, kind: int, body: bytes, *, flags: int = 0) -> Log:
         size = 19 + len(body) + 4 * self.checksum
         self.at += size
-        event = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size, self.at & 0xFFFFFFFF, flags) + body
+        end = self.at & 0xFFFFFFFF if self.states_ends or kind in (16, 33, 162) else 0
+        event = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size, end, flags) + body
         if self.checksum:
             event += struct.pack("<I", zlib.crc32(event))
         self.packet(b"\0" + event)
@@ -181,6 +191,66 @@ def test_positions_go_on_over_4_gib() -> None:
     assert it.pos == log.at
 
 
+@pytest.mark.parametrize("module", MODULES, ids=["compiled", "interpreted"])
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("begin", [4, (1 << 32) - 250])
+def test_events_that_do_not_state_their_end_stand_one_behind_the_other(
+    module: ModuleType, checksum: bool, begin: int
+) -> None:
+    """Each event is given by itself, so that the frames are seen behind each: in one file, and over 4 GiB too."""
+    log, it = Log(begin, checksum, states_ends=False), frames(module, checksum=checksum, pos=begin)
+    texts = (b"INSERT", b"", b"UPDATE and more")
+    for number in range(1, 4):
+        steps = [partial(log.gtid, number), partial(log.query, "BEGIN")]
+        for text in texts[:number]:
+            steps += [partial(log.event, kind, body) for kind, body in ((160, text), (19, TABLE_MAP), (30, ROWS))]
+        for step in [*steps, partial(log.event, 16, bytes(8))]:
+            start, log.bytes = log.at, b""
+            step()
+            feed(it, log.bytes)
+            assert (it.event_start, it.pos) == (start, log.at)
+        assert not it.tx_open
+    assert it.run_last == 3
+
+
+def test_what_a_dump_leaves_out_of_a_transaction_is_made_up_for_at_its_end() -> None:
+    """Not exact within it, so a dump asks for everything; but never beyond the truth, and exact between two."""
+    log, it = Log(states_ends=False), frames()
+    log.begin(1)
+    unsent = len(log.bytes), log.number
+    log.event(160, b"INSERT INTO t VALUES (1)")
+    log.bytes, log.number = log.bytes[: unsent[0]], unsent[1]
+    feed(it, log.event(19, TABLE_MAP).bytes)
+    assert it.pos < log.at
+    log.bytes = b""
+    feed(it, log.event(16, bytes(8)).gtid(2).bytes)
+    assert (it.pos, it.tx_number) == (log.at, 2)
+
+
+def test_an_artificial_event_and_one_outside_of_a_transaction_stand_nowhere_if_they_state_no_end() -> None:
+    log, it = Log(states_ends=False), frames()
+    at = log.at
+    feed(it, log.event(163, b"", flags=0x20).event(161, b"").bytes)
+    assert (it.pos, log.at > at) == (at, True)
+    log.bytes, log.at = b"", at
+    feed(it, log.begin(1).bytes)
+    inside, log.bytes = log.at, b""
+    feed(it, log.event(163, b"", flags=0x20).bytes)
+    assert (it.pos, it.tx_open) == (inside, True)
+
+
+def test_a_damaged_event_that_does_not_state_its_end_is_told_where_it_stands() -> None:
+    log = Log(states_ends=False).begin(1).event(160, b"INSERT").event(19, TABLE_MAP)
+    start, before = log.at, len(log.bytes)
+    log.event(30, ROWS).event(16, bytes(8))
+    broken = bytearray(log.bytes)
+    broken[before + 30] ^= 1
+    it = frames()
+    with pytest.raises(ValueError, match="checksum of an event of type 30"):
+        feed(it, bytes(broken))
+    assert it.pos == start
+
+
 def test_an_event_over_16_mib_is_put_together() -> None:
     log = Log(checksum=False)
     body = struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0" + b"x" * (0xFFFFFF + 100)
@@ -240,9 +310,6 @@ def test_random_bytes_behind_a_right_checksum_end_in_an_error_or_an_event(seed: 
     assert (outcome, it.pos) == first
 
 
-INTERPRETED = interpreted()
-
-
 def test_what_interpreted_reads_is_what_compiled_reads() -> None:
     log = Log()
     for number in range(1, 20):
@@ -281,7 +348,7 @@ def test_a_large_event_that_may_be_ignored_is_known_by_its_own_flags() -> None:
     assert flags == [(99, 0x80), (-98, 0), (-98, 0x80)]
 
 
-@pytest.mark.parametrize("module", [binlog_events, INTERPRETED], ids=["compiled", "interpreted"])
+@pytest.mark.parametrize("module", MODULES, ids=["compiled", "interpreted"])
 def test_events_over_the_limit_in_a_payload_are_passed_over_too(module: ModuleType) -> None:
     def inner(kind: int, body: bytes, size: int = 0) -> bytes:
         event = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size or 19 + len(body), 0, 0) + body
@@ -356,9 +423,12 @@ def keys(changes: Changes, table_id: str) -> list[int]:
     return [key for each in changes.batches if each.table_id == table_id for key in each.batch["id"].to_pylist()]
 
 
+@pytest.mark.parametrize("states_ends", [True, False])
 @pytest.mark.parametrize("faulty", [False, True])
-def test_a_table_that_goes_within_its_row_event_takes_nothing_of_what_follows_with_it(faulty: bool) -> None:
-    log = Log().begin(1).event(19, MAPS["d.t"]).event(19, MAPS["d.u"])
+def test_a_table_that_goes_within_its_row_event_takes_nothing_of_what_follows_with_it(
+    faulty: bool, states_ends: bool
+) -> None:
+    log = Log(states_ends=states_ends).begin(1).event(19, MAPS["d.t"]).event(19, MAPS["d.u"])
     log.event(30, inserted("d.t", *range(10))).event(30, inserted("d.u", *range(10))).event(16, bytes(8))
     first_end = log.at
     log.begin(2).event(19, MAPS["d.u"])
@@ -682,3 +752,67 @@ def test_the_lakes_columns_are_the_policys() -> None:
 def test_a_live_table_is_followed_after_a_fail_over_and_no_other() -> None:
     assert after_ddl("ALTER TABLE t DROP v", "evolve", live=True, server="another")[0] == "follows"
     assert after_ddl("ALTER TABLE t DROP v", "evolve", live=False, server="another")[0] == "restarts"
+
+
+# --- the dump's command, and the server's answers ---------------------------------------------------------------------
+
+
+class Commands:
+    """A connection that takes commands and agrees to each."""
+
+    def __init__(self) -> None:
+        self._sock = socket.socketpair()[0]
+        self.sent: list[tuple[int, bytes]] = []
+
+    def _execute_command(self, command: int, body: bytes) -> None:
+        self.sent.append((command, body))
+
+    def _read_ok_packet(self) -> None:
+        pass
+
+    @contextmanager
+    def cursor(self) -> Iterator[Any]:
+        yield SimpleNamespace(execute=lambda _: None)
+
+
+@pytest.mark.parametrize(("states_ends", "flags"), [(True, 0), (False, 2)])
+@pytest.mark.parametrize("until_end", [0, 1])
+def test_a_dump_has_the_statements_text_where_sizes_place_the_events(
+    states_ends: bool, flags: int, until_end: int
+) -> None:
+    connection: Any = Commands()
+    server = Server(flavour="mariadb", version=(11, 8), identity="s", gtid=True, states_ends=states_ends)
+    replication.Dump(connection, server_id=7).begin(server, frames(), flags=until_end)
+    (*_, (command, body)) = connection.sent
+    assert (command, body) == (0x12, struct.pack("<IHI", 4, flags | until_end, 7) + b"binlog.000001")
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (1236, "A slave with the same server_uuid/server_id as this slave has connected to the master"),
+        (4052, "A slave with the same server_uuid/server_id as this slave has connected to the master"),
+        (4052, "A slave with the same server_id is already connected"),
+    ],
+)
+def test_a_dump_that_ends_for_another_of_its_server_id_is_no_fault_of_the_source(code: int, text: str) -> None:
+    said = answer(code, f"{text}; the first event 'binlog.000001' at 4, the last event read from 'x' at 9")
+    assert isinstance(said, ServerIdTaken)
+    assert "server id 7" in str(said)
+
+
+def test_a_dump_that_the_server_can_not_go_on_with_is_told_alike_wherever_it_began() -> None:
+    damage = "bogus data in log event; the first event 'binlog.000001' at {}, the last event read from 'x' at 9"
+    first, second = (answer(1236, damage.format(at)) for at in (4, 1299))
+    assert isinstance(first, SourceLost)
+    assert str(first) == str(second)
+    assert "the last event read from 'x' at 9" in str(first)
+
+
+def answer(code: int, text: str) -> Exception:
+    """What a dump with server id 7 makes of an error of the server's."""
+    log, it = Log(), frames()
+    log.packet(b"\xff" + struct.pack("<H", code) + b"#HY000" + text.encode())
+    assert feed(it, log.bytes) == [(binlog_events.SAID, 0)]
+    connection: Any = Commands()
+    return replication.Dump(connection, server_id=7).said(it)
