@@ -459,6 +459,96 @@ def test_the_position_moves_on_with_foreign_tables_and_files(source: Database, d
     assert it.rows == []
 
 
+@contextmanager
+def switched(server: Database, variable: str, value: object) -> Iterator[bool]:
+    """A global variable has another value for a while, if the server knows it: whether it does."""
+    before = [row[1] for row in server.execute(f"SHOW GLOBAL VARIABLES LIKE '{variable}'")]
+    if before:
+        server.execute(f"SET GLOBAL {variable} = {value}")
+    try:
+        yield bool(before)
+    finally:
+        for old in before:
+            server.execute(f"SET GLOBAL {variable} = {old}")
+
+
+def event_starts(server: Database, begin: Position, end: Position) -> set[tuple[str, int]]:
+    """Where the row events of these two files begin, from that place on; by nothing but their sizes."""
+    assert server.folder is not None
+    found = set()
+    for file in {begin.file, end.file}:
+        data, at = (server.folder / "data" / file).read_bytes(), 4
+        while at < len(data):
+            if data[at + 4] in (23, 24, 25, 30, 31, 32) and (begin.file, begin.offset) <= (file, at):
+                found.add((file, at))
+            at += int.from_bytes(data[at + 9 : at + 13], "little")
+    return found
+
+
+@pytest.mark.parametrize("states_ends", [False, True])
+def test_a_row_has_the_offset_at_which_its_event_begins_in_the_file(
+    source: Database, database: str, states_ends: bool
+) -> None:
+    """Whether or not the events state where they end; MariaDB from 11.8 on can be told which while it runs."""
+    tables = busy(source, database)
+    begin = here(source)
+    with switched(source, "binlog_legacy_event_pos", states_ends):
+        write_busily(source, database)
+    end = here(source)
+    with stream(source, [*tables, f"{database}.other"], begin) as it:
+        rows = it.drain(end)
+    places = {(row["_file"], row["_pos"]) for row in rows}
+    assert places == event_starts(source, begin, end)
+    assert len(places) == 10
+
+
+def test_a_transaction_that_becomes_a_binlog_file_of_its_own_is_read_at_every_cut(
+    mariadb: MariaDB, fresh_database: Any
+) -> None:
+    """MariaDB from 11.7 on commits a large transaction by renaming the file that it was collected in."""
+    database = fresh_database(mariadb)
+    tables = busy(mariadb, database)
+    begin = here(mariadb)
+    with switched(mariadb, "binlog_large_commit_threshold", 10 << 20) as renames:
+        transaction(
+            mariadb,
+            f"INSERT INTO {database}.a VALUES (1, 'before')",
+            f"INSERT INTO {database}.b SELECT seq, seq, REPEAT('x', 1000) FROM {database}.seq_100_to_12000",
+            f"UPDATE {database}.a SET v = 'after'",
+        )
+        mariadb.execute(f"INSERT INTO {database}.a VALUES (2, 'the next one')")
+    end = here(mariadb)
+    assert (end.file != begin.file) == renames
+    with stream(mariadb, tables, begin) as it:
+        rows = it.drain(end)
+    (first, *many, last, next_one) = rows
+    assert plain([first, last, next_one], "id", "v") == [
+        ("+I", 1, "before"),
+        ("+U", 1, "after"),
+        ("+I", 2, "the next one"),
+    ]
+    assert plain(many, "x") == [("+I", number) for number in range(100, 12001)]
+    assert {(row["_file"], row["_pos"]) for row in rows} == event_starts(mariadb, begin, end)
+    with stream(mariadb, tables, begin) as cut:
+        high = High(server=end.server, file=end.file, offset=end.offset)
+        while not high.reached_by(cut.position):
+            cut.read(until=high, max_rows=1700)
+            cut.cursor.close()
+    assert cut.rows == rows
+
+
+def test_over_tls_the_changes_are_the_same(source: Database, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = busy(source, database)
+    begin = here(source)
+    write_busily(source, database)
+    end = here(source)
+    with stream(source, tables, begin) as it:
+        rows = it.drain(end)
+    monkeypatch.setattr(seam, "_LOOPBACK", ())  # as if the server were elsewhere
+    with stream(source, tables, begin) as it:
+        assert it.drain(end) == rows
+
+
 # --- against another reader -------------------------------------------------------------------------------------------
 
 
