@@ -303,12 +303,12 @@ class BinlogCursor:
         try:
             return self._read(after, dict(routes), until, max_rows, max_bytes, wait_seconds, at_boundary, stop)
         except _UNREADABLE as error:
-            where = FilePosition(after.file, after.offset)
+            where = f"after {after.file_position}"
             if self._frames is not None and self._frames.file:
-                where = FilePosition(self._frames.file, self._frames.pos)
+                where = self._frames.where
             self.close()
             raise SourceLost(
-                f"The binlog can't be read at {where}: {error}; check the file with mysqlbinlog, and read the tables"
+                f"The binlog can't be read {where}: {error}; check the file with mysqlbinlog, and read the tables"
                 " again from a new snapshot if it is damaged"
             ) from error
         except BaseException:

@@ -834,6 +834,14 @@ class Frames:
         return _GO
 
     @property
+    def where(self) -> str:
+        """After which place an error came, for its message. Inside a transaction that names its start, which is certain:
+        an event with a damaged size leaves those behind it misplaced if they do not state where they end."""
+        if not self.tx_open:
+            return f"after {self.file}:{self.pos}"
+        return f"in the transaction at {self.file}:{self.tx_start}, after offset {self.pos}"
+
+    @property
     def tx_gtid(self) -> str | None:
         """The GTID of the transaction at hand; None if it has none."""
         if self.domain_at_hand is not None:

@@ -109,7 +109,7 @@ class Dump:
         text = _FIRST_EVENT.sub("", text[6:] if text.startswith("#") else text)
         if code == ER.MASTER_FATAL_ERROR_READING_BINLOG and "server_uuid/server_id" not in text:
             return SourceLost(
-                f"The server can't go on with its binlog after {where}: {text} ({code}); if it is purged or was reset,"
+                f"The server can't go on with its binlog {frames.where}: {text} ({code}); if it is purged or was reset,"
                 " the tables must be read again (and binlogs kept longer: binlog_expire_logs_seconds)"
             )
         if code in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):

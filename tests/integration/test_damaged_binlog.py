@@ -150,7 +150,8 @@ def test_what_leaves_no_table_to_blame_stops_the_stream_each_time(
         assert causes[0] == causes[1]
         place = re.search(rf"{re.escape(file)}:(\d+)", causes[0])
         assert place is not None, causes[0]
-        assert int(place[1]) == event.offset
+        assert int(place[1]) <= event.offset
+        assert f"after offset {event.offset}:" in causes[0] or change is size
         assert all(row["id"] < 3 for row in it.rows if row["_table"].endswith(".a"))
         assert all(row["id"] != 99 for row in it.rows)
 

@@ -248,7 +248,8 @@ def test_a_damaged_event_that_does_not_state_its_end_is_told_where_it_stands() -
     it = frames()
     with pytest.raises(ValueError, match="checksum of an event of type 30"):
         feed(it, bytes(broken))
-    assert it.pos == start
+    assert it.where == f"in the transaction at binlog.000001:4, after offset {start}"
+    assert frames().where == "after binlog.000001:4"
 
 
 def test_an_event_over_16_mib_is_put_together() -> None:
