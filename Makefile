@@ -54,7 +54,6 @@ every        redis-server             redis-server
 every        debootstrap              debootstrap debian-archive-keyring
 every        chroot                   coreutils
 every        java                     default-jre-headless
-every        mvn                      maven
 every        gcc                      gcc libc6-dev
 every        g++                      g++
 every        ps                       procps
@@ -63,6 +62,7 @@ trixie       valkey-server            valkey-server
 fuzz         clang                    clang
 test-full    clang                    clang
 test-full    pt-online-schema-change  percona-toolkit
+bench-peers  mvn                      maven
 bench-peers  javac                    default-jdk-headless
 nobody       gh-ost
 endef
