@@ -53,6 +53,8 @@ every        mariadb-binlog           mariadb-client
 every        redis-server             redis-server
 every        debootstrap              debootstrap debian-archive-keyring
 every        chroot                   coreutils
+every        mount                    mount
+every        umount                   mount
 every        java                     default-jre-headless
 every        gcc                      gcc libc6-dev
 every        g++                      g++

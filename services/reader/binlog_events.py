@@ -835,8 +835,8 @@ class Frames:
 
     @property
     def where(self) -> str:
-        """After which place an error came, for its message. Inside a transaction that names its start, which is certain:
-        an event with a damaged size leaves those behind it misplaced if they do not state where they end."""
+        """After which place an error came, for its message. Inside a transaction that names its start, which is
+        certain: an event with a damaged size leaves those behind it misplaced if they do not state where they end."""
         if not self.tx_open:
             return f"after {self.file}:{self.pos}"
         return f"in the transaction at {self.file}:{self.tx_start}, after offset {self.pos}"

@@ -17,6 +17,7 @@ import pytest
 
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.spark_writer import jars
+from tests.programs import program
 
 POM = (
     "<project><modelVersion>4.0.0</modelVersion>"
@@ -151,13 +152,13 @@ def test_a_folder_that_can_not_be_written_is_one_sentence(repository: Repository
 def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(repository: Repository, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "small", str(small)], check=True)
+    subprocess.run([program("mount"), "-t", "tmpfs", "-o", "size=8m", "small", str(small)], check=True)
     try:
         with pytest.raises(ConfigError, match=r"disk of .*small is too full .*8 MiB free, 32 MiB needed"):
             repository.fetch(small)
         assert os.listdir(small) == [".lock"]
     finally:
-        subprocess.run(["umount", str(small)], check=True)
+        subprocess.run([program("umount"), str(small)], check=True)
 
 
 def test_two_that_fetch_at_once_fetch_once(repository: Repository, tmp_path: Path) -> None:
