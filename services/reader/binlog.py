@@ -263,6 +263,7 @@ class BinlogCursor:
         self._schemas: list[SchemaChange] = []
         self._faults: list[TableFault] = []
         self._dead: set[str] = set()
+        self._refused: dict[str, int] = {}  # the first `_seq` of the event that a table's decoder refused in this read
         self._began_here = False
         self._commits = Commits()
 
@@ -353,6 +354,7 @@ class BinlogCursor:
                 self._at = here
                 return Changes(position=here, rows=0, stopped=True)
         self._schemas, self._faults, self._dead, self._made = [], [], set(), 0
+        self._refused.clear()
         self._began_here = not frames.tx_open and not frames.resume
         self._bind(routes)
         frames.begin(max_rows, max_bytes, at_boundary)
@@ -397,6 +399,7 @@ class BinlogCursor:
             decoder: EventDecoder = plan.decoder
             misfit = "; ".join(decoder.faults)
             cause = f"{plan.table_id} can't be followed at {where}: {misfit or frames.error}"
+            self._refused[plan.table_id] = frames.fault_seq
             self._fault(plan.table_id, cause, restart=bool(misfit) and self._outdated(plan))
         elif code == SAID:
             assert self._dump is not None
@@ -428,6 +431,10 @@ class BinlogCursor:
             if batch is None:
                 continue
             self._decoders[key] = self._decoders.pop(key)
+            if table_id in self._refused:  # none of that event is taken, so none of its rows is given out
+                batch = batch.filter(pc.less(batch["_seq"], self._refused[table_id]))
+                if not batch.num_rows:
+                    continue
             zeros = {name: count - before.get(name, 0) for name, count in decoder.zero_dates.items()}
             zero_dates.update({(table_id, name): count for name, count in zeros.items()})
             if (name := next((name for name in decoder.schema.key if zeros.get(name)), None)) is not None:

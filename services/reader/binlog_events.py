@@ -294,6 +294,7 @@ class Frames:
     server_id = cython.declare(cython.longlong, visibility="public")
     spooled = cython.declare(object, visibility="public")
     fault = cython.declare(object, visibility="public")
+    fault_seq = cython.declare(cython.longlong, visibility="public")  # the first `_seq` of the refused event
     error = cython.declare(object, visibility="public")
 
     def __init__(
@@ -336,6 +337,7 @@ class Frames:
         self.event_body, self.event_start, self.event_end, self.event_inner = b"", 0, 0, False
         self.server_id = self._size = 0
         self.fault = self.error = self.spooled = None
+        self.fault_seq = 0
 
     # ---- the buffer ----
 
@@ -835,7 +837,7 @@ class Frames:
 
     @property
     def where(self) -> str:
-        """After which place an error came, for its message. Inside a transaction that names its start, which is
+        """After which place an error came, for its message. Inside a transaction it begins with its start, which is
         certain: an event with a damaged size leaves those behind it misplaced if they do not state where they end."""
         if not self.tx_open:
             return f"after {self.file}:{self.pos}"
@@ -938,6 +940,7 @@ class Frames:
         first: cython.longlong = self.row_from
         passed: cython.longlong
         place: Place = self.place
+        before: cython.longlong = place.seq
         if not self._checked:
             if plan.guard:
                 if plan.judged != self.tx_number:
@@ -976,7 +979,7 @@ class Frames:
                     passed = -1
         except (ValueError, PartialImage) as error:
             self._checked = True
-            self.fault, self.error = plan, error
+            self.fault, self.error, self.fault_seq = plan, error, before
             return _FAULT
         if passed >= 0:
             self._checked = True

@@ -20,9 +20,10 @@ import random
 import re
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -42,6 +43,8 @@ RAW, KEEP_SIZE, KEEP_CHECKSUM = 1, 2, 4
 _ROW_EVENTS = (23, 24, 25, 30, 31, 32)
 _PACKED_ROWS = (166, 167, 168, 169, 170, 171)
 _TABLE_MAP, _PAYLOAD = 19, 40
+_BETWEEN = (4, 15, 27, 161, 162, 163)
+"""Events of MariaDB that begin a transaction, or stand between two."""
 _LENGTHS = (0, 1, 2, 7, 8, 63, 64, 127, 128, 250, 251, 252, 253, 254, 255, 256, 65535, 65536, 1 << 24, (1 << 31) - 1)
 _LENGTHS += (1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 _PLACE = re.compile(r"\S+:\d+")
@@ -379,6 +382,8 @@ class Streams:
             dumps = [recording.events]
             if any(event[4] == _PAYLOAD for event in recording.events):
                 dumps.append(tuple(map(_unpacked, recording.events)))
+            if recording.flavour == "mariadb":
+                dumps.append(_without_ends(recording.events))
             for events in dumps:
                 packets = joined([(0, event) for event in events])
                 self.seeds += [bytes([number, limits]) + packets for limits in (0, 1, 0x22)]
@@ -495,6 +500,15 @@ def _unpacked(event: bytes) -> bytes:
     size = b"\xfe" + struct.pack("<Q", len(inner))
     fields = ((2, b"\xfc\xff\0"), (3, size), (1, size))
     return event[:19] + b"".join(bytes([number, len(value)]) + value for number, value in fields) + b"\0" + inner
+
+
+def _without_ends(events: Sequence[bytes]) -> tuple[bytes, ...]:
+    """As MariaDB 11.8 writes them: of a transaction, only the first event and the last state where they end."""
+    told = []
+    for event, following in pairwise((*events, b"")):
+        between = event[4] in _BETWEEN or not following or following[4] in _BETWEEN
+        told.append(event if between else event[:13] + bytes(4) + event[17:])
+    return tuple(told)
 
 
 def _repacked(event: bytes, change: Callable[[bytes], bytes]) -> bytes:

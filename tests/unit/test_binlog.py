@@ -447,6 +447,17 @@ def test_a_table_that_goes_within_its_row_event_takes_nothing_of_what_follows_wi
     assert third.position.offset == log.at
 
 
+def test_an_event_that_can_not_be_read_gives_out_none_of_its_rows_as_its_position_says() -> None:
+    """Not those before the damage either: here bytes of what follows, where only a damaged size places the event."""
+    log = Log(checksum=False, states_ends=False).begin(1).event(19, MAPS["d.t"]).event(30, inserted("d.t", 1, 2))
+    log.event(30, inserted("d.t", 3, 4) + b"\xfc\1\2").event(16, bytes(8))
+    dump = Dump(log)
+    got = dump.read(T)
+    (fault,) = got.faults
+    assert (fault.table_id, keys(got, "d.t")) == ("d.t", [1, 2])
+    assert got.position.rows == 1 << binlog_events.INSIDE_BITS
+
+
 WIDE = schema_of(("id", "int"), *((f"c{i}", "decimal(10,2)") for i in range(99)))
 PACKED = schema_of(("id", "int"), ("z", "text /*M!100301 COMPRESSED*/"))
 

@@ -1,0 +1,83 @@
+"""`cutline doctor` on this machine, with a real source and store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.servers import Database
+
+
+def doctor(*arguments: str, **environ: str) -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, "-m", "cutline.services.cli", "doctor", "--json", *arguments]
+    done = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    told = json.loads(done.stdout)
+    assert told["ok"] == (done.returncode == 0) == all(one["ok"] for one in told["findings"])
+    return done.returncode, {one["name"]: one for one in told["findings"]}
+
+
+def pipeline(source: Database, database: str, folder: Path, **source_settings: Any) -> str:
+    (folder / "password").write_text(source.password)
+    definition = {
+        "name": "examined",
+        "source": {"host": source.host, "port": source.port, "user": source.user, "password_file": "password"}
+        | source_settings,
+        "tables": [f"{database}.*"],
+        "sink": {"type": "iceberg", "warehouse": "lake"},
+    }
+    file = folder / "pipeline.yaml"
+    file.write_text(yaml.safe_dump(definition))
+    return str(file)
+
+
+def test_all_is_well_and_nothing_is_left(source: Database, database: str, redis_url: str, tmp_path: Path) -> None:
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY)", database=database)
+    file = pipeline(source, database, tmp_path)
+    code, found = doctor(file, CUTLINE_REDIS_URL=redis_url, CUTLINE_STORE_URL=f"file://{tmp_path}/store")
+    assert code == 0, found
+    assert found["source"]["found"] == f"{source.flavour} {source.version} at {source.user}@{source.host}:{source.port}"
+    assert {
+        "Python",
+        "compiled modules",
+        "Java",
+        "Redis",
+        "Spark's jars",
+        "open files",
+        "memory",
+        "disk",
+        "clock",
+    } < set(found)
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(path.name for path in left) == ["password", "pipeline.yaml"]
+
+
+def test_each_fault_has_its_remedy_and_hides_no_other(source: Database, database: str, tmp_path: Path) -> None:
+    file = pipeline(source, database, tmp_path, user="nobody")
+    code, found = doctor(
+        file,
+        JAVA_HOME="/nowhere",
+        PATH="/nowhere",
+        CUTLINE_CACHE=str(tmp_path / "cache"),
+        CUTLINE_STORE_URL=f"file://{file}/store",
+        CUTLINE_REDIS_URL="redis://127.0.0.1:1/0",
+    )
+    assert code == 1
+    faults = {name: one["remedy"] for name, one in found.items() if not one["ok"]}
+    assert set(faults) >= {"Redis", "Spark's jars", "source", "store"}
+    assert "cutline setup" in faults["Spark's jars"]
+    assert "nobody" in faults["source"]
+    assert "/nowhere" in faults.get("Java", "/nowhere")  # the extra `embedded` may be installed here
+
+
+def test_a_pipeline_file_that_is_wrong_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.yaml").write_text("name: x\n")
+    code, found = doctor(str(tmp_path / "pipeline.yaml"))
+    assert code == 1
+    assert "source" in found["pipeline"]["remedy"]
