@@ -96,15 +96,24 @@ def _in_layout(group: pa.Table, layout: Layout) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=layout.arrow)
 
 
-def expire(table: LakeTable, *, before_ms: int, spare: Collection[str]) -> int:
+def expire(table: LakeTable, *, before_ms: int, spare: Collection[str] = ()) -> int:
     """Expire snapshots that no ref holds and that are older than `before_ms`; return how many files were deleted.
 
-    Files in `spare` (full paths) are never deleted.
+    A file goes only when no manifest of a retained snapshot names its path; files in `spare` (full paths) never go.
+
+    Iceberg has two ways to find what is no longer needed. The incremental one, which it takes while every snapshot is
+    an ancestor of `main`, deletes each path that an expired snapshot removed from the table. That is wrong where files
+    share a path, as the deletion vectors of one commit do: when one of them is replaced, the others still live there.
+    The other way subtracts the paths that retained snapshots name, and Iceberg takes it when snapshots are named by
+    id; so they are named here, as Iceberg itself chose them by age. It reads the manifests of the retained snapshots,
+    each once, and only if a manifest goes: where nothing expired it costs nothing.
     """
     with answered(f"snapshots of {table.table_id} could not be expired"):
         table.refresh()
         unneeded = table.lake.jvm.java.util.stream.Stream.builder()
         expiry = table.java.expireSnapshots().expireOlderThan(before_ms).retainLast(1).deleteWith(unneeded)
+        for snapshot in expiry.apply():
+            expiry.expireSnapshotId(snapshot.snapshotId())
         expiry.commit()
         table.settle()
         paths = {str(path) for path in unneeded.build().toArray()}

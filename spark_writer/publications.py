@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from cutline.common.errors import Unavailable
 from cutline.common.schema import FIELD_ID
 from cutline.spark_writer.chain import changed_tables, shown
+from cutline.spark_writer.maintenance import expire
 from cutline.spark_writer.session import CATALOG
 from cutline.spark_writer.tables import NAMESPACE, Lake, LakeTable, answered, open_output, settle
 
@@ -93,8 +94,8 @@ class Publications:
     def tidy(self, n: int, before_ms: int) -> None:
         """Expire old snapshots of the table, and merge this pipeline's small files of publications before `n`."""
         table = self._table = self._table or self._open()
+        expire(table, before_ms=before_ms)
         with answered(f"{NAMESPACE}.{NAME} could not be tidied"):
-            table.java.expireSnapshots().expireOlderThan(before_ms).retainLast(1).commit()
             self._lake.session.sql(
                 f"CALL {CATALOG}.system.rewrite_data_files(table => '{NAMESPACE}.{NAME}',"
                 f" where => \"pipeline = '{self._lake.pipeline}' and checkpoint < {n}\","

@@ -1,0 +1,138 @@
+"""Expiry on a real lake: every snapshot that it retains stays whole, and what no snapshot names goes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from cutline.spark_writer import apply
+from cutline.spark_writer.apply import Incarnation
+from tests.conftest import FULL
+from tests.integration.test_spark_writer import Bench, Row, T, order, same
+
+ROUNDS, SEEDS = (8, range(40)) if FULL else (3, (5, 6))
+
+
+@pytest.fixture
+def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A bench whose Spark writer expires and compacts nothing before a test orders it."""
+    monkeypatch.setattr(apply, "EXPIRE_SECONDS", 1e9)
+    monkeypatch.setattr(apply, "COMPACTION_REST", 1e9)
+    made = Bench(spark, tmp_path)
+    yield made
+    made.close()
+
+
+def expire_now(incarnation: Incarnation, monkeypatch: pytest.MonkeyPatch, grace_seconds: float) -> None:
+    """Do the upkeep's expiry, and no compaction."""
+    incarnation.view = Future()  # making it takes seconds
+    incarnation._compact_at = float("inf")
+    with monkeypatch.context() as patch:
+        patch.setattr(incarnation._publications, "tidy", lambda n, before_ms: None)  # seconds too
+        patch.setattr(apply, "EXPIRE_SECONDS", 0.0)
+        patch.setattr(apply, "GRACE_SECONDS", grace_seconds)
+        incarnation.tend()
+
+
+def whole(bench: Bench) -> int:
+    """Read every snapshot of the table by Spark and by PyIceberg, compare with the model; return how many there are."""
+    named = {
+        record.body["tables"][T.table_id]["work"]["snapshot_id"]: record.n
+        for record in bench.journal.store.publications()
+    }
+    sink = bench.journal.sink["warehouse"]
+    table = SqlCatalog("lake", uri=f"sqlite:///{sink}/catalog.db", warehouse=str(sink)).load_table(T.table_id)
+    for snapshot in table.metadata.snapshots:
+        by_spark = bench.rows(T.table_id, snapshot.snapshot_id)
+        by_pyiceberg = table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+        assert same((tuple(by_pyiceberg.column_names), by_pyiceberg.to_pylist()), by_spark)
+        if snapshot.snapshot_id in named:
+            assert same(by_spark, bench.journal.at[named[snapshot.snapshot_id]][T.table_id])
+    for name, ref in table.metadata.refs.items():
+        assert same(bench.rows(T.table_id, name), bench.rows(T.table_id, ref.snapshot_id))
+    return len(table.metadata.snapshots)
+
+
+def files(bench: Bench, kind: str) -> set[str]:
+    return {path.name for path in (bench.journal.root / "lake" / "shop" / "orders").rglob(f"*.{kind}")}
+
+
+def test_a_replaced_vector_leaves_the_living_ones_of_its_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. Two data files, and a change in each: their vectors share a file. 2. A change in the first alone, an insert.
+    3. Expiry retains the last snapshot alone. 4. A change in the second file too: the shared file may go.
+    """
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(10)])
+    journal.chunk(T, [order(number) for number in range(10, 20)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+
+    def publish(*changes: tuple[str, Row]) -> None:
+        journal.change(T, *changes)
+        journal.checkpoint()
+        bench.apply(incarnation)
+
+    publish(("+U", order(1, "one")), ("+U", order(11, "one")))
+    shared = files(bench, "puffin")
+    publish(("+U", order(2, "two")))
+    publish(("+I", order(99, "three")))
+    expire_now(incarnation, monkeypatch, -1.0)
+    assert whole(bench) == 1
+    assert shared < files(bench, "puffin")
+    publish(("+U", order(12, "four")))
+    publish(("+I", order(100, "five")))
+    expire_now(incarnation, monkeypatch, -1.0)
+    assert whole(bench) == 1
+    assert not shared & files(bench, "puffin")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_snapshot_that_an_expiry_retains_is_read_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A random history of a table in several data files, an expiry at the end of each round.
+
+    Some checkpoints are kept, some applied together; in some rounds files are compacted, or somebody drops a tag, or
+    the Spark writer starts anew, at times after a checkpoint that it applied and did not publish.
+    """
+    draw, journal, began = random.Random(seed), bench.journal, time.time()
+    monkeypatch.setattr(apply, "TIER", 3)
+    journal.table(T)
+    for first in range(0, 40, 10):
+        journal.chunk(T, [order(number) for number in range(first, first + 10)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    for _ in range(ROUNDS):
+        for _ in range(draw.randint(1, 4)):
+            for _ in range(draw.choice([1, 1, 2])):
+                rows = [order(draw.randrange(50), f"n{draw.randrange(99)}") for _ in range(draw.randint(1, 4))]
+                journal.change(T, *((draw.choice(["+U", "+U", "-D"]), row) for row in rows))
+                journal.checkpoint(kept=draw.random() < 0.1)
+            bench.apply(incarnation)
+        event = draw.choice(["", "", "compaction", "start", "a tag goes"])
+        if event == "compaction":
+            incarnation.view = Future()
+            incarnation._compact_at = 0.0
+            incarnation.tend()
+        elif event == "start":
+            if draw.random() < 0.5:
+                journal.change(T, ("+U", order(draw.randrange(40), "left behind")))
+                journal.checkpoint(inside=True)
+                bench.apply(incarnation)
+                journal.checkpoint()
+            incarnation = bench.apply()
+        elif event == "a tag goes":
+            table = bench.lake().ensure(T.table_id)
+            tags = [str(name) for name in table.metadata().refs() if str(name).startswith("checkpoint_")]
+            for name in tags[:1]:
+                table.java.manageSnapshots().removeTag(name).commit()
+        expire_now(incarnation, monkeypatch, draw.choice([-1.0, -1.0, draw.random() * (time.time() - began)]))
+        whole(bench)
