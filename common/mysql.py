@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import pymysql
 from pymysql.connections import Connection as _Connection
@@ -637,6 +637,27 @@ def _schema(conn: Connection, table_id: str, identity: Sequence[str]) -> tuple[T
     ), fault
 
 
+def _confused(conn: Connection, table_id: str, columns: Sequence[Column]) -> list[str]:
+    """Say which columns can't be read by their names, as sentences.
+
+    MariaDB looks a name up by a hash where a table has over 32 columns, and takes some letters there for each other
+    that it holds apart elsewhere (the micro sign and the Greek mu, a final sigma and another): a SELECT would give the
+    values of the wrong column.
+    """
+    if all(column.name.isascii() for column in columns):
+        return []
+    names = ", ".join(quoted(column.name) for column in columns)
+    with seam(table_id, table_id), conn.cursor() as cursor:
+        cursor.execute(f"SELECT {names} FROM {quoted_table(table_id)} LIMIT 0")
+        given = [str(field.org_name) for field in cast(Any, cursor)._result.fields]
+    return [
+        f"{table_id} has the columns {column.name} and {name}, and the server gives the latter where the former is"
+        " named; rename one of them"
+        for column, name in zip(columns, given, strict=True)
+        if column.name != name
+    ]
+
+
 def _named(
     table_id: str, columns: Sequence[Column], option: str, names: Sequence[str]
 ) -> tuple[tuple[str, ...], str | None]:
@@ -752,6 +773,7 @@ def describe(
             f"{table_id} has the engine {engine}, which has no transactions, so no consistent snapshot;"
             f" ALTER TABLE {quoted_table(table_id)} ENGINE=InnoDB, or leave it out of the list"
         )
+    faults += _confused(conn, table_id, schema.columns)
     for column in schema.columns:
         try:
             arrow_type(column.mysql_type)

@@ -389,3 +389,18 @@ def test_a_server_without_binlog_or_with_a_filtered_one_is_a_fault(make: type[Da
 def test_a_position_between_no_two_events_is_refused_by_mariadb(mariadb: MariaDB) -> None:
     with connected(mariadb) as (conn, of), pytest.raises(SourceLost, match="no event that begins or ends"):
         seam.position_at(conn, of, FilePosition(seam.flushed_position(conn, of).file, 10**9))
+
+
+def test_a_column_that_the_server_takes_for_another_is_a_fault(source: Database, database: str) -> None:
+    """MariaDB does so where there are over 32; a SELECT of the micro sign's column would copy that of mu."""
+    micro, mu = "\u00b5", "\u03bc"
+    source.execute(
+        f"CREATE TABLE few (id INT PRIMARY KEY, {micro} INT, {mu} INT)",
+        f"CREATE TABLE many (id INT PRIMARY KEY, {micro} INT, {mu} INT, {', '.join(f'f{at} INT' for at in range(32))})",
+        database=database,
+    )
+    with closing(source.connect_as_cdc()) as conn:
+        of = seam.server(conn)
+        few, many = (seam.describe(conn, of, f"{database}.{name}").faults for name in ("few", "many"))
+    assert few == ()
+    assert ["rename one of them" in fault for fault in many] == ([] if of.mysql else [True])
