@@ -49,18 +49,22 @@ FIELD_ID = b"PARQUET:field_id"
 SchemaChanges = Literal["evolve", "exact", "ignore", "halt"]
 """What the lake shows of columns that change (`TableSchema.followed`), or that the table stops there (`halt`)."""
 
+OP, SEQ, FILE, POS, ROW, GTID, TS, TABLE = "_op ", "_seq ", "_file ", "_pos ", "_row ", "_gtid ", "_ts ", "_table "
+"""Names of what a change carries beside its columns. They end in a space: a column may have any name but such a one
+(MySQL and MariaDB refuse it, error 1166), so these and the table's columns can stand side by side."""
+
 META_FIELDS: tuple[pa.Field, ...] = (
-    pa.field("_op", pa.string()),
-    pa.field("_seq", pa.int64()),
-    pa.field("_file", pa.string()),
-    pa.field("_pos", pa.int64()),
-    pa.field("_row", pa.int32()),
-    pa.field("_gtid", pa.string()),
-    pa.field("_ts", pa.timestamp("us", "UTC")),
-    pa.field("_table", pa.string()),
+    pa.field(OP, pa.string()),
+    pa.field(SEQ, pa.int64()),
+    pa.field(FILE, pa.string()),
+    pa.field(POS, pa.int64()),
+    pa.field(ROW, pa.int32()),
+    pa.field(GTID, pa.string()),
+    pa.field(TS, pa.timestamp("us", "UTC")),
+    pa.field(TABLE, pa.string()),
 )
-"""What a staged change carries beside its columns: `_op` is `+I`, `+U`, `-D` or `t` (TRUNCATE, all columns null);
-`_seq` is the only order; `_file`, `_pos` where its event starts; `_row` its number inside the transaction; `_ts` the
+"""What a staged change carries beside its columns, behind them: `OP` is `+I`, `+U`, `-D` or `t` (TRUNCATE, all columns
+null); `SEQ` is the only order; `FILE`, `POS` where its event starts; `ROW` its number inside the transaction; `TS` the
 commit time at the source. They have no field id."""
 
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
@@ -276,16 +280,25 @@ class TableSchema:
         return pa.schema(fields)
 
     @cached_property
-    def _by_name(self) -> dict[str, Column]:
-        return {column.name.lower(): column for column in self.columns}
+    def _places(self) -> dict[str, int]:
+        # MySQL folds by a table of Unicode 3: names that Python folds to one (ẞ and ß) can be those of two columns.
+        folded = {column.name.lower(): at for at, column in enumerate(self.columns)}
+        return folded | {column.name: at for at, column in enumerate(self.columns)}
+
+    def place(self, name: str) -> int | None:
+        """The place of the column of that name: as it is spelt, else in any case, as MySQL has it; None without one."""
+        return self._places.get(name, self._places.get(name.lower()))
 
     def column(self, name: str) -> Column:
-        """The column of that name (in any case, as MySQL has it). KeyError if there is none."""
-        return self._by_name[name.lower()]
+        """The column of that name, as `place` finds it. KeyError if there is none."""
+        at = self.place(name)
+        if at is None:
+            raise KeyError(name)
+        return self.columns[at]
 
     def has(self, name: str) -> bool:
         """Whether there is a column of that name, in any case."""
-        return name.lower() in self._by_name
+        return self.place(name) is not None
 
     def is_boolean(self, column: Column) -> bool:
         """Whether a column is a TINYINT(1) that goes out as boolean."""
@@ -447,14 +460,14 @@ class TableSchema:
         return replace(self, columns=(*self.columns[:at], wider, *self.columns[at + 1 :]))
 
     def _index(self, name: str) -> int:
-        for at, column in enumerate(self.columns):
-            if column.name.lower() == name.lower():
-                return at
-        raise ValueError(f"{self.table_id} has no column {name}")
+        at = self.place(name)
+        if at is None:
+            raise ValueError(f"{self.table_id} has no column {name}")
+        return at
 
     def _free(self, name: str) -> None:
         lower = name.lower()
-        if lower in self._by_name:
+        if lower in (column.name.lower() for column in self.columns):
             raise ValueError(f"{self.table_id} has a column {name} already")
         if lower in (retired.lower() for retired in self.retired):
             raise ValueError(f"{self.table_id} had another column {name} before, whose values old rows still carry")

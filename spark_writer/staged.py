@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from cutline.common import parquet
 from cutline.common.errors import ProtocolError
-from cutline.common.schema import FIELD_ID, META_FIELDS, TableSchema
+from cutline.common.schema import FIELD_ID, META_FIELDS, OP, SEQ, TableSchema
 from cutline.common.store import PartRef, PipelineStore
 from cutline.spark_writer.positions import opened
 from cutline.spark_writer.tables import LakeTable, Layout, default_value, open_output, settle
@@ -112,27 +112,27 @@ def reduce(store: PipelineStore, portion: Sequence[Staged], layout: Layout, afte
     for staged in portion:
         columns = [_same_column(staged.schema, column.field_id) for column in layout.schema.key_columns]
         with opened(store.location(staged.record["path"])) as file:
-            read = file.read_row_groups(list(cast(range, staged.groups)), columns=[*columns, "_seq", "_op"])
-        wanted = pc.not_equal(read["_op"], "t")
+            read = _read(file, staged, list(cast(range, staged.groups)), [*columns, SEQ, OP])
+        wanted = pc.not_equal(read[OP], "t")
         if after is not None:
-            wanted = pc.and_(wanted, pc.greater(read["_seq"], after))
+            wanted = pc.and_(wanted, pc.greater(read[SEQ], after))
         read = read.filter(wanted)
         keys = [read[column].cast(kind) for column, kind in zip(columns, kinds, strict=True)]
-        parts.append(pa.table([*keys, read["_seq"], read["_op"]], names=[*names, "_seq", "_op"]))
+        parts.append(pa.table([*keys, read[SEQ], read[OP]], names=[*names, SEQ, OP]))
     changes = pa.concat_tables(parts)
     if not changes.num_rows:  # all of the portion is from before the TRUNCATE
         return Reduced(keys=None, live=np.empty(0, np.int64))
     if not names:
-        live = np.sort(changes["_seq"].to_numpy())
-        if not pc.all(pc.equal(changes["_op"], "+I")).as_py() or (np.diff(live) == 0).any():
+        live = np.sort(changes[SEQ].to_numpy())
+        if not pc.all(pc.equal(changes[OP], "+I")).as_py() or (np.diff(live) == 0).any():
             raise ProtocolError(
                 f"{layout.schema.table_id} has no key, and its changes from _seq {live[0]} to {live[-1]} are not"
                 " distinct inserts; read the table again"
             )
         return Reduced(keys=None, live=live)
-    last = changes.group_by(names).aggregate([("_seq", "max")])
-    winners = changes.filter(pc.is_in(changes["_seq"], value_set=last["_seq_max"].combine_chunks()))
-    live = winners.filter(pc.not_equal(winners["_op"], "-D"))["_seq"].to_numpy()
+    last = changes.group_by(names).aggregate([(SEQ, "max")])
+    winners = changes.filter(pc.is_in(changes[SEQ], value_set=last[f"{SEQ}_max"].combine_chunks()))
+    live = winners.filter(pc.not_equal(winners[OP], "-D"))[SEQ].to_numpy()
     return Reduced(keys=last.select(names), live=np.sort(live))
 
 
@@ -145,8 +145,8 @@ def write_live(
         for staged in portion:
             with opened(store.location(staged.record["path"])) as file:
                 for at_group in cast(range, staged.groups):
-                    group = file.read_row_group(at_group)
-                    seq = group["_seq"].to_numpy()
+                    group = _read(file, staged, [at_group])
+                    seq = group[SEQ].to_numpy()
                     at = np.minimum(np.searchsorted(reduced.live, seq), len(reduced.live) - 1)
                     mask = reduced.live[at] == seq
                     kept = group if mask.all() else group.filter(pa.array(mask))
@@ -191,6 +191,25 @@ def write_rows(table: LakeTable, layout: Layout, groups: Iterator[pa.Table]) -> 
     return [table.data_file(path)]
 
 
+def _read(file: pq.ParquetFile, staged: Staged, groups: list[int], columns: Sequence[str] | None = None) -> pa.Table:
+    """Read row groups of a file of changes, all columns or those of these names.
+
+    Writers of before named the columns of `META_FIELDS` without the space at their end, so a column of the table may
+    have the same name; they are the last, so the place tells which is which. ProtocolError if they are not there.
+    """
+    there = file.schema_arrow.names
+    first = len(there) - len(_META)
+    if there[first:] == _META:
+        return file.read_row_groups(groups, columns=columns)
+    if there[first:] != [name.rstrip() for name in _META]:
+        raise ProtocolError(
+            f"{staged.record['path']} was staged by a version of Cutline that this one can't take over from: its last"
+            f" columns are {', '.join(there[first:])}; apply it with that version, then go on with this one"
+        )
+    read = file.read_row_groups(groups).rename_columns([*there[:first], *_META])
+    return read if columns is None else read.select(columns)
+
+
 def _same_column(schema: TableSchema, number: int) -> str:
     return next(column.name for column in schema.columns if column.field_id == number)
 
@@ -199,8 +218,6 @@ def _fits(there: pa.Schema, layout: Layout) -> bool:
     """Whether a file's columns are the lake's by field id and type; it may lack columns that came later."""
     wanted = _by_id(layout.arrow)
     for field in there:
-        if field.name in _META:
-            return False
         if field.metadata is None or FIELD_ID not in field.metadata:
             return False
         number = int(field.metadata[FIELD_ID])
@@ -210,7 +227,7 @@ def _fits(there: pa.Schema, layout: Layout) -> bool:
     return any(number in known for number in wanted)
 
 
-_META = {field.name for field in META_FIELDS}
+_META = [field.name for field in META_FIELDS]
 
 
 def _by_id(schema: pa.Schema) -> dict[int, pa.DataType]:

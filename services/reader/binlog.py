@@ -46,7 +46,7 @@ from cutline.common.errors import ConfigError, SourceLost, Unavailable
 from cutline.common.keys import locate, untold
 from cutline.common.mysql import Connection
 from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, parse_gtids
-from cutline.common.schema import SchemaChanges, TableSchema
+from cutline.common.schema import FILE, OP, POS, SEQ, SchemaChanges, TableSchema
 from cutline.services.reader import ddl
 from cutline.services.reader.binlog_events import (
     ENDED,
@@ -207,7 +207,7 @@ def _in_order(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     schema does not."""
     if len(parts) == 1:
         return parts[0]
-    (batch,) = pa.Table.from_batches(parts).sort_by("_seq").combine_chunks().to_batches()
+    (batch,) = pa.Table.from_batches(parts).sort_by(SEQ).combine_chunks().to_batches()
     return batch
 
 
@@ -492,13 +492,13 @@ class BinlogCursor:
         route = self._routes.get(table_id)
         if route is None or route.schema.key:
             return batch
-        changed = pc.index(pc.is_in(batch["_op"].cast(pa.string()), pa.array(["+U", "-D"])), True).as_py()
+        changed = pc.index(pc.is_in(batch[OP].cast(pa.string()), pa.array(["+U", "-D"])), True).as_py()
         if changed < 0:
             return batch
         self._fault(
             table_id,
             f"{table_id} has no key, so only its INSERTs can be copied, and a row was changed or deleted by the event"
-            f" at {batch['_file'][changed]}:{batch['_pos'][changed]}; add a primary key, or a unique key over NOT NULL"
+            f" at {batch[FILE][changed]}:{batch[POS][changed]}; add a primary key, or a unique key over NOT NULL"
             " columns",
             restart=False,
         )

@@ -59,7 +59,7 @@ from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unava
 from cutline.common.keys import locate, not_identified, select_rows, untold
 from cutline.common.messages import CompletedSplit, Key, SnapshotSplit
 from cutline.common.positions import FilePosition, High, Low, Position
-from cutline.common.schema import TableSchema
+from cutline.common.schema import OP, SEQ, TableSchema
 from cutline.services.reader.binlog import BinlogCursor, Route, has_row_over
 from cutline.services.reader.event_bodies import MAX_ROW_BYTES
 from cutline.services.reader.rows import ResultDecoder
@@ -478,14 +478,14 @@ class Window:
             for change in got.batches:
                 table = pa.Table.from_batches([change.batch])
                 table = table.filter(pc.invert(until.kept(table, server=high.server, locate=None)))
-                table = table.select([*schema.arrow.names, "_op", "_seq"])
-                found.append(table.set_column(table.num_columns - 1, "_seq", pc.add(table["_seq"], taken)))
+                table = table.select([*schema.arrow.names, OP, SEQ])
+                found.append(table.set_column(table.num_columns - 1, SEQ, pc.add(table[SEQ], taken)))
             at, taken = got.position, taken + got.rows
         self._at, self._used = at, time.monotonic()
         if not found:
-            return pa.table({"_op": [], "_seq": []})
+            return pa.table({OP: [], SEQ: []})
         changes = pa.concat_tables(found, promote_options="permissive")
-        if pc.any(pc.equal(changes["_op"].cast(pa.string()), "t")).as_py():
+        if pc.any(pc.equal(changes[OP].cast(pa.string()), "t")).as_py():
             raise NextGeneration(f"{table_id} was truncated while it was read; it is read again", table_id)
         return changes
 

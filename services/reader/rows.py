@@ -37,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 import pymysql
 
-from cutline.common.schema import META_FIELDS, Column, MysqlType, TableSchema, parse_type
+from cutline.common.schema import FILE, GTID, META_FIELDS, OP, TABLE, Column, MysqlType, TableSchema, parse_type
 from cutline.services.reader.charsets import (
     EIGHT_BIT,
     MULTI_BYTE,
@@ -2020,18 +2020,18 @@ class EventDecoder(_Columns):
         layouts = [_layout(kind) for kind in types]
         layouts += [L_I8, L_I64, L_I32, L_I64, L_I32, L_I32, L_I64]
         self._row_bytes = sum(1 + (4 if layout == L_VAR else max(1, layout)) for layout in layouts)
-        all_names = [*schema.arrow.names, "_op", "_seq", "_file", "_pos", "_row", "_gtid", "_ts"]
+        all_names = [*schema.arrow.names, *(field.name for field in META_FIELDS[:-1])]
         self._prepare(all_names, types, layouts, [] if faults else sources, names)
         self._tables(tables.numbers, bytes(tables.texts), tables.codecs)
         fields = [
-            pa.field("_op", pa.dictionary(pa.int8(), pa.string())),
+            pa.field(OP, pa.dictionary(pa.int8(), pa.string())),
             META_FIELDS[M_SEQ],
-            pa.field("_file", pa.dictionary(pa.int32(), pa.string())),
+            pa.field(FILE, pa.dictionary(pa.int32(), pa.string())),
             META_FIELDS[M_POS],
             META_FIELDS[M_ROW],
-            pa.field("_gtid", pa.dictionary(pa.int32(), pa.string())),
+            pa.field(GTID, pa.dictionary(pa.int32(), pa.string())),
             META_FIELDS[M_TS],
-            pa.field("_table", pa.dictionary(pa.int8(), pa.string())),
+            pa.field(TABLE, pa.dictionary(pa.int8(), pa.string())),
         ]
         self._table = pa.schema([*schema.arrow, *fields])
 
@@ -2619,33 +2619,30 @@ def _match(table: TableMap, schema: TableSchema, tables: _Tables, sources: list[
     if len(table.names) != len(table.types):
         raise _Misfit("the row events carry no column names: SET GLOBAL binlog_row_metadata = FULL")
     seen = set()
-    at = {column.name.lower(): i for i, column in enumerate(schema.columns)}
-    keys = {name.lower() for name in schema.key}
+    keys = {schema.place(name) for name in schema.key}
     for i, name in enumerate(table.names):
-        lower = name.lower()
-        if lower not in at:
+        at = schema.place(name)
+        if at is None:
             if not table.hidden(i):
                 faults.append(f"the row events have a column {name} that the schema lacks")
             sources.append(_skipped(table, i))
             continue
-        seen.add(lower)
-        column = schema.columns[at[lower]]
+        seen.add(at)
+        column = schema.columns[at]
         try:
-            key = lower in keys
+            key = at in keys
             kind, size, prefix, arg, arg2, strip = _event_kind(table, i, column, key, tables)
             if schema.is_boolean(column):
                 kind = K_BOOLEAN
         except _Misfit as fault:
             faults.append(f"column {name}: {fault}")
             continue
-        sources.append([kind, at[lower], size, prefix, arg, arg2, strip, int(key), 0, 0])
+        sources.append([kind, at, size, prefix, arg, arg2, strip, int(key), 0, 0])
     for name, source in [] if faults else zip(table.names, sources, strict=True):
         size, prefix = source[S_SIZE], source[S_PREFIX]
         if not 0 <= prefix <= 4 or (not prefix and not 0 < size <= _FIXED_BYTES.get(source[S_KIND], size)):
             raise ValueError(f"the table map's metadata of column {name} is corrupt")
-    faults += [
-        f"the row events lack column {column.name}" for column in schema.columns if column.name.lower() not in seen
-    ]
+    faults += [f"the row events lack column {column.name}" for i, column in enumerate(schema.columns) if i not in seen]
     return faults
 
 

@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 from cutline.common.errors import NextGeneration, ProtocolError
 from cutline.common.messages import CompletedSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low
-from cutline.common.schema import Column, parse_type
+from cutline.common.schema import FILE, OP, POS, SEQ, Column, parse_type
 
 AGED_SECONDS = 60.0
 COMMIT_SECONDS = 30.0
@@ -69,18 +69,19 @@ def overlay(rows: pa.Table, changes: pa.Table, key: Sequence[str]) -> pa.Table:
     """The chunk as of its high watermark: `rows` as the SELECT saw them, with the chunk's changes in (low, high] laid
     over.
 
-    `rows` has the table's columns, `changes` these and `_op` and `_seq`, and must hold nothing but the chunk's keys.
+    `rows` has the table's columns, `changes` these and `OP` and `SEQ`, and must hold nothing but the chunk's keys.
     Of each key only its last change by `_seq` counts: `+I` and `+U` put their row, `-D` removes it. The order of rows
     is not kept. Unchanged rows are never touched one by one; with no changes `rows` itself comes back.
     """
     if changes.num_rows == 0:
         return rows
-    key = list(key)
-    last = changes.select([*key, "_seq"]).group_by(key, use_threads=False).aggregate([("_seq", "max")])
-    changed = changes.filter(pc.is_in(changes["_seq"], value_set=last["_seq_max"].combine_chunks()))
-    places = rows.select(key).append_column("_row", pa.array(np.arange(rows.num_rows)))
-    kept = places.join(last.select(key), keys=key, join_type="left anti", use_threads=False)["_row"]
-    put = pc.is_in(changed["_op"].cast(pa.string()), value_set=pa.array(["+I", "+U"]))
+    names = [f"k{at}" for at in range(len(key))]  # none that the key's columns may have is free for another use
+    keys = pa.table([*(changes[name] for name in key), changes[SEQ]], names=[*names, "seq"])
+    last = keys.group_by(names, use_threads=False).aggregate([("seq", "max")])
+    changed = changes.filter(pc.is_in(changes[SEQ], value_set=last["seq_max"].combine_chunks()))
+    places = pa.table([*(rows[name] for name in key), np.arange(rows.num_rows)], names=[*names, "row"])
+    kept = places.join(last.select(names), keys=names, join_type="left anti", use_threads=False)["row"]
+    put = pc.is_in(changed[OP].cast(pa.string()), value_set=pa.array(["+I", "+U"]))
     images = changed.filter(put).select(rows.schema.names)
     return pa.concat_tables([rows.take(kept), images.cast(rows.schema)])
 
@@ -162,16 +163,16 @@ class ChunkHighs:
         """Which changes are to be sent, those past the high of their key's chunk: a boolean a row.
 
         SourceLost if `server` is another than the watermarks' (the table's next generation). `changes` has the key's
-        columns and `_file` and `_pos`, where the row's event starts: a high watermark lies between two transactions,
+        columns and `FILE` and `POS`, where the row's event starts: a high watermark lies between two transactions,
         so an event that starts at or after it belongs to a transaction that ends past it.
         MySQL is asked at most once, and only of rows whose answer differs between chunks.
         """
         self._at_home(server)
-        files = changes["_file"].combine_chunks()
+        files = changes[FILE].combine_chunks()
         if not pa.types.is_dictionary(files.type):
             files = files.dictionary_encode()
         numbers = np.array([_rank(name, 0) for name in files.dictionary.to_pylist()], dtype=np.int64)
-        starts = numbers[files.indices.to_numpy()] + changes["_pos"].to_numpy()
+        starts = numbers[files.indices.to_numpy()] + changes[POS].to_numpy()
         lowest, highest = self._ranks.min(), self._ranks.max()
         keep = starts >= highest
         unclear = np.flatnonzero(~keep & (starts >= lowest))

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from cutline.common import parquet
 from cutline.common.errors import ProtocolError
-from cutline.common.schema import META_FIELDS
+from cutline.common.schema import META_FIELDS, SEQ
 from cutline.common.store import PipelineStore, StagedFile, file_name
 
 ROW_GROUP_BYTES = 32 << 20
@@ -205,9 +205,7 @@ class ChangesFile:
             self._truncated_at = truncations
         batch = pa.RecordBatch.from_arrays(
             [seq if at == first + 1 else column for at, column in enumerate(batch.columns)],
-            schema=pa.schema(
-                [_META.field("_seq") if at == first + 1 else field for at, field in enumerate(batch.schema)]
-            ),
+            schema=pa.schema([_META.field(SEQ) if at == first + 1 else field for at, field in enumerate(batch.schema)]),
         )
         self._file.write(batch)
 

@@ -36,7 +36,7 @@ import pymysql
 from cutline.common import mysql, store
 from cutline.common.config import parse
 from cutline.common.positions import FilePosition
-from cutline.common.schema import TableSchema
+from cutline.common.schema import OP, SEQ, TableSchema
 from cutline.spark_writer.chain import follow
 from tests.programs import program
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, unstable
@@ -407,7 +407,7 @@ def _apply(
             continue
         assert one["seq_min"] > table.seq, f"{one['path']} has _seq {one['seq_min']} after {table.seq}"
         for row in read.to_pylist():
-            seq, op = row["_seq"], row["_op"]
+            seq, op = row[SEQ], row[OP]
             if op == "t" or (truncated is not None and seq < truncated):
                 continue
             key = tuple(row[name] for name in schema.key)

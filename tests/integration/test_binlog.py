@@ -19,6 +19,7 @@ from cutline.common import mysql as seam
 from cutline.common.errors import SourceLost, Unavailable
 from cutline.common.messages import CompletedSplit
 from cutline.common.positions import High, Low, Position
+from cutline.common.schema import GTID, OP, POS, ROW, SEQ, TABLE, TS
 from cutline.services.reader import watermark
 from cutline.services.reader.binlog import BinlogCursor, Changes, Route, TableFault
 from cutline.services.reader.watermark import ChunkHighs
@@ -83,14 +84,14 @@ class Stream:
         given = {"until": None, "max_rows": 100_000, "max_bytes": 64 << 20, "wait_seconds": 0.3} | limits
         changes = self.cursor.read(self.position, self.routes, **given)
         assert changes.position.not_before(self.position)
-        seqs = [seq for batch in changes.batches for seq in batch.batch.column("_seq").to_pylist()]
+        seqs = [seq for batch in changes.batches for seq in batch.batch.column(SEQ).to_pylist()]
         of_one = [(batch.table_id, batch.generation, batch.schema_hash) for batch in changes.batches]
         assert len(set(of_one)) == len(of_one), "a writer takes batches in the order in which they come"
         seqs += [change.seq for change in changes.schemas]
         # what a fault took away leaves its numbers unused
         assert sorted(seqs) == [seq for seq in range(changes.rows) if not changes.faults or seq in seqs]
         rows = [row for batch in changes.batches for row in batch.batch.to_pylist()]
-        self.rows += [row | {"_seq": row["_seq"] + self.seq} for row in sorted(rows, key=lambda row: row["_seq"])]
+        self.rows += [row | {SEQ: row[SEQ] + self.seq} for row in sorted(rows, key=lambda row: row[SEQ])]
         self.seq += changes.rows
         for change in changes.schemas:
             self.schemas.append(change.ddl)
@@ -124,7 +125,7 @@ def stream(server: Database, tables: Iterable[str], at: Position | None = None, 
 
 
 def plain(rows: Iterable[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
-    return [(row["_op"], *(row[name] for name in names)) for row in rows]
+    return [(row[OP], *(row[name] for name in names)) for row in rows]
 
 
 def transaction(server: Database, *statements: str) -> None:
@@ -200,10 +201,10 @@ def test_each_kind_of_change_comes_in_order_and_a_changed_key_is_a_delete_and_an
         ("+I", 20, "z"),
         ("-D", 1, "x"),
     ]
-    assert [row["_row"] for row in rows] == [0, 1, 0, 0, 0, 0]
-    assert [row["_table"] for row in rows] == [f"{database}.a"] * 6
-    assert len({row["_gtid"] for row in rows}) == 4
-    assert all(abs(row["_ts"].timestamp() - time.time()) < 60 for row in rows)
+    assert [row[ROW] for row in rows] == [0, 1, 0, 0, 0, 0]
+    assert [row[TABLE] for row in rows] == [f"{database}.a"] * 6
+    assert len({row[GTID] for row in rows}) == 4
+    assert all(abs(row[TS].timestamp() - time.time()) < 60 for row in rows)
 
 
 def test_a_transaction_over_several_tables_keeps_its_order_and_skips_what_nobody_asked_for(
@@ -218,11 +219,11 @@ def test_a_transaction_over_several_tables_keeps_its_order_and_skips_what_nobody
             f"UPDATE {database}.b SET v = v + 1",
         )
         rows = it.drain()
-    assert [(row["_table"][-1], row["id"], row["v"]) for row in rows] == [
+    assert [(row[TABLE][-1], row["id"], row["v"]) for row in rows] == [
         *((name, i, i) for i in range(4) for name in "ab"),
         *(("b", i, i + 1) for i in range(4)),
     ]
-    assert len({row["_gtid"] for row in rows}) == 1
+    assert len({row[GTID] for row in rows}) == 1
 
 
 def test_row_events_of_tables_nobody_asked_for_are_not_looked_into(source: Database, database: str) -> None:
@@ -330,7 +331,7 @@ def test_a_position_inside_a_transaction_holds_though_a_table_of_it_is_no_longer
     write_busily(source, database)
     end = here(source)
     with stream(source, tables[:1], begin) as alone:
-        expected = [(row["_op"], row["id"], row["v"]) for row in alone.drain(end)]
+        expected = [(row[OP], row["id"], row["v"]) for row in alone.drain(end)]
     for cut in (1, 50, 61, 62, 63, 65):
         with stream(source, tables, begin) as it:
             it.read(max_rows=cut)
@@ -338,7 +339,7 @@ def test_a_position_inside_a_transaction_holds_though_a_table_of_it_is_no_longer
             it.cursor.close()
             it.routes = {tables[0]: route(source, tables[0])}
             it.drain(end)
-            got = [(row["_op"], row["id"], row["v"]) for row in it.rows if row["_table"] == tables[0]]
+            got = [(row[OP], row["id"], row["v"]) for row in it.rows if row[TABLE] == tables[0]]
             assert got == expected
 
 
@@ -369,8 +370,8 @@ def test_what_a_low_covers_is_skipped_and_the_rest_comes(source: Database, datab
     with stream(source, [f"{database}.b"], begin) as it:
         it.routes[f"{database}.a"] = route(source, f"{database}.a", low)
         rows = it.drain()
-    assert [row["id"] for row in rows if row["_table"].endswith(".a")] == [5, 6, 7, 8]
-    assert [row["id"] for row in rows if row["_table"].endswith(".b")] == list(range(9))
+    assert [row["id"] for row in rows if row[TABLE].endswith(".a")] == [5, 6, 7, 8]
+    assert [row["id"] for row in rows if row[TABLE].endswith(".b")] == list(range(9))
 
 
 def test_in_exact_a_change_comes_if_it_is_past_the_high_of_its_key_s_chunk(source: Database, database: str) -> None:
@@ -559,7 +560,7 @@ def test_mysql_replication_reads_the_same_changes(source: Database, database: st
     end = here(source)
     with stream(source, tables, begin) as it:
         it.drain(end)
-    ours = [(row["_table"], row["_op"], *_key(row)) for row in it.rows]
+    ours = [(row[TABLE], row[OP], *_key(row)) for row in it.rows]
     theirs = []
     reader = BinLogStreamReader(
         connection_settings={"host": source.host, "port": source.port, "user": "root", "passwd": ""},
@@ -649,7 +650,7 @@ def test_compressed_transactions_of_mysql_are_read_at_every_cut(mysql: MySQL, fr
         rows = it.drain(end)
     assert len(rows) > 80
     assert plain(rows[-2:], "y") == [("-D", 6), ("-D", 7)]
-    assert len({row["_pos"] for row in rows}) == 4
+    assert len({row[POS] for row in rows}) == 4
     with stream(mysql, tables, begin) as cut:
         high = High(server=end.server, file=end.file, offset=end.offset)
         while not high.reached_by(cut.position):
@@ -672,7 +673,7 @@ def test_a_large_compressed_transaction_waits_in_a_file(mysql: MySQL, fresh_data
         rows = it.drain(max_bytes=5 << 20)
     assert [row["id"] for row in rows] == [*range(10), 3]
     assert [row["v"] for row in rows[:10]] == blobs
-    assert len({row["_pos"] for row in rows}) == 2
+    assert len({row[POS] for row in rows}) == 2
 
 
 def test_compressed_events_of_mariadb_are_read_at_every_cut(mariadb: MariaDB, fresh_database: Any) -> None:
@@ -716,7 +717,7 @@ def test_an_event_over_16_mib_comes_whole(source: Database, database: str) -> No
         )
         rows = it.drain()
     large = [("+I", 1, b"q"), ("+U", 1, b"r"), ("-D", 1, b"r"), ("+I", 3, b"r")]
-    assert [(row["_op"], row["id"], row["v"][:1]) for row in rows if row["id"] != 2] == large
+    assert [(row[OP], row["id"], row["v"][:1]) for row in rows if row["id"] != 2] == large
     assert all(row["v"] == row["v"][:1] * (40 << 20) for row in rows if row["id"] != 2)
 
 
@@ -776,7 +777,7 @@ def test_the_hash_of_a_unique_key_over_long_text_is_passed_over(mariadb: MariaDB
         for name in names:
             keyed = [("-D", 2, "b", "z"), ("+I", 2, "c", "z")] if name == names[1] else [("+U", 2, "c", "z")]
             more = [("+U", 2, "c", "z")] if name == names[2] else []
-            found = plain([row for row in rows if row["_table"] == name], "id", "u", "w")
+            found = plain([row for row in rows if row[TABLE] == name], "id", "u", "w")
             assert found == [*changes, *keyed, ("-D", 1, "a", "x"), *more]
         assert rows[-1]["DB_ROW_HASH_1"] == 7
 
@@ -805,7 +806,7 @@ def test_columns_that_are_added_renamed_widened_and_dropped_are_followed(source:
     assert it.faults == []
     assert len(it.schemas) == 3
     assert columns == ["id", "n", "name", "d"]
-    assert [(row["_op"], row["id"]) for row in rows] == [
+    assert [(row[OP], row["id"]) for row in rows] == [
         ("+I", 1),
         ("+I", 2),
         ("+I", 3),
@@ -851,7 +852,7 @@ def test_a_ddl_that_can_change_rows_restarts_the_table_and_no_other(
     assert fault.table_id == table
     assert fault.restart
     assert plain(rows, "id") == [("+I", 1), ("+I", 1)]
-    assert rows[0]["_table"] == table
+    assert rows[0][TABLE] == table
 
 
 UNSEEN = {  # by the session or the table, which the statement alone does not tell
@@ -916,7 +917,7 @@ def test_statements_in_swe7_are_read_as_the_server_reads_them(source: Database, 
                 conn.query(statement)  # type: ignore[arg-type]
             rows = it.drain()
             added = it.routes[f"{database}.defaults"].schema.columns[-1]
-    assert [row["_table"] for row in rows if row["_op"] == "t"] == [f"{database}.{name}" for name in [*sent][:3]]
+    assert [row[TABLE] for row in rows if row[OP] == "t"] == [f"{database}.{name}" for name in [*sent][:3]]
     ((_, default),) = source.execute("SELECT * FROM defaults", database=database)
     assert (added.name, added.initial_default) == ("cÄ", default)
     assert default == "aÖb'\näéö"
@@ -989,7 +990,7 @@ def test_names_in_ddl_are_those_of_the_server(source: Database, database: str) -
             f"INSERT INTO {database}.a VALUES (1, 2)",
         )
         rows = it.drain()
-    assert [(row["_op"], row["_table"]) for row in rows] == [("t", tables[1]), ("+I", tables[0])]
+    assert [(row[OP], row[TABLE]) for row in rows] == [("t", tables[1]), ("+I", tables[0])]
     assert rows[1]["\u0175"] == 2
     assert it.faults == []
 
@@ -1117,7 +1118,7 @@ def test_what_only_a_session_sets_is_refused_by_name_and_the_other_tables_go_on(
         source.execute(f"SET SESSION {setting}", f"UPDATE {table} SET v = 2")
         source.execute(f"UPDATE {table} SET v = 3", f"INSERT INTO {other}.a VALUES (1)")
         assert plain(it.drain(), "id") == [("+I", 1)]
-        assert it.rows[0]["_table"] == f"{other}.a"
+        assert it.rows[0][TABLE] == f"{other}.a"
     (fault,) = it.faults
     assert (fault.table_id, fault.restart) == (table, False)
     assert words in fault.cause
@@ -1225,7 +1226,7 @@ def test_rows_of_an_xa_transaction_come_at_its_commit_and_not_at_its_rollback(so
         rows = it.drain()
     assert plain(rows, "id") == [("+I", 4), ("+I", 1), ("+I", 2), ("+I", 5)]
     assert it.faults == []
-    assert rows[1]["_gtid"] == rows[2]["_gtid"] != rows[0]["_gtid"]
+    assert rows[1][GTID] == rows[2][GTID] != rows[0][GTID]
 
 
 def test_a_prepared_xa_transaction_is_found_again_after_a_restart_at_every_cut(source: Database, database: str) -> None:
@@ -1249,7 +1250,7 @@ def test_a_prepared_xa_transaction_is_found_again_after_a_restart_at_every_cut(s
                 cut.read(until=high, max_rows=1)
                 cut.cursor.close()
         wanted = expected if start is begin else expected[1:]
-        assert [row | {"_seq": 0} for row in cut.rows] == [row | {"_seq": 0} for row in wanted]
+        assert [row | {SEQ: 0} for row in cut.rows] == [row | {SEQ: 0} for row in wanted]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -1400,7 +1401,7 @@ def test_without_gtids_all_goes_by_file_and_offset(mysql_nogtid: MySQL, fresh_da
     with stream(mysql_nogtid, tables, begin) as it:
         rows = it.drain(end)
     assert it.position.gtids == ""
-    assert {row["_gtid"] for row in rows} == {None}
+    assert {row[GTID] for row in rows} == {None}
     with stream(mysql_nogtid, tables, begin) as cut:
         high = High(server=end.server, file=end.file, offset=end.offset)
         while not high.reached_by(cut.position):
@@ -1469,8 +1470,8 @@ def test_tagged_gtids_are_taken_and_resumed_after(mysql: MySQL, fresh_database: 
         mysql.execute("SET SESSION gtid_next = 'AUTOMATIC:blue'", f"INSERT INTO {database}.a VALUES (3)")
         rows = it.drain()
         assert plain(rows, "id") == [("+I", 1), ("+I", 2), ("+I", 3)]
-        assert ":blue:" in rows[0]["_gtid"]
-        assert abs(rows[0]["_ts"].timestamp() - time.time()) < 60
+        assert ":blue:" in rows[0][GTID]
+        assert abs(rows[0][TS].timestamp() - time.time()) < 60
         assert it.position.gtids == here(mysql).gtids
 
 
@@ -1587,7 +1588,7 @@ def test_a_table_without_a_key_is_followed_until_a_row_changes(source: Database,
     source.execute(f"INSERT INTO {name} VALUES ('a')", f"INSERT INTO {other} VALUES (1)")
     with stream(source, (name, other), begin) as it:
         rows = it.drain()
-        assert [(row["_op"], row.get("line")) for row in rows if row["_table"] == name] == [
+        assert [(row[OP], row.get("line")) for row in rows if row[TABLE] == name] == [
             ("+I", "a"), ("+I", "a"), ("+I", None), ("t", None), ("+I", "a"),
         ]  # fmt: skip
         source.execute(f"INSERT INTO {name} VALUES ('b')", change.format(name), f"INSERT INTO {other} VALUES (2)")

@@ -21,7 +21,7 @@ from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unava
 from cutline.common.keys import key_range, next_bound
 from cutline.common.messages import Key, SnapshotSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low
-from cutline.common.schema import TableSchema
+from cutline.common.schema import FILE, GTID, POS, TableSchema
 from cutline.services.enumerator.splitter import KeyRange, Splitter
 from cutline.services.reader import chunk
 from cutline.services.reader.binlog import BinlogCursor, Route
@@ -805,9 +805,7 @@ class Hot:
                 assert not got.schemas
                 for batch in got.batches:
                     for row in batch.batch.to_pylist():
-                        change = Change(
-                            version=row["v"], gtid=row["_gtid"], start=FilePosition(row["_file"], row["_pos"])
-                        )
+                        change = Change(version=row["v"], gtid=row[GTID], start=FilePosition(row[FILE], row[POS]))
                         found.setdefault(row["k"], []).append(change)
                 position = got.position
         for key, changes in found.items():

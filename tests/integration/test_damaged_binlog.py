@@ -12,6 +12,7 @@ import pytest
 
 from cutline.common.errors import SourceLost
 from cutline.common.positions import High
+from cutline.common.schema import TABLE
 from tests.conftest import started
 from tests.integration.mesh import Mesh
 from tests.integration.test_binlog import Stream, here, stream
@@ -122,8 +123,8 @@ def test_a_damaged_row_event_stops_its_table_and_no_other(
         (fault,) = it.faults
         assert fault.table_id == f"{DATABASE}.a"
         assert f"{file}:{event.offset}" in fault.cause
-        assert [row["id"] for row in it.rows if row["_table"].endswith(".b")] == [1, 2, 3, 4, 5, 99]
-        assert [row["id"] for row in it.rows if row["_table"].endswith(".a")] in ([], [1, 2])
+        assert [row["id"] for row in it.rows if row[TABLE].endswith(".b")] == [1, 2, 3, 4, 5, 99]
+        assert [row["id"] for row in it.rows if row[TABLE].endswith(".a")] in ([], [1, 2])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -152,7 +153,7 @@ def test_what_leaves_no_table_to_blame_stops_the_stream_each_time(
         assert place is not None, causes[0]
         assert int(place[1]) <= event.offset
         assert f"after offset {event.offset}:" in causes[0] or change is size
-        assert all(row["id"] < 3 for row in it.rows if row["_table"].endswith(".a"))
+        assert all(row["id"] < 3 for row in it.rows if row[TABLE].endswith(".a"))
         assert all(row["id"] != 99 for row in it.rows)
 
 

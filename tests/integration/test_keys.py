@@ -20,7 +20,7 @@ from cutline.common.errors import SourceLost
 from cutline.common.keys import next_bound
 from cutline.common.messages import CompletedSplit, Key, SnapshotSplit
 from cutline.common.positions import High, Low, Position
-from cutline.common.schema import TableSchema
+from cutline.common.schema import OP, SEQ, TABLE, TableSchema
 from cutline.services.reader.binlog import BinlogCursor, Changes, Route
 from cutline.services.reader.chunk import ChunkEnd, Mode, Window, read_chunk
 from cutline.services.reader.watermark import ChunkHighs, fold
@@ -259,12 +259,12 @@ def follow(source: Database, routes: dict[str, Route], lake: dict[str, Content],
             assert not got.faults
             position = got.position
             rows = [row for batch in got.batches for row in batch.batch.to_pylist()]
-            for row in sorted(rows, key=lambda row: row["_seq"]):
-                content = lake[row["_table"]]
-                key, text = told(row, routes[row["_table"]].schema)
-                if strict and (key in content) != (row["_op"] != "+I"):
-                    faults.append(f"{row['_table']}: {row['_op']} of {key} in {sorted(content)}")
-                if row["_op"] == "-D":
+            for row in sorted(rows, key=lambda row: row[SEQ]):
+                content = lake[row[TABLE]]
+                key, text = told(row, routes[row[TABLE]].schema)
+                if strict and (key in content) != (row[OP] != "+I"):
+                    faults.append(f"{row[TABLE]}: {row[OP]} of {key} in {sorted(content)}")
+                if row[OP] == "-D":
                     content.pop(key, None)
                 else:
                     content[key] = text

@@ -16,6 +16,7 @@ from cutline.common import mysql as seam
 from cutline.common.config import Point, parse
 from cutline.common.errors import SourceLost
 from cutline.common.positions import High, Low, Position, Stop
+from cutline.common.schema import GTID, OP, TS
 from cutline.services.check import check
 from cutline.services.reader.places import Places, named
 from tests.integration.test_binlog import connected, here, source_of, stream, transaction
@@ -65,7 +66,7 @@ class Story:
             self.after.append(here(server))
         self.end = self.after[-1]
         with stream(server, [self.table], self.begin) as it:
-            self.times = [row["_ts"] for row in it.drain(self.end)[::2]]
+            self.times = [row[TS] for row in it.drain(self.end)[::2]]
 
     def rows_until(self, stop: Stop, **limits: Any) -> tuple[list[int], Position]:
         """What a stream gives that begins before the story and has this stop."""
@@ -158,7 +159,7 @@ def test_a_start_after_a_gtid_set_with_a_gap_and_a_tag_gives_all_the_others(
         mysql.execute(f"SET SESSION gtid_next = '{tag}'", f"INSERT INTO {table} VALUES ({number})")
         sets.append(here(mysql).gtids)
     with stream(mysql, [table], before) as it:
-        gtids = [row["_gtid"] for row in it.drain()]
+        gtids = [row[GTID] for row in it.drain()]
     foreign = "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
     mysql.execute(
         f"SET SESSION gtid_next = '{foreign}:7'", f"INSERT INTO {table} VALUES (9)",
@@ -197,7 +198,7 @@ def test_mariadb_starts_after_gtids_of_several_domains_and_goes_on_after_each_re
     for number in range(8):
         mariadb.execute(f"SET SESSION gtid_domain_id = {7 * (number % 2)}", f"INSERT INTO {table} VALUES ({number})")
     with stream(mariadb, [table], before) as it:
-        gtids = [row["_gtid"] for row in it.drain()]
+        gtids = [row[GTID] for row in it.drain()]
     start = f"{gtids[0]},{gtids[5]}"
     found = places_of(mariadb).start(Point(gtid=start))
     assert found is not None
@@ -239,9 +240,9 @@ def test_a_table_is_read_as_it_was_before_it_was_altered(
             it.routes[table] = replace(it.routes[table], live=True, looked_at=looked_at)
             it.drain(**limits)
             assert it.faults == []
-            rows = [row for row in it.rows if row["_op"] == "+I"]
+            rows = [row for row in it.rows if row[OP] == "+I"]
             last = it.routes[table].schema
-            assert it.rows[-1]["_op"] == "t"
+            assert it.rows[-1][OP] == "t"
         if read:
             assert [(row["id"], row["a"], row["b"], row["d"]) for row in rows[:-1]] == [
                 (n, f"a{n}", n, b"d\0\0\0\0") for n in range(3)

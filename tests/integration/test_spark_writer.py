@@ -29,7 +29,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.config import PipelineConfig
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
-from cutline.common.schema import META_FIELDS, Column, TableSchema
+from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS, Column, TableSchema
 from cutline.common.store import Store
 from cutline.services.lake import where
 from cutline.services.writer import staging
@@ -118,8 +118,8 @@ class Journal:
         rows = pa.Table.from_pylist([row or {} for _, row in changes], schema=one.arrow).combine_chunks()
         count = len(changes)
         meta = pa.Table.from_pydict(
-            {"_op": [op for op, _ in changes], "_seq": range(count), "_table": [one.table_id] * count}
-            | {name: [None] * count for name in ("_file", "_pos", "_row", "_gtid", "_ts")},
+            {OP: [op for op, _ in changes], SEQ: range(count), TABLE: [one.table_id] * count}
+            | {name: [None] * count for name in (FILE, POS, ROW, GTID, TS)},
             schema=pa.schema([META_FIELDS[at] for at in (0, 1, 7, 2, 3, 4, 5, 6)]),
         ).select([field.name for field in META_FIELDS])
         both = pa.Table.from_arrays(
@@ -676,7 +676,7 @@ def test_a_backlog_of_five_million_changes_is_applied_in_bounded_memory(bench: B
             count = len(some)
             amounts = np.arange(journal.seq, journal.seq + count)
             last[some] = amounts
-            meta = {"_op": ["+U"] * count, "_seq": np.arange(count), "_table": [wide.table_id] * count}
+            meta = {OP: ["+U"] * count, SEQ: np.arange(count), TABLE: [wide.table_id] * count}
             batch = pa.RecordBatch.from_arrays(
                 [pa.array(some), pa.array(amounts), pa.array(["note"] * count)]
                 + [pa.array(meta.get(field.name, [None] * count), field.type) for field in META_FIELDS],

@@ -35,7 +35,7 @@ import cutline.services.reader.rows as compiled
 from cutline.common import keys
 from cutline.common import mysql as statements
 from cutline.common.errors import SourceLost
-from cutline.common.schema import TableSchema, arrow_type, parse_type
+from cutline.common.schema import OP, ROW, SEQ, TableSchema, arrow_type, parse_type
 from cutline.services.reader import charsets
 from cutline.services.reader.table_map import schema_then
 from tests.conftest import FULL
@@ -238,7 +238,7 @@ def read_all_ways(server: Database, database: str, columns: str, inserts: Sequen
         found: list[Readings] = []
         for module in MODULES:
             every = changed(module, server, start, schema, before=True)
-            ops = every.column("_op").to_pylist()
+            ops = every.column(OP).to_pylist()
             count = len(inserts)
             assert ops == ["+I"] * count + ["-U", "+U"] * count
             inserted, updates = every.slice(0, count), every.slice(count)
@@ -251,7 +251,7 @@ def read_all_ways(server: Database, database: str, columns: str, inserts: Sequen
             same(inserted, before, schema, f"{name}: inserted image and before-image")
             same(by_select, selected(module, connection, schema, cuts=7), schema, f"{name}: SELECT cut in pieces")
             plain = changed(module, server, middle, schema)
-            assert plain.column("_op").to_pylist() == ["+U"] * count
+            assert plain.column(OP).to_pylist() == ["+U"] * count
             same(by_select, plain, schema, f"{name}: SELECT and after-image alone")
             found.append(
                 Readings(
@@ -832,12 +832,12 @@ def test_an_update_of_the_key_is_a_delete_and_an_insert(source: Database, databa
         schema = described(source, connection, f"{database}.t")
         for module in MODULES:
             rows = changed(module, source, start, schema).to_pylist()
-            assert [(row["_op"], row["a"], row["b"], row["n"]) for row in rows] == [
+            assert [(row[OP], row["a"], row["b"], row["n"]) for row in rows] == [
                 ("+I", "x", 1, 0), ("+I", "y", 1, 0), ("+U", "x", 1, 1), ("-D", "x", 1, 1), ("+I", "X", 1, 1),
                 ("-D", "X", 1, 1), ("+I", "X", 2, 1), ("-D", "y", 1, 0), ("+I", "y", 2, 0), ("-D", "y", 2, 0),
             ]  # fmt: skip
-            assert [row["_seq"] for row in rows] == list(range(10))
-            assert [row["_row"] for row in rows] == [0, 1, 2, 3, 3, 4, 4, 5, 5, 6]
+            assert [row[SEQ] for row in rows] == list(range(10))
+            assert [row[ROW] for row in rows] == [0, 1, 2, 3, 3, 4, 4, 5, 5, 6]
 
 
 def test_an_image_without_all_columns_is_refused_by_name(source: Database, database: str) -> None:

@@ -23,7 +23,7 @@ import pytest
 from cutline.common.errors import ServerIdTaken, SourceLost
 from cutline.common.mysql import Server
 from cutline.common.positions import GtidSet, High, Low, Position
-from cutline.common.schema import Column, SchemaChanges, TableSchema
+from cutline.common.schema import POS, Column, SchemaChanges, TableSchema
 from cutline.services.reader import binlog, binlog_events, replication
 from cutline.services.reader.binlog import BinlogCursor, Changes, Route
 from cutline.services.reader.charsets import charset_of
@@ -443,7 +443,7 @@ def test_a_table_that_goes_within_its_row_event_takes_nothing_of_what_follows_wi
     assert keys(second, "d.u") == list(range(10))
     assert (second.position.offset, second.position.rows) == (first_end, 0)
     third = dump.read(U, max_rows=10)
-    assert third.batches[0].batch.select(["id", "_pos"]).to_pylist() == [{"id": 77, "_pos": begin}]
+    assert third.batches[0].batch.select(["id", POS]).to_pylist() == [{"id": 77, POS: begin}]
     assert third.position.offset == log.at
 
 

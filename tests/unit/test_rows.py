@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cutline.services.reader.rows as compiled
-from cutline.common.schema import META_FIELDS, Column, TableSchema
+from cutline.common.schema import META_FIELDS, OP, ROW, SEQ, TS, Column, TableSchema
 
 SOURCE = Path(compiled.__file__).with_name("rows.py")
 
@@ -413,11 +413,11 @@ def test_an_insert_carries_its_place(rows: ModuleType) -> None:
                 ["-D", 2, "binlog.000010", 4, 0, None],
                 ["t", 3, "binlog.000010", 4, 1, None],
             ),
-            batch.column("_ts").to_pylist(),
+            batch.column(TS).to_pylist(),
             strict=True,
         )
     ]
-    assert batch.column("_ts").cast(pa.int64()).to_pylist() == [1_500_000] * 2 + [2_500_000] * 2
+    assert batch.column(TS).cast(pa.int64()).to_pylist() == [1_500_000] * 2 + [2_500_000] * 2
     assert batch.to_pylist()[3]["id"] is None
     assert batch.to_pylist()[0]["at"].isoformat() == "2020-01-02T03:04:05.000006"
     assert decoder.take() is None
@@ -428,14 +428,14 @@ def test_an_update_of_the_key_is_minus_d_then_plus_i_of_one_row_number(rows: Mod
     place, decoder = decoder_of(rows)
     body = event(STREAM, [change(1), change(1, b"m"), change(1), change(9), change(9), change(9, None)], 31)
     assert decoder.rows(31, body) == 3
-    found = [(row["_op"], row["id"], row["name"], row["_seq"], row["_row"]) for row in decoder.take().to_pylist()]
+    found = [(row[OP], row["id"], row["name"], row[SEQ], row[ROW]) for row in decoder.take().to_pylist()]
     assert found == [
         ("+U", 1, "m", 0, 0), ("-D", 1, "n", 1, 1), ("+I", 9, "n", 2, 1), ("+U", 9, None, 3, 2),
     ]  # fmt: skip
     assert place.row == 3
     place, decoder = decoder_of(rows, before=True)
     assert decoder.rows(31, body) == 3
-    assert decoder.take().column("_op").to_pylist() == ["-U", "+U", "-D", "+I", "-U", "+U"]
+    assert decoder.take().column(OP).to_pylist() == ["-U", "+U", "-D", "+I", "-U", "+U"]
 
 
 def test_an_event_is_resumed_at_every_row(rows: ModuleType) -> None:

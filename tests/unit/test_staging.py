@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cutline.common.errors import ProtocolError
-from cutline.common.schema import FIELD_ID, META_FIELDS, Column, TableSchema
+from cutline.common.schema import FIELD_ID, META_FIELDS, OP, SEQ, Column, TableSchema
 from cutline.common.store import PipelineStore, Store
 from cutline.services.writer import staging
 from cutline.services.writer.staging import Budget, ChangesFile, ChunkFile
@@ -85,8 +85,8 @@ def test_a_changes_file_has_absolute_seq_and_knows_its_truncate(store: PipelineS
     assert (record["seq_min"], record["seq_max"], record["truncated_at"]) == (100, 103, 101)
     table = read(store, record)
     assert table.column_names == ["id", "note", *(field.name for field in META_FIELDS)]
-    assert table["_seq"].to_pylist() == [100, 101, 102, 103]
-    assert table.schema.field("_op").type == pa.string()
+    assert table[SEQ].to_pylist() == [100, 101, 102, 103]
+    assert table.schema.field(OP).type == pa.string()
 
 
 def test_changes_out_of_order_and_other_columns_are_refused(store: PipelineStore) -> None:
@@ -138,3 +138,54 @@ def test_changes_of_which_a_truncate_leaves_none_reduce_to_nothing(
     reduced = [reduce(store, portion, layout, record["truncated_at"]) for portion in cut]
     assert [one.live.tolist() for one in reduced] == [[], [103]]
     assert reduced[0].keys is None
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["staged now", "staged by the version before"])
+def test_a_column_may_have_any_name_of_ours(
+    store: PipelineStore, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    """Also in a file of before, whose last columns have no space behind their names."""
+    if before:
+        plain = [field.with_name(field.name.rstrip()) for field in META_FIELDS]
+        monkeypatch.setattr(staging, "META_FIELDS", plain)
+        monkeypatch.setattr(staging, "_META", pa.schema(plain))
+        monkeypatch.setattr(staging, "SEQ", "_seq")
+    odd = ("_op", "_seq", "_table", "_op_", "a.b", "a")
+    schema = TableSchema(
+        table_id=T.table_id,
+        columns=tuple(
+            Column(name=name, field_id=at, mysql_type="bigint", nullable=True) for at, name in enumerate(odd, start=1)
+        ),
+        key=("_seq", "_op"),
+        last_field_id=len(odd),
+    )
+    ours = [field for field in changes(["+I"]).schema][len(T.columns) :]
+    meta = changes(["+I", "+U", "-D", "+I"]).columns[len(T.columns) :]
+    values = [pa.array([1, 2, 1, 2]), pa.array([10, 10, 10, 11]), *[pa.array([at, 5, 6, 7]) for at in range(4)]]
+    fields = [field.with_name(field.name.rstrip()) if before else field for field in ours]
+    batch = pa.RecordBatch.from_arrays([*values, *meta], schema=pa.schema([*schema.arrow, *fields]))
+    file = ChangesFile(store, **named(schema=schema.hash))
+    file.append(batch, 100)
+    record = file.close()
+    layout = Layout(schema=schema, generation=2, offset=0, arrow=schema.arrow, java=None)
+    written: list[pa.Table] = []
+    monkeypatch.setattr(staged, "write_rows", lambda table, layout, groups: written.extend(groups))
+    (portion,) = portions(store, [Staged(record=record, schema=schema)])
+    reduced = reduce(store, portion, layout, None)
+    assert reduced.live.tolist() == [101, 103]
+    assert sorted(reduced.keys.to_pydict().items()) == [("k0", [10, 10, 11]), ("k1", [1, 2, 2])]
+    staged.write_live(store, portion, None, layout, reduced)  # type: ignore[arg-type]
+    assert [list(row.values()) for table in written for row in table.to_pylist()] == [
+        [2, 10, 5, 5, 5, 5],
+        [2, 11, 7, 7, 7, 7],
+    ]
+
+
+def test_a_file_of_changes_that_ends_in_other_columns_is_refused(store: PipelineStore) -> None:
+    file = ChunkFile(store, split_id="s1", **named())
+    file.append(rows(1))
+    record = {**file.close(), "seq_min": 1, "seq_max": 1}
+    layout = Layout(schema=T, generation=2, offset=0, arrow=T.arrow, java=None)
+    (portion,) = portions(store, [Staged(record=record, schema=T)])
+    with pytest.raises(ProtocolError, match="apply it with that version"):
+        reduce(store, portion, layout, None)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from cutline.common.errors import NextGeneration, ProtocolError
 from cutline.common.messages import CompletedSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low
-from cutline.common.schema import Column
+from cutline.common.schema import FILE, OP, POS, SEQ, Column
 from cutline.services.reader.watermark import AgedPositions, ChunkHighs, Commits, KeyRanges, fold, key_text, overlay
 
-FILE = "binlog.000009"
+NAME = "binlog.000009"
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
@@ -27,11 +27,11 @@ def column(mysql_type: str, name: str = "k") -> Column:
 
 
 def low(offset: int) -> Low:
-    return Low(server="s", file=FILE, offset=offset)
+    return Low(server="s", file=NAME, offset=offset)
 
 
 def high(offset: int, server: str = "s") -> High:
-    return High(server=server, file=FILE, offset=offset)
+    return High(server=server, file=NAME, offset=offset)
 
 
 def split(start: Any, end: Any, at: int) -> CompletedSplit:
@@ -46,8 +46,8 @@ def changes(rows: Sequence[tuple[str, Any, Any]]) -> pa.Table:
         {
             "k": pa.array([row[1] for row in rows], pa.string()),
             "v": pa.array([row[2] for row in rows], pa.int32()),
-            "_op": pa.array([row[0] for row in rows], pa.string()).dictionary_encode(),
-            "_seq": pa.array(range(len(rows)), pa.int64()),
+            OP: pa.array([row[0] for row in rows], pa.string()).dictionary_encode(),
+            SEQ: pa.array(range(len(rows)), pa.int64()),
         }
     )
 
@@ -75,7 +75,7 @@ def test_the_same_example_replayed_is_exact_from_the_high_watermark_on() -> None
     lake: dict[Any, Any] = {f"k{n}": n for n in range(1, 11)} | {"k2": 108, "k3": 3, "k5": 77}
     before_low, window = ("+U", "k2", 100), [("+U", "k2", 108), ("-D", "k3", 3), ("+U", "k2", 119), ("+U", "k5", 100)]
     for end, (op, key, value) in enumerate([before_low, *window], start=1):
-        if low(1).covers(server="s", end=FilePosition(FILE, end), gtid=None):
+        if low(1).covers(server="s", end=FilePosition(NAME, end), gtid=None):
             assert key == "k2"
             continue
         lake.pop(key, None)
@@ -100,7 +100,7 @@ def test_an_update_of_the_key_is_a_delete_and_an_insert() -> None:
 
 def test_keys_are_told_apart_by_their_bytes_and_by_all_their_columns() -> None:
     rows = pa.table({"a": ["x", "X", "x"], "b": [1, 1, 2], "v": [[1.0], [2.0], [3.0]]})
-    window = pa.table({"a": ["x"], "b": [1], "v": [[9.0]], "_op": ["+U"], "_seq": [0]})
+    window = pa.table({"a": ["x"], "b": [1], "v": [[9.0]], OP: ["+U"], SEQ: [0]})
     after = overlay(rows, window, ["a", "b"]).to_pydict()
     assert sorted(zip(after["a"], after["b"], after["v"], strict=True)) == [
         ("X", 1, [2.0]),
@@ -149,7 +149,7 @@ def test_exact_chunks_and_the_changes_past_their_highs_give_the_table(
         splits.append(split(start, end, 10 * bounds[2]))
     highs = ChunkHighs([column("varchar(9)")], splits)
     for number, (what, key, value) in enumerate(history):
-        batch = pa.table({"k": [key], "_file": [FILE], "_pos": [10 * number]})
+        batch = pa.table({"k": [key], FILE: [NAME], POS: [10 * number]})
         if highs.kept(batch, server="s", locate=compared)[0].as_py():
             if what == "put":
                 lake[key] = value
@@ -174,7 +174,7 @@ def test_replay_over_folded_watermarks_is_exact_from_the_highest_high_on(
         if 10 * number >= highest.offset:
             assert lake == state_after(history, number)
         if number < len(history):
-            end = FilePosition(FILE, 10 * (number + 1))
+            end = FilePosition(NAME, 10 * (number + 1))
             if not lowest.covers(server="s", end=end, gtid=None):
                 what, key, value = history[number]
                 lake.pop(key, None)
@@ -195,8 +195,8 @@ def test_a_change_is_sent_only_past_the_high_of_its_own_chunk() -> None:
     highs = ChunkHighs([column("int")], THREE)
     keys = [99, 99, 100, 100, 199, 200, 200, 5, 5]
     starts = [49, 50, 39, 40, 39, 29, 30, 4, 4]
-    files = [FILE] * 7 + ["binlog.000010", "binlog.000008"]
-    batch = pa.table({"k": pa.array(keys, pa.int32()), "_file": files, "_pos": starts})
+    files = [NAME] * 7 + ["binlog.000010", "binlog.000008"]
+    batch = pa.table({"k": pa.array(keys, pa.int32()), FILE: files, POS: starts})
     kept = highs.kept(batch, server="s", locate=None).to_pylist()
     assert kept == [False, True, False, True, False, False, True, True, False]
 
@@ -210,7 +210,7 @@ def test_for_text_mysql_is_asked_once_a_batch_and_only_where_it_matters() -> Non
         asked.append(keys)
         return [int(key[0].lower() >= "m") for key in keys]
 
-    batch = pa.table({"k": ["a", "A", "Z", "a", "z"], "_file": [FILE] * 5, "_pos": [39, 45, 45, 50, 40]})
+    batch = pa.table({"k": ["a", "A", "Z", "a", "z"], FILE: [NAME] * 5, POS: [39, 45, 45, 50, 40]})
     assert highs.kept(batch, server="s", locate=locate).to_pylist() == [False, False, True, True, True]
     assert asked == [[("A",), ("Z",), ("z",)]]
     with pytest.raises(ProtocolError, match="MySQL alone"):
@@ -226,7 +226,7 @@ def test_chunks_that_leave_a_gap_are_refused() -> None:
 def test_another_server_is_no_place_to_judge_changes() -> None:
     highs = ChunkHighs([column("int")], [split(None, None, 5)])
     with pytest.raises(NextGeneration, match="next generation"):
-        highs.kept(pa.table({"k": [1], "_file": [FILE], "_pos": [9]}), server="t", locate=None)
+        highs.kept(pa.table({"k": [1], FILE: [NAME], POS: [9]}), server="t", locate=None)
 
 
 ORDERED: dict[str, tuple[list[Any], list[Any]]] = {
@@ -298,16 +298,16 @@ def test_an_aged_position_is_one_that_was_seen_long_enough_ago() -> None:
     seen = AgedPositions(60.0)
     assert seen.aged("s", now=0.0) is None
     for second in range(0, 200):
-        seen.saw("s", FilePosition(FILE, 1000 + second), now=float(second))
-    assert seen.aged("s", now=199.0) == FilePosition(FILE, 1139)
-    assert seen.aged("s", now=199.9) == FilePosition(FILE, 1139)
+        seen.saw("s", FilePosition(NAME, 1000 + second), now=float(second))
+    assert seen.aged("s", now=199.0) == FilePosition(NAME, 1139)
+    assert seen.aged("s", now=199.9) == FilePosition(NAME, 1139)
     assert seen.aged("t", now=199.0) is None
 
 
 def test_positions_of_another_server_or_of_a_reset_binlog_do_not_age_on() -> None:
-    for server, at in (("t", FilePosition(FILE, 2000)), ("s", FilePosition(FILE, 4))):
+    for server, at in (("t", FilePosition(NAME, 2000)), ("s", FilePosition(NAME, 4))):
         seen = AgedPositions(60.0)
-        seen.saw("s", FilePosition(FILE, 1000), now=0.0)
+        seen.saw("s", FilePosition(NAME, 1000), now=0.0)
         seen.saw(server, at, now=61.0)
         assert seen.aged("s", now=70.0) is None
         assert seen.aged(server, now=130.0) == at
@@ -322,3 +322,12 @@ def test_what_a_server_has_not_committed_is_awaited_for_half_a_minute_and_then_l
     assert not commits.awaited(taken, executed, now=40.0)
     assert not commits.awaited(executed, executed, now=41.0)
     assert commits.awaited(taken, executed, now=42.0), "it was there meanwhile: the time begins again"
+
+
+def test_a_key_may_have_any_name() -> None:
+    key = ["_row", "seq", "_seq _max"]
+    rows = pa.table({"_row": [1, 2, 3], "seq": [1, 1, 1], "_seq _max": [0, 0, 0], "_op": ["a", "b", "c"]})
+    changed = {"_row": [1, 2, 4], "seq": [1] * 3, "_seq _max": [0] * 3, "_op": ["x", None, "y"]}
+    changes = pa.table({**changed, OP: ["+U", "-D", "+I"], SEQ: [0, 1, 2]})
+    over = overlay(rows, changes, key).sort_by("_row")
+    assert over.select(["_row", "_op"]).to_pydict() == {"_row": [1, 3, 4], "_op": ["x", "c", "y"]}
