@@ -68,6 +68,16 @@ OFFSET = "cutline.offset."
 _SQLITE = "jdbc:sqlite:"
 _EXACT = Context(prec=65)  # a DECIMAL's digits; Python's own context rounds to 28
 NAMESPACE = "_cutline"
+RESERVED = (
+    "_file",
+    "_pos",
+    "_deleted",
+    "_spec_id",
+    "_partition",
+    "_row_id",
+    "_last_updated_sequence_number",
+)
+"""Names of Iceberg's metadata columns, which every table has in Spark."""
 _PROPERTIES = {
     "format-version": "3",
     "write.delete.mode": "merge-on-read",
@@ -256,7 +266,7 @@ class LakeTable:
             offset = int(known)
         else:
             offset = 0 if self._fits(schema) else int(self.metadata().lastColumnId())
-        fields = [_shifted(schema.field(column), offset) for column in schema.lake]
+        fields = [_shifted(field, offset) for field in _lake_fields(schema)]
         types = self._iceberg.types.Types
         java = self._jvm.java.util.ArrayList()
         for column, field in zip(schema.lake, fields, strict=True):
@@ -284,7 +294,7 @@ class LakeTable:
                     known[int(field.type().elementId())] = ("element", "")
         if not known:
             return True
-        for field in map(schema.field, schema.lake):
+        for field in _lake_fields(schema):
             ids = {field_id(field): (field.name, str(self._type(field).toString()))}
             if pa.types.is_list(field.type):
                 ids[field_id(field.type.value_field)] = ("element", "")
@@ -611,6 +621,38 @@ def field_id(field: pa.Field) -> int:
 
 def _highest(field: pa.Field) -> int:
     return max(field_id(field), field_id(field.type.value_field)) if pa.types.is_list(field.type) else field_id(field)
+
+
+def lake_names(columns: Sequence[Column]) -> dict[int, str]:
+    """Return what each column is called in the lake, by field id: as at the source, where a reader can tell it apart.
+
+    Spark reads no table that has a column of an Iceberg metadata column's name, and none with two whose names it folds
+    to one; MySQL has both, since it folds case by an older table. A list `v` also takes the name `v.element`. Of two
+    that clash the younger column gets `_` behind its name, as often as it takes.
+    """
+    taken = {_folded(name) for name in RESERVED}
+    names = {}
+    for column in sorted(columns, key=lambda column: column.field_id):
+        name = column.name
+        while not taken.isdisjoint(used := _taken_by(column, name)):
+            name += "_"
+        taken |= used
+        names[column.field_id] = name
+    return names
+
+
+def _taken_by(column: Column, name: str) -> set[str]:
+    return {_folded(name)} | ({_folded(f"{name}.element")} if column.element_id is not None else set())
+
+
+def _folded(name: str) -> str:
+    """Fold a name at least as far as Spark does, which compares upper and lower case of each character."""
+    return name.upper().casefold().replace("\u0307", "")  # which İ leaves behind its i
+
+
+def _lake_fields(schema: TableSchema) -> list[pa.Field]:
+    names = lake_names(schema.lake)
+    return [schema.field(column).with_name(names[column.field_id]) for column in schema.lake]
 
 
 def _shifted(field: pa.Field, offset: int) -> pa.Field:
