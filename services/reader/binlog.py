@@ -432,7 +432,7 @@ class BinlogCursor:
                 continue
             self._decoders[key] = self._decoders.pop(key)
             if table_id in self._refused:  # none of that event is taken, so none of its rows is given out
-                batch = batch.filter(pc.less(batch["_seq"], self._refused[table_id]))
+                batch = batch.filter(pc.less(batch[SEQ], self._refused[table_id]))
                 if not batch.num_rows:
                     continue
             zeros = {name: count - before.get(name, 0) for name, count in decoder.zero_dates.items()}
