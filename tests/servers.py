@@ -534,6 +534,7 @@ class MySQL(Database):
             "--initialize-insecure",
             "--user=root",
             f"--datadir={self._inside(folder / 'data')}",
+            f"--tmpdir={self._inside(folder)}",  # TMPDIR, the tests' own folder, is not there inside the chroot
             f"--innodb-redo-log-capacity={self.SMALL['innodb_redo_log_capacity']}",
         ]
 
