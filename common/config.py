@@ -649,7 +649,7 @@ class Environment:
 
 def cache_folder() -> Path:
     """Return the folder of what is fetched or made once for all pipelines; it need not exist yet."""
-    chosen = os.environ.get("CUTLINE_CACHE")
+    chosen = Environment.read().cache
     return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "cutline").expanduser().absolute()
 
 

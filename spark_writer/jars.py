@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cutline.common import programs
-from cutline.common.config import cache_folder
+from cutline.common.config import Environment, cache_folder
 from cutline.common.errors import ConfigError, Unavailable
 
 SILENT_SECONDS = 120.0
@@ -74,7 +74,7 @@ def wanted() -> tuple[Jar, ...]:
 
 def folder() -> Path:
     """Return the folder of the jars; it need not exist yet."""
-    chosen = os.environ.get("CUTLINE_SPARK_JARS")
+    chosen = Environment.read().spark_jars
     return Path(chosen).expanduser().absolute() if chosen else cache_folder() / "jars"
 
 
