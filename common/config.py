@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -716,7 +716,7 @@ def _type_name(annotation: Any) -> str:
         return "place"
     arguments = get_args(annotation)
     text = str(annotation)
-    if text.startswith("typing.Literal"):
+    if get_origin(annotation) is Literal:
         return " or ".join(str(one) for one in arguments)
     if text.startswith("tuple"):
         return "list of text"

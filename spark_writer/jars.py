@@ -34,8 +34,7 @@ _LOOK_SECONDS = 0.2
 _HEAP_BYTES = 32 << 20  # of the resolver's own files
 _COMPLAINTS = (
     r"Ivy settings file .*|Failed when loading Ivy settings from .*",
-    r"Host \S+ not found|UnknownHostException.*|[Cc]onnect(?:ion)? (?:refused|timed out).*|SSL\w+Exception.*|PKIX.*",
-    r"Server access error.*|unresolved dependency: .*|.*checksum.*",
+    r"unresolved dependency: .*|Server access error.*|.*checksum.*",
 )
 """What the resolver says of its failures, the most telling first."""
 
@@ -192,11 +191,14 @@ def _resolve(
             os.killpg(process.pid, 9)
             process.wait()
     said = log.read_text(errors="replace")
-    if process.returncode == 0 and all((fresh / "jars" / _ivys(jar)).exists() for jar in lacking):
+    if all((fresh / "jars" / _ivys(jar)).exists() for jar in lacking):
         return
     if "No space left on device" in said:
         raise ConfigError(_full(fresh.parent, needed))
-    told = (re.search(complaint, said, re.MULTILINE) for complaint in _COMPLAINTS)
+    hosts, unknown = set(re.findall(r"https?://([^/:\s]+)", said)), re.findall(r"Host (\S+) not found", said)
+    if unknown and hosts <= set(unknown):  # one of several may be unknown where another was asked
+        raise Unavailable(_unfetched(lacking, fresh.parent, f"the host {unknown[0]} is not known here"))
+    told = (re.search(complaint, said) for complaint in _COMPLAINTS)
     why = next((one[0].strip(" ]") for one in told if one), f"Spark's resolver ended with {process.returncode}")
     raise Unavailable(_unfetched(lacking, fresh.parent, why))
 
@@ -225,8 +227,9 @@ def _full(there: Path, needed: int) -> str:
 
 def _unfetched(lacking: tuple[Jar, ...], there: Path, why: str) -> str:
     return (
-        f"Spark's jars could not be fetched ({why}); check the network, name a mirror (`cutline setup` takes "
-        f"--repository and --ivy-settings), or lay {_names(lacking)} into {there} by hand"
+        f"Spark's jars could not be fetched ({why}); check the network, the proxy and the certificates that Java"
+        " trusts, name a mirror (`cutline setup` takes --repository and --ivy-settings), or lay"
+        f" {_names(lacking)} into {there} by hand"
     )
 
 

@@ -19,7 +19,7 @@ from cutline.common import mysql as seam
 from cutline.common.errors import SourceLost, Unavailable
 from cutline.common.messages import CompletedSplit
 from cutline.common.positions import High, Low, Position
-from cutline.common.schema import GTID, OP, POS, ROW, SEQ, TABLE, TS
+from cutline.common.schema import FILE, GTID, OP, POS, ROW, SEQ, TABLE, TS
 from cutline.services.reader import watermark
 from cutline.services.reader.binlog import BinlogCursor, Changes, Route, TableFault
 from cutline.services.reader.watermark import ChunkHighs
@@ -498,7 +498,7 @@ def test_a_row_has_the_offset_at_which_its_event_begins_in_the_file(
     end = here(source)
     with stream(source, [*tables, f"{database}.other"], begin) as it:
         rows = it.drain(end)
-    places = {(row["_file"], row["_pos"]) for row in rows}
+    places = {(row[FILE], row[POS]) for row in rows}
     assert places == event_starts(source, begin, end)
     assert len(places) == 10
 
@@ -529,7 +529,7 @@ def test_a_transaction_that_becomes_a_binlog_file_of_its_own_is_read_at_every_cu
         ("+I", 2, "the next one"),
     ]
     assert plain(many, "x") == [("+I", number) for number in range(100, 12001)]
-    assert {(row["_file"], row["_pos"]) for row in rows} == event_starts(mariadb, begin, end)
+    assert {(row[FILE], row[POS]) for row in rows} == event_starts(mariadb, begin, end)
     with stream(mariadb, tables, begin) as cut:
         high = High(server=end.server, file=end.file, offset=end.offset)
         while not high.reached_by(cut.position):

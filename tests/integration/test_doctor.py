@@ -95,6 +95,6 @@ def test_a_run_says_what_is_missing_with_the_source_s_faults_before_anything_sta
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     java, refused = done.stderr.splitlines()
-    assert "Spark needs Java 17 to 25, and this machine has none" in java
+    assert "Spark needs Java 17 to 23, and this machine has none" in java
     assert "nobody" in refused
     assert sorted(path.name for path in tmp_path.iterdir()) == ["password", "pipeline.yaml"]

@@ -57,7 +57,7 @@ def test_java_home_comes_first_where_it_fits(bare: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("version", "specification"), [("1.8.0_402", "1.8"), ("11.0.2", "11"), ("16", "16"), ("26-ea", "26")]
+    ("version", "specification"), [("1.8.0_402", "1.8"), ("11.0.2", "11"), ("24.0.2", "24"), ("26-ea", "26")]
 )
 def test_a_java_that_does_not_fit_is_passed_over_for_one_that_does(
     version: str, specification: str, bare: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,11 +68,11 @@ def test_a_java_that_does_not_fit_is_passed_over_for_one_that_does(
         programs.java()
     (fault,) = caught.value.faults
     assert f"JAVA_HOME ({bare / 'jdk'}) is Java {version}" in fault
-    assert "Java 17 to 25" in fault
+    assert "Java 17 to 23" in fault
     assert "default-jre-headless" in fault
     assert "cutline[embedded]" in fault
-    a_java(bare / "bin" / "java", "25.0.1", "25")
-    assert programs.java().version == "25.0.1"
+    a_java(bare / "bin" / "java", "23.0.1", "23")
+    assert programs.java().version == "23.0.1"
 
 
 def test_a_java_home_that_is_none_is_named(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_java_home_that_is_none_is_named(bare: Path, monkeypatch: pytest.Monke
 
 def test_a_java_that_fails_is_named(bare: Path) -> None:
     script(bare / "bin" / "java", "echo no memory; exit 3")
-    with pytest.raises(ConfigError, match=r"bin/java on the PATH does not start \(exit code 3\)"):
+    with pytest.raises(ConfigError, match=r"java on the PATH does not start \(exit code 3\)"):
         programs.java()
 
 
