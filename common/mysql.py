@@ -599,12 +599,14 @@ def _schema(conn: Connection, table_id: str, identity: Sequence[str]) -> tuple[T
     database, table = split_table_id(table_id)
     described = ask(
         conn,
-        "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, EXTRA, TABLE_COLLATION, TABLE_NAME"
+        "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, EXTRA, TABLE_COLLATION,"
+        " COLUMNS.TABLE_SCHEMA, COLUMNS.TABLE_NAME, TABLES.TABLE_SCHEMA, TABLES.TABLE_NAME"
         " FROM information_schema.COLUMNS JOIN information_schema.TABLES USING (TABLE_SCHEMA, TABLE_NAME)"
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
         (database, table),
     )
-    described = [row for row in described if row[-1] == table]
+    # Both servers compare names there without case, in the join too.
+    described = [row for row in described if tuple(row[6:]) == (database, table) * 2]
     if not described:
         raise NextGeneration(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
     element_id = len(described)

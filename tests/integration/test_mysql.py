@@ -404,3 +404,14 @@ def test_a_column_that_the_server_takes_for_another_is_a_fault(source: Database,
         few, many = (seam.describe(conn, of, f"{database}.{name}").faults for name in ("few", "many"))
     assert few == ()
     assert ["rename one of them" in fault for fault in many] == ([] if of.mysql else [True])
+
+
+def test_tables_that_differ_in_case_alone_have_columns_of_their_own(source: Database, database: str) -> None:
+    """information_schema compares names without case, so that a join of it gave each column of MariaDB's twice."""
+    source.execute("CREATE TABLE t (a INT PRIMARY KEY)", "CREATE TABLE T (b INT PRIMARY KEY, c INT)", database=database)
+    with connected(source) as (conn, _):
+        named = {name: seam.table_schema(conn, f"{database}.{name}") for name in ("t", "T")}
+    assert {name: [column.name for column in schema.columns] for name, schema in named.items()} == {
+        "t": ["a"],
+        "T": ["b", "c"],
+    }
