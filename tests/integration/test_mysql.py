@@ -392,18 +392,24 @@ def test_a_position_between_no_two_events_is_refused_by_mariadb(mariadb: MariaDB
 
 
 def test_a_column_that_the_server_takes_for_another_is_a_fault(source: Database, database: str) -> None:
-    """MariaDB does so where there are over 32; a SELECT of the micro sign's column would copy that of mu."""
+    """MariaDB 10.11 does so where there are over 32; a SELECT of the micro sign's column would copy that of mu. 11.8
+    takes them for one name everywhere, so no table has both."""
     micro, mu = "\u00b5", "\u03bc"
+    few = f"CREATE TABLE few (id INT PRIMARY KEY, {micro} INT, {mu} INT)"
+    if source.flavour == "mariadb" and int(source.version.split(".")[0]) >= 11:
+        with pytest.raises(pymysql.OperationalError, match="Duplicate column name"):
+            source.execute(few, database=database)
+        return
     source.execute(
-        f"CREATE TABLE few (id INT PRIMARY KEY, {micro} INT, {mu} INT)",
+        few,
         f"CREATE TABLE many (id INT PRIMARY KEY, {micro} INT, {mu} INT, {', '.join(f'f{at} INT' for at in range(32))})",
         database=database,
     )
     with closing(source.connect_as_cdc()) as conn:
         of = seam.server(conn)
-        few, many = (seam.describe(conn, of, f"{database}.{name}").faults for name in ("few", "many"))
-    assert few == ()
-    assert ["rename one of them" in fault for fault in many] == ([] if of.mysql else [True])
+        first, second = (seam.describe(conn, of, f"{database}.{name}").faults for name in ("few", "many"))
+    assert first == ()
+    assert ["rename one of them" in fault for fault in second] == ([] if of.mysql else [True])
 
 
 def test_tables_that_differ_in_case_alone_have_columns_of_their_own(source: Database, database: str) -> None:
