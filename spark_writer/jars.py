@@ -31,7 +31,7 @@ SILENT_SECONDS = 120.0
 """The resolver is ended when nothing came for so long: Ivy itself waits for a server without a limit."""
 RESOLVER_SETTINGS = ("spark.jars.repositories", "spark.jars.ivySettings")
 _LOOK_SECONDS = 0.2
-_HEAP_BYTES = 32 << 20  # of the resolver's own files
+_SPARE_BYTES = 32 << 20  # of the resolver's own files
 _COMPLAINTS = (
     r"Ivy settings file .*|Failed when loading Ivy settings from .*",
     r"unresolved dependency: .*|Server access error.*|.*checksum.*",
@@ -117,15 +117,15 @@ def fetch(
         there.mkdir(parents=True, exist_ok=True)
         with (there / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            lacking = missing(there)  # another process may have fetched them meanwhile
+            if not (lacking := missing(there)):  # another process fetched them meanwhile
+                return ()
             for left in there.glob(".fetch-*"):
                 shutil.rmtree(left, ignore_errors=True)
-            needed = 2 * sum(jar.size_bytes for jar in lacking) + _HEAP_BYTES
-            if lacking and shutil.disk_usage(there).free < needed:
+            needed = 2 * sum(jar.size_bytes for jar in lacking) + _SPARE_BYTES
+            if shutil.disk_usage(there).free < needed:
                 raise ConfigError(_full(there, needed))
             with tempfile.TemporaryDirectory(prefix=".fetch-", dir=there) as fresh:
-                if lacking:
-                    _resolve(lacking, Path(fresh), java.path.parents[1], settings or {}, progress, needed)
+                _resolve(lacking, Path(fresh), java.path.parents[1], settings or {}, progress, needed)
                 for jar in lacking:
                     (Path(fresh) / "jars" / _ivys(jar)).replace(Path(fresh) / jar.file)
                     if not jar.is_in(Path(fresh)):

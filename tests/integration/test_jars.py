@@ -149,13 +149,25 @@ def test_a_folder_that_can_not_be_written_is_one_sentence(repository: Repository
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
-def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(repository: Repository, tmp_path: Path) -> None:
+@pytest.mark.parametrize("filled", ["before", "while they come"])
+def test_a_disk_that_is_too_small_is_one_sentence(
+    filled: str, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run([program("mount"), "-t", "tmpfs", "-o", "size=8m", "small", str(small)], check=True)
+    subprocess.run(
+        [program("mount"), "-t", "tmpfs", "-o", "size=8m" if filled == "before" else "size=300k", "small", str(small)],
+        check=True,
+    )
     try:
-        with pytest.raises(ConfigError, match=r"disk of .*small is too full .*8 MiB free, 32 MiB needed"):
+        if filled == "while they come":
+            monkeypatch.setattr(jars, "_SPARE_BYTES", -(1 << 20))
+        with pytest.raises(
+            ConfigError, match=r"disk of .*small is too full .* MiB free, .* MiB needed|No space left"
+        ) as it:
             repository.fetch(small)
+        assert "CUTLINE_CACHE" in str(it.value)
+        assert "\n" not in str(it.value)
         assert os.listdir(small) == [".lock"]
     finally:
         subprocess.run([program("umount"), str(small)], check=True)
