@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, Machine, MessageReceived, Send
+from cutline.common.machine import Effect, Event, Machine, MessageReceived, Send, State
 from cutline.common.messages import Marker, Message
 
 
@@ -54,7 +53,7 @@ class Process:
         self._after = dict.fromkeys(self.inbound, after)  # last marker on each channel
         self._open: dict[str, list[Message]] = {}  # channels whose state is still being recorded
         self._closed: dict[str, list[Message]] = {}
-        self._state: dict[str, Any] = {}
+        self._state = State()
         self._held: list[MessageReceived] = []  # a marker that waits for `ready`, and what came behind it
 
     def start(self, checkpoint: int, kept: bool, now: float) -> list[Effect]:
@@ -120,5 +119,5 @@ class Process:
         if self._open or self.checkpoint is None:
             return []
         checkpoint, state, recorded = self.checkpoint, self._state, self._closed
-        self.checkpoint, self._state, self._closed = None, {}, {}
+        self.checkpoint, self._state, self._closed = None, State(), {}
         return self.machine.cut(checkpoint, state, recorded, self.kept)

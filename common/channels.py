@@ -13,8 +13,8 @@ What a channel promises, and by what:
   sent and not yet taken would pass its credit. It sees what was taken without a message from the receiver: numbers
   have no holes, so the stream's length says where its first entry stands. Nothing overtakes: later messages, counted
   or not, wait behind.
-- **No message is too large for Redis.** A body over 8 MiB travels as fragments; a fragment is a number too, and has
-  its own credit.
+- **No message is too large for Redis.** A body over 8 MiB travels as fragments, and a counted one already over its
+  channel's credit; a fragment is a number too, and has its own credit. So any message passes any credit.
 
 On the wire an entry has the fields `h` (header, JSON), `b` (body, raw bytes such as Arrow IPC), `c` (crc32 of h and
 b, decimal) and, for a fragment, `f` ("i/n", from 1; only the first carries the header). The types `open` and `idle`
@@ -28,10 +28,10 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 from redis.asyncio import Redis
@@ -41,6 +41,7 @@ from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.wire import Command, Wire, answered
 
 FRAGMENT_BYTES = 8 << 20
+LEAST_CREDIT_BYTES = 64 << 10
 MAX_MESSAGE_BYTES = 256 << 20
 PATIENCE_SECONDS = 30.0
 
@@ -98,15 +99,42 @@ async def drop(redis: Redis, pipeline: str, *, before: int) -> int:
 
     Whoever still sends in such an epoch is mute from then on. Raises Unavailable.
     """
-    pattern = "".join(f"[{c}]" if c in "*?[]\\" else c for c in f"cutline:{pipeline}:") + "*"
     dropped = 0
     async with answered(f"remove old streams of pipeline {pipeline}"):
-        async for key in redis.scan_iter(match=pattern, count=1000, _type="STREAM"):
-            name = key.decode() if isinstance(key, bytes) else key
-            epoch = name[len(f"cutline:{pipeline}:") :].split(":", 1)[0]
-            if epoch.isdigit() and int(epoch) < before:
-                dropped += await redis.unlink(key)
+        async for name, epoch in _streams(redis, pipeline):
+            if epoch < before:
+                dropped += await redis.unlink(name)
     return dropped
+
+
+_FREE = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+return redis.call('UNLINK', KEYS[2])
+"""
+
+
+async def free(redis: Redis, pipeline: str, lease: str) -> int:
+    """Remove all streams of a pipeline that nobody leads: whoever leads it next makes an epoch of its own.
+
+    For who can't take the key `lease` because Redis is full. Returns how many there were; none if somebody holds the
+    lease. Needs no memory. Raises Unavailable.
+    """
+    freed = 0
+    async with answered(f"remove the streams that nobody needs of pipeline {pipeline}"):
+        async for name, _ in _streams(redis, pipeline):
+            freed += int(await cast(Any, redis.eval(_FREE, 2, lease, name)))
+    return freed
+
+
+async def _streams(redis: Redis, pipeline: str) -> AsyncIterator[tuple[str, int]]:
+    """The streams of a pipeline's epochs, each with its epoch."""
+    prefix = f"cutline:{pipeline}:"
+    pattern = "".join(f"[{c}]" if c in "*?[]\\" else c for c in prefix) + "*"
+    async for key in redis.scan_iter(match=pattern, count=1000, _type="STREAM"):
+        name = key.decode() if isinstance(key, bytes) else key
+        epoch = name[len(prefix) :].split(":", 1)[0]
+        if epoch.isdigit():
+            yield name, int(epoch)
 
 
 @dataclass(slots=True)
@@ -245,9 +273,11 @@ class Sender:
     def __init__(
         self, redis: Redis, name: str, *, credit_bytes: int, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        """Take a client of `wire.connect`; `credit_bytes` bounds the counted bytes that are sent and not taken."""
+        """Take a client of `wire.connect`; `credit_bytes` bounds the counted bytes that are sent and not taken, and may
+        be set anew at any time. A single entry passes any credit: one of up to 64 KiB, or a message that was posted
+        before the credit was lowered."""
         self.name = name
-        self._credit_bytes = credit_bytes
+        self.credit_bytes = credit_bytes
         self._patience_seconds = patience_seconds
         self._wire = Wire(redis)
         self._number = 1
@@ -282,7 +312,7 @@ class Sender:
 
         Raises what the channel has failed of.
         """
-        limit = min(_OUTBOX_BYTES, self._credit_bytes)
+        limit = min(_OUTBOX_BYTES, self.credit_bytes)
         while self._outbox and (
             self._outbox_bytes > limit or len(self._outbox) > _OUTBOX_ENTRIES or self._outbox[-1].fragment is not None
         ):
@@ -324,12 +354,13 @@ class Sender:
                 f"a message of {size} bytes (header {len(header)}) is too large for channel {self.name}; split it"
             )
         self._busy = True
-        if size <= FRAGMENT_BYTES:
+        most = min(FRAGMENT_BYTES, max(self.credit_bytes, LEAST_CREDIT_BYTES)) if counted else FRAGMENT_BYTES
+        if size <= most:
             self._number += 1
             self._outbox.append(_Entry(self._number, header, body, None, counted))
         else:
             view = memoryview(body)
-            cuts = [0, *range(FRAGMENT_BYTES - len(header), len(view), FRAGMENT_BYTES), len(view)]
+            cuts = [0, *range(max(0, most - len(header)), len(view), most), len(view)]
             parts = [view[start:end] for start, end in pairwise(cuts)]
             for i, part in enumerate(parts):
                 self._number += 1
@@ -380,7 +411,7 @@ class Sender:
                     break
                 if entry.counted:
                     behind = self._untaken_bytes + untaken
-                    if behind and behind + entry.size > self._credit_bytes:
+                    if behind and behind + entry.size > self.credit_bytes:
                         break
                     untaken += entry.size
                 flight.append(entry)

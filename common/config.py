@@ -174,6 +174,20 @@ class CheckpointConfig(_Strict):
     )
 
 
+class RetentionConfig(_Strict):
+    """What is kept to restore to, and for those who read old snapshots of the lake."""
+
+    grace_seconds: float = Field(
+        default=3600.0,
+        ge=60.0,
+        description="how long every publication can be restored to, and its snapshots of the lake be read",
+    )
+    savepoints: int = Field(default=10, ge=0, description="how many savepoints are kept, the newest ones")
+    savepoint_days: float | None = Field(
+        default=30.0, gt=0, description="how long a savepoint is kept, in days; null: until newer ones take its place"
+    )
+
+
 Scalar = Annotated[str, BeforeValidator(lambda value: _scalar(value))]
 
 
@@ -287,6 +301,7 @@ class PipelineConfig(_Strict):
         "though the lake misses those changes",
     )
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
+    retention: RetentionConfig = Field(default_factory=lambda: RetentionConfig())
     sink: SinkConfig = Field(description="the lake to copy to")
     workers: WorkersConfig = Field(default_factory=lambda: WorkersConfig())
 
@@ -586,7 +601,8 @@ class Environment:
     redis_memory_bytes: int = _env(
         "CUTLINE_REDIS_MEMORY_BYTES",
         512 << 20,
-        "limit of the Redis that `cutline run` starts (it refuses, never evicts)",
+        "limit of the Redis that `cutline run` starts (it refuses, never evicts); taken for the limit of one that has "
+        "none",
     )
     readers: int = _env(
         "CUTLINE_READERS", 1, "readers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`"

@@ -12,15 +12,19 @@ ones:
 
 A message is *taken* (trimmed from its stream, its credit returned) when all effects of its fact are carried out.
 If anything of an epoch fails, everything of that epoch stops, and its cause is told by the service's presence; the
-leader starts the next epoch. Blocking calls run in threads behind `Loop.spawn` or an awaited `to_thread`.
+leader starts the next epoch. Blocking calls run in threads behind `Loop.spawn` or awaited: those to the store in the
+store's own (`in_store`), those to a source in that source's own (`OneThread`), so that neither waits for the other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import gzip
 import json
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -35,15 +39,18 @@ from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 
-from cutline.common.channels import Receiver, Sender, stream_name
+from cutline.common.channels import LEAST_CREDIT_BYTES, Receiver, Sender, stream_name
 from cutline.common.config import Environment
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
-from cutline.common.machine import Effect, Event, MessageReceived, Send, Ticked
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, Send, State, Ticked
 from cutline.common.messages import Records, decode, encode
+from cutline.common.records import Deltas, EpochEntry, PartRef, fold
 from cutline.common.registry import GaveUp, Registry, Service
-from cutline.common.store import PartRef, PipelineStore, Store
+from cutline.common.store import PipelineStore, Store, file_name
+from cutline.common.wire import memory
 
 CREDIT_BYTES = 32 << 20
+SHARE_SECONDS = 10.0
 TICK_SECONDS = 0.2
 LEAVE_SECONDS = 8.0
 END_SECONDS = 12.0
@@ -139,6 +146,39 @@ def _first_of(error: BaseExceptionGroup[BaseException]) -> Exception:
     return inner if isinstance(inner, Exception) else RuntimeError(repr(inner))
 
 
+class LoopLag:
+    """How long the event loop lets those wait who are due: a call that is due over and over, and comes late."""
+
+    LOOK_SECONDS = 0.01
+
+    def __init__(self, window_seconds: float = 15.0) -> None:
+        """Look from now on, on the loop that runs."""
+        self._loop = asyncio.get_running_loop()
+        self._window = window_seconds
+        self._late: deque[tuple[float, float]] = deque()  # when, by how much: the longest first, the newest last
+        self._due = self._loop.time()
+        self._look()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        late = now - self._due
+        while self._late and self._late[-1][1] <= late:
+            self._late.pop()
+        self._late.append((now, late))
+        self._due = now + self.LOOK_SECONDS
+        self._next = self._loop.call_at(self._due, self._look)
+
+    def longest(self) -> float:
+        """The longest wait of the window, in seconds."""
+        while len(self._late) > 1 and self._late[0][0] < self._loop.time() - self._window:
+            self._late.popleft()
+        return self._late[0][1]
+
+    def end(self) -> None:
+        """Look no more."""
+        self._next.cancel()
+
+
 class OneThread:
     """Blocking calls on one object that is not for two threads: they run one after another, in a thread of their own.
 
@@ -158,16 +198,46 @@ class OneThread:
         self._pool.shutdown(wait=False)
 
 
+def credit_bytes(redis_bytes: int, *, pipelines: int, channels: int) -> int:
+    """How many bytes of rows one channel may have under way: half of Redis is shared by all pipelines' channels.
+
+    The other half is for what comes with the rows: messages that are being sent and received, each channel's overhead,
+    streams of an epoch that ended just now. At most 32 MiB, and at least the 64 KiB that any message passes in pieces.
+    """
+    share = redis_bytes // 2 // max(1, pipelines) // max(1, channels)
+    return max(LEAST_CREDIT_BYTES, min(CREDIT_BYTES, share))
+
+
+_STORE = ThreadPoolExecutor(max_workers=8, thread_name_prefix="cutline-store")
+
+
+async def in_store(call: Callable[..., T], *arguments: object) -> T:
+    """Make a blocking call to the store, in one of its threads. Nothing else may run there, so that the journal never
+    waits for a source that doesn't answer, nor for anything but the store."""
+    return await asyncio.get_running_loop().run_in_executor(_STORE, call, *arguments)
+
+
 class Links:
     """All channels of one member in one epoch."""
 
     def __init__(
-        self, redis: Redis, pipeline: str, epoch: int, name: str, *, inbound: Iterable[str], outbound: Iterable[str]
+        self,
+        redis: Redis,
+        pipeline: str,
+        epoch: int,
+        name: str,
+        *,
+        inbound: Iterable[str],
+        outbound: Iterable[str],
+        channels: int = 1,
     ) -> None:
+        """`channels`: how many of the epoch carry rows, all members' together; they share what Redis has for them."""
+        self._redis = redis
+        self._channels = channels
         self._inbound = {stream_name(pipeline, epoch, peer, name): peer for peer in inbound}
         self._receiver = Receiver(redis, self._inbound)
         self._senders = {
-            peer: Sender(redis, stream_name(pipeline, epoch, name, peer), credit_bytes=CREDIT_BYTES)
+            peer: Sender(redis, stream_name(pipeline, epoch, name, peer), credit_bytes=LEAST_CREDIT_BYTES)
             for peer in outbound
         }
         self._used: set[str] = set()
@@ -196,13 +266,29 @@ class Links:
                 loop.tell(MessageReceived(channel=self._inbound[stream], message=message), taken)
 
     async def idle(self) -> None:
-        """Send an empty message each second where nothing else was sent, so that a lost tail shows."""
+        """Send an empty message each second where nothing else was sent, so that a lost tail shows; and keep each
+        channel's credit its share of Redis, which pipelines that come later make smaller."""
+        share_at = 0.0
         while True:
+            if time.monotonic() >= share_at and await self._shared():
+                share_at = time.monotonic() + SHARE_SECONDS
             await asyncio.sleep(1.0)
             used, self._used = self._used, set()
             for peer, sender in self._senders.items():
                 if peer not in used:
                     await sender.idle()
+
+    async def _shared(self) -> bool:
+        """Set the credits; until then they are the least, since nothing is known of Redis. False if it is away."""
+        try:
+            told = await memory(self._redis)
+            pipelines = len(await Registry(self._redis).epochs())
+        except (Unavailable, ConfigError):  # the channels themselves tell what is wrong
+            return False
+        limit = (told and told.limit_bytes) or Environment.read().redis_memory_bytes
+        for sender in self._senders.values():
+            sender.credit_bytes = credit_bytes(limit, pipelines=pipelines, channels=self._channels)
+        return True
 
     async def close(self) -> None:
         """End all connections; what is still queued is not sent any more."""
@@ -213,7 +299,7 @@ class Links:
                 await sender.close()
 
 
-Join = Callable[[PipelineStore, dict[str, Any], int], Coroutine[Any, Any, None]]
+Join = Callable[[PipelineStore, EpochEntry, int], Coroutine[Any, Any, None]]
 
 
 class Host:
@@ -245,6 +331,7 @@ class Host:
 
     async def present(self) -> None:
         """Say each second that this service is there, and at its end that it is gone."""
+        lag = LoopLag()
         try:
             while True:
                 service = Service(
@@ -255,11 +342,13 @@ class Host:
                     started_at=self._started_at,
                     failed=dict(self.failed),
                     leaving=self.asked_to_end.is_set(),
+                    loop_lag_seconds=round(lag.longest(), 4),
                 )
                 with suppress(Unavailable):  # our absence is what tells
                     await self.registry.announce_presence(service)
                 await asyncio.sleep(1.0)
         finally:
+            lag.end()
             await finished(self.registry.withdraw_presence(self.incarnation))
 
     async def serve(self, join: Join) -> None:
@@ -306,10 +395,10 @@ class Host:
     async def _member(self, join: Join, pipeline: str, epoch: int) -> None:
         try:
             store = self.store.pipeline(pipeline)
-            entry = await asyncio.to_thread(store.entry, epoch)
-            if entry is None or entry["kind"] != "epoch":
+            entry = await in_store(store.entry, epoch)
+            if not isinstance(entry, EpochEntry):
                 raise ProtocolError(f"epoch {epoch} of {pipeline} is announced but slot {epoch} holds no epoch entry")
-            members = entry["members"][f"{self.role}s"]
+            members = entry.members.readers if self.role == "reader" else entry.members.writers
             if self.incarnation not in members:
                 return
             log.info("%s joins epoch %d of %s as %s", self.incarnation, epoch, pipeline, self.role)
@@ -326,8 +415,12 @@ class Host:
 
 def gave_up(epoch: int, error: Exception) -> GaveUp:
     """What there is to tell of an epoch that ended by this error."""
-    halts = isinstance(error, (ProtocolError, SourceLost)) or not isinstance(error, CutlineError)
-    return GaveUp(epoch=epoch, cause=str(error) or type(error).__name__, halts=halts)
+    if isinstance(error, CutlineError):
+        halts = isinstance(error, (ProtocolError, SourceLost))
+        return GaveUp(epoch=epoch, cause=str(error) or type(error).__name__, halts=halts)
+    notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+    cause = f"Unexpected {type(error).__name__} ({error}){notes}: a bug of Cutline; report it with the service's log"
+    return GaveUp(epoch=epoch, cause=cause, halts=True)
 
 
 async def finished(work: Coroutine[Any, Any, None]) -> None:
@@ -336,25 +429,71 @@ async def finished(work: Coroutine[Any, Any, None]) -> None:
         await asyncio.create_task(work)
 
 
+def raise_open_files() -> None:
+    """Let this process open as many files as its hard limit allows; the soft one is 1,024 nearly everywhere."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def run_service(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a service process until it is ended; a wrong configuration is told on stderr and exits with 2."""
     try:
         level = Environment.read().log_level
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        raise_open_files()
         asyncio.run(main())
     except ConfigError as error:
         print(*error.faults, sep="\n", file=sys.stderr)
         sys.exit(2)
 
 
-async def save_part(store: PipelineStore, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a part into the store, and return its journal form."""
-    data = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
-    ref = await asyncio.to_thread(store.put_part, name, data)
-    return ref.to_json()
+class Parts:
+    """Saves the parts of one member in one epoch: the first one whole, later ones as what changed since a whole one."""
+
+    def __init__(self, store: PipelineStore, *, member: str, epoch: int, incarnation: str) -> None:
+        self._store, self._member, self._epoch, self._incarnation = store, member, epoch, incarnation
+        self._deltas = Deltas()
+        self._values: tuple[list[Mapping[str, Any]], dict[tuple[str, str], Any]] = ([], {})  # of the last part
+
+    async def save(self, checkpoint: int, state: State) -> PartStored:
+        """Put a part into the store, and the schemas that it names before it. One call at a time."""
+        return PartStored(checkpoint=checkpoint, ref=await in_store(self.put, checkpoint, state))
+
+    def put(self, checkpoint: int, state: State) -> PartRef:
+        """`save`, blocking."""
+        self._store.put_schemas(state.schemas, epoch=self._epoch)
+        sections, values = self._values
+        if list(map(id, state.values.values())) != list(map(id, sections)):
+            values = {(name, key): value for name, section in state.values.items() for key, value in section.items()}
+            self._values = list(state.values.values()), values
+        full, changed = self._deltas.of(values)
+        name = f"{self._member}-{checkpoint}.json.gz"
+        data = gzip.compress(_to_lines(state.head, changed), 1, mtime=0)
+        ref = self._store.put_part(file_name(name, epoch=self._epoch, incarnation=self._incarnation), data)
+        ref = dataclasses.replace(ref, full=full)
+        self._deltas.wrote(ref, values, changed, full=full is None)
+        return ref
 
 
-def load_part(store: PipelineStore, ref: Mapping[str, Any]) -> dict[str, Any]:
-    """The part that `ref` (its journal form) names. Blocking. ProtocolError if it is gone or not what was written."""
-    part: dict[str, Any] = json.loads(store.read_part(PartRef.from_json(ref)))
-    return part
+def load_part(store: PipelineStore, ref: PartRef) -> State:
+    """The part that `ref` names, with all its schemas. Blocking. ProtocolError if a file of it is gone or changed."""
+    head, changed = _of_lines(gzip.decompress(store.read_part(ref)))
+    full = {} if ref.full is None else _of_lines(gzip.decompress(store.read_part(ref.full)))[1]
+    values: dict[str, dict[str, Any]] = {}
+    for (name, key), value in fold(full, changed).items():
+        values.setdefault(name, {})[key] = value
+    named = {table.get(by) for table in values.get("tables", {}).values() for by in ("schema", "before")} - {None}
+    return State(head=head, values=values, schemas=tuple(store.schemas(named).values()))
+
+
+def _to_lines(head: Mapping[str, Any], values: Mapping[tuple[str, str], Any]) -> bytes:
+    """A part's form: its head, then section, key and value (null: gone), a line each. Made line by line, since encoding
+    holds the interpreter, and others have to answer in time."""
+    lines = [json.dumps(head, separators=(",", ":"))]
+    lines += [json.dumps((*key, value), separators=(",", ":")) for key, value in values.items()]
+    return "\n".join(lines).encode()
+
+
+def _of_lines(data: bytes) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+    head, *lines = data.split(b"\n")
+    return json.loads(head), {(name, key): value for name, key, value in map(json.loads, lines)}

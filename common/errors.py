@@ -6,7 +6,9 @@
 | `ConfigError` | stops at the start with exit code 2: a person must change a file, a grant or a server setting |
 | `SourceLost` | quarantines the table (or halts the pipeline if no table is named): a person decides |
 | `NextGeneration`, a SourceLost | reads the table again from its beginning |
+| `NoTable`, a NextGeneration | waits for a table of that name: it is dropped, which is no fault |
 | `Unavailable` | retries with backoff, then restores from the newest checkpoint |
+| `NoRoom`, an Unavailable | frees what is its own in Redis and not needed any more |
 | `ServerIdTaken`, an Unavailable | takes another server id, if it is free to choose |
 
 A library's error becomes one of these at the seam (`raise ... from error`). A message is one sentence: what happened,
@@ -55,8 +57,16 @@ class NextGeneration(SourceLost):
     """What was read of a table, or its watermarks, hold no longer; reading it again from its beginning mends that."""
 
 
+class NoTable(NextGeneration):
+    """The source surely has no such table (any more); never raised for one that we may not look at."""
+
+
 class Unavailable(CutlineError):
     """Something outside did not answer; the same call may succeed later."""
+
+
+class NoRoom(Unavailable):
+    """Redis is at its limit (`maxmemory`) and refuses whatever may need more; what frees or only prolongs it does."""
 
 
 class ServerIdTaken(Unavailable):

@@ -10,10 +10,27 @@ A machine that gets an event it has no rule for raises `ProtocolError` and leave
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cutline.common.messages import Message
+from cutline.common.records import PartRef
+from cutline.common.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What a machine knows at a cut, as plain JSON data that neither the machine nor anybody else changes any more.
+
+    `head` is small and saved whole. Of `values`, in named sections, a part may hold only those that changed since an
+    earlier one: a value that did not change is the same object in the next State. Values of the section `tables` name
+    schemas by their hash, under `schema` and `before`; `schemas` are those that no State of this epoch named before.
+    """
+
+    head: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    schemas: tuple[TableSchema, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +60,10 @@ class Ticked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartStored(Event):
-    """The part ordered by `SavePart` is in the store; `ref` is its journal form (path, sha256, size)."""
+    """The part ordered by `SavePart` is in the store."""
 
     checkpoint: int
-    ref: dict[str, Any]
+    ref: PartRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +76,10 @@ class Send(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavePart(Effect):
-    """Put `state` (JSON-able, owned by the driver from now on) into the store; answered by `PartStored`."""
+    """Put `state` into the store; answered by `PartStored`."""
 
     checkpoint: int
-    state: dict[str, Any]
+    state: State
 
 
 class Machine(Protocol):
@@ -71,13 +88,13 @@ class Machine(Protocol):
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one fact; `now` is seconds on one clock that never goes back."""
 
-    def snapshot(self) -> dict[str, Any]:
-        """The state as plain JSON data, detached from the live machine. `restore(snapshot())` equals the machine."""
+    def snapshot(self) -> State:
+        """The state, detached from the live machine: restored from it, another machine equals this one. It costs what
+        changed since the last."""
 
     def ready(self) -> bool:
-        """Whether a marker may be taken now (a reader inside a transaction says no)."""
+        """Whether a marker may be taken now (a reader inside a transaction says no). Asked while one waits: when it
+        comes, and after each fact until the answer is yes, so a machine may see to it that it soon is."""
 
-    def cut(
-        self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
-    ) -> list[Effect]:
+    def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """The local snapshot for `checkpoint` is complete: `state`, and what was in flight on each inbound channel."""

@@ -16,14 +16,17 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from cutline.common.errors import ProtocolError
 from cutline.common.positions import High, Low, Position, Stop
+from cutline.common.records import PartRef, StagedFile
 from cutline.common.schema import TableSchema
 
+T = TypeVar("T")
 Key = tuple[Any, ...]
 """The values of a key's columns, as JSON-able literals that MySQL itself printed."""
 
@@ -103,8 +106,9 @@ class TakeBackSplit(Message):
 class IncludeTable(Message):
     """The incremental split takes the table in: every change after `low` that the chunks don't hold, from here on.
 
-    `splits` is empty in `replay`; in `exact` it lists every finished chunk with its high watermark. Without a snapshot
-    `schema` is the catalogue's, which has every DDL that `looked_at` covers; the table may have had another at `low`.
+    `splits` is empty in `replay`; in `exact` it lists every finished chunk with its high watermark, in several messages
+    if they are many: all but the last say that there are `more`. Without a snapshot `schema` is the catalogue's, which
+    has every DDL that `looked_at` covers; the table may have had another at `low`.
     """
 
     table_id: str
@@ -114,6 +118,7 @@ class IncludeTable(Message):
     high: High
     splits: tuple[CompletedSplit, ...] = ()
     looked_at: Low | None = None
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,14 +244,46 @@ class ChunkDropped(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedTable:
+    """One table of the incremental split at a cut: the hash of its schema, and whether it is live."""
+
+    table_id: str
+    generation: int
+    schema: str
+    live: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCut:
+    """Where the incremental split stands at a cut. `tables`: those that it has otherwise than at the cut before, or, in
+    an epoch's first, at the epoch's base."""
+
+    position: Position | None
+    source_time: float | None
+    inside: bool
+    tables: tuple[StreamedTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartSaved(Message):
-    """A member's part of `checkpoint` is in the store. Readers give `part` and, if they hold the stream, `stream` (what
-    the journal entry says of it); writers give `staged`, the journal form of their files."""
+    """A member's part of `checkpoint` is in the store. Readers give `part` and, if they hold the stream, `stream`;
+    writers give `staged`. What is too much for one message comes in several: all but the last say that there is
+    `more`."""
 
     checkpoint: int
-    part: dict[str, Any] | None = None
-    staged: tuple[dict[str, Any], ...] = ()
-    stream: dict[str, Any] | None = None
+    part: PartRef | None = None
+    staged: tuple[StagedFile, ...] = ()
+    stream: StreamCut | None = None
+    more: bool = False
+
+
+PIECE = 2000
+"""The most tables, files or splits that one message names: its header is to stay far under a channel's limit."""
+
+
+def pieces(items: Sequence[T]) -> list[Sequence[T]]:
+    """The items in pieces of at most `PIECE`; at least one, which may be empty."""
+    return [items[at : at + PIECE] for at in range(0, len(items), PIECE)] or [items]
 
 
 _TYPES: dict[str, type[Message]] = {

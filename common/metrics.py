@@ -15,10 +15,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from cutline.common.registry import Service
+from cutline.common.registry import Service, tables
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PHASES = ("waiting", "snapshot", "catch-up", "live", "quarantined", "paused")
+PHASES = ("waiting", "snapshot", "catch-up", "live", "quarantined", "paused", "dropped")
 
 _TABLE_GAUGES = {
     "rows_done": ("cutline_table_rows_done", "rows that the snapshot of the table's generation has read"),
@@ -44,6 +44,15 @@ class Statuses:
         for role in sorted({one.role for one in self._services}):
             services.add_metric([role], sum(one.role == role for one in self._services))
         yield services
+        lag = GaugeMetricFamily(
+            "cutline_event_loop_lag_seconds",
+            "the longest that a service's event loop let somebody wait in the last 15 s",
+            labels=["role", "service"],
+        )
+        for one in self._services:
+            if one.loop_lag_seconds is not None:
+                lag.add_metric([one.role, one.incarnation], one.loop_lag_seconds)
+        yield lag
         yield from self._pipelines()
         yield from self._tables()
         yield from self._counters()
@@ -88,7 +97,7 @@ class Statuses:
         told = [
             (pipeline, table, one)
             for pipeline, parts in self._statuses.items()
-            for table, one in sorted((_get(parts, "enumerator", "tables") or {}).items())
+            for table, one in sorted(tables(parts).items())
         ]
         for key, (name, meaning) in _TABLE_GAUGES.items():
             family = GaugeMetricFamily(name, meaning, labels=["pipeline", "table"])

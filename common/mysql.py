@@ -24,8 +24,8 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeAlias, cast
@@ -37,7 +37,15 @@ from pymysql.converters import encoders
 from pymysql.cursors import Cursor
 
 from cutline.common.config import PipelineConfig, SourceConfig
-from cutline.common.errors import ConfigError, CutlineError, NextGeneration, ProtocolError, SourceLost, Unavailable
+from cutline.common.errors import (
+    ConfigError,
+    CutlineError,
+    NextGeneration,
+    NoTable,
+    ProtocolError,
+    SourceLost,
+    Unavailable,
+)
 from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position
 from cutline.common.schema import Column, TableSchema, arrow_type, parse_type, split_table_id
 
@@ -45,6 +53,7 @@ Connection: TypeAlias = "_Connection[Cursor]"
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
 
+_NO_XA_RECOVER = frozenset((1227, 1401))
 _REFUSED = frozenset((1044, 1045, 1130, 1142, 1143, 1227, 1251, 1370, 1698, 1820, 1862, 2059, 2061, 3118, 3955, 4151))
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -52,13 +61,15 @@ FIRST_OFFSET = 4
 """Where the first event of a binlog file begins."""
 
 _BLOCK_BYTES = 1 << 20
+_HANDSHAKE_SECONDS = 30
 _PAUSE_SECONDS = 0.002
 
 _NO_ROOM = (1021, 1037, 1038, 1040, 1041, 1129, 1135, 1203, 1226, 1461)
 _BUSY_SERVER = (1053, 1152, 1158, 1159, 1160, 1161, 1205, 1213, 1317, 1615, 1836, 1927, 1969, 3032, 3168, 3169, 4031)
 _BUSY = frozenset((*_NO_ROOM, *_BUSY_SERVER, 3024, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2027, 2055))
 _GONE = frozenset((1030, 1034, 1194, 1195, 1236, 1712, 1815, 1932))
-_CHANGED = frozenset((1049, 1051, 1054, 1109, 1146, 1176, 1356, 1412))
+_NO_TABLE = frozenset((1049, 1051, 1146))
+_CHANGED = frozenset((1054, 1109, 1176, 1356, 1412))
 _NO_SELECT = frozenset((1142, 1143))
 
 
@@ -157,6 +168,8 @@ def connect(source: Source) -> Connection:
             ssl_disabled=True,
             defer_connect=True,
         )
+        answers: Any = connection
+        answers._read_timeout = _HANDSHAKE_SECONDS  # who accepts and never answers shall not hold us for longer
         if source.host not in _LOOPBACK:
             # TLS if the server has it, as PyMySQL does, but with one context: each costs it 35 ms
             connection.ssl, connection.ctx = True, _tls()  # type: ignore[attr-defined]
@@ -166,7 +179,17 @@ def connect(source: Source) -> Connection:
         for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
             wire.setsockopt(socket.IPPROTO_TCP, option, value)
         ask(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        answers._read_timeout = source.read_timeout_seconds
+        wire.settimeout(source.read_timeout_seconds)
     return connection
+
+
+def cut(conn: Connection) -> None:
+    """Break the connection, from any thread: whoever waits there for an answer gets Unavailable at once."""
+    wire: socket.socket | None = conn._sock  # type: ignore[attr-defined]
+    with suppress(OSError):
+        if wire is not None:
+            wire.shutdown(socket.SHUT_RDWR)
 
 
 @cache
@@ -214,6 +237,8 @@ def _ours(error: pymysql.MySQLError, what: str, table: str | None) -> CutlineErr
         return ConfigError(f"{what} refuses us: {said}; correct source.user, its password or its grants")
     if code == 1153:
         return SourceLost(f"A row of {table or what} is larger than max_allowed_packet; leave the table out", table)
+    if code in _NO_TABLE:
+        return NoTable(f"There is no table {table or what} (any more): {said}", table)
     if code in _CHANGED:
         return NextGeneration(f"{table or what} is not as it was: {said}", table)
     if code in _GONE:
@@ -556,9 +581,26 @@ def end_snapshot(conn: Connection) -> None:
     ask(conn, "COMMIT")
 
 
-def xa_prepared(conn: Connection) -> int:
-    """How many XA transactions stand prepared: their rows are in the binlog, and no SELECT sees them yet."""
-    return len(ask(conn, "XA RECOVER"))
+def xa_prepared(conn: Connection) -> int | None:
+    """How many XA transactions stand prepared: their rows are in the binlog, and no SELECT sees them yet. None if
+    MySQL does not tell us (XA_RECOVER_ADMIN; MariaDB tells everybody)."""
+    try:
+        return len(ask(conn, "XA RECOVER"))
+    except CutlineError as error:
+        if isinstance(error.__cause__, pymysql.MySQLError) and error.__cause__.args[0] in _NO_XA_RECOVER:
+            return None
+        raise
+
+
+def unseen_xa(conn: Connection) -> str | None:
+    """What is not covered where prepared XA transactions are not told to us, as one sentence; None if they are."""
+    if xa_prepared(conn) is not None:
+        return None
+    return (
+        "The server does not tell which XA transactions stand prepared, so one that is prepared while a table's"
+        " snapshot begins is found only in the binlog, and the pipeline stops if it is purged there; if XA is used,"
+        " GRANT XA_RECOVER_ADMIN ON *.* to the user"
+    )
 
 
 def xa_prepares(conn: Connection) -> int:
@@ -586,32 +628,94 @@ def tables(conn: Connection) -> list[str]:
     return sorted(f"{database}.{table}" for database, table in found)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAsked:
+    """A table to be described, and the columns that table_options names for it."""
+
+    table_id: str
+    identity: tuple[str, ...] = ()
+    chunk_by: tuple[str, ...] = ()
+
+
+_ONE_BY_ONE = 20
+_BATCH_NAMES = 1000
+
+
+def _of_tables(conn: Connection, sql: str, table_ids: Iterable[str]) -> dict[str, list[Any]]:
+    """The rows that a query of the catalogue has for each of these tables; its first two columns, which are left out,
+    are the table's database and name, and `{tables}` stands where it says which.
+
+    Few tables are asked for one by one, which both servers look up; many of a database together, for which MariaDB
+    looks through all of it. Both compare names there without case, so rows of others may come, which are dropped.
+    """
+    found: dict[str, list[Any]] = {table_id: [] for table_id in table_ids}
+    databases: dict[str, list[str]] = {}
+    for table_id in found:
+        database, table = split_table_id(table_id)
+        databases.setdefault(database, []).append(table)
+    for database, names in databases.items():
+        step = 1 if len(names) <= _ONE_BY_ONE else _BATCH_NAMES
+        for at in range(0, len(names), step):
+            some = names[at : at + step]
+            marks = ", ".join(["%s"] * len(some))
+            where = "TABLE_SCHEMA = %s AND TABLE_NAME " + (f"IN ({marks})" if step > 1 else "= %s")
+            for schema, name, *row in ask(conn, sql.replace("{tables}", where), (database, *some)):
+                if (rows := found.get(f"{schema}.{name}")) is not None:
+                    rows.append(row)
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class _Catalogue:
+    """What information_schema says of some tables: of each its own row (none: it is not there, or hidden), its columns
+    and the parts of its unique indexes."""
+
+    tables: dict[str, list[Any]]
+    columns: dict[str, list[Any]]
+    unique: dict[str, list[Any]]
+
+    @classmethod
+    def read(cls, conn: Connection, table_ids: Sequence[str]) -> _Catalogue:
+        """Ask for all of it: three questions, however many tables of a database there are."""
+        tables = _of_tables(
+            conn,
+            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS, AVG_ROW_LENGTH, TABLE_COLLATION"
+            " FROM information_schema.TABLES WHERE {tables} AND TABLE_TYPE <> 'VIEW'",
+            table_ids,
+        )
+        columns = _of_tables(
+            conn,
+            "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, EXTRA"
+            " FROM information_schema.COLUMNS WHERE {tables} ORDER BY TABLE_NAME, ORDINAL_POSITION",
+            (table_id for table_id, rows in tables.items() if rows),
+        )
+        unique = _of_tables(
+            conn,
+            "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART, NULLABLE"
+            " FROM information_schema.STATISTICS WHERE {tables} AND NON_UNIQUE = 0"
+            " ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX",
+            columns,
+        )
+        return cls(tables=tables, columns=columns, unique=unique)
+
+
 def table_schema(conn: Connection, table_id: str, identity: Sequence[str] = ()) -> TableSchema:
     """What the table looks like now, field ids 1..n, `key` empty without identity. NextGeneration if it is gone.
 
     `identity`: columns that a person vouches for; they are the key if none is declared.
     """
-    return _schema(conn, table_id, identity)[0]
-
-
-def _schema(conn: Connection, table_id: str, identity: Sequence[str]) -> tuple[TableSchema, str | None]:
-    """The table's schema, and why it has no identity if it has none."""
-    database, table = split_table_id(table_id)
-    described = ask(
-        conn,
-        "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, EXTRA, TABLE_COLLATION,"
-        " COLUMNS.TABLE_SCHEMA, COLUMNS.TABLE_NAME, TABLES.TABLE_SCHEMA, TABLES.TABLE_NAME"
-        " FROM information_schema.COLUMNS JOIN information_schema.TABLES USING (TABLE_SCHEMA, TABLE_NAME)"
-        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
-        (database, table),
-    )
-    # Both servers compare names there without case, in the join too.
-    described = [row for row in described if tuple(row[6:]) == (database, table) * 2]
-    if not described:
+    known = _Catalogue.read(conn, [table_id])
+    if not known.tables[table_id] or not known.columns[table_id]:
         raise NextGeneration(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
+    return _schema(known, table_id, identity)[0]
+
+
+def _schema(known: _Catalogue, table_id: str, identity: Sequence[str]) -> tuple[TableSchema, str | None]:
+    """The table's schema, and why it has no identity if it has none."""
+    described = known.columns[table_id]
     element_id = len(described)
     columns = []
-    for field_id, (name, kind, nullable, charset, extra, *_) in enumerate(described, start=1):
+    for field_id, (name, kind, nullable, charset, extra) in enumerate(described, start=1):
         vector = parse_type(kind).base == "vector"
         element_id += vector
         columns.append(
@@ -625,10 +729,10 @@ def _schema(conn: Connection, table_id: str, identity: Sequence[str]) -> tuple[T
                 element_id=element_id if vector else None,
             )
         )
-    key, unique, fault = _identity(conn, table_id)
+    key, unique, fault = _identity(table_id, known.unique[table_id])
     if identity and not key:
         key, fault = _named(table_id, columns, "identity", identity)
-    charset = (described[0][5] or "utf8mb4").partition("_")[0]
+    charset = (known.tables[table_id][0][-1] or "utf8mb4").partition("_")[0]
     return TableSchema(
         table_id=table_id,
         columns=tuple(columns),
@@ -637,6 +741,15 @@ def _schema(conn: Connection, table_id: str, identity: Sequence[str]) -> tuple[T
         charset=charset,
         unique_key=unique,
     ), fault
+
+
+def _unseen(conn: Connection, table_id: str) -> SourceLost:
+    """Why the catalogue doesn't show a table: it is gone, or hidden from us, which the table's own answer tells."""
+    try:
+        ask(conn, f"SELECT 1 FROM {quoted_table(table_id)} LIMIT 0", table=table_id)
+    except SourceLost as error:
+        return error
+    return NoTable(f"There is no table {table_id}, but a view, or it was made just now", table_id)
 
 
 def _confused(conn: Connection, table_id: str, columns: Sequence[Column]) -> list[str]:
@@ -673,18 +786,11 @@ def _named(
     return tuple(column.name for column in found if column is not None), None
 
 
-def _identity(conn: Connection, table_id: str) -> tuple[tuple[str, ...], bool, str | None]:
+def _identity(table_id: str, parts_of_unique: Sequence[Any]) -> tuple[tuple[str, ...], bool, str | None]:
     """The key, whether it is another than the primary one, and why there is none."""
-    database, table = split_table_id(table_id)
     indexes: dict[str, list[tuple[str | None, str | None, str | None]]] = {}
-    for index, column, part, nullable, owner in ask(
-        conn,
-        "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, NULLABLE, TABLE_NAME FROM information_schema.STATISTICS"
-        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 ORDER BY INDEX_NAME, SEQ_IN_INDEX",
-        (database, table),
-    ):
-        if owner == table:
-            indexes.setdefault(index, []).append((column, part, nullable))
+    for index, column, part, nullable in parts_of_unique:
+        indexes.setdefault(index, []).append((column, part, nullable))
     not_null = {
         index: parts
         for index, parts in indexes.items()
@@ -738,31 +844,62 @@ def describe(
     chunk_by: Sequence[str] = (),
     unlogged_cascades: bool = False,
 ) -> TableInfo:
-    """All that is to be known of a table before it is captured. SourceLost if there is no such table.
+    """All that is to be known of a table before it is captured: `describe_all` of one table, whose error is raised."""
+    asked = TableAsked(table_id=table_id, identity=tuple(identity), chunk_by=tuple(chunk_by))
+    (found,) = describe_all(conn, of, [asked], keyless=keyless, unlogged_cascades=unlogged_cascades).values()
+    if isinstance(found, SourceLost):
+        raise found
+    return found
+
+
+def describe_all(
+    conn: Connection,
+    of: Server,
+    tables: Sequence[TableAsked],
+    *,
+    keyless: bool = False,
+    unlogged_cascades: bool = False,
+) -> dict[str, TableInfo | SourceLost]:
+    """All that is to be known of tables before they are captured, by name. Instead of that it is NoTable where there is
+    no such table (a view is none), NextGeneration where it is being changed, SourceLost where we may not look at it.
 
     With `keyless` it is no fault to have no identity, where the server can say which rows a SELECT saw; with
-    `unlogged_cascades`, that the table changes by a foreign key without the binlog telling. `identity` and `chunk_by`
-    are the columns that table_options names for it.
+    `unlogged_cascades`, that a table changes by a foreign key without the binlog telling.
     """
-    database, table = split_table_id(table_id)
-    found = ask(
-        conn,
-        "SELECT TABLE_TYPE, ENGINE, TABLE_ROWS, AVG_ROW_LENGTH, TABLE_NAME FROM information_schema.TABLES"
-        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-        (database, table),
-    )
-    found = [row for row in found if row[4] == table]
-    if not found:
-        raise SourceLost(f"There is no table {table_id} (any more), or its SELECT was revoked", table_id)
-    kind, engine, rows, row_bytes, _ = found[0]
-    schema, unidentified = _schema(conn, table_id, identity)
+    known = _Catalogue.read(conn, [one.table_id for one in tables])
+    engines = _transactional(conn) if tables else frozenset()
+    cascades = not unlogged_cascades and bool(tables) and _hides_cascades(conn, of)
+    found: dict[str, TableInfo | SourceLost] = {}
+    for one in tables:
+        try:
+            found[one.table_id] = _described(conn, of, known, one, engines, keyless=keyless, cascades=cascades)
+        except SourceLost as error:
+            found[one.table_id] = error
+    return found
+
+
+def _described(
+    conn: Connection,
+    of: Server,
+    known: _Catalogue,
+    one: TableAsked,
+    engines: frozenset[str],
+    *,
+    keyless: bool,
+    cascades: bool,
+) -> TableInfo:
+    table_id = one.table_id
+    if not known.tables[table_id] or not known.columns[table_id]:
+        raise _unseen(conn, table_id)
+    kind, engine, rows, row_bytes, _ = known.tables[table_id][0]
+    schema, unidentified = _schema(known, table_id, one.identity)
     faults = []
-    if unidentified is not None and (identity or not keyless):
+    if unidentified is not None and (one.identity or not keyless):
         faults.append(unidentified)
     elif unidentified is not None and of.mysql and not of.gtid:
         faults.append(f"{unidentified}; or set gtid_mode=ON, which keyless: append needs on MySQL")
-    first, fault = _named(table_id, schema.columns, "chunk_by", chunk_by if schema.key else ())
-    asked = first or (schema.key if identity else ())
+    first, fault = _named(table_id, schema.columns, "chunk_by", one.chunk_by if schema.key else ())
+    asked = first or (schema.key if one.identity else ())
     if fault is None and asked and index_of(conn, table_id, asked, least=len(asked)) is None:
         fault = f"{table_id} has no index that begins with {', '.join(asked)}, to be read by; add one"
     faults += [fault] if fault is not None else []
@@ -770,7 +907,7 @@ def describe(
         faults.append(
             f"{table_id} keeps its history (system versioning), which can't be captured; leave it out of the list"
         )
-    if (engine or "").lower() not in _transactional(conn):
+    if (engine or "").lower() not in engines:
         faults.append(
             f"{table_id} has the engine {engine}, which has no transactions, so no consistent snapshot;"
             f" ALTER TABLE {quoted_table(table_id)} ENGINE=InnoDB, or leave it out of the list"
@@ -781,8 +918,8 @@ def describe(
             arrow_type(column.mysql_type)
         except SourceLost as error:
             faults.append(f"{table_id}, column {column.name}: {error.cause}")
-    if not unlogged_cascades:
-        faults += _unlogged_cascades(conn, of, table_id)
+    if cascades:
+        faults += _unlogged_cascades(conn, table_id)
     chunk_key = (*first, *(name for name in schema.key if name not in first))
     integer_key = len(chunk_key) == 1 and parse_type(schema.column(chunk_key[0]).mysql_type).base in _INTEGER_BASES
     return TableInfo(
@@ -807,10 +944,13 @@ def _transactional(conn: Connection) -> frozenset[str]:
 _FOREIGN_KEY = re.compile(r"^\s+CONSTRAINT (\S+) FOREIGN KEY .* REFERENCES (.+?) \(.*\)(.*?),?$", re.MULTILINE)
 
 
-def _unlogged_cascades(conn: Connection, of: Server, table_id: str) -> list[str]:
+def _hides_cascades(conn: Connection, of: Server) -> bool:
     # MySQL logs the child's rows since 9.6, unless InnoDB is told to cascade itself; MariaDB and older ones never.
-    if of.mysql and variables(conn, "innodb_native_foreign_keys").get("innodb_native_foreign_keys", "ON") == "OFF":
-        return []
+    known = variables(conn, "innodb_native_foreign_keys") if of.mysql else {}
+    return known.get("innodb_native_foreign_keys", "ON") != "OFF"
+
+
+def _unlogged_cascades(conn: Connection, table_id: str) -> list[str]:
     # not from information_schema, which MariaDB leaves empty for a user that may only SELECT
     (_, created, *_), *_ = ask(conn, f"SHOW CREATE TABLE {quoted_table(table_id)}", table=table_id)
     return [
@@ -824,17 +964,18 @@ def _unlogged_cascades(conn: Connection, of: Server, table_id: str) -> list[str]
 # --- preflight --------------------------------------------------------------------------------------------------------
 
 
-def preflight(config: PipelineConfig) -> None:
+def preflight(config: PipelineConfig, *, begun: bool = False) -> None:
     """Check the source of a pipeline before anything is written: ConfigError with every fault, each with its remedy.
 
-    Faults are: an unknown host, a refused user, the server's settings, missing grants, a list of tables that
-    matches nothing. Unavailable if the server can't be reached now. Nothing is changed on it.
+    Faults are: an unknown host, a refused user, the server's settings, missing grants, a list of tables that matches
+    nothing (unless the pipeline has `begun`: its tables may be dropped since). Unavailable if the server can't be
+    reached now. Nothing is changed on it.
     """
     source = Source.of(config.source)
     with closing(connect(source)) as conn:
         chosen = config.select(tables(conn))
         found = faults(conn, tables=chosen)
-        if not chosen:
+        if not chosen and not begun:
             found.append(
                 f"tables: {', '.join(config.tables)} matches none of the tables that {source} may see; correct the"
                 " list, or GRANT SELECT on them"
@@ -911,11 +1052,6 @@ def _replication_grants(conn: Connection, of: Server, account: str) -> list[str]
         faults.append(f"{account} may not see the binlog's position; GRANT {grant} ON *.* TO {account}")
     if not _may_replicate(conn):
         faults.append(f"{account} may not read the binlog; GRANT REPLICATION SLAVE ON *.* TO {account}")
-    if of.mysql:
-        try:
-            xa_prepared(conn)
-        except CutlineError:
-            faults.append(f"{account} may not see prepared XA transactions; GRANT XA_RECOVER_ADMIN ON *.* TO {account}")
     return faults
 
 

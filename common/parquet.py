@@ -9,19 +9,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 DICTIONARY_SAMPLE_ROWS = 1000
+SMALL_BYTES = 64 << 10
 
 
-def writer(sink: Any, first: pa.Table) -> pq.ParquetWriter:
-    """Open a Parquet file in `sink` for tables of the schema of `first`, which is not written yet.
+def writer(sink: Any, first: pa.Table, *, whole: bool = False) -> pq.ParquetWriter:
+    """Open a Parquet file in `sink` for tables of the schema of `first`, which is not written yet; `whole`: it is all.
 
     zstd, checksums of pages, no Arrow schema (its types would come back on reading). A column whose values repeat in
-    the first rows gets a dictionary, which makes it smaller; others it would make larger, and slower to write.
+    the first rows gets a dictionary, which makes it smaller; others it would make larger, and slower to write. A small
+    file has neither: both would take longer than all else of it, and its footer is most of it.
     """
+    small = whole and first.nbytes < SMALL_BYTES
     return pq.ParquetWriter(
         sink,
         first.schema,
-        compression="zstd",
-        use_dictionary=_repeating(first),
+        compression="none" if small else "zstd",
+        use_dictionary=[] if small else _repeating(first),
         store_schema=False,
         write_page_checksum=True,
     )

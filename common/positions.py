@@ -283,10 +283,14 @@ def _numbered(file: str) -> tuple[str, int]:
     return base, int(number)
 
 
+class Renamed(SourceLost, ValueError):
+    """Two files of one server's binlog have different base names, so nothing tells which is the later one."""
+
+
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """A byte offset in a binlog file of one server history. Ordered; ValueError if the files' base names differ."""
+    """A byte offset in a binlog file of one server history. Ordered; Renamed if the files' base names differ."""
 
     file: str
     offset: int
@@ -296,7 +300,10 @@ class FilePosition:
             return self.offset < other.offset
         (base, number), (other_base, other_number) = _numbered(self.file), _numbered(other.file)
         if base != other_base:
-            raise ValueError(f"{self.file} and {other.file} don't compare: the base name of the binlog changed")
+            raise Renamed(
+                f"{self.file} and {other.file} don't compare: the base name of the binlog (log_bin) changed; restore"
+                " it, or read the tables again from a new snapshot"
+            )
         return (number, self.offset) < (other_number, other.offset)
 
     def __str__(self) -> str:
@@ -513,8 +520,8 @@ class Low:
         With MySQL's GTIDs the sets alone tell: the flushed place runs ahead of what the SELECT saw.
         """
         mine, theirs = parse_gtids(self.gtids), position.executed
-        if isinstance(mine, GtidSet) and isinstance(theirs, GtidSet):
-            return position.inside or not theirs <= mine
+        if isinstance(theirs, GtidSet) and not isinstance(mine, MariaGtid):  # a set that is empty looks like none
+            return position.inside or not theirs <= (mine or GtidSet.EMPTY)
         return not self.start().not_before(position)
 
     def to_json(self) -> dict[str, Any]:

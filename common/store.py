@@ -6,6 +6,7 @@ Layout below `{store}/{pipeline}/`:
 |---|---|---|
 | `pipeline.json` | the definition, envelope | whoever starts the pipeline first |
 | `journal/{slot:010d}.json` | epoch and checkpoint entries, envelopes, no slot left out | the leader |
+| `schemas/{epoch:010d}.{hash}.json` | a table's schema, which all else names by its hash, envelope | each service |
 | `parts/{name}` | what one service saved for one checkpoint, raw bytes | each service |
 | `staged/{name}` | Parquet of one table's records | the writers |
 | `publications/{n:010d}.json` | checkpoint n is applied, envelope | the Spark writer |
@@ -18,9 +19,13 @@ S3), and after an unclear answer a look at what is there; bodies carry a nonce, 
 crash leaves at most a temporary name, which no reader looks at.
 
 An envelope is `{"format":1,"sha256":"...","body":{...}}`; the hash is over the bytes of the body as they stand there.
-Parts and staged files are named, with their hash and size, by the entry that counts them (`PartRef`). Their names
-carry epoch, incarnation and nonce (`file_name`), so that no two writers meet and the sweep knows what a dead epoch
-left behind.
+What is in the bodies is said in common/records.py. Parts and staged files are named, with their hash and size, by the
+entry that counts them. Their names carry epoch, incarnation and nonce (`file_name`), so that no two writers meet and
+the sweep knows what a dead epoch left behind. A schema's name carries the epoch for the sweep's sake too: only what no
+entry names is removed, and only of older epochs, since the running one may be about to name it.
+
+What only restores to before a publication would need is removed behind it (`retire`), in the order of the numbers. So
+who writes a number that was free since its record is gone finds the one before it gone as well, and is refused.
 
 Errors: ProtocolError (bytes that are not what was written: stop), ConfigError (not writable, another's, of a newer
 version), Unavailable (the disk or the object store does not answer, or is full). All functions block: call them in
@@ -37,49 +42,38 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
 import fsspec
 
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
+from cutline.common.records import (
+    FORMAT,
+    CheckpointEntry,
+    Deltas,
+    Entry,
+    EpochEntry,
+    PartRef,
+    Publication,
+    PublishedTable,
+    TableEntry,
+)
+from cutline.common.schema import TableSchema
 
-FORMAT = 1
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _FILE_NAME = re.compile(r"(\d{10})\.[A-Za-z0-9_.+=-]+")
 _NUMBERED = re.compile(r"(\d{10})\.json")
 _ENVELOPE = re.compile(rb'\{"format":(\d+),"sha256":"([0-9a-f]{64})","body":')
 _OBJECTS = ("memory", "s3")
+K = TypeVar("K")
+V = TypeVar("V")
 _STALE_SECONDS = 86_400.0
 _COPY_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartRef:
-    """A part or staged file that is durable: path below the pipeline's folder, sha256 (hex) and size in bytes."""
-
-    path: str
-    sha256: str
-    size: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        return {"path": self.path, "sha256": self.sha256, "size": self.size}
-
-    @classmethod
-    def from_json(cls, known: Mapping[str, Any]) -> PartRef:
-        """Read what `to_json` gave; further keys are left alone."""
-        return cls(path=known["path"], sha256=known["sha256"], size=known["size"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
-    """The record that checkpoint `n` is applied."""
-
-    n: int
-    body: dict[str, Any]
+_SIDE_BY_SIDE = 16
+_SCHEMAS_CACHED = 2048
 
 
 def file_name(what: str, *, epoch: int, incarnation: str) -> str:
@@ -98,6 +92,7 @@ class _Backend(Protocol):
     def open_read(self, path: str) -> BinaryIO: ...
     def open_new(self, path: str) -> tuple[BinaryIO, str]: ...
     def settle(self, file: BinaryIO, temporary: str, path: str) -> None: ...
+    def sync(self, folder: str) -> None: ...
     def discard(self, file: BinaryIO, temporary: str) -> None: ...
     def remove(self, path: str) -> None: ...
     def stale(self, folder: str, name: str) -> bool: ...
@@ -136,7 +131,9 @@ class _Files:
             file, temporary = self.open_new(path)
             try:
                 file.write(data)
-                return self._link(file, temporary, location)
+                won = self._link(file, temporary, location)
+                _sync_folder(os.path.dirname(location))
+                return won
             except BaseException:
                 self.discard(file, temporary)
                 raise
@@ -182,6 +179,11 @@ class _Files:
                     f"{location} is there already, though its name was to be unique; stop the second writer"
                 )
 
+    def sync(self, folder: str) -> None:
+        location = self.location(folder)
+        with _at(location):
+            _sync_folder(location)
+
     def discard(self, file: BinaryIO, temporary: str) -> None:
         with suppress(OSError):
             file.close()
@@ -200,7 +202,8 @@ class _Files:
             return False
 
     def _link(self, file: BinaryIO, temporary: str, location: str) -> bool:
-        """Make the written file durable, then give it its name; False if the name was taken."""
+        """Make the bytes written durable, then give them their name; False if it was taken. The name is durable once
+        its folder is synced."""
         file.flush()
         os.fsync(file.fileno())
         file.close()
@@ -216,7 +219,6 @@ class _Files:
                 ) from error
             raise
         os.unlink(temporary)
-        _sync_folder(os.path.dirname(location))
         return won
 
 
@@ -268,18 +270,30 @@ class _Objects:
         return cast(BinaryIO, self._fs.open(self._path(path), "rb"))
 
     def open_new(self, path: str) -> tuple[BinaryIO, str]:
+        """Whoever closes the file, the interpreter too when it is forgotten, completes no upload but by `settle`."""
         with _at(self.location(path)):
-            return cast(BinaryIO, self._fs.open(self._path(path), "wb")), path
+            file = self._fs.open(self._path(path), "wb")
+            file.autocommit = False
+            return cast(BinaryIO, file), path
 
-    def settle(self, file: BinaryIO, temporary: str, path: str) -> None:
+    def settle(self, file: Any, temporary: str, path: str) -> None:
         with _at(self.location(path)):
+            file.autocommit = True
             file.close()
 
-    def discard(self, file: BinaryIO, temporary: str) -> None:
+    def sync(self, folder: str) -> None:
+        """Objects are durable when they are there."""
+
+    def discard(self, file: Any, temporary: str) -> None:
+        """Abort the upload: closing the file would complete it, and its object would be there for a while."""
+        file.autocommit = False
         with suppress(OSError):
-            file.close()
-        with suppress(OSError):
-            self._fs.rm_file(self._path(temporary))
+            file.discard()
+        if self._protocol == "memory":  # fsspec's memory has an object as soon as it is opened
+            with suppress(OSError):
+                self._fs.rm_file(self._path(temporary))
+        else:
+            file.closed = True  # or it would begin another upload when it is forgotten
 
     def remove(self, path: str) -> None:
         with _at(self.location(path)), suppress(FileNotFoundError):
@@ -350,7 +364,12 @@ class PipelineStore:
         self.name = name
         self._backend = backend
         self._last_slot = 0
-        self._swept = 0
+        self._entries = Deltas()  # of the leader that this process is
+        self._publications = Deltas()  # of the start of the Spark writer that it is
+        self._full_entry: tuple[int, Mapping[str, TableEntry]] = (0, {})  # the last that was read
+        self._full_publication: tuple[int, Mapping[str, PublishedTable]] = (0, {})
+        self._schema_names: dict[str, str] = {}
+        self._schemas: dict[str, TableSchema] = {}
 
     # The definition
 
@@ -379,24 +398,54 @@ class PipelineStore:
 
     # The journal
 
-    def put_entry(self, slot: int, body: Mapping[str, Any]) -> bool:
-        """Write journal entry `slot` if that slot is free; False if it is taken: read it, and compare its nonce.
+    def put_entry(self, entry: Entry) -> bool:
+        """Write a journal entry if its slot is free; False if it is taken: read it, and compare its nonce.
 
-        `body["slot"]` is `slot`. Slots are used without a hole, so `slot` is at most `last_slot() + 1`; anything else
-        is a ProtocolError. After Unavailable it is not known whether the entry is there: ask again with the same
-        body.
+        Slots are used without a hole, so the slot is at most `last_slot() + 1`; anything else is a ProtocolError. After
+        Unavailable it is not known whether the entry is there: ask again with the same entry.
         """
-        if body.get("slot") != slot or slot < 1:
-            raise ProtocolError(f"an entry for slot {body.get('slot')} can't go into journal slot {slot}")
-        if slot > self._last_slot + 1 and not self._backend.exists(self._path(_entry_path(slot - 1))):
+        slot = entry.slot
+        if slot < 1 or (slot > self._last_slot + 1 and not self._there(_entry_path(slot - 1))):
+            if 1 < slot <= self.last_slot():
+                return False  # the journal has gone on, and what was before it is removed
             raise ProtocolError(f"journal slot {slot} can't be written before slot {slot - 1}; re-read the journal")
-        if self._put(_entry_path(slot), body):
+        if slot <= self._last_slot or (slot == 1 and self._numbers("journal")):
+            return False
+        if isinstance(entry, EpochEntry):
+            self._entries.forget()  # what is written in between is not known here
+            won = self._put(_entry_path(slot), entry.to_json())
+        else:
+            won = self._put_changes(
+                _entry_path(slot),
+                slot,
+                entry.tables,
+                self._entries,
+                lambda full, of: entry.to_json(full=full, tables=of),
+            )
+        if won and slot > 1 and not self._there(_entry_path(slot - 1)):
+            self._backend.remove(self._path(_entry_path(slot)))  # the journal has long gone on from here
+            return False
+        if won:
             self._last_slot = max(self._last_slot, slot)
-            return True
-        return False
+        return won
 
-    def entry(self, slot: int) -> dict[str, Any] | None:
+    def entry(self, slot: int) -> Entry | None:
         """Return journal entry `slot`, None if the slot is free. Raises ProtocolError if it isn't what was written."""
+        body = self._entry_body(slot)
+        if body is None:
+            return None
+        if body["kind"] == "epoch":
+            return EpochEntry.from_json(body)
+        full = body["full"]
+        if full is None:
+            return CheckpointEntry.from_json(body, {})
+        known, tables = self._full_entry
+        if known != full:
+            tables = CheckpointEntry.from_json(self._named_by(f"slot {slot}", _entry_path(full)), {}).tables
+            self._full_entry = full, tables
+        return CheckpointEntry.from_json(body, tables)
+
+    def _entry_body(self, slot: int) -> dict[str, Any] | None:
         body = self._get(_entry_path(slot))
         if body is not None and body.get("slot") != slot:
             raise ProtocolError(
@@ -405,23 +454,45 @@ class PipelineStore:
         return body
 
     def last_slot(self) -> int:
-        """Return the number of the newest entry, or 0. Lists the journal once, later only looks at what follows."""
-        if not self._last_slot:
-            self._last_slot = max(self._numbers("journal"), default=0)
-        while self._backend.exists(self._path(_entry_path(self._last_slot + 1))):
-            self._last_slot += 1
+        """Return the number of the newest entry, or 0. It lists the journal: who only looked at what follows the last
+        entry seen would take one that was removed since for the end."""
+        self._last_slot = max(self._last_slot, max(self._numbers("journal"), default=0))
         return self._last_slot
 
-    def journal_tail(self, after: int = 0) -> list[dict[str, Any]]:
-        """Return the entries of the slots above `after`, in order. Raises ProtocolError if one is missing."""
-        return list(self._entries(after))
+    def journal_tail(self, after: int = 0) -> Iterator[Entry]:
+        """Give the entries of the slots above `after` that were not removed, in order, read one by one."""
+        for slot in sorted(slot for slot in self._numbers("journal") if slot > after):
+            if (entry := self.entry(slot)) is not None:  # removed in the meantime
+                yield entry
 
-    def _entries(self, after: int) -> Iterator[dict[str, Any]]:
-        for slot in range(after + 1, self.last_slot() + 1):
-            body = self.entry(slot)
-            if body is None:
-                raise ProtocolError(f"{self.location(_entry_path(slot))} is missing; restore it from a backup")
-            yield body
+    # Schemas
+
+    def put_schemas(self, schemas: Iterable[TableSchema], *, epoch: int) -> None:
+        """Store these schemas, for a member of `epoch`; durable on return. What is there already costs a look."""
+
+        def put(schema: TableSchema) -> None:
+            self._put(f"schemas/{epoch:010d}.{schema.hash}.json", schema.to_json())
+
+        _side_by_side(put, schemas)
+
+    def schemas(self, hashes: Iterable[str]) -> dict[str, TableSchema]:
+        """Return the schemas of these hashes. Raises ProtocolError if one is missing."""
+        wanted = set(hashes)
+        if len(self._schemas) > _SCHEMAS_CACHED:
+            self._schemas.clear()
+        found = {name: self._schemas[name] for name in wanted & self._schemas.keys()}
+        for name, schema in _side_by_side(self._schema, wanted - found.keys()):
+            found[name] = self._schemas[name] = schema
+        return found
+
+    def _schema(self, name: str) -> TableSchema:
+        for _ in range(2):  # a file of an older epoch goes when a younger one has the same
+            if (known := self._schema_names.get(name)) and (body := self._get(f"schemas/{known}")) is not None:
+                return TableSchema.from_json(body)
+            self._schema_names = {file.split(".")[1]: file for file in self._names("schemas") if not file[0] == "."}
+        raise ProtocolError(
+            f"{self.location('schemas')} has no schema {name} though an entry names it; restore it from a backup"
+        )
 
     # Parts and staged files
 
@@ -448,9 +519,13 @@ class PipelineStore:
             raise
         return staged.commit()
 
-    def open_staged(self, name: str) -> StagedFile:
+    def open_staged(self, name: str) -> StagingFile:
         """Begin a staged file that grows over time; it gets its name by `commit`."""
-        return StagedFile(self._backend, self.name, f"staged/{_checked(name)}")
+        return StagingFile(self._backend, self.name, f"staged/{_checked(name)}")
+
+    def sync_staged(self) -> None:
+        """Make the names of all staged files durable that were settled before; one wait for any number of them."""
+        self._backend.sync(self._path("staged"))
 
     def location(self, path: str) -> str:
         """Return the full local path (or object address) for a path below the pipeline's folder, to hand to Spark."""
@@ -471,13 +546,29 @@ class PipelineStore:
 
     # Publications and claims
 
-    def publish(self, n: int, body: Mapping[str, Any]) -> bool:
-        """Write publication `n` if there is none; False if there is: another Spark writer's or our own (see its w)."""
-        return self._put(f"publications/{n:010d}.json", body)
+    def publish(self, record: Publication) -> bool:
+        """Write a publication if there is none of its number; False if there is: another start's or our own."""
+        return self._put_changes(
+            _publication_path(record.n),
+            record.n,
+            record.tables,
+            self._publications,
+            lambda full, of: record.to_json(full=full, tables=of),
+        )
 
-    def publication(self, n: int) -> dict[str, Any] | None:
+    def publication(self, n: int) -> Publication | None:
         """Return the record of publication `n`, or None."""
-        return self._get(f"publications/{n:010d}.json")
+        body = self._get(_publication_path(n))
+        if body is None:
+            return None
+        full = body["full"]
+        if full is None:
+            return Publication.from_json(body, {})
+        known, tables = self._full_publication
+        if known != full:
+            tables = Publication.from_json(self._named_by(f"publication {n}", _publication_path(full)), {}).tables
+            self._full_publication = full, tables
+        return Publication.from_json(body, tables)
 
     def publication_numbers(self, after: int = 0) -> list[int]:
         """Return the n of all publications above `after`, in order, without reading them."""
@@ -485,11 +576,12 @@ class PipelineStore:
 
     def publications(self, after: int = 0) -> list[Publication]:
         """Return all publications with n above `after`, in order of n."""
-        found = ((n, self.publication(n)) for n in self.publication_numbers(after))
-        return [Publication(n=n, body=body) for n, body in found if body is not None]
+        found = (self.publication(n) for n in self.publication_numbers(after))
+        return [record for record in found if record is not None]
 
     def claim(self, body: Mapping[str, Any] | None = None) -> int:
         """Claim a number w for one start of the Spark writer: greater than all that were claimed, nobody else's."""
+        self._publications.forget()  # what another start writes in between is not known here
         w = max(self._numbers("spark"), default=0)
         claimed = {**(body or {}), "nonce": secrets.token_hex(8)}
         while True:
@@ -502,54 +594,92 @@ class PipelineStore:
     def sweep(self) -> list[str]:
         """Remove what nobody can need any more, and return the paths (below the pipeline's folder).
 
-        That is: parts and staged files of epochs older than the newest epoch entry that no journal entry names. Safe
-        while others write: files of the running epoch that no entry names yet are left alone, and an older epoch can
-        complete nothing more, its slot being taken.
+        That is: parts, schemas and staged files of epochs older than the newest epoch entry that no journal entry
+        names. Safe while others write: files of the running epoch that no entry names yet are left alone, and an older
+        epoch can complete nothing more, its slot being taken. A staged file whose entry may have been removed is left
+        alone too: the lake may have adopted it.
         """
         removed = self._unneeded()
         for path in removed:
             self._backend.remove(self._path(path))
-        for folder in ("journal", "publications", "spark"):
+        for folder in ("journal", "publications", "spark", "schemas"):
             for name in self._names(folder):
                 if name.endswith(".tmp") and self._backend.stale(self._path(folder), name):
                     self._backend.remove(self._path(f"{folder}/{name}"))
         return removed
 
-    def sweep_applied(self, n: int) -> None:
-        """Remove what checkpoints up to publication `n` needed, the oldest that may still be restored to: the changes
-        that they staged, which are in the lake (it has adopted the chunks), and the parts of those before it, but of
-        kept ones. Each entry is looked at once.
-        """
-        there = {f"{folder}/{name}" for folder in ("parts", "staged") for name in self._names(folder)}
-        for slot in range(self._swept + 1, n + 1):
-            entry = self.entry(slot)
-            if entry is None or entry["kind"] != "checkpoint":
-                continue
-            done = [file["path"] for file in entry["staged"] if file["kind"] == "changes"]
-            if slot < n and not entry["kept"]:
-                done += [part["path"] for part in entry["parts"].values()]
-            for path in there.intersection(done):
-                self._backend.remove(self._path(path))
-            self._swept = min(slot, n - 1)  # the parts of `n` itself come with the next
-
     def _unneeded(self) -> list[str]:
-        last = self.last_slot()
-        newest = self.entry(last) if last else None
-        if newest is None:
-            return []
-        epoch = newest["slot"] if newest["kind"] == "epoch" else newest["epoch"]
         there = {
             f"{folder}/{name}": _epoch_of(name.lstrip("."))
-            for folder in ("parts", "staged")
+            for folder in ("parts", "staged", "schemas")
             for name in self._names(folder)
         }
-        old = {path for path, written in there.items() if written is not None and written < epoch}
+        last = self._entry_body(slot) if (slot := self.last_slot()) else None
+        if last is None:
+            return []
+        newest = _epoch(last)
+        if not any(epoch is not None and epoch < newest for epoch in there.values()):
+            return []  # nothing is of an older epoch, so no entry has to be read
+        bodies = [body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot)) is not None]
+        whole, slot = newest, bodies[-1]["slot"]  # the first epoch of which every entry is there
+        for body in reversed(bodies):
+            if body["slot"] != slot:
+                break
+            whole, slot = (slot if body["kind"] == "epoch" else whole), slot - 1
+        old = {
+            path
+            for path, epoch in there.items()
+            if epoch is not None and epoch < newest and (epoch >= whole or not path.startswith("staged/"))
+        }
         if old:
-            for entry in self._entries(0):
-                if entry["kind"] == "checkpoint":
-                    old.difference_update(part["path"] for part in entry["parts"].values())
-                    old.difference_update(file["path"] for file in entry["staged"])
+            for body in bodies:
+                if body["kind"] == "checkpoint":
+                    old.difference_update(_needs(body), (file["path"] for file in body["staged"]))
+            if schemas := {path: path.split(".")[1] for path in old if path.startswith("schemas/")}:
+                named = {name for body in bodies for name in _schemas(body)}
+                old.difference_update(path for path, name in schemas.items() if name in named)
         return sorted(old)
+
+    def retire(
+        self,
+        n: int,
+        kept: Collection[int] = (),
+        left_out: Callable[[int], Collection[str]] = lambda slot: (),
+    ) -> None:
+        """Remove what only a restore to before publication `n` would need, but for the cuts `kept`: journal entries,
+        parts, publications, claims, and the changes staged up to `n`, which are in the lake.
+
+        Chunk files stay: the lake has adopted them, but those of the tables that were `left_out` at their slot.
+        """
+        self._retire_entries(n, kept, left_out)
+        bodies = {at: self._get(_publication_path(at)) for at in self.publication_numbers()}
+        needed = {at for at in bodies if at >= n or at in kept}
+        needed |= {body["full"] for at in list(needed) if (body := bodies[at]) is not None}
+        for at in sorted(bodies.keys() - needed):
+            self._backend.remove(self._path(_publication_path(at)))
+        least = min((body["w"] for at in needed if (body := bodies.get(at)) is not None), default=0)
+        for w in sorted(self._numbers("spark")):
+            if w < least:
+                self._backend.remove(self._path(f"spark/{w:010d}.json"))
+
+    def _retire_entries(self, n: int, kept: Collection[int], left_out: Callable[[int], Collection[str]]) -> None:
+        bodies = {slot: body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot))}
+        restorable = {slot for slot in bodies if slot >= n or slot in kept}
+        checkpoints = {slot: body for slot, body in bodies.items() if body["kind"] == "checkpoint"}
+        needed = {path for slot in restorable & checkpoints.keys() for path in _needs(checkpoints[slot])}
+        there = {f"{folder}/{name}" for folder in ("parts", "staged") for name in self._names(folder)}
+        for slot, body in checkpoints.items():
+            chunks = slot <= n and any(file["kind"] == "chunk" for file in body["staged"])
+            out = left_out(slot) if chunks else ()
+            staged = body["staged"] if slot <= n else ()
+            done = {file["path"] for file in staged if file["kind"] == "changes" or file["table"] in out}
+            if slot not in restorable:
+                done |= _needs(body)
+            for path in sorted(there & done - needed):
+                self._backend.remove(self._path(path))
+        named = {checkpoints[slot]["full"] for slot in restorable & checkpoints.keys()}
+        for slot in sorted(bodies.keys() - restorable - named):
+            self._backend.remove(self._path(_entry_path(slot)))
 
     # Envelopes and paths
 
@@ -562,6 +692,35 @@ class PipelineStore:
     def _numbers(self, folder: str) -> list[int]:
         found = (_NUMBERED.fullmatch(name) for name in self._names(folder))
         return [int(match[1]) for match in found if match]
+
+    def _named_by(self, who: str, path: str) -> dict[str, Any]:
+        """The body of a full record that another one builds on."""
+        found = self._get(path)
+        if found is None:
+            raise ProtocolError(f"{self.location(path)} is missing though {who} names it; restore it from a backup")
+        return found
+
+    def _there(self, path: str) -> bool:
+        return self._backend.exists(self._path(path))
+
+    def _put_changes(
+        self,
+        path: str,
+        number: int,
+        tables: Mapping[str, Any],
+        deltas: Deltas,
+        body: Callable[[int | None, dict[str, Any]], Mapping[str, Any]],
+    ) -> bool:
+        """Put one of a row of records, whose `body` says the full record that it builds on, and the tables changed."""
+        full, changed = deltas.of(tables)
+        try:
+            won = self._put(path, body(full, changed))
+        except Unavailable:
+            deltas.forget()  # it may be there
+            raise
+        if won:
+            deltas.wrote(number, tables, changed, full=full is None)
+        return won
 
     def _put(self, path: str, body: Mapping[str, Any]) -> bool:
         raw = _canonical(body)
@@ -580,8 +739,13 @@ class PipelineStore:
             raise ConfigError(
                 f"{location} is of a newer Cutline (format {int(head[1])}, known is {FORMAT}); use that version"
             )
+        if int(head[1]) < FORMAT:
+            raise ConfigError(
+                f"{location} was written by an older Cutline (format {int(head[1])}, known is {FORMAT}): go on with"
+                " that version, or give the pipeline another name and sink, where it is copied anew"
+            )
         raw = data[head.end() : -2]
-        if int(head[1]) != FORMAT or data[-2:] != b"}\n" or hashlib.sha256(raw).hexdigest().encode() != head[2]:
+        if data[-2:] != b"}\n" or hashlib.sha256(raw).hexdigest().encode() != head[2]:
             raise ProtocolError(f"{location} is corrupt (its sha256 is wrong); restore it from a backup")
         return cast(dict[str, Any], json.loads(raw))
 
@@ -596,7 +760,7 @@ class PipelineStore:
             )
 
 
-class StagedFile(io.RawIOBase):
+class StagingFile(io.RawIOBase):
     """A staged file in the making: write-only, hashed as it is written, without a name until `commit`.
 
     pyarrow's ParquetWriter takes it as its sink. Closing it without `commit` drops it, as a crash would.
@@ -632,7 +796,14 @@ class StagedFile(io.RawIOBase):
         return self._size
 
     def commit(self) -> PartRef:
-        """Make the file durable and give it its name."""
+        """Give the file its name; all durable on return."""
+        ref = self.settle()
+        self._backend.sync(os.path.dirname(self._target))
+        return ref
+
+    def settle(self) -> PartRef:
+        """Make the bytes durable and give the file its name, which is durable after `PipelineStore.sync_staged`; nobody
+        may be told of it before."""
         file, self._file = self._file, None
         if file is None:
             raise ValueError(f"{self.path} is closed")
@@ -658,11 +829,53 @@ class StagedFile(io.RawIOBase):
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+    """The body as JSON, its tables one by one: encoding holds the interpreter, and others have to answer in time."""
+    parts = [
+        b"%s:%s"
+        % (_dumps(key), b"{%s}" % b",".join(b"%s:%s" % (_dumps(name), _dumps(of)) for name, of in value.items()))
+        if key == "tables" and isinstance(value, Mapping)
+        else b"%s:%s" % (_dumps(key), _dumps(value))
+        for key, value in body.items()
+    ]
+    return b"{%s}" % b",".join(parts)
+
+
+def _dumps(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _entry_path(slot: int) -> str:
     return f"journal/{slot:010d}.json"
+
+
+def _publication_path(n: int) -> str:
+    return f"publications/{n:010d}.json"
+
+
+def _epoch(body: Mapping[str, Any]) -> int:
+    return int(body["slot"] if body["kind"] == "epoch" else body["epoch"])
+
+
+def _needs(checkpoint: Mapping[str, Any]) -> set[str]:
+    """The files of the parts that a restore to this checkpoint reads."""
+    return {path for part in checkpoint["parts"].values() for path in PartRef.from_json(part).paths}
+
+
+def _schemas(body: Mapping[str, Any]) -> set[str]:
+    """The hashes of schemas in the body of an entry."""
+    if body["kind"] == "epoch":
+        return set()
+    named = {table.get(key) for table in body["tables"].values() for key in ("schema", "described")}
+    return named | {file["schema"] for file in body["staged"]} | set(body["replaced"])
+
+
+def _side_by_side(do: Callable[[K], V], items: Iterable[K]) -> list[tuple[K, V]]:
+    """Do something that waits for the store for each item, several at once if they are many."""
+    each = list(items)
+    if len(each) < _SIDE_BY_SIDE:
+        return [(item, do(item)) for item in each]
+    with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
+        return list(zip(each, pool.map(do, each), strict=True))
 
 
 def _checked(name: str) -> str:

@@ -10,15 +10,16 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, AuthorizationError, OutOfMemoryError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from cutline.common.errors import ConfigError, Unavailable, redacted
+from cutline.common.errors import ConfigError, NoRoom, Unavailable, redacted
 
 TIMEOUT_SECONDS = 5.0
 _READ_BYTES = 1 << 20
@@ -56,7 +57,8 @@ def connect(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Redis:
 async def answered(what: str) -> AsyncIterator[None]:
     """Turn what redis-py raises inside into an error of Cutline's tree; `what` says in a few words what was asked.
 
-    Raises ConfigError when Redis refuses the password or the command, Unavailable for everything else.
+    Raises ConfigError when Redis refuses the password or the command, NoRoom when it is full, Unavailable for
+    everything else.
     """
     try:
         yield
@@ -65,8 +67,30 @@ async def answered(what: str) -> AsyncIterator[None]:
         raise ConfigError(
             f"Redis refused to {what} ({error}); put the right user and password into CUTLINE_REDIS_URL"
         ) from error
+    except OutOfMemoryError as error:
+        raise NoRoom(
+            f"Redis has no room to {what} ({error}); give it more memory, or remove what others left"
+        ) from error
     except (RedisError, OSError, TimeoutError) as error:
         raise Unavailable(f"Redis did not answer when asked to {what}: {_words(error)}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What Redis uses, and its limit (`maxmemory`): None if it has none."""
+
+    used_bytes: int
+    limit_bytes: int | None
+
+
+async def memory(redis: Redis) -> Memory | None:
+    """Redis's memory; None if we may not ask. Raises Unavailable if it is away."""
+    async with answered("tell its memory"):
+        try:
+            told = await redis.info("memory")
+            return Memory(used_bytes=int(told["used_memory"]), limit_bytes=int(told["maxmemory"]) or None)
+        except (ResponseError, KeyError, AuthorizationError):
+            return None
 
 
 def _heed_cancel() -> None:

@@ -59,7 +59,7 @@ def check(
     except ConfigError as error:
         faults += error.faults if not config.sink.catalog else ()
     try:
-        mysql.preflight(config)
+        mysql.preflight(config, begun=known is not None)
         if known is None and not faults:
             source = mysql.Source.of(config.source)
             faults += Places(lambda: mysql.connect(source), server_id=config.server_id).faults(config)

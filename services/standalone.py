@@ -38,8 +38,9 @@ from cutline.common import mysql, programs, wire
 from cutline.common.config import Environment, PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
 from cutline.common.messages import Limits
-from cutline.common.positions import High, Position
-from cutline.common.registry import Registry
+from cutline.common.positions import High
+from cutline.common.records import CheckpointEntry, Publication
+from cutline.common.registry import Registry, tables
 from cutline.common.store import PipelineStore, Store
 from cutline.services.check import check
 from cutline.services.view import TerminalView
@@ -57,7 +58,7 @@ LOOK_SECONDS = 0.5
 SAVEPOINT_SECONDS = 180.0
 ASK_AGAIN_SECONDS = 10.0
 THROTTLE_SECONDS = 30.0
-SETTLED = frozenset({"live", "quarantined", "paused"})
+AT_REST = frozenset({"quarantined", "paused", "dropped"})  # nothing more comes of them until somebody acts
 
 
 # --- children ---------------------------------------------------------------------------------------------------------
@@ -300,39 +301,40 @@ def _missing_programs(environment: Environment) -> list[str]:
 
 
 def unsettled(tables: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the tables of an enumerator's status that are neither live, quarantined nor paused."""
-    return tuple(sorted(name for name, one in tables.items() if one["phase"] not in SETTLED))
+    """Return the tables of an enumerator's status that are neither live nor at rest."""
+    return tuple(sorted(name for name, one in tables.items() if one["phase"] not in ("live", *AT_REST)))
 
 
-def unpublished(tables: Mapping[str, Any], publication: Mapping[str, Any] | None) -> tuple[str, ...]:
+def unpublished(tables: Mapping[str, Any], publication: Publication | None) -> tuple[str, ...]:
     """Return the tables that `publication` does not yet show in the generation of the enumerator's status.
 
-    Quarantined and paused ones are left out: nothing more comes of them until a person acts.
+    Those at rest are left out.
     """
-    shown = {} if publication is None else publication["tables"]
+    shown = {} if publication is None else publication.tables
     missing = []
     for name, one in tables.items():
         there = shown.get(name)
-        if one["phase"] in ("quarantined", "paused"):
+        if one["phase"] in AT_REST:
             continue
-        if (
-            there is None
-            or there["state"] != "live"
-            or there["main"] is None
-            or there["generation"] != one["generation"]
-        ):
+        if there is None or there.state != "live" or there.main is None or there.generation != one["generation"]:
             missing.append(name)
     return tuple(sorted(missing))
 
 
 def not_live(tables: Mapping[str, Any]) -> str | None:
-    """Return a sentence that names every table that is not live, or None if all are."""
+    """Return a sentence that names every table that is neither live nor dropped, or None if there is none."""
     named = [
         f"{name} ({one['phase']}: {one.get('cause') or 'no cause given'})"
         for name, one in sorted(tables.items())
-        if one["phase"] != "live"
+        if one["phase"] not in ("live", "dropped")
     ]
     return f"not live: {', '.join(named)}; mend what is named there and run again" if named else None
+
+
+def dropped(tables: Mapping[str, Any]) -> str | None:
+    """Return a sentence that names every table that the source has no more, or None if there is none."""
+    named = [name for name, one in sorted(tables.items()) if one["phase"] == "dropped"]
+    return f"dropped at the source: {', '.join(named)}; the lake keeps their last content" if named else None
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -361,7 +363,7 @@ class Run:
         self._woken = asyncio.Event()
         self._status: dict[str, dict[str, Any]] = {}
         self._notes: tuple[str, ...] = ()
-        self._publication: dict[str, Any] | None = None
+        self._publication: Publication | None = None
         self._published = 0
         self._target: High | None = None
         self._spark_failed_at: tuple[float, ...] = ()
@@ -449,6 +451,8 @@ class Run:
             else:
                 self._view.update(self._status)
                 self._view.say(f"the stop is reached: checkpoint {last} is published and kept")
+            if (gone := dropped(self._tables())) is not None:
+                self._view.say(gone)
             if trouble is not None:
                 raise CutlineError(trouble)
         finally:
@@ -458,8 +462,7 @@ class Run:
             await redis.aclose()
 
     def _tables(self) -> Mapping[str, Any]:
-        tables: Mapping[str, Any] = self._status.get("enumerator", {}).get("tables") or {}
-        return tables
+        return tables(self._status)
 
     async def _look(self, store: PipelineStore) -> None:
         """Look after the children, show the newest status, and wait LOOK_SECONDS or for a signal."""
@@ -482,7 +485,8 @@ class Run:
             if told.get("halted"):
                 raise CutlineError(f"the pipeline halted: {told['halted']}; see {self._workdir / 'logs'}")
             if part != "enumerator" and (reason := told.get("waiting_for") or told.get("error")):
-                notes.append(f"{part} waits for {reason}" if told.get("waiting_for") else f"{part}: {reason}")
+                again = f"; starting again in {told['again_seconds']:g} s" if "again_seconds" in told else ""
+                notes.append(f"{part} waits for {reason}" if told.get("waiting_for") else f"{part}: {reason}{again}")
         self._judge_spark(self._status.get("spark_writer", {}))
         self._view.update(self._status, notes=(*notes, *self._notes))
         with suppress(TimeoutError):
@@ -534,10 +538,13 @@ class Run:
                 self._notes = (str(error),)
                 return False
             self._notes = ()
-        if self._target is None or self._publication is None or self._publication["position"] is None:
+        if self._target is None or self._publication is None:
             return False
+        if self._publication.position is None:  # no table was ever in the stream: there is nothing to reach
+            states = {name: one.state for name, one in self._publication.tables.items()}
+            return states.keys() == tables.keys() and AT_REST.issuperset(states.values())
         try:
-            reached = self._target.reached_by(Position.from_json(self._publication["position"]))
+            reached = self._target.reached_by(self._publication.position)
         except SourceLost:  # another server took over: its own position is what has to be reached
             self._target = None
             return False
@@ -578,6 +585,6 @@ class Run:
 def _savepoint_slot(store: PipelineStore, after: int, nonce: str) -> int | None:
     """Return the journal's slot of the kept checkpoint that answers the request `nonce`, or None."""
     for entry in store.journal_tail(after=after):
-        if entry.get("request") == nonce and entry["kind"] == "checkpoint" and entry["kept"]:
-            return int(entry["slot"])
+        if isinstance(entry, CheckpointEntry) and entry.request == nonce and entry.kept:
+            return entry.slot
     return None

@@ -18,9 +18,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from cutline.common.registry import tables
+
 RATE_WINDOW_SECONDS = 10.0
 PLAIN_INTERVAL_SECONDS = 5.0
-_COLOURS = {"live": "green", "quarantined": "red", "paused": "yellow"}
+_COLOURS = {"live": "green", "quarantined": "red", "paused": "yellow", "dropped": "bright_black"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ def picture(
     return Picture(
         pipeline=pipeline,
         epoch=leader.get("epoch"),
-        tables=tuple(_line(name, one, rates, now) for name, one in sorted((leader.get("tables") or {}).items())),
+        tables=tuple(_line(name, one, rates, now) for name, one in sorted(tables(status).items())),
         lag_seconds=_age(spark.get("source_time"), now),
         checkpoint=checkpoint.get("number"),
         checkpoint_age_seconds=_age(checkpoint.get("completed_at"), now),
@@ -149,7 +151,8 @@ def lines(shown: Picture) -> list[str]:
     """Return the picture as plain lines: one a table, the summary, then what is waited for and the notes."""
     told = []
     for table in shown.tables:
-        text = f"{table.name}: {table.phase}, {table.rows:,} rows"
+        text = f"{table.name}: {table.phase}"
+        text += "" if table.phase == "dropped" else f", {table.rows:,} rows"
         if table.phase in ("waiting", "snapshot"):
             text += f", {table.fraction:.0%}, {table.rate:,.0f} rows/s"
             text += "" if table.eta_seconds is None else f", {duration(table.eta_seconds)} to go"
@@ -183,7 +186,11 @@ def drawing(shown: Picture, *, height: int) -> Group:
     below = [Text(f"{shown.pipeline}{epoch}: {summary(shown)}")]
     if len(kept) < len(shown.tables):
         below.insert(0, Text(f"and {len(shown.tables) - len(kept)} more tables"))
-    below += [Text(f"{one.name}: {one.cause}", style="red") for one in shown.tables if one.cause]
+    below += [
+        Text(f"{one.name}: {one.cause}", style=_COLOURS["dropped"] if one.phase == "dropped" else "red")
+        for one in shown.tables
+        if one.cause
+    ]
     if shown.waiting_for:
         below.append(Text(f"waiting for {shown.waiting_for}", style="yellow"))
     below += [Text(note, style="yellow") for note in shown.notes]

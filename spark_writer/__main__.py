@@ -16,9 +16,10 @@ from contextlib import suppress
 from typing import Any
 
 from cutline.common import wire
-from cutline.common.config import Environment
+from cutline.common.config import Environment, PipelineConfig, RetentionConfig
+from cutline.common.driver import raise_open_files
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
-from cutline.common.registry import Registry, Service
+from cutline.common.registry import SPARK_WRITER, Registry, Service
 from cutline.common.store import Store
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import PipelineApplier
@@ -28,11 +29,17 @@ logger = logging.getLogger("cutline.spark_writer")
 LOOK_SECONDS = 0.5
 
 
-def serve(store: Store, stop: threading.Event, tell: Callable[[str, Mapping[str, Any]], None]) -> None:
+def serve(
+    store: Store,
+    stop: threading.Event,
+    tell: Callable[[str, Mapping[str, Any]], None],
+    asked: Callable[[str], bool] = lambda pipeline: False,
+) -> None:
     """Serve every pipeline that the store has or gets, each in a thread of its own, until `stop`.
 
-    `tell(pipeline, status)` is called by those threads. Raises ConfigError or Unavailable if Spark can't be started or
-    has ended.
+    `tell(pipeline, status)` is called by those threads, and so is `asked(pipeline)`: whether a person has asked since
+    it was last called that quarantined tables are tried again. Raises ConfigError or Unavailable if Spark can't be
+    started or has ended.
     """
     definitions = {name: store.pipeline(name).definition() or {} for name in store.pipelines()}
     settings: dict[str, str] = {}
@@ -44,7 +51,7 @@ def serve(store: Store, stop: threading.Event, tell: Callable[[str, Mapping[str,
         with suppress(Unavailable):  # the store, whose pipelines are looked for again
             for name in store.pipelines():
                 if name not in threads:
-                    one = _applier(store, name, spark, tell)
+                    one = _applier(store, name, spark, tell, asked)
                     threads[name] = threading.Thread(target=one.run, args=(stop,), name=f"cutline-{name}", daemon=True)
                     threads[name].start()
         _check(spark)
@@ -63,22 +70,31 @@ def _check(spark: Any) -> None:
         raise Unavailable("Spark has stopped; starting again")
 
 
-def _applier(store: Store, name: str, spark: Any, tell: Callable[[str, Mapping[str, Any]], None]) -> PipelineApplier:
+def _applier(
+    store: Store,
+    name: str,
+    spark: Any,
+    tell: Callable[[str, Mapping[str, Any]], None],
+    asked: Callable[[str], bool],
+) -> PipelineApplier:
     pipeline = store.pipeline(name)
 
-    def open_lake() -> Lake:
+    def open_lake() -> tuple[Lake, RetentionConfig]:
         definition = pipeline.definition()
         if definition is None:
             raise ConfigError(
                 f"pipeline {name} has no definition in the store any more; start it again by `cutline run`"
             )
-        return Lake(session.for_pipeline(spark, definition["sink"]), name)
+        lake = Lake(session.for_pipeline(spark, definition["sink"]), name)
+        return lake, PipelineConfig.from_definition(definition).retention
 
-    return PipelineApplier(pipeline, open_lake, tell=lambda status: tell(name, status))
+    return PipelineApplier(pipeline, open_lake, tell=lambda status: tell(name, status), asked=lambda: asked(name))
 
 
 class Status:
-    """What this process shows of itself in Redis, each second; the store is the truth, so Redis may be away."""
+    """What this process shows of itself in Redis, and looks for there, each second; the store is the truth, so Redis
+    may be away.
+    """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -90,6 +106,13 @@ class Status:
             started_at=time.time(),
         )
         self._newest: dict[str, Mapping[str, Any]] = {}
+        self._retries: set[str] = set()
+
+    def asked(self, pipeline: str) -> bool:
+        """Whether a retry was asked for since the last call; called by any thread."""
+        there = pipeline in self._retries
+        self._retries.discard(pipeline)
+        return there
 
     def tell(self, pipeline: str, status: Mapping[str, Any]) -> None:
         """Note the newest status of a pipeline; called by any thread."""
@@ -102,6 +125,12 @@ class Status:
                 await self._registry.announce_presence(self._service)
                 for pipeline, status in list(self._newest.items()):
                     await self._registry.put_status(pipeline, "spark_writer", status)
+                    # Asked until the next generation has come, so no request that is lost matters.
+                    for table, generation in (status.get("read_again") or {}).items():
+                        request = {"kind": "read again", "table": table, "generation": generation}
+                        await self._registry.request(pipeline, request)
+                    if await self._registry.take_requests(pipeline, to=SPARK_WRITER):
+                        self._retries.add(pipeline)
             await asyncio.sleep(1.0)
 
     async def leave(self) -> None:
@@ -123,7 +152,7 @@ async def run(environment: Environment) -> None:
     status = Status(Registry(redis))
     showing = asyncio.create_task(status.show())
     try:
-        await asyncio.to_thread(serve, store, stop, status.tell)
+        await asyncio.to_thread(serve, store, stop, status.tell, status.asked)
     finally:
         showing.cancel()
         await status.leave()
@@ -138,6 +167,7 @@ def main() -> int:
             level=environment.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
         )
         logging.getLogger("py4j").setLevel(logging.WARNING)
+        raise_open_files()
         asyncio.run(run(environment))
     except CutlineError as error:
         print(f"cutline spark_writer: {error}", file=sys.stderr)

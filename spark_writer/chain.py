@@ -7,7 +7,8 @@ base's epoch up to the base, and so on. Checkpoints and publications off the cha
 
 What is promised: entries are applied in the chain's order, each once on one branch; a cut `inside` a transaction is
 applied and never published; a kept cut is published by itself, so that its tag can be made; nothing is applied together
-over a `t` (TRUNCATE) or a table's change of generation.
+over a `t` (TRUNCATE) or a table's change of generation. A table that the Spark writer has quarantined is left out, and
+its publication says up to where it is applied: from there it goes on when it comes back.
 
 Relied on: slots are used without a hole, and the slots between an epoch entry and the next one are that epoch's
 checkpoints (put-if-absent; a deposed leader is refused its slot). Used by production (spark_writer/apply.py) and by the
@@ -17,27 +18,49 @@ simulation alike; change both together.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from cutline.common.errors import ProtocolError
+from cutline.common.records import (
+    CheckpointEntry,
+    Entry,
+    EpochEntry,
+    Main,
+    Publication,
+    PublishedTable,
+    Quarantine,
+    Work,
+    changes,
+)
 
-Entry = Mapping[str, Any]
-"""The body of a journal entry, of an epoch or of a checkpoint."""
 BATCH_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The checkpoints that count: `segments` are (epoch slot, last checkpoint slot of it that counts), newest first."""
+    """The checkpoints that count: `segments` are (epoch slot, last checkpoint slot of it that counts), newest first.
+
+    `behind` is the last one of which the journal has nothing any more (0: none): what is up to it counted, and is past.
+    """
 
     segments: tuple[tuple[int, int], ...] = ()
+    behind: int = 0
 
     def __contains__(self, checkpoint: object) -> bool:
-        return isinstance(checkpoint, int) and any(epoch < checkpoint <= last for epoch, last in self.segments)
+        return isinstance(checkpoint, int) and (
+            0 < checkpoint <= self.behind or any(epoch < checkpoint <= last for epoch, last in self.segments)
+        )
 
     def after(self, checkpoint: int) -> list[int]:
-        """Return the slots of the chain's checkpoints above `checkpoint`, oldest first."""
+        """Return the slots of the chain's checkpoints above `checkpoint`, oldest first.
+
+        ProtocolError if the journal does not have them all.
+        """
+        if checkpoint < self.behind:
+            raise ProtocolError(
+                f"journal entry {self.behind} is missing though the chain leads over it; restore it from a backup"
+            )
         return [slot for epoch, last in reversed(self.segments) for slot in range(max(epoch, checkpoint) + 1, last + 1)]
 
     def newest(self, published: Iterable[int]) -> int | None:
@@ -48,28 +71,31 @@ class Chain:
 def follow(last_slot: int, entry: Callable[[int], Entry | None], published: Collection[int] = ()) -> Chain:
     """Follow the chain back from journal slot `last_slot` (0: an empty journal); `entry` looks an entry up.
 
-    Goes back until a segment holds one of `published` (no older one matters), or to the beginning. ProtocolError if an
-    entry that is needed is missing.
+    Goes back until a segment holds one of `published` (no older one matters), to the beginning, or to where older
+    entries were removed. ProtocolError if the newest entry is missing.
     """
     segments: list[tuple[int, int]] = []
     last: int | None = last_slot or None
     while last is not None:
-        found = _there(entry(last), last)
-        epoch = last if found["kind"] == "epoch" else int(found["epoch"])
-        segments.append((epoch, last))
-        if any(epoch < n <= last for n in published):
+        found = entry(last)
+        if found is None:
+            if not segments:
+                raise ProtocolError(f"journal entry {last}, the newest, is missing; restore it from a backup")
+            return Chain(segments=tuple(segments), behind=last)
+        segments.append((found.epoch, last))
+        if any(found.epoch < n <= last for n in published):
             break
-        base = _there(entry(epoch), epoch)["base"]
-        if base is not None and base >= epoch:
-            raise ProtocolError(f"the epoch entry {epoch} goes on from checkpoint {base}, which is not before it")
-        last = base
+        begin = entry(found.epoch)
+        if begin is None:  # removed, with what was before it
+            return Chain(segments=tuple(segments), behind=found.epoch)
+        if not isinstance(begin, EpochEntry):
+            raise ProtocolError(f"journal entry {found.epoch} is no epoch's, though checkpoint {last} is of it")
+        if begin.base is not None and begin.base >= found.epoch:
+            raise ProtocolError(
+                f"the epoch entry {found.epoch} goes on from checkpoint {begin.base}, which is not before it"
+            )
+        last = begin.base
     return Chain(segments=tuple(segments))
-
-
-def _there(found: Entry | None, slot: int) -> Entry:
-    if found is None:
-        raise ProtocolError(f"journal entry {slot} is missing though the chain leads over it; restore it from a backup")
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +106,18 @@ class Batch:
     published.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[CheckpointEntry, ...]
     publish: bool
     kept: bool
 
     @property
     def last(self) -> int:
         """Slot of the last entry."""
-        return int(self.entries[-1]["slot"])
+        return self.entries[-1].slot
 
 
 def next_batch(
-    entries: Sequence[Entry],
+    entries: Sequence[CheckpointEntry],
     *,
     kept_pending: bool = False,
     generations: Mapping[str, int] | None = None,
@@ -106,113 +132,79 @@ def next_batch(
     end, rows, publishable, kept = 0, 0, 0, kept_pending
     current = dict(generations or {})
     for at, entry in enumerate(entries):
-        staged = [record for record in entry["staged"] if record["rows"]]
-        rows += sum(record["rows"] for record in staged)
-        changed = {table: said["generation"] for table, said in entry["tables"].items()}
-        changed |= {record["table"]: record["generation"] for record in staged}
+        staged = [file for file in entry.staged if file.rows]
+        rows += sum(file.rows for file in staged)
+        tables = entries[at - 1].tables if at else {}
+        changed = {table: said.generation for table, said in changes(entry.tables, tables).items() if said is not None}
+        changed |= {file.table: file.generation for file in staged}
         restarts = any(current.get(table, generation) != generation for table, generation in changed.items())
-        truncates = any(record["truncated_at"] is not None for record in staged)
+        truncates = any(file.truncated_at is not None for file in staged)
         if at and (restarts or truncates or rows > max_rows):
             break
         current |= changed
         end = at + 1
-        kept = kept or entry["kept"]
-        if not entry["inside"]:
+        kept = kept or entry.kept
+        if not entry.inside:
             publishable = end
             if kept:
                 break
     if not end:
         return None
     chosen = tuple(entries[: publishable or end])
-    return Batch(entries=chosen, publish=publishable > 0, kept=kept_pending or any(entry["kept"] for entry in chosen))
+    return Batch(entries=chosen, publish=publishable > 0, kept=kept_pending or any(entry.kept for entry in chosen))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Where the applied state of one table is: a snapshot of the lake table, the branch it was made on, its generation
-    and the hash of its schema.
-    """
-
-    snapshot_id: int
-    branch: str
-    generation: int
-    schema: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the publication's form."""
-        return {
-            "snapshot_id": self.snapshot_id,
-            "branch": self.branch,
-            "generation": self.generation,
-            "schema": self.schema,
-        }
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> Work:
-        """Read what `to_json` gave."""
-        return cls(
-            snapshot_id=body["snapshot_id"],
-            branch=body["branch"],
-            generation=body["generation"],
-            schema=body["schema"],
-        )
+def only(entry: CheckpointEntry, table: str) -> CheckpointEntry:
+    """Return what a checkpoint's entry says of one table."""
+    tables = {table: entry.tables[table]} if table in entry.tables else {}
+    return replace(entry, staged=tuple(file for file in entry.staged if file.table == table), tables=tables)
 
 
 def publication(
-    entry: Entry,
+    entry: CheckpointEntry,
     *,
     w: int,
     kept: bool,
     work: Mapping[str, Work],
-    previous: Mapping[str, Any] | None,
+    previous: Publication | None,
     published_at: float,
-) -> dict[str, Any]:
+    quarantined: Mapping[str, Quarantine] = MappingProxyType({}),
+) -> Publication:
     """Return the record that checkpoint `entry` is applied, to be put if absent: the commit point.
 
-    `work` has the applied state of each table that the lake has; `previous` is the newest publication on the chain. A
-    table goes to `main` when the entry says `show`; otherwise `main` stays what it was, with the position that it had.
-    ProtocolError for an `inside` cut, or a table to be shown that was not applied.
+    `work` has the applied state of each table that the lake has; `previous` is the newest publication on the chain;
+    `quarantined` are the tables that the Spark writer could not apply. A table goes to `main` when the entry says
+    `show` and it is none of those; otherwise `main` stays what it was, with the position that it had. What did not
+    change is the same object in both records. ProtocolError for an `inside` cut, or a table to be shown that was not
+    applied.
     """
-    n = entry["slot"]
-    if entry["inside"]:
+    n = entry.slot
+    if entry.inside:
         raise ProtocolError(f"checkpoint {n} is inside a transaction and can't be published")
-    before = previous["tables"] if previous is not None else {}
-    tables: dict[str, Any] = {}
-    for table, said in entry["tables"].items():
-        done = work.get(table)
-        main = before.get(table, {}).get("main")
-        if said["show"]:
-            if done is None or done.generation != said["generation"]:
+    tables: dict[str, PublishedTable] = {}
+    for table, said in entry.tables.items():
+        done, before = work.get(table), None if previous is None else previous.tables.get(table)
+        held = quarantined.get(table)
+        if said.show and held is None:
+            if done is None or done.generation != said.generation:
                 raise ProtocolError(f"table {table} is live in checkpoint {n} but its generation was never applied")
-            main = {"snapshot_id": done.snapshot_id, "position": entry["position"]}
-        tables[table] = {
-            "state": said["phase"],
-            "generation": said["generation"],
-            "main": main,
-            "work": done.to_json() if done is not None else None,
-        }
-    return {
-        "n": n,
-        "epoch": entry["epoch"],
-        "w": w,
-        "kept": kept,
-        "position": entry["position"],
-        "source_time": entry["source_time"],
-        "published_at": published_at,
-        "tables": tables,
-    }
-
-
-def shown(record: Mapping[str, Any], table: str) -> bool:
-    """Whether the publication `record` shows `table` at its own cut (and not as an older publication left it)."""
-    said = record["tables"][table]
-    return (
-        said["main"] is not None
-        and said["work"] is not None
-        and (
-            said["main"]["snapshot_id"] == said["work"]["snapshot_id"]
-            and said["main"]["position"] == record["position"]
-        )
+            main = Main(snapshot_id=done.snapshot_id)
+        elif previous is None or before is None or before.main is None:
+            main = None
+        else:
+            main = Main(snapshot_id=before.main.snapshot_id, position=previous.position_of(table))
+        state, generation = (said.phase, said.generation) if held is None else ("quarantined", held.generation)
+        now = PublishedTable(state=state, generation=generation, main=main, work=done, held=held)
+        tables[table] = now if before is None or now != before else before
+    return Publication(
+        n=n,
+        epoch=entry.epoch,
+        w=w,
+        kept=kept,
+        position=entry.position,
+        source_time=entry.source_time,
+        published_at=published_at,
+        tables=tables,
     )
 
 
@@ -226,18 +218,3 @@ def may_show(there: tuple[int, int], *, w: int, n: int, own: bool, chain: Callab
     """
     there_w, there_n = there
     return there_w <= w and ((own and there_n <= n) or there_n not in chain(min(there_n, n)))
-
-
-def changed_tables(record: Mapping[str, Any], previous: Mapping[str, Any] | None) -> list[str]:
-    """Return the tables of which `previous` says something else, positions of shown tables apart; sorted."""
-
-    def said(of: Mapping[str, Any], table: str) -> Any:
-        body = of["tables"][table]
-        main = body["main"]
-        return body["state"], body["generation"], main and main["snapshot_id"], shown(of, table)
-
-    return sorted(
-        table
-        for table in record["tables"]
-        if previous is None or table not in previous["tables"] or said(record, table) != said(previous, table)
-    )

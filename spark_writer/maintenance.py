@@ -11,7 +11,6 @@ staged file that a journal entry not yet published names is never deleted with t
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -26,7 +25,6 @@ from cutline.spark_writer.tables import LakeTable, Layout, answered, default_val
 TIER = 8
 SMALL_BYTES = 16 << 20
 ROUND_BYTES = 64 << 20
-_STAGING = re.compile(r"staging_(\d+)")
 
 
 def worth_compacting(
@@ -122,19 +120,14 @@ def expire(table: LakeTable, *, before_ms: int, spare: Collection[str] = ()) -> 
     return len(paths - set(spare))
 
 
-def drop_branches(table: LakeTable, *, ours: str) -> list[str]:
+def drop_branches(table: LakeTable, *, ours: str) -> None:
     """Drop the staging branches of older Spark writers; call it once a publication's `work` is on branch `ours`."""
-    found = _STAGING.fullmatch(ours)
-    number = int(found[1]) if found else 0
     with answered(f"old branches of {table.table_id} could not be dropped"):
         table.refresh()
-        names = [str(name) for name in table.metadata().refs()]
-        old = [name for name in names if (match := _STAGING.fullmatch(name)) and int(match[1]) < number]
-        if old and ours in names:
+        old = table.left_by_older(ours)
+        if old and table.head(ours) is not None:
             manage = table.java.manageSnapshots()
             for name in old:
                 manage.removeBranch(name)
             manage.commit()
             table.settle()
-            return old
-    return []

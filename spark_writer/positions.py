@@ -36,6 +36,10 @@ _MAGIC = 1681511377
 _RUNS, _NO_RUNS = 12347, 12346
 
 
+class FileLost(ProtocolError):
+    """A file that the lake names is missing or can't be read."""
+
+
 @dataclass(slots=True, kw_only=True)
 class DataFile:
     """One Parquet file of a snapshot; `vector` is Iceberg's DeleteFile of its dead rows or None.
@@ -148,9 +152,7 @@ def _describe(file: DataFile, ids: tuple[int, ...]) -> None:
             if one.metadata and FIELD_ID in one.metadata
         }
         if not all(number in by_id for number in ids):
-            raise ProtocolError(
-                f"{file.path} has no columns with the field ids {ids} of the key; restore it from a backup"
-            )
+            raise FileLost(f"{file.path} has no columns with the field ids {ids} of the key; restore it from a backup")
         names = tuple(source.schema_arrow.names[by_id[number]] for number in ids)
         leaf = source.schema.names.index(names[0]) if source.schema.names.count(names[0]) == 1 else None
         groups, start = [], 0
@@ -246,12 +248,12 @@ def _encode_32(values: Any) -> bytes:
 
 
 def decode(content: bytes) -> Any:
-    """Read a deletion vector of any writer: a sorted numpy array of positions. ProtocolError if it is corrupt."""
+    """Read a deletion vector of any writer: a sorted numpy array of positions. FileLost if it is corrupt."""
     (length,) = struct.unpack_from(">I", content)
     body = content[4 : 4 + length]
     magic, count = struct.unpack_from("<IQ", body)
     if magic != _MAGIC or content[4 + length :] != struct.pack(">I", zlib.crc32(body)):
-        raise ProtocolError("a deletion vector is corrupt (its CRC-32 is wrong); restore it from a backup")
+        raise FileLost("a deletion vector is corrupt (its CRC-32 is wrong); restore it from a backup")
     found, at = [], 12
     for _ in range(count):
         (high,) = struct.unpack_from("<I", body, at)
@@ -304,16 +306,16 @@ def local_path(path: str) -> str | None:
 
 @contextmanager
 def opened(path: str) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file of the store or the lake. ProtocolError if it is missing or none."""
+    """Open a Parquet file of the store or the lake. FileLost if it is missing or none."""
     local = local_path(path)
     try:
         source = cast(BinaryIO, open(local, "rb") if local is not None else fsspec.open(path, "rb").open())
     except FileNotFoundError as error:
-        raise ProtocolError(f"{path} is missing though it is named; restore it from a backup") from error
+        raise FileLost(f"{path} is missing though it is named; restore it from a backup") from error
     with source:
         try:
             file = pq.ParquetFile(source)
         except pa.ArrowInvalid as error:
-            raise ProtocolError(f"{path} is not a Parquet file ({error}); restore it from a backup") from error
+            raise FileLost(f"{path} is not a Parquet file ({error}); restore it from a backup") from error
         with file:
             yield file

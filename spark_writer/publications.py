@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cutline.common.errors import Unavailable
+from cutline.common.positions import Position
+from cutline.common.records import Publication, changes
 from cutline.common.schema import FIELD_ID
-from cutline.spark_writer.chain import changed_tables, shown
 from cutline.spark_writer.maintenance import expire
 from cutline.spark_writer.session import CATALOG
 from cutline.spark_writer.tables import NAMESPACE, Lake, LakeTable, answered, open_output, settle
@@ -75,7 +75,7 @@ class Publications:
         self._lake = lake
         self._table: LakeTable | None = None
 
-    def write(self, record: Mapping[str, Any], before: Mapping[str, Any] | None) -> None:
+    def write(self, record: Publication, before: Publication | None) -> None:
         """Write the rows of `record`; `before` is what this incarnation wrote last. Raises Unavailable."""
         with answered(f"{NAMESPACE}.{NAME} could not be written"):
             table = self._table = self._table or self._open()
@@ -85,11 +85,21 @@ class Publications:
                 pq.write_table(pa.Table.from_pylist(rows, schema=_ARROW), sink, compression="zstd", store_schema=False)
             expressions = self._lake.iceberg.expressions.Expressions
             those = getattr(expressions, "and")(
-                expressions.equal("pipeline", self._lake.pipeline), expressions.equal("checkpoint", int(record["n"]))
+                expressions.equal("pipeline", self._lake.pipeline), expressions.equal("checkpoint", record.n)
             )
             table.java.newOverwrite().overwriteByRowFilter(those).addFile(table.data_file(path)).commit()
             settle([path])
             table.settle()
+
+    def check(self, *, made: bool) -> None:
+        """Raise Unavailable unless the lake takes a commit on this table, which is Cutline's own.
+
+        So it is known that the catalogue and the warehouse answer when another table gives an error. `made`: it was
+        there before, so it must be there now.
+        """
+        with answered("the lake does not take a commit on a table of Cutline's own"):
+            table = self._open(made=made)
+            table.java.updateProperties().set("cutline.checked", uuid.uuid4().hex).commit()
 
     def tidy(self, n: int, before_ms: int) -> None:
         """Expire old snapshots of the table, and merge this pipeline's small files of publications before `n`."""
@@ -110,7 +120,11 @@ class Publications:
         except Unavailable as error:
             logger.warning("%s", error)
 
-    def _open(self) -> LakeTable:
+    def _open(self, *, made: bool = False) -> LakeTable:
+        if made and not self._lake.catalog.tableExists(self._lake.identifier(NAMESPACE, NAME)):
+            raise Unavailable(
+                f"the lake has no {NAMESPACE}.{NAME} any more: it is not the lake that was written; mend the catalogue"
+            )
         types, fields = self._lake.iceberg.types.Types, self._lake.jvm.java.util.ArrayList()
         for at, (name, _, kind) in enumerate(_COLUMNS, start=1):
             made = types.TimestampType.withZone() if kind == "TimestampType" else getattr(types, kind).get()
@@ -119,30 +133,27 @@ class Publications:
         return LakeTable(self._lake, f"{NAMESPACE}.{NAME}", java)
 
 
-def publication_rows(
-    record: Mapping[str, Any], before: Mapping[str, Any] | None, pipeline: str
-) -> list[dict[str, Any]]:
+def publication_rows(record: Publication, before: Publication | None, pipeline: str) -> list[dict[str, Any]]:
     """Return the rows of a publication: the pipeline's, then those of the tables that `before` says otherwise."""
     times = {
         "pipeline": pipeline,
-        "checkpoint": record["n"],
-        "source_time": _time(record["source_time"]),
-        "published_at": _time(record["published_at"]),
+        "checkpoint": record.n,
+        "source_time": _time(record.source_time),
+        "published_at": _time(record.published_at),
     }
-    rows = [{**times, "table": None, "state": None, "snapshot_id": None, "shown": None, **_place(record["position"])}]
-    for table in changed_tables(record, before):
-        said = record["tables"][table]
-        main = said["main"]
-        rows.append(
-            {
-                **times,
-                "table": table,
-                "state": said["state"],
-                "snapshot_id": main and main["snapshot_id"],
-                "shown": shown(record, table),
-                **_place(main and main["position"]),
-            }
-        )
+    rows = [{**times, "table": None, "state": None, "snapshot_id": None, "shown": None, **_place(record.position)}]
+    for table, said in sorted(changes(record.tables, {} if before is None else before.tables).items()):
+        if said is not None:
+            rows.append(
+                {
+                    **times,
+                    "table": table,
+                    "state": said.state,
+                    "snapshot_id": said.main and said.main.snapshot_id,
+                    "shown": said.shown,
+                    **_place(record.position_of(table)),
+                }
+            )
     return rows
 
 
@@ -150,6 +161,7 @@ def _time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
 
 
-def _place(position: Mapping[str, Any] | None) -> dict[str, Any]:
-    known = position or {}
-    return {"file": known.get("file"), "position": known.get("offset"), "gtid": known.get("gtids") or None}
+def _place(position: Position | None) -> dict[str, Any]:
+    if position is None:
+        return {"file": None, "position": None, "gtid": None}
+    return {"file": position.file, "position": position.offset, "gtid": position.gtids or None}

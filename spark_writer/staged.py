@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 
 from cutline.common import parquet
 from cutline.common.errors import ProtocolError
-from cutline.common.schema import FIELD_ID, META_FIELDS, OP, SEQ, TableSchema
-from cutline.common.store import PartRef, PipelineStore
+from cutline.common.records import StagedFile
+from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
+from cutline.common.store import PipelineStore
 from cutline.spark_writer.positions import opened
 from cutline.spark_writer.tables import LakeTable, Layout, default_value, open_output, settle
 
@@ -34,7 +35,7 @@ PORTION_BYTES = 256 << 20
 class Staged:
     """One staged file of a batch, or the row groups `groups` of it: its journal record and the schema of its rows."""
 
-    record: Mapping[str, Any]
+    record: StagedFile
     schema: TableSchema
     groups: range | None = None
 
@@ -50,29 +51,37 @@ class Reduced:
     live: Any
 
 
-def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> Any:
+class StagedLost(ProtocolError):
+    """A staged file is missing or is not what its record says: the store's fault, whichever table it is of."""
+
+
+def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout, *, copy: bool = False) -> Any:
     """Return Iceberg's DataFile for a chunk: the file itself if it has the lake's field ids and types, else a copy.
 
-    A generation whose ids are shifted in the lake has none of its files as they are: where some of their ids are those
-    of other columns there, types alone would not tell.
+    With `copy` it is always a copy, so that the store's sweep may take the file. A generation whose ids are shifted in
+    the lake has none of its files as they are: where some of their ids are those of other columns there, types alone
+    would not tell.
 
-    ProtocolError if the file is missing, corrupt, or has other rows than its record says.
+    StagedLost if the file is missing, corrupt, or has other rows than its record says.
     """
     with _verified(store, staged) as file:
-        if layout.offset == 0 and _fits(file.schema_arrow, layout):
-            return table.data_file(store.location(staged.record["path"]))
+        if not copy and layout.offset == 0 and _fits(file.schema_arrow, layout):
+            return table.data_file(store.location(staged.record.path))
         groups = (file.read_row_group(at) for at in range(file.num_row_groups))
-        (copy,) = write_rows(table, layout, (project(group, staged.schema, layout) for group in groups))
-    return copy
+        (copied,) = write_rows(table, layout, (project(group, staged.schema, layout) for group in groups))
+    return copied
 
 
 @contextmanager
 def _verified(store: PipelineStore, staged: Staged) -> Iterator[pq.ParquetFile]:
-    store.verify(PartRef.from_json(staged.record))
-    path = store.location(staged.record["path"])
+    try:
+        store.verify(staged.record.ref)
+    except ProtocolError as error:
+        raise StagedLost(str(error)) from error
+    path = store.location(staged.record.path)
     with opened(path) as file:
-        if file.metadata.num_rows != staged.record["rows"]:
-            raise ProtocolError(f"{path} has {file.metadata.num_rows} rows, its record says {staged.record['rows']}")
+        if file.metadata.num_rows != staged.record.rows:
+            raise StagedLost(f"{path} has {file.metadata.num_rows} rows, its record says {staged.record.rows}")
         yield file
 
 
@@ -80,11 +89,11 @@ def portions(store: PipelineStore, files: Iterable[Staged]) -> Iterator[list[Sta
     """Cut the changes of a table into portions to be reduced and applied one after the other, in the order of `_seq`.
 
     Each has at most `PORTION_ROWS` rows of `PORTION_BYTES` (or one row group), however large a checkpoint is. Raises
-    ProtocolError as `adopt` does.
+    StagedLost as `adopt` does.
     """
     portion: list[Staged] = []
     rows = size = 0
-    for staged in sorted(files, key=lambda one: int(one.record["seq_min"])):
+    for staged in sorted(files, key=lambda one: one.record.seq_min or 0):
         with _verified(store, staged) as file:
             for at in range(file.num_row_groups):
                 group = file.metadata.row_group(at)
@@ -111,8 +120,8 @@ def reduce(store: PipelineStore, portion: Sequence[Staged], layout: Layout, afte
     parts = []
     for staged in portion:
         columns = [_same_column(staged.schema, column.field_id) for column in layout.schema.key_columns]
-        with opened(store.location(staged.record["path"])) as file:
-            read = _read(file, staged, list(cast(range, staged.groups)), [*columns, SEQ, OP])
+        with opened(store.location(staged.record.path)) as file:
+            read = file.read_row_groups(list(cast(range, staged.groups)), columns=[*columns, SEQ, OP])
         wanted = pc.not_equal(read[OP], "t")
         if after is not None:
             wanted = pc.and_(wanted, pc.greater(read[SEQ], after))
@@ -143,9 +152,9 @@ def write_live(
 
     def groups() -> Iterator[pa.Table]:
         for staged in portion:
-            with opened(store.location(staged.record["path"])) as file:
+            with opened(store.location(staged.record.path)) as file:
                 for at_group in cast(range, staged.groups):
-                    group = _read(file, staged, [at_group])
+                    group = file.read_row_group(at_group)
                     seq = group[SEQ].to_numpy()
                     at = np.minimum(np.searchsorted(reduced.live, seq), len(reduced.live) - 1)
                     mask = reduced.live[at] == seq
@@ -191,25 +200,6 @@ def write_rows(table: LakeTable, layout: Layout, groups: Iterator[pa.Table]) -> 
     return [table.data_file(path)]
 
 
-def _read(file: pq.ParquetFile, staged: Staged, groups: list[int], columns: Sequence[str] | None = None) -> pa.Table:
-    """Read row groups of a file of changes, all columns or those of these names.
-
-    Writers of before named the columns of `META_FIELDS` without the space at their end, so a column of the table may
-    have the same name; they are the last, so the place tells which is which. ProtocolError if they are not there.
-    """
-    there = file.schema_arrow.names
-    first = len(there) - len(_META)
-    if there[first:] == _META:
-        return file.read_row_groups(groups, columns=columns)
-    if there[first:] != [name.rstrip() for name in _META]:
-        raise ProtocolError(
-            f"{staged.record['path']} was staged by a version of Cutline that this one can't take over from: its last"
-            f" columns are {', '.join(there[first:])}; apply it with that version, then go on with this one"
-        )
-    read = file.read_row_groups(groups).rename_columns([*there[:first], *_META])
-    return read if columns is None else read.select(columns)
-
-
 def _same_column(schema: TableSchema, number: int) -> str:
     return next(column.name for column in schema.columns if column.field_id == number)
 
@@ -225,9 +215,6 @@ def _fits(there: pa.Schema, layout: Layout) -> bool:
             return False
     known = {int(field.metadata[FIELD_ID]) for field in there}
     return any(number in known for number in wanted)
-
-
-_META = [field.name for field in META_FIELDS]
 
 
 def _by_id(schema: pa.Schema) -> dict[int, pa.DataType]:

@@ -1,8 +1,8 @@
 """The lake's tables: their columns by field id, their branches, and the commits that Cutline makes on them.
 
 Every commit is one swap of the table's metadata, made by the table API from a base that we have read: if anybody else
-has committed in between it is refused (`CommitFailedException`), never retried, and the Spark writer starts again on
-another branch. Nothing here goes through Spark SQL's view of a table, for one reason:
+has committed in between it is refused (`CommitFailedException`), and made anew from what is there now, a few times.
+Any other answer is not judged here. Nothing here goes through Spark SQL's view of a table, for one reason:
 
 **A new column is usable on staging before `main` shows it.** A snapshot carries the id of the schema it was made with,
 and a table has one *current* schema, which readers of `main` get. So a staging commit is made inside a transaction that
@@ -32,12 +32,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Context, Decimal
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import fsspec
 import numpy as np
@@ -65,6 +66,9 @@ from cutline.spark_writer.session import CATALOG, first_line
 OWNER = "cutline.pipeline"
 PUBLISHED = "cutline.published"
 OFFSET = "cutline.offset."
+STAGING = re.compile(r"staging_(\d+)")
+CONFLICTS = 5
+"""How often a commit is tried while others commit to the table at the same time."""
 _SQLITE = "jdbc:sqlite:"
 _EXACT = Context(prec=65)  # a DECIMAL's digits; Python's own context rounds to 28
 NAMESPACE = "_cutline"
@@ -90,6 +94,7 @@ _PROPERTIES = {
     "commit.retry.num-retries": "0",
 }
 
+Committed = TypeVar("Committed")
 Files = dict[str, DataFile]
 Change = Callable[[Any], tuple[Any, Files]]
 """Given Iceberg's Transaction, prepares an update in it; also says which data files the branch then has."""
@@ -106,13 +111,31 @@ class Layout:
     java: Any
 
 
+class Refused(Unavailable):
+    """Iceberg or Spark gave an error, which may come from one table or from all that they stand on."""
+
+
+class TableFault(ConfigError):
+    """A lake table is not as Cutline left it; a person must mend it. `lost`: what it held can't be gone on from."""
+
+    def __init__(self, cause: str, *, lost: bool = False) -> None:
+        """Take the cause, one sentence with its remedy."""
+        super().__init__(cause)
+        self.lost = lost
+
+
 @contextmanager
 def answered(what: str) -> Iterator[None]:
-    """Turn an error of Iceberg or Spark inside into Unavailable; `what` says what was not done."""
+    """Turn an error of Iceberg or Spark inside into Refused; `what` says what was not done."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
-        raise Unavailable(f"{what}: {first_line(error)}") from error
+        raise Refused(f"{what}: {first_line(error)}") from error
+
+
+def _conflict(error: Py4JJavaError) -> bool:
+    """Whether a commit was refused because somebody else's came first; then nothing of it was done."""
+    return str(error.java_exception.getClass().getName()).endswith(".CommitFailedException")
 
 
 class Lake:
@@ -161,22 +184,33 @@ class Lake:
         return self.iceberg.catalog.Namespace.of(levels)
 
     def load(self, table_id: str) -> LakeTable | None:
-        """Return the lake table of "db.table", or None. ConfigError if it belongs to another owner."""
+        """Return the lake table of "db.table", or None. TableFault if something of another owner has its name."""
         identifier = self.identifier(*split_table_id(table_id))
         with answered(f"the table {CATALOG}.{table_id} could not be loaded"):
             if not self.catalog.tableExists(identifier):
+                if self._has_view(identifier):
+                    raise TableFault(
+                        f"{CATALOG}.{table_id} is a view, so the table of that name can't be made; drop the view"
+                    )
                 return None
-            table = self.catalog.loadTable(identifier)
-        return self._owned(LakeTable(self, table_id, table))
+            found = LakeTable(self, table_id, self.catalog.loadTable(identifier))
+            found.owned()
+        return found
+
+    def _has_view(self, identifier: Any) -> bool:
+        views = self.jvm.java.lang.Class.forName("org.apache.iceberg.catalog.ViewCatalog")
+        return bool(views.isInstance(self.catalog) and self.catalog.viewExists(identifier))
 
     def ensure(self, table_id: str) -> LakeTable:
-        """Return the lake table of "db.table", made if it is not there. ConfigError if it belongs to another owner."""
+        """Return the lake table of "db.table", made if it is not there. TableFault as `load`."""
         found = self.load(table_id)
         if found is not None:
             return found
         database, name = split_table_id(table_id)
         made = self.create(database, name, self.iceberg.Schema(self.jvm.java.util.ArrayList()), {OWNER: self.pipeline})
-        return self._owned(LakeTable(self, table_id, made))
+        table = LakeTable(self, table_id, made)
+        table.owned()
+        return table
 
     def create(self, namespace: str, name: str, schema: Any, properties: Mapping[str, str]) -> Any:
         """Make a table, or load the one that somebody else made first; return Iceberg's Table."""
@@ -190,16 +224,6 @@ class Lake:
                 with suppress(Py4JJavaError):
                     return self.catalog.createTable(identifier, schema, spec, {**_PROPERTIES, **properties})
             return self.catalog.loadTable(identifier)
-
-    def _owned(self, table: LakeTable) -> LakeTable:
-        owner = table.properties.get(OWNER)
-        if owner != self.pipeline:
-            whose = f"pipeline {owner}" if owner else "nobody that Cutline knows"
-            raise ConfigError(
-                f"the lake table {CATALOG}.{table.table_id} belongs to {whose}, not to pipeline {self.pipeline}; "
-                "choose another warehouse or remove that table"
-            )
-        return table
 
 
 class LakeTable:
@@ -226,6 +250,35 @@ class LakeTable:
     def refresh(self) -> None:
         """Read what is committed now."""
         self.java.refresh()
+
+    def owned(self) -> None:
+        """Raise TableFault if the table, as last read, belongs to another owner than its pipeline."""
+        owner, pipeline = self.metadata().property(OWNER, None), self.lake.pipeline
+        if owner != pipeline:
+            whose = f"pipeline {owner}" if owner else "nobody that Cutline knows"
+            raise TableFault(
+                f"the lake table {CATALOG}.{self.table_id} belongs to {whose}, not to pipeline {pipeline}; "
+                "choose another warehouse or remove that table"
+            )
+
+    def fit(self) -> None:
+        """Read the table, and raise TableFault if rows can't be laid into it as it is now."""
+        with answered(f"the lake table {self.table_id} could not be read"):
+            self.refresh()
+            self.owned()
+            metadata = self.metadata()
+            spec, version = metadata.spec(), int(metadata.formatVersion())
+            if not spec.isUnpartitioned():
+                fields = ", ".join(str(field.name()) for field in spec.fields())
+                raise TableFault(
+                    f"somebody gave the lake table {CATALOG}.{self.table_id} the partition fields {fields}, and Cutline"
+                    " can't lay rows into partitions; ALTER TABLE ... DROP PARTITION FIELD them"
+                )
+            if version != int(_PROPERTIES["format-version"]):
+                raise TableFault(
+                    f"somebody gave the lake table {CATALOG}.{self.table_id} the format version {version}, which"
+                    " Cutline can't write; drop the table, then it is read again"
+                )
 
     def metadata(self) -> Any:
         """Return Iceberg's TableMetadata as last read."""
@@ -363,18 +416,20 @@ class LakeTable:
         layout: Layout,
         summary: Mapping[str, str],
         change: Change,
+        keep: str | None = None,
     ) -> int:
         """Make one snapshot on `branch` and return its id.
 
         `base` is the branch's head as we know it; if there is no such branch it begins there (None: at nothing, or at
-        `main`, so `change` must then empty it). `change` is one of `replace_all`, `append` and `upsert`.
+        `main`, so `change` must then empty it), and those that older starts have left go, but for `keep`, which a
+        publication names. `change` is one of `replace_all`, `append` and `upsert`.
         The snapshot has the schema of `layout`; the table's current schema changes only while there is no `main` that
         anybody could read.
-        Raises Unavailable if the branch is not where we left it, or if somebody else commits at the same time.
+        Raises Unavailable if the branch is not where we left it, Refused if others commit all the time.
         """
-        builder_of, operations = self._iceberg.TableMetadata.buildFrom, self.java.operations()
-        with answered(f"the lake table {self.table_id} refused a commit on {branch}"):
-            self.java.refresh()
+
+        def once() -> int:
+            builder_of, operations = self._iceberg.TableMetadata.buildFrom, self.java.operations()
             start = operations.current()
             there = self.head(branch)
             if there is not None and there != base:
@@ -384,8 +439,12 @@ class LakeTable:
             transaction = self.java.newTransaction()
             inner = transaction.table().operations()
             builder = builder_of(start)
-            if there is None and base is not None:
-                builder.setBranchSnapshot(base, branch)
+            if there is None:
+                if base is not None:
+                    builder.setBranchSnapshot(base, branch)
+                for name in self.left_by_older(branch):
+                    if name != keep:
+                        builder.removeRef(name)
             if f"{OFFSET}{layout.generation}" not in self.properties:
                 builder.setProperties({f"{OFFSET}{layout.generation}": str(layout.offset)})
             highest = max([int(start.lastColumnId()), *(_highest(field) for field in layout.arrow)])
@@ -403,8 +462,63 @@ class LakeTable:
             made = int(end.ref(branch).snapshotId())
             operations.commit(start, end)
             self.settle()
-        self._contents = Contents(snapshot_id=made, files=files)
-        return made
+            self._contents = Contents(snapshot_id=made, files=files)
+            return made
+
+        # `fit` has read the table: if it is another by now, the first attempt is refused.
+        return self._committed(f"the lake table {self.table_id} refused a commit on {branch}", once, read=False)
+
+    def _committed(self, what: str, once: Callable[[], Committed], *, read: bool = True) -> Committed:
+        """Read the table and do `once`, again while others commit in between; Refused says `what` was not done."""
+        with answered(what):
+            for attempt in range(CONFLICTS):
+                if read or attempt:
+                    self.java.refresh()
+                try:
+                    return once()
+                except Py4JJavaError as error:
+                    if attempt == CONFLICTS - 1 or not _conflict(error):
+                        raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _swap(self, base: Any, builder: Any) -> None:
+        """Commit what `builder` made of the metadata `base`, if that is anything."""
+        made = builder.build()
+        if made.changes().size():
+            self.java.operations().commit(base, made)
+            self.settle()
+
+    def left_by_older(self, branch: str) -> list[str]:
+        """Return the staging branches, as last read, that starts before the one of `branch` have made."""
+        ours = STAGING.fullmatch(branch)
+        number, metadata = int(ours[1]) if ours else 0, self.metadata()
+        found = []
+        # One call for all names: a table may have hundreds of tags.
+        for name in str(self._jvm.java.lang.String.join("\n", metadata.refs().keySet())).split("\n"):
+            match = STAGING.fullmatch(name)
+            ref = metadata.ref(name) if match is not None and int(match[1]) < number else None
+            # A user's branch may be called so too; its head is no commit of that start.
+            if ref is not None and match is not None:
+                head = metadata.snapshot(ref.snapshotId())
+                if head is not None and head.summary().get("cutline.w") == match[1]:
+                    found.append(name)
+        return found
+
+    def rewind(self, branch: str, snapshot_id: int | None) -> None:
+        """Take a branch of ours back to a snapshot, None: remove it."""
+
+        def once() -> None:
+            operations = self.java.operations()
+            base = operations.current()
+            builder = self._iceberg.TableMetadata.buildFrom(base)
+            if snapshot_id is not None and self.has_snapshot(snapshot_id):
+                builder.setBranchSnapshot(snapshot_id, branch)
+            elif base.ref(branch) is not None:
+                builder.removeRef(branch)
+            self._swap(base, builder)
+
+        self._committed(f"the branch {branch} of {self.table_id} could not be taken back", once)
+        self._contents = None
 
     def replace_all(self, added: Sequence[Any]) -> Change:
         """Make the change that empties the branch and adds data files."""
@@ -551,39 +665,59 @@ class LakeTable:
 
     # Commits that readers see
 
+    def untag(self, tags: Mapping[str, int]) -> None:
+        """Drop those of these tags that are there and hold the snapshot named; another one's tag stays."""
+
+        def once() -> None:
+            base = self.java.operations().current()
+            builder = self._iceberg.TableMetadata.buildFrom(base)
+            for name, snapshot_id in tags.items():
+                ref = base.ref(name)
+                if ref is not None and ref.isTag() and ref.snapshotId() == snapshot_id:
+                    builder.removeRef(name)
+            self._swap(base, builder)
+
+        self._committed(f"old tags of {self.table_id} could not be dropped", once)
+
     def tag(self, name: str, snapshot_id: int) -> None:
         """Let a tag hold a snapshot (create or replace). Raises Unavailable on a conflict."""
-        with answered(f"the tag {name} of {self.table_id} could not be set"):
-            self.java.refresh()
+
+        def once() -> None:
             base = self.java.operations().current()
             builder = self._iceberg.TableMetadata.buildFrom(base)
             builder.setRef(name, self._iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
-            made = builder.build()
-            if made.changes().size():
-                self.java.operations().commit(base, made)
-                self.settle()
+            self._swap(base, builder)
+
+        self._committed(f"the tag {name} of {self.table_id} could not be set", once)
 
     def show(
-        self, *, snapshot_id: int | None, w: int, n: int, tag: bool, allowed: Callable[[tuple[int, int]], bool]
+        self,
+        *,
+        snapshot_id: int,
+        w: int,
+        n: int,
+        tag: bool,
+        work: str | None,
+        allowed: Callable[[tuple[int, int]], bool],
     ) -> bool:
         """Let `main` (and the tag `checkpoint_N` of a kept cut) name a publication's snapshot; True if it now does.
 
-        One swap of the metadata: schema of the snapshot, `main`, `cutline.published` = [w, N], tag. Refused (False)
-        if `allowed` says so of the (w, N) that is shown, once it was read. Doing it again changes nothing. Raises
-        Unavailable on a conflict.
+        One swap of the metadata: schema of the snapshot, `main`, `cutline.published` = [w, N], tag; the branches that
+        older starts have left go, but for `work`, which the publication names. Refused (False) if `allowed` says so of
+        the (w, N) that is shown, once it was read. Doing it again changes nothing. Raises Refused if others commit all
+        the time, TableFault if the table is another's or has no such snapshot.
         """
-        with answered(f"main of {self.table_id} could not be moved to publication {n}"):
-            self.java.refresh()
+
+        def once() -> bool:
             operations = self.java.operations()
             base = operations.current()
+            self.owned()
             shown_w, shown_n = json.loads(self.properties.get(PUBLISHED, "[0, 0]"))
             if not allowed((shown_w, shown_n)):
                 return False
             snapshot = base.snapshot(snapshot_id)
             if snapshot is None:
-                raise ProtocolError(
-                    f"snapshot {snapshot_id} of {self.table_id}, which publication {n} names, has expired"
-                )
+                raise TableFault(gone(self.table_id), lost=True)
             builder = self._iceberg.TableMetadata.buildFrom(base)
             builder.setCurrentSchema(int(snapshot.schemaId()))
             builder.setBranchSnapshot(snapshot_id, "main")
@@ -591,11 +725,26 @@ class LakeTable:
                 builder.setProperties({PUBLISHED: json.dumps([w, n])})
             if tag:
                 builder.setRef(f"checkpoint_{n}", self._iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
-            made = builder.build()
-            if made.changes().size():
-                operations.commit(base, made)
-                self.settle()
-        return True
+            for name in self.left_by_older(f"staging_{w}"):
+                if name != work:
+                    builder.removeRef(name)
+            self._swap(base, builder)
+            return True
+
+        return self._committed(f"main of {self.table_id} could not be moved to publication {n}", once)
+
+
+def dropped(table_id: str) -> str:
+    """Return the cause of a lake table that is gone."""
+    return f"the lake table {CATALOG}.{table_id} was dropped by somebody else; retry it, and it is read again"
+
+
+def gone(table_id: str) -> str:
+    """Return the cause of a lake table without the snapshot that Cutline goes on from."""
+    return (
+        f"the lake table {CATALOG}.{table_id} no longer has the snapshot that Cutline goes on from: it was expired or"
+        " replaced by somebody else; retry it, and it is read again"
+    )
 
 
 def _described(added: Sequence[Any]) -> Files:

@@ -16,6 +16,7 @@ import uvicorn
 
 from cutline.common import wire
 from cutline.common.config import Environment
+from cutline.common.driver import raise_open_files
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.registry import Registry, Service
 from cutline.common.store import Store
@@ -70,6 +71,7 @@ def main() -> None:
     try:
         environment = Environment.read()
         logging.basicConfig(level=environment.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        raise_open_files()
         asyncio.run(serve(environment))
     except ConfigError as error:
         sys.exit(_told(error))

@@ -1,4 +1,4 @@
-"""The control API of this issue, read-only: what runs, how it goes, and the numbers for Prometheus.
+"""The control API: what runs, how it goes, the numbers for Prometheus; and one call, to retry a quarantined table.
 
 It asks the registry (Redis) and the store at each request and keeps nothing; it says 503 with the cause when one of
 them does not answer, and /healthz stays 200 all the same: a restart would not mend that. A bearer token, if set, guards
@@ -9,6 +9,7 @@ everything but /healthz, /readyz and the description at /docs.
 import asyncio
 import secrets
 import time
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
@@ -19,7 +20,9 @@ from pydantic import BaseModel
 from cutline.common import metrics
 from cutline.common.config import shown
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
-from cutline.common.registry import GaveUp, Registry
+from cutline.common.records import CheckpointEntry, Entry, EpochEntry, TableEntry, changes
+from cutline.common.registry import SPARK_WRITER, GaveUp, Registry
+from cutline.common.registry import tables as captured
 from cutline.common.store import PipelineStore, Store
 
 
@@ -46,6 +49,7 @@ class PipelineView(BaseModel):
     """One pipeline: its definition (no password in it), and how it goes; numbers are null until there is one.
 
     `limits` are those on what all readers together SELECT; `waiting_for` is the leader's, or else any other member's.
+    `failures`: epochs that failed in a row, if the next one waits, until `retry_at` (epoch seconds).
     """
 
     name: str
@@ -59,11 +63,13 @@ class PipelineView(BaseModel):
     published_at: float | None
     source_time: float | None
     waiting_for: str | None
+    failures: int
+    retry_at: float | None
     limits: dict[str, float | None] | None
 
 
 class TableView(BaseModel):
-    """One captured table, as the enumerator tells."""
+    """One captured table, as the enumerator tells; quarantined also where the Spark writer can't apply it."""
 
     table: str
     phase: str
@@ -207,6 +213,21 @@ def _v1(registry: Registry, store: Store) -> APIRouter:
         told = await _tables(registry, found.name)
         return [TableView(table=name, **{**_BLANK, **_only(one, TableView)}) for name, one in sorted(told.items())]
 
+    @router.post("/pipelines/{pipeline}/tables/{table}/retry", status_code=202)
+    async def retry(found: Known, table: str) -> TableView:
+        """Have the Spark writer try a table that it has quarantined again, with the next checkpoint.
+
+        It tries the others that it has quarantined, too. The table is answered as it is now.
+        """
+        status = await registry.status(found.name)
+        one = captured(status).get(table)
+        if one is None:
+            raise HTTPException(404, f"pipeline {found.name} captures no table {table!r}; GET .../tables lists them")
+        if table not in (status.get("spark_writer", {}).get("quarantined") or {}):
+            raise HTTPException(409, f"the Spark writer has not quarantined {table}, which is {one['phase']}")
+        await registry.request(found.name, {"kind": "retry", "table": table}, to=SPARK_WRITER)
+        return TableView(table=table, **{**_BLANK, **_only(one, TableView)})
+
     @router.get("/pipelines/{pipeline}/splits")
     async def splits(found: Known) -> list[SplitsView]:
         """Tell how many chunks of each table are done."""
@@ -241,15 +262,14 @@ def _only(told: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
 
 
 async def _tables(registry: Registry, pipeline: str) -> dict[str, dict[str, Any]]:
-    status = await registry.status(pipeline)
-    return status.get("enumerator", {}).get("tables") or {}
+    return captured(await registry.status(pipeline))
 
 
 async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
     definition = await asyncio.to_thread(found.definition)
     status = await registry.status(found.name)
     leader, spark = status.get("enumerator", {}), status.get("spark_writer", {})
-    phases = [one["phase"] for one in (leader.get("tables") or {}).values()]
+    phases = [one["phase"] for one in captured(status).values()]
     checkpoint = leader.get("checkpoint") or {}
     return PipelineView(
         name=found.name,
@@ -263,55 +283,58 @@ async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
         published_at=spark.get("published_at"),
         source_time=spark.get("source_time"),
         waiting_for=next((told["waiting_for"] for told in (leader, *status.values()) if told.get("waiting_for")), None),
+        failures=leader.get("failures") or 0,
+        retry_at=leader.get("retry_at"),
         limits=leader.get("limits"),
     )
 
 
-def _newest(found: PipelineStore, limit: int) -> list[dict[str, Any]]:
+def _newest(found: PipelineStore, limit: int) -> Iterator[Entry]:
     """The journal's last `limit` entries, oldest first."""
     return found.journal_tail(after=max(0, found.last_slot() - limit))
 
 
 def _checkpoints(found: PipelineStore, limit: int) -> list[CheckpointView]:
     published = max(found.publication_numbers(), default=0)
-    return [
+    checkpoints = [
         CheckpointView(
-            number=entry["slot"],
-            epoch=entry["epoch"],
-            kept=entry["kept"],
-            inside=entry["inside"],
-            position=entry.get("position"),
-            source_time=entry.get("source_time"),
-            started_at=entry.get("started_at"),
-            written_at=entry["written_at"],
-            staged_files=len(entry["staged"]),
-            staged_rows=sum(file["rows"] for file in entry["staged"]),
-            staged_bytes=sum(file["size"] for file in entry["staged"]),
-            published=entry["slot"] <= published,
+            number=entry.slot,
+            epoch=entry.epoch,
+            kept=entry.kept,
+            inside=entry.inside,
+            position=None if entry.position is None else entry.position.to_json(),
+            source_time=entry.source_time,
+            started_at=entry.started_at,
+            written_at=entry.written_at,
+            staged_files=len(entry.staged),
+            staged_rows=sum(file.rows for file in entry.staged),
+            staged_bytes=sum(file.size for file in entry.staged),
+            published=entry.slot <= published,
         )
-        for entry in reversed(_newest(found, limit))
-        if entry["kind"] == "checkpoint"
+        for entry in _newest(found, limit)
+        if isinstance(entry, CheckpointEntry)
     ]
+    return checkpoints[::-1]
 
 
 def _events(found: PipelineStore, limit: int) -> list[EventView]:
     events: list[EventView] = []
-    phases: dict[str, tuple[int, str]] = {}
+    before: Mapping[str, TableEntry] = {}
     for entry in _newest(found, 10 * limit):
-        slot, at = entry["slot"], entry["written_at"]
-        if entry["kind"] == "epoch":
-            members = entry["members"]
-            mesh = f"{len(members['readers'])} readers and {len(members['writers'])} writers"
-            text = f"epoch {slot} with {mesh}: {entry['cause']}"
+        slot, at = entry.slot, entry.written_at
+        if isinstance(entry, EpochEntry):
+            mesh = f"{len(entry.members.readers)} readers and {len(entry.members.writers)} writers"
+            text = f"epoch {slot} with {mesh}: {entry.cause}"
             events.append(EventView(slot=slot, at=at, kind="epoch", text=text))
             continue
-        if entry["kept"]:
+        if entry.kept:
             events.append(EventView(slot=slot, at=at, kind="kept", text=f"checkpoint {slot} is kept"))
-        for table, one in sorted(entry["tables"].items()):
-            now = (one["generation"], one["phase"])
-            if phases.get(table) != now:
-                cause = f": {one['cause']}" if one.get("cause") else ""
-                text = f"{table} is {one['phase']} in generation {one['generation']}{cause}"
-                events.append(EventView(slot=slot, at=at, kind="table", text=text))
-            phases[table] = now
+        for table, one in sorted(changes(entry.tables, before).items()):
+            known = before.get(table)
+            if one is None or (known is not None and (known.generation, known.phase) == (one.generation, one.phase)):
+                continue
+            cause = f": {one.cause}" if one.cause else ""
+            text = f"{table} is {one.phase} in generation {one.generation}{cause}"
+            events.append(EventView(slot=slot, at=at, kind="table", text=text))
+        before = entry.tables
     return events[::-1][:limit]

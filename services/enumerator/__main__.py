@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import logging
 import secrets
+import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from cutline.common import channels, wire
@@ -17,19 +20,22 @@ from cutline.common.driver import (
     Host,
     Links,
     Loop,
+    OneThread,
+    Parts,
     finished,
     gave_up,
+    in_store,
     load_part,
     run_service,
-    save_part,
     together,
 )
-from cutline.common.errors import CutlineError, ProtocolError, Unavailable
+from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
 from cutline.common.lease import Lease, lease_name
-from cutline.common.machine import Effect, Event, PartStored, SavePart, Send
+from cutline.common.machine import Effect, Event, SavePart, Send
 from cutline.common.messages import Limits
+from cutline.common.records import CheckpointEntry, EpochEntry
 from cutline.common.registry import Service
-from cutline.common.store import PipelineStore, Store, file_name
+from cutline.common.store import PipelineStore, Store
 from cutline.services.enumerator.leader import (
     CloseEpoch,
     EntryRefused,
@@ -46,11 +52,24 @@ from cutline.services.enumerator.leader import (
     SavepointAsked,
     WriteEntry,
 )
-from cutline.services.enumerator.machine import DescribeTable, FindBound, FindRange, FindStop, FindTables, ThrottleAsked
+from cutline.services.enumerator.machine import (
+    DescribeTable,
+    Enumerator,
+    FindBound,
+    FindRange,
+    FindStop,
+    FindTables,
+    Plan,
+    ReadAgainAsked,
+    Table,
+    ThrottleAsked,
+)
 from cutline.services.enumerator.source import SourceReader
 
 LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
+SHOWN_SECONDS = 5.0
+_SWEEPING = OneThread()  # of all pipelines: it may take long, and no entry of a journal waits for it
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -77,7 +96,11 @@ class Pipeline:
         self.loop = Loop(self._handle, self._perform)
         self.source = SourceReader(config)
         self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
+        self._shown: dict[str, Table] = {}  # the tables that the status shows, and their lines there
+        self._lines: dict[str, str] = {}
+        self._shown_at = float("-inf")
         self.epoch = 0
+        self.parts: Parts | None = None  # of this epoch
         self._work: set[asyncio.Task[None]] = set()  # of this epoch, which ends with it
         self._links: Links | None = None  # of an epoch that is open
         self._links_task: asyncio.Task[None] | None = None
@@ -89,7 +112,7 @@ class Pipeline:
         finally:
             await finished(self.lease.release())
             await self._close()
-            await asyncio.to_thread(self.source.close)
+            self.source.close()
 
     # --- what is seen ---
 
@@ -98,7 +121,7 @@ class Pipeline:
         now = asyncio.get_running_loop().time
         while True:
             try:
-                held = await self.lease.acquire()
+                held = await self._acquired()
                 renewed_at = now()
                 services = await self.host.registry.services()
                 if held:
@@ -106,6 +129,9 @@ class Pipeline:
                         if request.get("kind") == "savepoint":
                             nonce, last = str(request["nonce"]), bool(request.get("last"))
                             self.loop.tell(SavepointAsked(request=nonce, last=last))
+                        elif request.get("kind") == "read again":
+                            table, generation = str(request["table"]), int(request["generation"])
+                            self.loop.tell(ReadAgainAsked(table_id=table, generation=generation))
                         elif request.get("kind") == "throttle":
                             self.loop.tell(ThrottleAsked(limits=Limits(**request["limits"])))
                     if self._links is not None:
@@ -117,6 +143,14 @@ class Pipeline:
                     held = False
                     self.loop.tell(Observed(held=False, members=()))
             await asyncio.sleep(TICK_SECONDS * 2)
+
+    async def _acquired(self) -> bool:
+        try:
+            return await self.lease.acquire()
+        except NoRoom:  # nobody could lead this pipeline any more, and so nobody would free what it left
+            if freed := await channels.free(self.host.redis, self.name, self.lease.name):
+                log.warning("Redis is full and %s is led by nobody: removed %d of its streams", self.name, freed)
+            raise
 
     def _members(self, services: list[Service]) -> list[Member]:
         members = []
@@ -141,16 +175,53 @@ class Pipeline:
             if self.leader.state == "idle":
                 continue
             with suppress(Unavailable):
-                await self.host.registry.put_status(self.name, "enumerator", self._status())
+                try:
+                    await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=self._tables())
+                except NoRoom:  # services that come can't say so, and an epoch can't be opened, in what old ones left
+                    dead = self.epoch or self.leader.tail + 1
+                    if freed := await channels.drop(self.host.redis, self.name, before=dead):
+                        log.warning("Redis is full: removed %d streams of earlier epochs of %s", freed, self.name)
 
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
         waiting = self.source.waiting_for
-        if waiting is None and leader.state in ("reading", "gathering", "proposing", "opening"):
+        resting = leader.state == "resting"
+        if resting:
+            at = datetime.fromtimestamp(leader.retry_at, tz=UTC)
+            waiting = f"the next try, at {at:%H:%M:%S} UTC ({leader.failures} failed in a row): {leader.cause}"
+        elif waiting is None and leader.state in ("reading", "gathering", "proposing", "opening"):
             waiting = f"a new epoch ({leader.state}): {leader.cause}"
-        tables = {}
-        for table in enumerator.tables.values() if enumerator else ():
-            tables[table.table_id] = {
+        return {
+            "epoch": leader.epoch,
+            "leader": self.host.incarnation,
+            "state": leader.state,
+            "halted": leader.cause if leader.state == "halted" else None,
+            "ended": leader.ended,
+            "checkpoint": {
+                "number": leader.base,
+                "completed_at": leader.completed_at,
+                "in_flight": leader.in_flight[0] if leader.in_flight else None,
+            },
+            "waiting_for": waiting,
+            "failures": leader.failures if resting else 0,
+            "retry_at": leader.retry_at if resting else None,
+            "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
+            "limits_kept": enumerator is not None and enumerator.limits == leader.kept_limits,
+            "source": enumerator.stream_status if enumerator else {},
+        }
+
+    def _tables(self) -> str | None:
+        """The tables as the status shows them, in JSON; None if it shows them already. Only those that changed are
+        written anew; all at times, since Redis may have been emptied."""
+        tables = self.leader.enumerator.tables if self.leader.enumerator else {}
+        changed = {name: table for name, table in tables.items() if self._shown.get(name) is not table}
+        now = time.monotonic()
+        if not changed and len(tables) == len(self._lines) and now - self._shown_at < SHOWN_SECONDS:
+            return None
+        self._shown, self._shown_at = dict(tables), now
+        self._lines = {name: line for name, line in self._lines.items() if name in tables}
+        for name, table in changed.items():
+            line = {
                 "phase": table.phase,
                 "generation": table.generation,
                 "rows_done": table.rows_done,
@@ -159,23 +230,8 @@ class Pipeline:
                 "splits_total": table.splits_total,
                 "cause": table.cause,
             }
-        return {
-            "epoch": leader.epoch,
-            "leader": self.host.incarnation,
-            "state": leader.state,
-            "halted": leader.cause if leader.state == "halted" else None,
-            "ended": leader.ended,
-            "tables": tables,
-            "checkpoint": {
-                "number": leader.base,
-                "completed_at": leader.completed_at,
-                "in_flight": leader.in_flight[0] if leader.in_flight else None,
-            },
-            "waiting_for": waiting,
-            "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
-            "limits_kept": enumerator is not None and enumerator.limits == leader.kept_limits,
-            "source": enumerator.stream_status if enumerator else {},
-        }
+            self._lines[name] = f"{json.dumps(name)}:{json.dumps(line)}"
+        return "{" + ",".join(self._lines.values()) + "}"
 
     # --- what is done ---
 
@@ -199,8 +255,8 @@ class Pipeline:
                     except (Unavailable, ProtocolError) as error:
                         self._failed(error)
             case SavePart(checkpoint=checkpoint, state=state):
-                name = file_name(f"enumerator-{checkpoint}.json", epoch=self.epoch, incarnation=self.host.incarnation)
-                self._spawn(self._saved(checkpoint, name, state))
+                assert self.parts is not None
+                self._spawn(self.parts.save(checkpoint, state))
             case ReadJournal():
                 self.loop.spawn(self._read_journal())
             case WriteEntry():
@@ -208,6 +264,7 @@ class Pipeline:
             case OpenEpoch():
                 await self._close()
                 self.epoch = effect.epoch
+                self.parts = Parts(self.store, member="enumerator", epoch=self.epoch, incarnation=self.host.incarnation)
                 self._spawn(self._open(effect))
                 self._spawn(self._sweep())
             case CloseEpoch():
@@ -240,25 +297,22 @@ class Pipeline:
     def _failed(self, error: Exception) -> None:
         self.loop.tell(self._failure(self.epoch, error))
 
-    async def _saved(self, checkpoint: int, name: str, state: dict[str, Any]) -> Event:
-        return PartStored(checkpoint=checkpoint, ref=await save_part(self.store, name, state))
-
     async def _read_journal(self) -> Event:
         def read() -> JournalRead:
             tail = self.store.last_slot()
             last = self.store.entry(tail) if tail else None
             if last is None:
                 return JournalRead(tail=0, base=None)
-            return JournalRead(tail=tail, base=tail if last["kind"] == "checkpoint" else last["base"])
+            return JournalRead(tail=tail, base=last.base if isinstance(last, EpochEntry) else tail)
 
         return await self._until_available(read)
 
     async def _write_entry(self, order: WriteEntry) -> Event:
         def write() -> Event:
-            if self.store.put_entry(order.slot, order.entry):
-                return EntryWritten(slot=order.slot, nonce=order.entry["nonce"])
+            if self.store.put_entry(order.entry):
+                return EntryWritten(slot=order.slot, nonce=order.entry.nonce)
             there = self.store.entry(order.slot)
-            return EntryRefused(slot=order.slot, nonce=there["nonce"] if there else "")
+            return EntryRefused(slot=order.slot, nonce=there.nonce if there else "")
 
         return await self._until_available(write)
 
@@ -268,7 +322,7 @@ class Pipeline:
         pause = 0.2
         while True:
             try:
-                event: Event = await asyncio.to_thread(call)
+                event: Event = await in_store(call)
                 return event
             except Unavailable as error:
                 log.warning("the store does not answer: %s", error)
@@ -278,34 +332,40 @@ class Pipeline:
     async def _open(self, order: OpenEpoch) -> None:
         """Make the streams, and only then say so: members join at once, and what they send waits in their streams until
         the machine has been told that its epoch is open, since before it has no use for it."""
-        readers = [f"reader-{i}" for i in range(len(order.readers))]
-        writers = [f"writer-{i}" for i in range(len(order.writers))]
+        readers, writers = order.plan.readers, order.plan.writers
         pairs = [("enumerator", r) for r in readers] + [(r, "enumerator") for r in readers]
         pairs += [(r, w) for r in readers for w in writers] + [(w, "enumerator") for w in writers]
         names = [channels.stream_name(self.name, order.epoch, *pair) for pair in pairs]
+        if await self._tight():
+            await channels.drop(self.host.redis, self.name, before=order.epoch)
         await channels.create(self.host.redis, names, {"epoch": order.epoch, "leader": self.host.incarnation})
-        part = None
+        enumerator = None
         if order.base is not None:
-            part = await asyncio.to_thread(self._part_of, order.base)
+            enumerator = await in_store(self._restored, order.plan, order.base)
         await self.host.registry.announce_epoch(self.name, order.epoch)
         await channels.drop(self.host.redis, self.name, before=order.epoch)
         links = self._links = Links(
             self.host.redis, self.name, order.epoch, "enumerator", inbound=[*readers, *writers], outbound=readers
         )
-        self.loop.tell(EpochOpened(epoch=order.epoch, part=part))
+        self.loop.tell(EpochOpened(epoch=order.epoch, enumerator=enumerator))
         self._links_task = asyncio.create_task(self._run_links(links, order.epoch))
+
+    async def _tight(self) -> bool:
+        """Whether Redis may lack room for a new epoch as long as it has the last one's rows."""
+        told = await wire.memory(self.host.redis)
+        return told is not None and told.limit_bytes is not None and 2 * told.used_bytes > told.limit_bytes
 
     async def _sweep(self) -> None:
         """Remove what earlier epochs left and no entry names. What this one can't remove, the next one will."""
         with suppress(Unavailable):
-            removed = await asyncio.to_thread(self.store.sweep)
+            removed = await _SWEEPING.call(self.store.sweep)
             log.info("swept %d files of earlier epochs of %s", len(removed), self.name)
 
-    def _part_of(self, base: int) -> dict[str, Any]:
+    def _restored(self, plan: Plan, base: int) -> Enumerator:
         entry = self.store.entry(base)
-        if entry is None or entry["kind"] != "checkpoint":
+        if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
-        return load_part(self.store, entry["parts"]["enumerator"])
+        return Enumerator.restored(plan, load_part(self.store, entry.parts["enumerator"]), entry.tables)
 
     async def _run_links(self, links: Links, epoch: int) -> None:
         try:
@@ -320,6 +380,7 @@ class Pipeline:
         self.epoch = 0
         for work in self._work:
             work.cancel()
+        self.source.interrupt()
         task, self._links_task, self._links = self._links_task, None, None
         if task is not None:
             task.cancel()
@@ -337,7 +398,7 @@ async def main() -> None:
     async def look(group: asyncio.TaskGroup) -> None:
         while True:
             with suppress(Unavailable):
-                for name in await asyncio.to_thread(store.pipelines):
+                for name in await in_store(store.pipelines):
                     if name not in leading or leading[name].done():
                         leading[name] = group.create_task(_lead(host, store.pipeline(name), environment))
             await asyncio.sleep(1.0)
@@ -351,7 +412,7 @@ async def main() -> None:
 
 async def _lead(host: Host, store: PipelineStore, environment: Environment) -> None:
     try:
-        definition = await asyncio.to_thread(store.definition)
+        definition = await in_store(store.definition)
         if definition is not None:
             await Pipeline(host, store, PipelineConfig.from_definition(definition), environment).run()
     except Exception as error:  # a pipeline that fails doesn't touch the others

@@ -4,6 +4,7 @@ process.
     idle -(lease)-> reading -(journal)-> gathering -(members)-> proposing -(entry written)-> opening -(streams)->
     leading
       ^                ^------------------------------------------------(member or channel lost, slot refused)-------'
+      |                '-(in time)- resting: after a second failure in a row, a while that grows
       '--- lease lost, from anywhere                halted: epochs in a row ended by what trying again can't mend
 
 The lease in Redis is liveness, the journal is safety. Every epoch and every checkpoint is one numbered slot of the
@@ -11,29 +12,37 @@ journal, written by put-if-absent, so two leaders can't both go on: who is refus
 own, is deposed and mute, reads the journal again, and tries the next slot while it holds the lease. An epoch's number
 is its slot, and so is a checkpoint's; the checkpoint in flight dies with its epoch, whose entry takes the slot.
 
+An epoch that failed (a member gave up, something of it is lost) is followed by the next one at once, so that a single
+fault costs little; one that fails again within STEADY_SECONDS waits, and each next one twice as long, since every epoch
+is an entry of the journal and a sweep of the store. The wait ends early when a person asks for something, or a service
+comes that was not there. A service that is gone is no failure: whoever starts services waits between its starts.
+
 It relies on: lost answers of the store come back as `EntryRefused` with our own nonce (the entry is there) or are
 asked again.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from hashlib import sha256
 
 from cutline.common.chandy_lamport import Process
 from cutline.common.errors import ProtocolError
 from cutline.common.machine import Effect, Event, MessageReceived, Ticked
 from cutline.common.messages import UNLIMITED, Limits
+from cutline.common.records import Entry, EpochEntry, Members
 from cutline.services.enumerator.machine import Began, Enumerator, Plan, ThrottleAsked, WriteCheckpoint
 
 GATHER_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
-KEPT_SECONDS = 3600.0
 SOON_SECONDS = 1.0
 DOUBT_SECONDS = 10.0
 MAX_HALTS = 2
 MENDED_SECONDS = 120.0  # longer than a reader waits until a source's loss is sure (watermark.COMMIT_SECONDS)
 THE_STOP = "the stop"
+STEADY_SECONDS = 60.0  # an epoch that was led for longer has not failed in a row with the one before
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +93,10 @@ class EntryRefused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOpened(Event):
-    """The epoch's streams are made; `part` is the enumerator's part of its base, if it has one."""
+    """The epoch's streams are made; `enumerator` is restored from its base, if it has one."""
 
     epoch: int
-    part: dict[str, Any] | None
+    enumerator: Enumerator | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,18 +125,21 @@ class ReadJournal(Effect):
 class WriteEntry(Effect):
     """Put the entry into this slot if the slot is free: answered by EntryWritten or EntryRefused."""
 
-    slot: int
-    entry: dict[str, Any]
+    entry: Entry
+
+    @property
+    def slot(self) -> int:
+        """The entry's."""
+        return self.entry.slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEpoch(Effect):
-    """Make the epoch's streams, announce it, read the enumerator's part of `base`: answered by EpochOpened."""
+    """Make the epoch's streams, announce it, restore the enumerator from `base`: answered by EpochOpened."""
 
     epoch: int
     base: int | None
-    readers: tuple[str, ...]
-    writers: tuple[str, ...]
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +161,15 @@ class Orders:
     readers: int = 1
     writers: int = 1
     limits: Limits = UNLIMITED
+
+
+def pause_seconds(failures: int, whose: str) -> float:
+    """How long to wait after so many failures in a row: not after the first, then 1 s, twice as long each time, 60 s at
+    most; up to a fifth less, by who waits, so that pipelines that failed of one fault don't try again in step."""
+    if failures < 2:
+        return 0.0
+    longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 2, 30))
+    return longest * (1.0 - sha256(f"{whose}:{failures}".encode()).digest()[0] / 256 / 5)
 
 
 class Leader:
@@ -183,7 +204,6 @@ class Leader:
         self._led_since = 0.0  # in this epoch
         self._doubted_at = 0.0  # when the journal was looked at because a checkpoint took long
         self.completed_at = 0.0
-        self.last_kept_at: float | None = None
         self.in_flight: tuple[int, str | None] | None = None  # slot, request
         self._wanted: str | None = None  # nonce of the entry that we wait to see in the journal
         self._since = 0.0  # of gathering, or of members that the plan lacks
@@ -191,6 +211,9 @@ class Leader:
         self._expected = {"reader": orders.readers, "writer": orders.writers}
         self._nonces = 0
         self.halts = 0  # epochs in a row that ended by what trying again can't mend
+        self.failures = 0  # epochs in a row that failed
+        self.retry_at = 0.0  # when the rest is over
+        self._known: frozenset[str] = frozenset()  # services that were there when it began
 
     # --- the door ---
 
@@ -218,19 +241,20 @@ class Leader:
                 if self.state in ("leading", "proposing") and slot == self.tail + 1:
                     return self._again(f"slot {slot} of the journal holds another leader's entry")
                 return []
-            case EpochOpened(epoch=epoch, part=part):
-                return self._opened(epoch, part, now)
+            case EpochOpened(epoch=epoch, enumerator=enumerator):
+                return self._opened(epoch, enumerator, now)
             case EpochFailed(epoch=epoch, cause=cause, halts=halts):
                 if self.state in ("opening", "leading") and epoch == self.epoch:
-                    return self._again(cause, halts=halts)
+                    return self._failed(cause, now, halts=halts)
                 return []
             case SavepointAsked(request=request, last=last):
                 if request not in (*self.requests, *self._answered):  # whoever asks, asks again until it is answered
                     self.requests.append(request)
                     self._ending = self._ending or last
+                    self.retry_at = now
                 return self._checkpoint(now)
             case ThrottleAsked(limits=limits):
-                self._limits = limits
+                self._limits, self.retry_at = limits, now
         if self.state != "leading" or self.process is None or self.enumerator is None:
             return []
         if isinstance(event, MessageReceived) and event.channel in self.enumerator.plan.writers:
@@ -251,6 +275,9 @@ class Leader:
             return [ReadJournal()]
         if self.state == "gathering":
             return self._gather(now)
+        if self.state == "resting" and (now >= self.retry_at or not self._known.issuperset(self._there())):
+            self.state = "reading"
+            return [ReadJournal()]
         if self.state in ("opening", "leading"):
             return self._watch(now)
         return []
@@ -262,7 +289,7 @@ class Leader:
             if member is None:
                 return self._again(f"service {incarnation} is gone")
             if member.failed is not None and member.failed_epoch == self.epoch:
-                return self._again(f"{member.role} {incarnation} gave up: {member.failed}", halts=member.halts)
+                return self._failed(f"{member.role} {incarnation} gave up: {member.failed}", now, halts=member.halts)
         if any(there[incarnation].leaving for incarnation in (*self.readers, *self.writers)):
             self._rescale = "services of the plan leave"  # after a checkpoint, so that nothing is done twice
         elif not self._wanted_and_new():
@@ -277,8 +304,10 @@ class Leader:
 
     def _wanted_and_new(self) -> bool:
         """Whether services have come that the plan lacks."""
-        there = {*self._staying("reader"), *self._staying("writer")}
-        return not there <= {*self.readers, *self.writers}
+        return not self._there() <= {*self.readers, *self.writers}
+
+    def _there(self) -> frozenset[str]:
+        return frozenset({*self._staying("reader"), *self._staying("writer")})
 
     def _staying(self, role: str) -> tuple[str, ...]:
         return tuple(sorted(m.incarnation for m in self.members if m.role == role and not m.leaving))
@@ -292,13 +321,25 @@ class Leader:
 
     # --- epochs ---
 
-    def _again(self, cause: str, *, halts: bool = False) -> list[Effect]:
+    def _again(self, cause: str) -> list[Effect]:
         over = self._over()
-        self.halts = self.halts + 1 if halts else 0
+        self.halts = 0
         self.state, self.cause = "reading", cause
+        return [*over, ReadJournal()]
+
+    def _failed(self, cause: str, now: float, *, halts: bool) -> list[Effect]:
+        steady = self.state == "leading" and now - self._led_since > STEADY_SECONDS
+        self.failures = 1 if steady else self.failures + 1
+        self.halts = self.halts + 1 if halts else 0
+        over = self._over()
+        self.cause = cause
         if self.halts >= MAX_HALTS:
             self.state = "halted"  # until a person starts the service again
             return over
+        if pause := pause_seconds(self.failures, self.run):
+            self.state, self.retry_at, self._known = "resting", now + pause, self._there()
+            return over
+        self.state = "reading"
         return [*over, ReadJournal()]
 
     def _over(self) -> list[Effect]:
@@ -320,18 +361,16 @@ class Leader:
         return [self._propose(now)]
 
     def _propose(self, now: float) -> WriteEntry:
-        slot = self.tail + 1
-        entry = {
-            "kind": "epoch",
-            "slot": slot,
-            "nonce": self._nonce(),
-            "leader": self.incarnation,
-            "base": self.base,
-            "members": {"enumerator": self.incarnation, "readers": list(self.readers), "writers": list(self.writers)},
-            "cause": self.cause,
-            "written_at": now,
-        }
-        return WriteEntry(slot=slot, entry=entry)
+        entry = EpochEntry(
+            slot=self.tail + 1,
+            nonce=self._nonce(),
+            leader=self.incarnation,
+            base=self.base,
+            members=Members(enumerator=self.incarnation, readers=self.readers, writers=self.writers),
+            cause=self.cause,
+            written_at=now,
+        )
+        return WriteEntry(entry=entry)
 
     def _nonce(self) -> str:
         self._nonces += 1
@@ -344,7 +383,7 @@ class Leader:
         self._wanted = None
         if self.state == "proposing":
             self.tail, self.epoch, self.state, self._since = slot, slot, "opening", now
-            return [OpenEpoch(epoch=slot, base=self.base, readers=self.readers, writers=self.writers)]
+            return [OpenEpoch(epoch=slot, base=self.base, plan=self._plan())]
         if self.state == "leading" and self.in_flight is not None and self.in_flight[0] == slot:
             if self.in_flight[1] == THE_STOP:
                 self.ended = slot
@@ -360,21 +399,22 @@ class Leader:
             return self._checkpoint(now)
         return []
 
-    def _opened(self, epoch: int, part: dict[str, Any] | None, now: float) -> list[Effect]:
-        if self.state != "opening" or epoch != self.epoch:
-            return []
-        readers = tuple(f"reader-{i}" for i in range(len(self.readers)))
-        writers = tuple(f"writer-{i}" for i in range(len(self.writers)))
-        plan = Plan(
-            readers=readers,
-            writers=writers,
+    def _plan(self) -> Plan:
+        return Plan(
+            readers=tuple(f"reader-{i}" for i in range(len(self.readers))),
+            writers=tuple(f"writer-{i}" for i in range(len(self.writers))),
             chunk_rows=self.orders.chunk_rows,
             exact=self.orders.exact,
             halts=self.orders.halts,
             snapshot_only=self.orders.snapshot_only,
             limits=self.orders.limits,
         )
-        self.enumerator = Enumerator(plan) if part is None else Enumerator.restored(plan, part)
+
+    def _opened(self, epoch: int, enumerator: Enumerator | None, now: float) -> list[Effect]:
+        if self.state != "opening" or epoch != self.epoch:
+            return []
+        self.enumerator = enumerator or Enumerator(self._plan())
+        readers = self.enumerator.plan.readers
         self.kept_limits = self.enumerator.limits
         self.enumerator.limits = self._limits or self.kept_limits
         self.process = Process(self.enumerator, inbound=readers, outbound=readers, initiator=True, after=epoch)
@@ -400,27 +440,24 @@ class Leader:
         if not (due or self.requests or self._rescale):
             return []
         request = self.requests.pop(0) if self.requests else None
-        self.last_kept_at = now if self.last_kept_at is None else self.last_kept_at
-        kept = request is not None or now - self.last_kept_at >= KEPT_SECONDS
-        if kept:
-            self.last_kept_at = now
         slot = self.tail + 1
         self.in_flight, self.started_at, self._saving = (slot, request), now, self.enumerator.limits
-        self.enumerator.begin(slot, kept, now)
-        return self.process.start(slot, kept, now)
+        self.enumerator.begin(slot, now)
+        return self.process.start(slot, request is not None, now)
 
     def _entry(self, order: WriteCheckpoint, now: float) -> WriteEntry:
         if self.in_flight is None or self.in_flight[0] != order.slot:
             raise ProtocolError(f"checkpoint {order.slot} is complete but was never started")
         request = self.in_flight[1]
-        if order.entry["inside"] and order.entry["kept"]:
-            order.entry["kept"] = False  # an inside one is never published: keep the next instead
-            if request is None:
-                self.last_kept_at = now - KEPT_SECONDS
-            else:
-                self.requests.insert(0, request)
+        if order.entry.inside and request is not None:  # an inside one is never published: keep the next instead
+            self.requests.insert(0, request)
             self.in_flight, request = (order.slot, None), None
-        entry = order.entry | {
-            "epoch": self.epoch, "nonce": self._nonce(), "request": request, "written_at": now,
-        }  # fmt: skip
-        return WriteEntry(slot=order.slot, entry=entry)
+        entry = dataclasses.replace(
+            order.entry,
+            epoch=self.epoch,
+            nonce=self._nonce(),
+            kept=request is not None,
+            request=request,
+            written_at=now,
+        )
+        return WriteEntry(entry=entry)

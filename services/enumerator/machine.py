@@ -1,6 +1,7 @@
 """The enumerator: knows every table and split of a pipeline, hands splits out, and composes checkpoints.
 
-    table:  waiting -> snapshot -> catch-up -> live          any -> quarantined;  any -> waiting of the next generation
+    table:  waiting -> snapshot -> catch-up -> live          any -> quarantined;  any -> waiting of the next generation,
+                                                             from there -> dropped;  dropped -> waiting
 
 - Splits are pulled: a reader says how many it has room for; what it holds unstarted is asked back for an idle one.
 - A report is accepted once, if its split is out with that attempt and generation; anything else is late and ignored.
@@ -8,24 +9,30 @@
 - When a table's chunks are all reported, their watermarks are folded into one pair and the table goes to the
   incremental split (FLIP-27's completed snapshot splits; DBLog's watermarks). Cause before effect on every channel is
   what makes any consistent cut hold a table's chunk rows before its first change.
+- A table that is to be read again, or stops, is looked at. If the source has no such table, it is dropped: no fault,
+  its next generation waits for a table of that name. One that may not be read is never taken for dropped.
 - It is the initiator of checkpoints. A checkpoint's entry is written when every member's part is in the store.
 
 Restore: state at the cut, then the reports that were in flight (`recorded`), then whatever is out and not reported
 goes back to the queue with the next attempt. No report is acknowledged or asked for again: a report is on one side of
 the cut or recorded.
 
-What must change together: `snapshot`/`restored`, and `_entry` with the journal's form (common/store.py).
+A table, its splitter too, is a value: every change of it is another object, put by `_put`. So a turn costs what
+changed, and whatever was kept of a table at a cut stays what it was.
+
+What must change together: `snapshot` and `restored`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.messages import (
     UNLIMITED,
     AssignSplits,
@@ -44,6 +51,8 @@ from cutline.common.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamCut,
+    StreamedTable,
     StreamStopped,
     TableReport,
     TakeBackSplit,
@@ -51,17 +60,22 @@ from cutline.common.messages import (
     decode,
     encode,
     from_plain,
+    pieces,
     to_plain,
 )
 from cutline.common.positions import Position, Stop
+from cutline.common.records import CheckpointEntry, PartRef, StagedFile, TableEntry
 from cutline.common.schema import TableSchema
 from cutline.services.enumerator.splitter import KeyRange, Splitter
 
 MAX_ATTEMPTS = 5
+GROUP = 256
 STOP_SECONDS = 1.0
 AWAITED_SECONDS = 5.0  # between two looks at tables that are not there, or not fit to be read
 NEW_TABLES_SECONDS = 10.0  # between two looks for tables that were created meanwhile
-WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED = "waiting", "snapshot", "catch-up", "live", "quarantined"
+WAITING, SNAPSHOT, CATCH_UP, LIVE = "waiting", "snapshot", "catch-up", "live"
+QUARANTINED, DROPPED = "quarantined", "dropped"
+AT_REST = frozenset({QUARANTINED, DROPPED})  # nothing more comes of them, until the source or a person acts
 
 
 # --- facts and effects -----------------------------------------------------------------------------------------------
@@ -69,8 +83,8 @@ WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED = "waiting", "snapshot", "catch-u
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFound:
-    """What the source says of one table: `fault` is why it can't be copied (`gone`: it is not there now), else `schema`
-    is its schema.
+    """What the source says of one table: `fault` is why it can't be copied (`hidden`: it may not be looked at now),
+    else `schema` is its schema; `gone`: the source has no such table, which is no fault.
 
     `chunk_rows` and `chunk_key` are given where its chunks are not of the plan's rows, or not cut by its identity.
     """
@@ -83,6 +97,7 @@ class TableFound:
     chunk_rows: int | None = None
     chunk_key: tuple[str, ...] = ()
     fault: str | None = None
+    hidden: bool = False
     gone: bool = False
 
 
@@ -93,10 +108,12 @@ class Began(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesFound(Event):
-    """The tables that the pipeline's globs match. At its beginning also: `start`, if the stream starts without a
-    snapshot, with the low after which the tables were `looked_at`; and `stop`, if it is to end."""
+    """The tables that the pipeline's globs match, and the known ones that are `unseen` now: gone, or not to be read. At
+    its beginning also: `start`, if the stream starts without a snapshot, with the low after which the tables were
+    `looked_at`; and `stop`, if it is to end."""
 
     tables: tuple[TableFound, ...]
+    unseen: frozenset[str] = frozenset()
     start: tuple[Low, High] | None = None
     looked_at: Low | None = None
     stop: Stop | None = None
@@ -140,6 +157,14 @@ class ThrottleAsked(Event):
     """A person wants these limits on what all readers together SELECT, instead of those that there were."""
 
     limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAgainAsked(Event):
+    """The lake can't go on from what it has of this generation; asked until the next one has come."""
+
+    table_id: str
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,16 +223,17 @@ class FindBound(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteCheckpoint(Effect):
-    """Every part of checkpoint `slot` is in the store: put its entry (without nonce) into the journal."""
+    """Every part of checkpoint `slot` is in the store: put its entry into the journal, once the leader has given it
+    its epoch, nonce and request."""
 
     slot: int
-    entry: dict[str, Any]
+    entry: CheckpointEntry
 
 
 # --- state -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """One table of the pipeline."""
 
@@ -218,13 +244,13 @@ class Table:
     splitter: Splitter | None = None
     low: Low | None = None
     high: High | None = None
-    completed: list[CompletedSplit] = field(default_factory=list)
+    completed: tuple[tuple[CompletedSplit, ...], ...] = ()  # in groups, so that one more split is a small change
     splits_done: int = 0
     rows_done: int = 0
     estimate: int = 0
     cause: str | None = None
-    awaited: bool = False  # quarantined for what it looks like now, perhaps between a DROP and the CREATE after it
-    before: TableSchema | None = None  # with `halts`: its schema in the generation before
+    awaited: bool = False  # at rest for what it looks like now: dropped, or made anew in a way that can't be read
+    before: TableSchema | None = None  # with `halts`: its schema in the generation before, until it has one
 
     @property
     def splits_total(self) -> int:
@@ -233,20 +259,26 @@ class Table:
             return self.splits_done
         return max(self.splitter.made, -(-self.estimate // self.splitter.step))
 
+    def with_completed(self, split: CompletedSplit) -> Table:
+        """The table with one more split of `exact`."""
+        full, last = self.completed[:-1], self.completed[-1] if self.completed else ()
+        groups = (*full, (*last, split)) if len(last) < GROUP else (*full, last, (split,))
+        return dataclasses.replace(self, completed=groups)
+
 
 @dataclass(slots=True, kw_only=True)
 class Collecting:
     """A checkpoint whose parts are coming in."""
 
     checkpoint: int
-    kept: bool
     started_at: float
-    state: dict[str, Any] = field(default_factory=dict)
-    recorded: dict[str, list[Message]] = field(default_factory=dict)
-    parts: dict[str, Any] = field(default_factory=dict)
-    staged: list[dict[str, Any]] = field(default_factory=list)
+    at_cut: Enumerator | None = None  # once every reader's marker is back
+    replaced: set[str] = field(default_factory=set)  # see CheckpointEntry
+    parts: dict[str, PartRef] = field(default_factory=dict)
+    staged: list[StagedFile] = field(default_factory=list)
     reported: set[str] = field(default_factory=set)
-    stream: dict[str, Any] = field(default_factory=dict)
+    stream: StreamCut | None = None
+    streamed: list[StreamedTable] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +320,16 @@ class Enumerator:
         self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
         self.stream_status: dict[str, Any] = {}  # where the incremental split was at the last part, for the status
+        self._splitting: dict[str, None] = {}  # tables of which chunks are to be made, in order
+        self._asking: set[str] = set()  # those of them of which a question is not answered yet
+        self._awaited: dict[str, None] = {}  # tables that are looked at now and then
+        self._values: dict[str, dict[str, Any]] = {"tables": {}, "completed": {}}  # the last snapshot's; never changed
+        self._unsaved: dict[str, Table | None] = {}  # the tables that it has otherwise, as it has them
+        self._named: set[str] = set()  # hashes of schemas that a snapshot, or the base, has given
+        self._streamed: dict[str, StreamedTable] = {}  # the incremental split's tables at the newest cut
+        # the tables of the newest entry, and what it says of them
+        self._entered: tuple[dict[str, Table], dict[str, TableEntry]] = ({}, {})
+        self._cut: Enumerator | None = None  # what this was at the cut of the checkpoint in flight
         self._looked_at = 0.0  # when awaited tables were last looked at
         self._looking: set[str] = set()  # tables of which that is not answered yet
         self._find_due: float | None = None  # when to look for new tables; None while an answer is awaited
@@ -316,15 +358,20 @@ class Enumerator:
             case TableDescribed(generation=generation, table=described_table):
                 return self._described(generation, described_table)
             case RangeFound(table_id=table_id, generation=generation, range=key_range):
-                if (splitter := self._splitter(table_id, generation)) is not None:
-                    splitter.ranged(key_range)
+                if (table := self._split(table_id, generation)) is not None and table.splitter is not None:
+                    table.splitter.ranged(key_range)
+                    self._put(table)
                 return self._hand_out()
             case BoundFound(table_id=table_id, generation=generation, end=end):
-                if (splitter := self._splitter(table_id, generation)) is not None:
-                    self.todo += splitter.bounded(end)
+                if (table := self._split(table_id, generation)) is not None and table.splitter is not None:
+                    self.todo += table.splitter.bounded(end)
+                    self._put(table)
                 return self._hand_out()
             case SplittingFailed(table_id=table_id, generation=generation, cause=cause, restart=restart):
                 return self._failed(table_id, generation, cause, restart) + self._hand_out()
+            case ReadAgainAsked(table_id=table_id, generation=generation):
+                cause = "the lake table lost what it held"
+                return self._failed(table_id, generation, cause, restart=True) + self._hand_out()
             case ThrottleAsked(limits=limits):
                 self.limits = limits
                 return self._throttle()
@@ -332,7 +379,7 @@ class Enumerator:
                 return self._message(channel, message, now)
             case PartStored(checkpoint=checkpoint, ref=ref):
                 collecting = self._in_flight(checkpoint)
-                if not collecting.state:
+                if collecting.at_cut is None:
                     raise ProtocolError(f"part {checkpoint} of the enumerator was stored but never ordered")
                 collecting.parts["enumerator"] = ref
                 return self._complete(now)
@@ -369,6 +416,23 @@ class Enumerator:
 
     # --- tables ---
 
+    def _put(self, table: Table) -> Table:
+        """Take up a table, or another state of one. Nothing else writes `tables`."""
+        name, splitter = table.table_id, table.splitter
+        self._unsaved.setdefault(name, self.tables.get(name))
+        self.tables[name] = table
+        _keep(self._splitting, name, splitter is not None and not splitter.done)
+        _keep(self._awaited, name, table.awaited)
+        (self._asking.add if splitter is not None and splitter.asked else self._asking.discard)(name)
+        return table
+
+    def _split(self, table_id: str, generation: int) -> Table | None:
+        """The table, if it is of that generation and being split, with a splitter of its own that may be changed."""
+        table = self.tables.get(table_id)
+        if table is None or table.generation != generation or table.splitter is None:
+            return None
+        return dataclasses.replace(table, splitter=dataclasses.replace(table.splitter))
+
     def _found(self, found: TablesFound, now: float) -> list[Effect]:
         effects: list[Effect] = []
         self._find_due = now + NEW_TABLES_SECONDS
@@ -379,19 +443,21 @@ class Enumerator:
         for item in found.tables:
             if item.table_id in self.tables or self.stop_place is not None:  # past the stop nothing new begins
                 continue
-            table = self.tables[item.table_id] = Table(table_id=item.table_id)
-            self._prepare(table, item)
+            table = self._prepare(Table(table_id=item.table_id), item)
             if start is not None and table.phase == WAITING:
-                table.low, table.high = start
-                effects += self._include(table, found.looked_at)
+                low, high = start
+                effects += self._include(dataclasses.replace(table, low=low, high=high), found.looked_at)
+        stopped = (table for name in sorted(found.unseen) if (table := self.tables[name]).phase == QUARANTINED)
+        effects += [DescribeTable(table_id=t.table_id, generation=t.generation) for t in stopped if not t.awaited]
         return effects + self._hand_out()
 
     @property
     def ended(self) -> bool:
         """Whether the pipeline is at its stop, and every table is shown there or never will be."""
+        if not self.at_stop and self.stop_place is None:
+            return False
         phases = {table.phase for table in self.tables.values()}
-        there = self.at_stop or (self.stop_place is not None and LIVE not in phases)
-        return there and phases <= {LIVE, QUARANTINED}
+        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *AT_REST}
 
     def _ask_for_stop(self, now: float) -> list[Effect]:
         if self.stop is None or self.stop_place is not None or self._stop_due is None or now < self._stop_due:
@@ -411,27 +477,31 @@ class Enumerator:
         table = self.tables.get(item.table_id)
         if table is None or table.generation != generation or table.splitter is not None or self.ended:
             return []  # the last for a table that comes back when the pipeline's last checkpoint may be on its way
-        if table.awaited:
-            table.phase, table.cause, table.awaited = WAITING, None, False
+        if item.gone and table.phase == QUARANTINED and not table.awaited:  # nothing is left to be mended
+            table = self._next_generation(table)
+        elif table.awaited:
+            table = dataclasses.replace(table, phase=WAITING, cause=None, awaited=False)
         if table.phase != WAITING:
             return []
         self._prepare(table, item)
-        return self._hand_out()
+        return self._stop_when_over() + self._hand_out()
 
-    def _prepare(self, table: Table, item: TableFound) -> None:
+    def _prepare(self, table: Table, item: TableFound) -> Table:
+        """Make the table ready to be split, or put it to rest, by what the source says of it."""
+        if item.gone:
+            cause = f"there is no table {table.table_id} at the source any more; the lake keeps its last content"
+            return self._put(dataclasses.replace(table, phase=DROPPED, cause=cause, awaited=True))
         if item.schema is None:
-            table.phase, table.awaited = QUARANTINED, item.gone or table.generation > 1
-            table.cause = item.fault or "the table is gone at the source; create it or take it off the list"
-            return
+            cause = item.fault or "the source doesn't say what it looks like"
+            awaited = item.hidden or table.generation > 1
+            return self._put(dataclasses.replace(table, phase=QUARANTINED, cause=cause, awaited=awaited))
         if table.before is not None and table.before.look != item.schema.look:
-            table.phase = QUARANTINED
-            table.cause = (
+            cause = (
                 f"the columns of {table.table_id} changed while it was being read, and schema_changes is halt;"
                 " have it read by another pipeline"
             )
-            return
-        table.schema, table.estimate = item.schema, item.estimate
-        table.splitter = Splitter(
+            return self._put(dataclasses.replace(table, phase=QUARANTINED, cause=cause))
+        splitter = Splitter(
             table_id=table.table_id,
             generation=table.generation,
             schema=item.schema,
@@ -441,9 +511,13 @@ class Enumerator:
             row_bytes=item.row_bytes,
             integer_key=item.integer_key,
         )
+        estimate = item.estimate
+        return self._put(
+            dataclasses.replace(table, schema=item.schema, before=None, estimate=estimate, splitter=splitter)
+        )
 
     def _look_again(self, now: float) -> list[Effect]:
-        awaited = [t for t in self.tables.values() if t.awaited and t.table_id not in self._looking]
+        awaited = [self.tables[name] for name in self._awaited if name not in self._looking]
         if not awaited or now - self._looked_at < AWAITED_SECONDS:
             return []
         self._looked_at = now
@@ -461,7 +535,7 @@ class Enumerator:
     def _failed(self, table_id: str, generation: int, cause: str, restart: bool) -> list[Effect]:
         """Quarantine the table, or read it again as its next generation."""
         table = self.tables.get(table_id)
-        if table is None or table.generation != generation or table.phase == QUARANTINED:
+        if table is None or table.generation != generation or table.phase in AT_REST:
             return []
         effects: list[Effect] = []
         if table.phase in (CATCH_UP, LIVE):
@@ -470,28 +544,39 @@ class Enumerator:
         self.todo = deque(split for split in self.todo if split.table_id != table_id)
         self.out = {key: held for key, held in self.out.items() if held[0].table_id != table_id}
         if not restart:
-            table.phase, table.cause, table.splitter = QUARANTINED, cause, None
-            return effects
+            table = self._put(dataclasses.replace(table, phase=QUARANTINED, cause=cause, splitter=None))
+        else:
+            table = self._next_generation(table, cause)
+        look = DescribeTable(table_id=table_id, generation=table.generation)
+        return [*effects, *self._stop_when_over(), look]
+
+    def _next_generation(self, table: Table, cause: str | None = None) -> Table:
         before = (table.schema or table.before) if self.plan.halts else None
-        self.tables[table_id] = Table(table_id=table_id, generation=generation + 1, cause=cause, before=before)
-        return [*effects, DescribeTable(table_id=table_id, generation=generation + 1)]
+        return self._put(Table(table_id=table.table_id, generation=table.generation + 1, cause=cause, before=before))
 
     def _include(self, table: Table, looked_at: Low | None = None) -> list[Effect]:
         assert table.schema is not None
         assert table.low is not None
         assert table.high is not None
-        table.phase, table.splitter, self.stream_stopped = CATCH_UP, None, False
-        include = IncludeTable(
-            table_id=table.table_id,
-            generation=table.generation,
-            schema=table.schema,
-            low=table.low,
-            high=table.high,
-            splits=tuple(table.completed),
-            looked_at=looked_at,
-        )
-        table.completed = []
-        return [Send(receiver=self.plan.stream_reader, message=include)]
+        self.stream_stopped = False
+        self._put(dataclasses.replace(table, phase=CATCH_UP, splitter=None, completed=()))
+        groups = pieces([split for group in table.completed for split in group])
+        return [
+            Send(
+                receiver=self.plan.stream_reader,
+                message=IncludeTable(
+                    table_id=table.table_id,
+                    generation=table.generation,
+                    schema=table.schema,
+                    low=table.low,
+                    high=table.high,
+                    splits=tuple(group),
+                    looked_at=looked_at,
+                    more=at < len(groups),
+                ),
+            )
+            for at, group in enumerate(groups, start=1)
+        ]
 
     def _table_report(self, report: TableReport) -> list[Effect]:
         table = self.tables.get(report.table_id)
@@ -499,23 +584,26 @@ class Enumerator:
             return []  # of a generation that is over
         if report.state != "live":
             return self._failed(report.table_id, report.generation, report.cause or "", report.state == "restart")
-        table.phase, table.cause, self.turned_live = LIVE, None, True
-        over = all(t.phase in (LIVE, QUARANTINED) for t in self.tables.values())
-        if self.plan.snapshot_only and over and not self.stream_stopped:
+        self._put(dataclasses.replace(table, phase=LIVE, cause=None))
+        self.turned_live = True
+        return self._stop_when_over()
+
+    def _stop_when_over(self) -> list[Effect]:
+        """A stream that only replays the snapshot is stopped when every table is live, or at rest."""
+        if self.plan.snapshot_only and not self.stream_stopped and self._over():
             self.stream_stopped = True
             return [Send(receiver=self.plan.stream_reader, message=StopStream())]
         return []
 
-    # --- splits ---
+    def _over(self) -> bool:
+        return all(table.phase == LIVE or table.phase in AT_REST for table in self.tables.values())
 
-    def _splitter(self, table_id: str, generation: int) -> Splitter | None:
-        table = self.tables.get(table_id)
-        return table.splitter if table is not None and table.generation == generation else None
+    # --- splits ---
 
     def _report(self, report: SplitReport) -> list[Effect]:
         held = self.out.get(report.split_id)
-        table = self.tables.get(report.table_id)
-        if held is None or held[0].attempt != report.attempt or table is None or table.generation != report.generation:
+        table = self._split(report.table_id, report.generation)
+        if held is None or held[0].attempt != report.attempt or table is None or table.splitter is None:
             return []  # late: of an attempt or generation that is over
         split = held[0]
         del self.out[report.split_id]
@@ -528,18 +616,17 @@ class Enumerator:
             return self._failed(table.table_id, table.generation, error.cause, restart=True)
         self.accepted[report.split_id] = report.attempt
         if report.cut_at is not None:
-            assert table.splitter is not None
             self.todo.appendleft(table.splitter.rest(split, report.cut_at))
             split = dataclasses.replace(split, split_end=report.cut_at)
-        table.low, table.high = low, high
-        table.splits_done += 1
-        table.rows_done += report.rows
+        done, rows = table.splits_done + 1, table.rows_done + report.rows
+        table = dataclasses.replace(table, low=low, high=high, splits_done=done, rows_done=rows)
         if self.plan.exact:
-            table.completed.append(
+            table = table.with_completed(
                 CompletedSplit(split_start=split.split_start, split_end=split.split_end, high=report.high)
             )
-        if table.splitter is not None and table.splitter.done and table.splits_done == table.splitter.made:
+        if table.splitter is not None and table.splitter.done and done == table.splitter.made:
             return self._include(table)
+        self._put(table)
         return []
 
     def _split_failed(self, failed: SplitFailed) -> list[Effect]:
@@ -559,18 +646,17 @@ class Enumerator:
         effects: list[Effect] = []
         room = sum(self.free.values())
         want = max(room, 1) + len(self.free)
-        for table in self.tables.values():
-            splitter = table.splitter
-            if splitter is None or splitter.done:
+        for name in list(self._splitting):
+            if len(self.todo) + len(self._asking) >= want:
+                break
+            table = self._split(name, self.tables[name].generation)
+            if name in self._asking or table is None or (splitter := table.splitter) is None:
                 continue
-            if len(self.todo) < want:
-                table.phase = SNAPSHOT
-                self.todo += splitter.take(want - len(self.todo))
+            self.todo += splitter.take(want - len(self.todo))
             if len(self.todo) < want and (question := splitter.wants()) is not None:
                 splitter.asked = True
                 effects.append(self._question(question, splitter))
-            if len(self.todo) >= want:
-                break
+            self._put(dataclasses.replace(table, phase=SNAPSHOT))
         for reader in sorted(self.free, key=lambda name: -self.free[name]):
             while self.free[reader] > 0 and self.todo:
                 split = self.todo.popleft()
@@ -620,19 +706,24 @@ class Enumerator:
         """The initiator starts when it likes."""
         return True
 
-    def begin(self, checkpoint: int, kept: bool, now: float) -> None:
+    def begin(self, checkpoint: int, now: float) -> None:
         """Collect for `checkpoint` from here on. Called just before `Process.start`."""
-        self.collecting = Collecting(checkpoint=checkpoint, kept=kept, started_at=now)
+        self.collecting = Collecting(checkpoint=checkpoint, started_at=now)
         self.turned_live = False
 
-    def cut(
-        self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
-    ) -> list[Effect]:
+    def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """Every reader's marker is back."""
         collecting = self._in_flight(checkpoint)
-        collecting.state, collecting.recorded = state, recorded
-        part = {"state": state, "recorded": to_recorded(recorded)}
-        return [SavePart(checkpoint=checkpoint, state=part)]
+        collecting.at_cut, self._cut = self._cut, None
+        assert collecting.at_cut is not None
+        before = dict(collecting.at_cut.tables)
+        for channel, messages in recorded.items():
+            collecting.at_cut._take_recorded(channel, messages)
+        for name, table in before.items():
+            if collecting.at_cut.tables[name] is not table:
+                collecting.replaced |= {schema.hash for schema in (table.schema, table.before) if schema is not None}
+        head = {**state.head, "recorded": {name: [encode(one) for one in some] for name, some in recorded.items()}}
+        return [SavePart(checkpoint=checkpoint, state=dataclasses.replace(state, head=head))]
 
     def _in_flight(self, checkpoint: int) -> Collecting:
         if self.collecting is None or self.collecting.checkpoint != checkpoint:
@@ -642,13 +733,21 @@ class Enumerator:
     def _part_saved(self, channel: str, saved: PartSaved, collecting: Collecting, now: float) -> list[Effect]:
         if channel in collecting.reported:
             raise ProtocolError(f"{channel} gave its part of checkpoint {saved.checkpoint} twice")
-        collecting.reported.add(channel)
-        if saved.part is not None:
-            collecting.parts[channel] = saved.part
         collecting.staged += saved.staged
         if saved.stream is not None:
             collecting.stream = saved.stream
-            self.stream_status = {"position": saved.stream["position"], "source_time": saved.stream["sourceTime"]}
+            collecting.streamed += saved.stream.tables
+        if saved.more:
+            return []
+        collecting.reported.add(channel)
+        if saved.part is not None:
+            collecting.parts[channel] = saved.part
+        if saved.stream is not None:
+            position = saved.stream.position
+            self.stream_status = {
+                "position": position and position.to_json(),
+                "source_time": saved.stream.source_time,
+            }
         return self._complete(now)
 
     def _complete(self, now: float) -> list[Effect]:
@@ -657,125 +756,132 @@ class Enumerator:
         if collecting is None or "enumerator" not in collecting.parts or collecting.reported != members:
             return []
         self.collecting = None
-        entry = self._entry(collecting)
-        return [WriteCheckpoint(slot=collecting.checkpoint, entry=entry | {"written_at": now})]
+        return [WriteCheckpoint(slot=collecting.checkpoint, entry=self._entry(collecting, now))]
 
-    def _entry(self, collecting: Collecting) -> dict[str, Any]:
+    def _entry(self, collecting: Collecting, now: float) -> CheckpointEntry:
         """The journal's entry: what a restore from this cut would know, and the files that belong to it."""
-        part = {"state": collecting.state, "recorded": to_recorded(collecting.recorded)}
-        at_cut = Enumerator.restored(self.plan, part)
+        at_cut = collecting.at_cut
+        assert at_cut is not None
         # what was accepted after the cut belongs to the next checkpoint
         self.accepted = {key: n for key, n in self.accepted.items() if key not in at_cut.accepted}
-        stream = collecting.stream
-        staged, schemas, tables = [], {}, {}
-        for file in collecting.staged:
-            table = at_cut.tables[file["table"]]
-            if table.generation != file["generation"] or table.phase == QUARANTINED:
-                continue  # nobody will ask for them again
-            if file["kind"] == "chunk":
-                _, _, attempt = file["split"].rpartition("#")
-                if at_cut.accepted.get(file["split"].removesuffix(f"#{attempt}")) != int(attempt):
-                    continue
-            staged.append(file)
-        for table in at_cut.tables.values():
-            streamed = stream.get("tables", {}).get(table.table_id)
-            show, phase, since = False, table.phase, {}
-            schema = table.schema.hash if table.schema else None
-            if table.schema:
-                schemas[table.schema.hash] = table.schema.to_json()
-            if streamed is not None and streamed["generation"] == table.generation and phase in (CATCH_UP, LIVE):
-                schema, since, show = streamed["schema"], streamed["since"], streamed["live"]
-                phase = LIVE if show else CATCH_UP
-                schemas |= streamed["schemas"]
-            tables[table.table_id] = {
-                "generation": table.generation,
-                "phase": phase,
-                "schema": schema,
-                "since_seq": since,
-                "cause": table.cause,
-                "show": show,
-            }
-        return {
-            "kind": "checkpoint",
-            "slot": collecting.checkpoint,
-            "kept": collecting.kept,
-            "inside": bool(stream.get("inside")),
-            "position": stream.get("position"),
-            "source_time": stream.get("sourceTime"),
-            "started_at": collecting.started_at,
-            "parts": collecting.parts,
-            "staged": staged,
-            "schemas": schemas,
-            "tables": tables,
-        }
+        streamed = {table.table_id: table for table in collecting.streamed}
+        self._streamed |= streamed
+        stream = collecting.stream or StreamCut(position=None, source_time=None, inside=False)
+        staged = tuple(file for file in collecting.staged if at_cut._counts(file))
+        return CheckpointEntry(
+            slot=collecting.checkpoint,
+            epoch=0,
+            nonce="",
+            kept=False,
+            inside=stream.inside,
+            position=stream.position,
+            source_time=stream.source_time,
+            started_at=collecting.started_at,
+            written_at=now,
+            parts=collecting.parts,
+            staged=staged,
+            replaced=tuple(sorted(collecting.replaced)),
+            tables=self._enter(at_cut.tables, streamed),
+        )
 
-    def snapshot(self) -> dict[str, Any]:
+    def _counts(self, file: StagedFile) -> bool:
+        """Whether the lake has use for a file that was staged before this cut."""
+        table = self.tables[file.table]
+        if table.generation != file.generation or table.phase in AT_REST:
+            return False  # nobody will ask for it again
+        if file.split is None:
+            return True
+        split, _, attempt = file.split.rpartition("#")
+        return self.accepted.get(split) == int(attempt)
+
+    def _enter(self, tables: dict[str, Table], streamed: Collection[str]) -> dict[str, TableEntry]:
+        """What an entry says of the tables, when the stream has told of those `streamed` since the last one; where
+        nothing changed, the same object."""
+        before, entries = self._entered
+        others = {name for name, table in tables.items() if before.get(name) is not table}
+        if others := others.union(tables.keys() & streamed):
+            entries = entries | {name: _table_entry(tables[name], self._streamed.get(name)) for name in others}
+        self._entered = tables, entries
+        return entries
+
+    def snapshot(self) -> State:
         """Everything a restore needs; what is out is kept with its attempt."""
-        return {
-            "tables": [
-                {
-                    "tableId": t.table_id, "generation": t.generation, "phase": t.phase,
-                    "schema": t.schema.to_json() if t.schema else None,
-                    "splitter": t.splitter.to_json() if t.splitter else None,
-                    "low": t.low.to_json() if t.low else None, "high": t.high.to_json() if t.high else None,
-                    "completed": to_plain(t.completed), "splitsDone": t.splits_done, "rowsDone": t.rows_done,
-                    "estimate": t.estimate, "cause": t.cause,
-                    "awaited": t.awaited, "before": t.before.to_json() if t.before else None,
-                }
-                for t in self.tables.values()
-            ],
+        fresh = {}
+        if self._unsaved:
+            values = {name: dict(section) for name, section in self._values.items()}
+            for name, before in self._unsaved.items():
+                table = self.tables[name]
+                values["tables"][name] = _plain(table)
+                _replace_groups(values["completed"], table, before)
+                for schema in (table.schema, table.before):
+                    if schema is not None and schema.hash not in self._named:
+                        fresh[schema.hash] = schema
+            self._values, self._unsaved = values, {}
+            self._named |= fresh.keys()
+        self._cut = self._copy()
+        head = {
             "todo": to_plain(list(self.todo)),
             "out": [to_plain(split) for split, _ in self.out.values()],
             "accepted": dict(self.accepted),
             "streamStopped": self.stream_stopped,
             "limits": to_plain(self.limits),
             "stop": to_plain(self.stop), "stopPlace": to_plain(self.stop_place), "atStop": self.at_stop,
+            "recorded": {},
         }  # fmt: skip
+        return State(head=head, values=self._values, schemas=tuple(fresh.values()))
+
+    def _copy(self) -> Enumerator:
+        """A machine in the same state, as far as reports change it."""
+        machine = Enumerator(self.plan)
+        machine.tables, machine.accepted = dict(self.tables), dict(self.accepted)
+        machine.todo, machine.out = deque(self.todo), dict(self.out)
+        return machine
 
     @classmethod
-    def restored(cls, plan: Plan, part: dict[str, Any]) -> Enumerator:
-        """The enumerator of a part: its state, then the reports in flight; the rest is queued again."""
+    def restored(cls, plan: Plan, state: State, entered: Mapping[str, TableEntry]) -> Enumerator:
+        """The enumerator of a part: its state, then the reports in flight; the rest is queued again. `entered` is what
+        the checkpoint's entry says of the tables."""
         machine = cls(plan)
-        state = part["state"]
-        for t in state["tables"]:
-            schema = TableSchema.from_json(t["schema"]) if t["schema"] else None
-            splitter = None
-            if schema is not None and t["splitter"]:
-                splitter = Splitter.restored(t["tableId"], t["generation"], schema, t["splitter"])
-            machine.tables[t["tableId"]] = Table(
-                table_id=t["tableId"],
-                generation=t["generation"],
-                phase=t["phase"],
-                schema=schema,
-                splitter=splitter,
-                low=Low.from_json(t["low"]) if t["low"] else None,
-                high=High.from_json(t["high"]) if t["high"] else None,
-                completed=list(from_plain(tuple[CompletedSplit, ...], t["completed"])),
-                splits_done=t["splitsDone"],
-                rows_done=t["rowsDone"],
-                estimate=t["estimate"],
-                cause=t["cause"],
-                awaited=t["awaited"],
-                before=TableSchema.from_json(t["before"]) if t["before"] else None,
-            )
-        out = from_plain(tuple[SnapshotSplit, ...], state["out"])
+        schemas = {schema.hash: schema for schema in state.schemas}
+        groups: dict[str, list[tuple[int, Any]]] = {}
+        for key, group in state.values.get("completed", {}).items():
+            table_id, _, number = key.rpartition(" ")
+            groups.setdefault(table_id, []).append((int(number), group))
+        for name, value in state.values.get("tables", {}).items():
+            machine._put(_of_plain(name, value, schemas, [group for _, group in sorted(groups.get(name, []))]))
+        head = state.head
+        out = from_plain(tuple[SnapshotSplit, ...], head["out"])
         machine.out = {split.split_id: (split, "") for split in out}
-        machine.todo = deque(from_plain(tuple[SnapshotSplit, ...], state["todo"]))
-        machine.accepted = dict(state["accepted"])
-        machine.stream_stopped = state["streamStopped"]
-        machine.limits = from_plain(Limits, state["limits"])
-        machine.stop = from_plain(Stop | None, state["stop"])
-        machine.stop_place = from_plain(Position | None, state["stopPlace"])
-        machine.at_stop = state["atStop"]
-        for channel, headers in part["recorded"].items():
-            for message in (decode(header) for header in headers):
-                if not isinstance(message, (SplitsWanted, SplitReleased, PartSaved)):
-                    machine._at_begin += machine._recorded(channel, message)
+        machine.todo = deque(from_plain(tuple[SnapshotSplit, ...], head["todo"]))
+        machine.accepted = dict(head["accepted"])
+        machine.stream_stopped = head["streamStopped"]
+        machine.limits = from_plain(Limits, head["limits"])
+        machine.stop = from_plain(Stop | None, head["stop"])
+        machine.stop_place = from_plain(Position | None, head["stopPlace"])
+        machine.at_stop = head["atStop"]
+        for channel, headers in head["recorded"].items():
+            machine._at_begin += machine._take_recorded(channel, [decode(header) for header in headers])
         waiting = [split for split, _ in machine.out.values()]
         machine.out = {}
         again = [dataclasses.replace(split, attempt=split.attempt + 1) for split in waiting]
         machine.todo.extendleft(reversed(again))
+        machine._named = set(schemas)
+        machine._streamed = {
+            name: StreamedTable(table_id=name, generation=of.generation, schema=of.schema or "", live=of.show)
+            for name, of in entered.items()
+            if of.phase in (CATCH_UP, LIVE)
+        }
+        machine.snapshot()  # so that the epoch's first, and its entry, cost what changed, as later ones do
+        machine._enter(dict(machine.tables), ())
+        machine._cut = None
         return machine
+
+    def _take_recorded(self, channel: str, messages: list[Message]) -> list[Effect]:
+        effects: list[Effect] = []
+        for message in messages:
+            if not isinstance(message, (SplitsWanted, SplitReleased, PartSaved)):
+                effects += self._recorded(channel, message)
+        return effects
 
     def _recorded(self, channel: str, message: Message) -> list[Effect]:
         """A report that was in flight: its orders to the incremental split are due now, all else is asked anew."""
@@ -793,6 +899,73 @@ class Enumerator:
         return [effect for effect in effects if isinstance(effect, Send)]
 
 
-def to_recorded(recorded: dict[str, list[Message]]) -> dict[str, list[dict[str, Any]]]:
-    """The channels' states in the part's form."""
-    return {name: [encode(message) for message in messages] for name, messages in recorded.items()}
+def _keep(names: dict[str, None], name: str, wanted: bool) -> None:
+    if wanted:
+        names[name] = None
+    else:
+        names.pop(name, None)
+
+
+def _table_entry(table: Table, streamed: StreamedTable | None) -> TableEntry:
+    own = table.schema or table.before
+    phase, schema, show = table.phase, table.schema.hash if table.schema else None, False
+    if streamed is not None and streamed.generation == table.generation and phase in (CATCH_UP, LIVE):
+        schema, show = streamed.schema, streamed.live
+        phase = LIVE if show else CATCH_UP
+    return TableEntry(
+        generation=table.generation,
+        phase=phase,
+        schema=schema,
+        show=show,
+        cause=table.cause,
+        described=own.hash if own is not None and own.hash != schema else None,
+    )
+
+
+def _replace_groups(values: dict[str, Any], table: Table, before: Table | None) -> None:
+    """Bring the part's groups of completed splits from those of `before` to those of the table."""
+    known = before.completed if before is not None else ()
+    for number in range(max(len(known), len(table.completed))):
+        key = f"{table.table_id} {number}"
+        if number >= len(table.completed):
+            del values[key]
+        elif number >= len(known) or known[number] is not table.completed[number]:
+            values[key] = to_plain(table.completed[number])
+
+
+def _plain(table: Table) -> dict[str, Any]:
+    """The table's form in a part, but for its completed splits."""
+    return {
+        "generation": table.generation, "phase": table.phase,
+        "schema": table.schema.hash if table.schema else None,
+        "splitter": table.splitter.to_json() if table.splitter else None,
+        "low": table.low.to_json() if table.low else None, "high": table.high.to_json() if table.high else None,
+        "splitsDone": table.splits_done, "rowsDone": table.rows_done,
+        "estimate": table.estimate, "cause": table.cause,
+        "awaited": table.awaited, "before": table.before.hash if table.before else None,
+    }  # fmt: skip
+
+
+def _of_plain(
+    table_id: str, value: Mapping[str, Any], schemas: Mapping[str, TableSchema], completed: list[Any]
+) -> Table:
+    schema = schemas[value["schema"]] if value["schema"] else None
+    splitter = None
+    if schema is not None and value["splitter"]:
+        splitter = Splitter.restored(table_id, value["generation"], schema, value["splitter"])
+    return Table(
+        table_id=table_id,
+        generation=value["generation"],
+        phase=value["phase"],
+        schema=schema,
+        splitter=splitter,
+        low=Low.from_json(value["low"]) if value["low"] else None,
+        high=High.from_json(value["high"]) if value["high"] else None,
+        completed=tuple(from_plain(tuple[CompletedSplit, ...], group) for group in completed),
+        splits_done=value["splitsDone"],
+        rows_done=value["rowsDone"],
+        estimate=value["estimate"],
+        cause=value["cause"],
+        awaited=value["awaited"],
+        before=schemas[value["before"]] if value["before"] else None,
+    )

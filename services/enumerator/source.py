@@ -1,18 +1,22 @@
-"""Answers the enumerator's questions about the source, on one connection of its own."""
+"""Answers the enumerator's questions about one source, on a connection and in threads of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
-import threading
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from cutline.common import mysql
 from cutline.common.config import PipelineConfig
-from cutline.common.errors import CutlineError, NextGeneration, SourceLost, Unavailable
+from cutline.common.driver import OneThread
+from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, Unavailable
 from cutline.common.keys import key_range, next_bound
 from cutline.common.machine import Effect, Event
 from cutline.common.positions import High, Low
@@ -34,44 +38,113 @@ from cutline.services.enumerator.splitter import KeyRange
 from cutline.services.reader.places import Places, named
 
 PAUSE_SECONDS = (0.5, 10.0)
+SILENT_SECONDS = 10.0
+T = TypeVar("T")
 _SHADOW = re.compile(r"_+(.+)_(?:gho|ghc|del|new|old)")
 log = logging.getLogger("cutline.enumerator")
 
 
 class SourceReader:
-    """One connection, opened when it is first needed and again after it was lost. `waiting_for` says what keeps it."""
+    """One connection, opened when it is first needed and again after it was lost, in a thread of this source alone:
+    what it doesn't answer keeps nobody else waiting. Tables to be described are described together.
+    """
 
     def __init__(self, config: PipelineConfig) -> None:
         self.config = config
-        self.waiting_for: str | None = None
+        self._said: str | None = None  # what the last try failed of
+        self._open: dict[int, float] = {}  # questions that have no answer yet, and since when
+        self._numbers = itertools.count()
         self._connection: mysql.Connection | None = None
         self._server: mysql.Server | None = None
-        self._lock = threading.Lock()
+        self._busy = False  # the thread waits for the server
+        self._thread, self._places_thread = OneThread(), OneThread()
+        self._notices: set[str] = set()  # that were given
         self._places = Places(self._connect, server_id=config.server_id)
+        self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What keeps a question without its answer, if something does."""
+        if self._said is not None or not self._open:
+            return self._said
+        if time.monotonic() - min(self._open.values()) < SILENT_SECONDS:
+            return None
+        place = f"{self.config.source.host}:{self.config.source.port}"
+        return f"the source: {place} has not answered a question for over {SILENT_SECONDS:.0f} s; is it up?"
 
     async def answer(self, question: Effect) -> Event:
         """Carry a question out; a server that is away is asked again until it is back."""
         pause, longest = PAUSE_SECONDS
-        while True:
+        number = next(self._numbers)
+        self._open[number] = time.monotonic()
+        try:
+            while True:
+                try:
+                    event = await self._answer(question)
+                    self._said = None
+                    return event
+                except Unavailable as error:
+                    if self._said != (said := f"the source: {error}"):  # once for all that wait for it
+                        self._said = said
+                        log.warning("%s", said)
+                    await asyncio.sleep(pause)
+                    pause = min(longest, pause * 2)
+        finally:
+            del self._open[number]
+            if not self._open:
+                self._said = None
+
+    async def _answer(self, question: Effect) -> Event:
+        match question:
+            case FindStop(stop=stop):  # it may read a binlog file, and on connections of its own
+                return StopFound(place=await self._places_thread.call(partial(self._places.stop, stop)))
+            case DescribeTable(table_id=table_id, generation=generation):
+                return TableDescribed(generation=generation, table=await self._looked_at(table_id))
+        return await self._thread.call(partial(self._asked, partial(self._ask, question)))
+
+    async def _looked_at(self, table_id: str) -> TableFound:
+        answer: asyncio.Future[TableFound] = asyncio.get_running_loop().create_future()
+        self._wanted.append((table_id, answer))
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        return await answer
+
+    async def _look(self) -> None:
+        while wanted := [(table_id, answer) for table_id, answer in self._wanted if not answer.done()]:
+            self._wanted = []
+            names = sorted({table_id for table_id, _ in wanted})
             try:
-                if isinstance(question, FindStop):  # it may read a binlog file, and on connections of its own
-                    return StopFound(place=await asyncio.to_thread(self._places.stop, question.stop))
-                event = await asyncio.to_thread(self._locked, question)
-                self.waiting_for = None
-                return event
-            except Unavailable as error:
-                self.waiting_for = f"the source: {error}"
-                log.warning("%s", self.waiting_for)
-                await asyncio.sleep(pause)
-                pause = min(longest, pause * 2)
+                found = await self._thread.call(partial(self._asked, partial(self._describe, names)))
+            except Exception as error:  # whoever asked takes it, and asks again if that may help
+                for _, answer in wanted:
+                    if not answer.done():
+                        answer.set_exception(error)
+                continue
+            for table_id, answer in wanted:
+                if not answer.done():
+                    answer.set_result(found[table_id])
+
+    def interrupt(self) -> None:
+        """Break off what is being asked: nobody waits for the answers any more."""
+        connection = self._connection
+        if self._busy and connection is not None:
+            mysql.cut(connection)
 
     def close(self) -> None:
-        """End the connection."""
-        with self._lock:
-            self._drop()
+        """End the connection, without waiting for it."""
+        self.interrupt()
+        self._thread.end(self._drop)
+        self._places_thread.end(lambda: None)
 
     def _connect(self) -> mysql.Connection:
         return mysql.connect(mysql.Source.of(self.config.source))
+
+    def _notify(self, notice: str | None) -> None:
+        """Say it once."""
+        if notice is not None and notice not in self._notices:
+            self._notices.add(notice)
+            log.warning("%s: %s", self.config.name, notice)
 
     def _drop(self) -> None:
         if self._connection is not None:
@@ -79,19 +152,22 @@ class SourceReader:
                 self._connection.close()
         self._connection = None
 
-    def _locked(self, question: Effect) -> Event:
-        with self._lock:
-            try:
-                if self._connection is None:
-                    self._connection = self._connect()
-                    self._server = mysql.server(self._connection)
-                assert self._server is not None
-                return self._ask(self._connection, self._server, question)
-            except CutlineError:
-                self._drop()  # whatever state it is in
-                raise
+    def _asked(self, ask: Callable[[mysql.Connection, mysql.Server], T]) -> T:
+        self._busy = True
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+                self._server = mysql.server(self._connection)
+                self._notify(mysql.unseen_xa(self._connection))
+            assert self._server is not None
+            return ask(self._connection, self._server)
+        except CutlineError:
+            self._drop()  # whatever state it is in
+            raise
+        finally:
+            self._busy = False
 
-    def _ask(self, connection: mysql.Connection, server: mysql.Server, question: Effect) -> Event:
+    def _ask(self, question: Effect, connection: mysql.Connection, server: mysql.Server) -> Event:
         match question:
             case FindTables(begins=begins, known=known):
                 begin = self._start() if begins else None
@@ -100,13 +176,11 @@ class SourceReader:
                 names = [name for name in self.config.select(there) if name not in known]
                 if not begins:
                     names = [name for name in names if name in self.config.tables or not _shadow(name, there)]
-                found = tuple(self._describe(connection, server, name) for name in names)
+                found = tuple(self._describe(names, connection, server).values())
                 if not begins:
-                    return TablesFound(tables=found)
+                    return TablesFound(tables=found, unseen=known.difference(there))
                 stop = named(server, self.config.stop) if self.config.stop is not None else None
                 return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
-            case DescribeTable(table_id=table_id, generation=generation):
-                return TableDescribed(generation=generation, table=self._describe(connection, server, table_id))
             case FindRange(table_id=table_id, generation=generation, schema=schema):
                 return _or_failed(table_id, generation, lambda: RangeFound(
                     table_id=table_id, generation=generation, range=_key_range(key_range(connection, schema))
@@ -117,20 +191,29 @@ class SourceReader:
                 ))  # fmt: skip
         raise TypeError(f"{type(question).__name__} is no question about the source")
 
-    def _describe(self, connection: mysql.Connection, server: mysql.Server, table_id: str) -> TableFound:
-        options = self.config.options_of(table_id)
-        try:
-            info = mysql.describe(
-                connection,
-                server,
-                table_id,
-                keyless=self.config.keyless == "append",
-                identity=options.identity,
-                chunk_by=options.chunk_by,
-                unlogged_cascades=self.config.unlogged_cascades == "allow",
-            )
-        except SourceLost as error:
-            return TableFound(table_id=table_id, fault=error.cause, gone=True)
+    def _describe(
+        self, names: Sequence[str], connection: mysql.Connection, server: mysql.Server
+    ) -> dict[str, TableFound]:
+        options = {name: self.config.options_of(name) for name in names}
+        asked = [
+            mysql.TableAsked(table_id=name, identity=tuple(of.identity), chunk_by=tuple(of.chunk_by))
+            for name, of in options.items()
+        ]
+        found = mysql.describe_all(
+            connection,
+            server,
+            asked,
+            keyless=self.config.keyless == "append",
+            unlogged_cascades=self.config.unlogged_cascades == "allow",
+        )
+        return {name: self._table_found(name, info, options[name].chunk_rows) for name, info in found.items()}
+
+    def _table_found(self, table_id: str, info: mysql.TableInfo | SourceLost, chunk_rows: int | None) -> TableFound:
+        match info:
+            case NoTable():
+                return TableFound(table_id=table_id, gone=True)
+            case SourceLost(cause=cause):
+                return TableFound(table_id=table_id, fault=cause, hidden=True)
         if info.faults:
             return TableFound(table_id=table_id, fault="; ".join(info.faults))
         return TableFound(
@@ -139,7 +222,7 @@ class SourceReader:
             estimate=info.rows,
             row_bytes=info.row_bytes,
             integer_key=info.integer_key,
-            chunk_rows=options.chunk_rows,
+            chunk_rows=chunk_rows,
             chunk_key=() if info.chunk_key == info.schema.key else info.chunk_key,
         )
 

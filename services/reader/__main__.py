@@ -17,11 +17,12 @@ import pyarrow as pa
 from cutline.common import mysql, wire
 from cutline.common.chandy_lamport import Process
 from cutline.common.config import Environment, PipelineConfig
-from cutline.common.driver import Host, Links, Loop, OneThread, load_part, run_service, save_part
+from cutline.common.driver import Host, Links, Loop, OneThread, Parts, load_part, run_service
 from cutline.common.errors import NextGeneration, ProtocolError, ServerIdTaken, SourceLost, Unavailable
-from cutline.common.machine import Effect, Event, PartStored, SavePart, Send
+from cutline.common.machine import Effect, Event, SavePart, Send
 from cutline.common.messages import UNLIMITED, Limits, Records, SnapshotSplit
-from cutline.common.store import PipelineStore, Store, file_name
+from cutline.common.records import CheckpointEntry, EpochEntry
+from cutline.common.store import PipelineStore, Store
 from cutline.services.reader import binlog, binlog_events, rows
 from cutline.services.reader.chunk import WINDOW_IDLE_SECONDS, ChunkEnd, Window, read_chunk
 from cutline.services.reader.machine import (
@@ -56,26 +57,34 @@ log = logging.getLogger("cutline.reader")
 class Member:
     """A reader in one epoch of one pipeline: carries out what the machine orders."""
 
-    def __init__(self, host: Host, store: PipelineStore, entry: dict[str, Any], index: int) -> None:
+    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
         definition = store.definition()
         if definition is None:
             raise ProtocolError(f"pipeline {store.name} has an epoch but no definition; put its pipeline.json back")
-        self.host, self.store, self.epoch = host, store, int(entry["slot"])
+        self.host, self.store, self.epoch = host, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)
         self.name = f"reader-{index}"
-        writers = tuple(f"writer-{i}" for i in range(len(entry["members"]["writers"])))
+        writers = tuple(f"writer-{i}" for i in range(len(entry.members.writers)))
         self.machine = Reader(name=self.name, writers=writers, stream=index == 0)
-        if index == 0 and entry["base"] is not None:
-            base = store.entry(entry["base"])
-            if base is None:
-                raise ProtocolError(f"the base of epoch {self.epoch}, slot {entry['base']}, is gone from the journal")
-            self.machine.restore(load_part(store, base["parts"][self.name]))
+        if index == 0 and entry.base is not None:
+            base = store.entry(entry.base)
+            if not isinstance(base, CheckpointEntry):
+                raise ProtocolError(f"the base of epoch {self.epoch}, slot {entry.base}, is gone from the journal")
+            self.machine.restore(load_part(store, base.parts[self.name]))
+        self.parts = Parts(store, member=self.name, epoch=self.epoch, incarnation=host.incarnation)
         process = Process(self.machine, inbound=(ENUMERATOR,), outbound=(*writers, ENUMERATOR), after=self.epoch)
         self.links = Links(
-            host.redis, store.name, self.epoch, self.name, inbound=(ENUMERATOR,), outbound=(*writers, ENUMERATOR)
+            host.redis,
+            store.name,
+            self.epoch,
+            self.name,
+            inbound=(ENUMERATOR,),
+            outbound=(*writers, ENUMERATOR),
+            channels=len(entry.members.readers) * len(writers),
         )
         self.loop = Loop(process.handle, self._perform)
         self.cursors: dict[str, tuple[binlog.BinlogCursor, OneThread]] = {}
+        self.routes: dict[str, tuple[Mapping[str, RouteTo], dict[str, binlog.Route]]] = {}  # of each one's last read
         server_id = self.config.server_id + 2 + index  # the two before are the cursors'
         self.chunks = ChunkReading(Window(binlog.BinlogCursor(self.connect, server_id=server_id)))
         self.waiting_for: str | None = None
@@ -133,7 +142,7 @@ class Member:
                     cursor, thread = self.cursors.pop(name)
                     thread.end(cursor.close)
             case SavePart(checkpoint=checkpoint, state=state):
-                self.loop.spawn(self._save(checkpoint, state))
+                self.loop.spawn(self.parts.save(checkpoint, state))
             case _:
                 raise ProtocolError(f"a reader can't carry out {type(effect).__name__}")
 
@@ -239,11 +248,20 @@ class Member:
                 await asyncio.sleep(pause)
                 pause = min(longest, pause * 2)
 
-    @staticmethod
-    def _read(cursor: binlog.BinlogCursor, order: ReadChanges) -> binlog.Changes:
+    def _routes(self, order: ReadChanges) -> dict[str, binlog.Route]:
+        """The cursor's form of the routes; only those that are others than in its last read are made anew."""
+        before, made = self.routes.get(order.cursor, ({}, {}))
+        if order.routes is not before:
+            made = {
+                name: made[name] if before.get(name) is route else _route(route) for name, route in order.routes.items()
+            }
+            self.routes[order.cursor] = order.routes, made
+        return made
+
+    def _read(self, cursor: binlog.BinlogCursor, order: ReadChanges) -> binlog.Changes:
         return cursor.read(
             order.after,
-            {name: _route(route) for name, route in order.routes.items()},
+            self._routes(order),
             until=order.until,
             max_rows=CHANGES_ROWS,
             max_bytes=CHANGES_BYTES,
@@ -266,6 +284,7 @@ class Member:
             cursor=order.cursor,
             position=changes.position,
             rows=changes.rows,
+            rows_inside=changes.rows_inside,
             batches=tuple(
                 ChangeBatch(
                     table_id=b.table_id, generation=b.generation, schema=b.schema_hash, rows=b.rows, body=b.batch
@@ -291,10 +310,6 @@ class Member:
             " values.zero_dates to null"
             for table_id, column in found
         }
-
-    async def _save(self, checkpoint: int, state: dict[str, Any]) -> Event:
-        name = file_name(f"{self.name}-{checkpoint}.json", epoch=self.epoch, incarnation=self.host.incarnation)
-        return PartStored(checkpoint=checkpoint, ref=await save_part(self.store, name, state))
 
     async def _show(self) -> None:
         while True:
@@ -440,7 +455,7 @@ async def main() -> None:
     environment = Environment.read()
     host = Host("reader", wire.connect(environment.need_redis_url()), Store(environment.need_store_url()))
 
-    async def join(store: PipelineStore, entry: dict[str, Any], index: int) -> None:
+    async def join(store: PipelineStore, entry: EpochEntry, index: int) -> None:
         await (await asyncio.to_thread(Member, host, store, entry, index)).run()
 
     await host.serve(join)

@@ -12,6 +12,9 @@ Rules:
    table taken whole << INSIDE_BITS) + row changes taken of the next one, so that a resume finds its place also if a
    table was quarantined or added in between, without decoding what nobody asked for. It orders as a count of rows
    does. While nothing of the transaction at hand was delivered, the position is its start and `rows` is 0.
+   **No position is before the one that the read began at**, within one server's history: while a dump has not come
+   again to where its cursor stood (rows to skip again, a file over 4 GiB sent from its start), that place stays the
+   position, inside its transaction if it was. `_position` says so and `_given` asserts it.
 2. **Between two transactions everything is known**: file and offset after the last one, and the GTIDs of all that
    were taken or were in the set before. A position whose GTID set is ahead of its file and offset (`start: latest`,
    `start: {gtid:}`) is lawful: transactions in the set are passed over.
@@ -30,10 +33,9 @@ services/reader/ddl.py, common/positions.py.
 from __future__ import annotations
 
 import re
-import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -42,7 +44,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cutline.common import mysql
-from cutline.common.errors import ConfigError, SourceLost, Unavailable
+from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from cutline.common.keys import locate, untold
 from cutline.common.mysql import Connection
 from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, parse_gtids
@@ -62,6 +64,7 @@ from cutline.services.reader.binlog_events import (
     Frames,
     Plan,
 )
+from cutline.services.reader.damage import Damaged
 from cutline.services.reader.event_bodies import (
     EXECUTE_LOAD,
     FORMAT,
@@ -105,14 +108,14 @@ from cutline.services.reader.xa import Prepared
 
 _PASSED_OVER = frozenset((3, 5, 7, 8, 9, 11, 13, 14, 17, 28, 35, 36, 37, 161, 163, 164))
 _IGNORABLE = 0x80
-_FILE_NAME = re.compile(r"[^/\0]+\.\d{6,}")
+_FILE_NAME = re.compile(r"[^/\0]+\.[0-9]{6,10}")
 _NO_GATE = 1 << 62
+_MAX_OFFSET = 1 << 60  # far below _NO_GATE: no events behind it lead there, or beyond the frames' C integers
 _GRACE_SECONDS = 0.25
 _RESET_SECONDS = 20.0  # of silence, between two looks whether the binlog was reset
 _MAX_PLANS = 10_000
 _MAX_DECODERS = 256
 _DECODERS_BYTES = 64 << 20
-_UNREADABLE = (ValueError, KeyError, IndexError, OverflowError, struct.error)  # what damaged events end in
 _TO_SAVEPOINT = "a transaction was rolled back to a savepoint in the binlog"
 _PARTIAL = "a partial update of a JSON column: SET GLOBAL binlog_row_value_options = ''"
 _TOO_LARGE = f"a row of more than {MAX_ROW_BYTES >> 20} MiB: leave the table out"
@@ -179,15 +182,17 @@ class TableFault:
 class Changes:
     """The answer to one read: everything for its routes from `after` to `position`.
 
-    `rows` is how many values of `_seq` it used. `source_time` is the commit time (epoch seconds, the source's clock)
-    of the newest transaction met, also of tables nobody asked for; when the server has said, by a heartbeat, that
-    nothing more is there, it is our clock at the heartbeat's arrival; None if nothing has come yet. `idle`: nothing
-    more came within the wait. `stopped`: `position` is where the stream is to end. `size`: bytes of the batches.
-    `zero_dates` counts, by table and column, dates that no calendar has and that became null.
+    `rows` is how many values of `_seq` it used, `rows_inside` how many of them are of the transaction that `position`
+    is inside of. `source_time` is the commit time (epoch seconds, the source's clock) of the newest transaction met,
+    also of tables nobody asked for; when the server has said, by a heartbeat, that nothing more is there, it is our
+    clock at the heartbeat's arrival; None if nothing has come yet. `idle`: nothing more came within the wait.
+    `stopped`: `position` is where the stream is to end. `size`: bytes of the batches. `zero_dates` counts, by table and
+    column, dates that no calendar has and that became null.
     """
 
     position: Position
     rows: int
+    rows_inside: int = 0
     batches: tuple[ChangeBatch, ...] = ()
     schemas: tuple[SchemaChange, ...] = ()
     faults: tuple[TableFault, ...] = ()
@@ -245,8 +250,11 @@ class BinlogCursor:
         self._frames: Frames | None = None
         self._server: mysql.Server | None = None
         self._at: Position | None = None  # what the last read returned
+        self._after = Position(server="", file="", offset=0)  # what this read goes on from
         self._executed: GtidSet | MariaGtid | None = None
         self._routes: dict[str, Route] = {}
+        self._bound: Frames | None = None  # whose TABLE_MAPs have found `_routes`
+        self._guarded: dict[int, Plan] = {}  # those of tables whose low may not be passed yet, by id
         self._decoders: dict[tuple[str, int, str, bytes], EventDecoder] = {}  # the last used ones last
         self._made = 0  # of them in this read
         self._source_time: float | None = None
@@ -288,6 +296,8 @@ class BinlogCursor:
         - when `max_rows` row changes or `max_bytes` (of row events, or of what the rows become) are taken, inside a
           transaction if need be (then `position.rows` > 0), but at a transaction's end from three quarters of that on;
           with `at_boundary` only at eight times that inside one;
+        - at the end of the transaction that `after` is inside of, so that transactions that fit ill into these limits
+          do not end each read inside of one;
         - when `wait_seconds` have passed, whether or not events keep coming, if possible at a transaction's end;
         - at a DDL that concerns a route, or a fault, with all that precedes it;
         - when `until` is reached: a transaction's end at or after it (with MySQL's GTIDs all of its set taken too);
@@ -297,28 +307,34 @@ class BinlogCursor:
         high. An update that changes the bytes of the identity key is `-D` with the before-image, then `+I`.
 
         Errors: Unavailable (the connection; nothing is lost, the same call goes on), SourceLost (purged, another
-        source, corrupt, an incident: names file and offset), ConfigError (a missing grant). After an error the cursor
-        stands nowhere. The typical mistake: to go on with a position other than the returned one and expect the old
-        routes' skipped rows.
+        source, damaged, an incident: names file and offset), ConfigError (a missing grant), ProtocolError (the position
+        went back: a bug of ours). Any other error is a bug of ours too, and has the place in a note. After an error the
+        cursor stands nowhere. The typical mistake: to go on with a position other than the returned one and expect the
+        old routes' skipped rows.
         """
         try:
-            return self._read(after, dict(routes), until, max_rows, max_bytes, wait_seconds, at_boundary, stop)
-        except _UNREADABLE as error:
-            where = f"after {after.file_position}"
-            if self._frames is not None and self._frames.file:
-                where = self._frames.where
+            return self._read(after, routes, until, max_rows, max_bytes, wait_seconds, at_boundary, stop)
+        except Damaged as error:
+            where = self._where(after)
             self.close()
             raise SourceLost(
                 f"The binlog can't be read {where}: {error}; check the file with mysqlbinlog, and read the tables"
                 " again from a new snapshot if it is damaged"
             ) from error
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, CutlineError):
+                error.add_note(f"while the binlog was read {self._where(after)}")
             self.close()
             raise
 
+    def _where(self, after: Position) -> str:
+        """After which place an error came."""
+        frames = self._frames
+        return f"after {after.file_position}" if frames is None or not frames.file else frames.where
+
     def close(self) -> None:
         """Close the dump connection, if there is one; the next read connects anew."""
-        dump, self._dump, self._frames, self._at = self._dump, None, None, None
+        dump, self._dump, self._frames, self._at, self._bound = self._dump, None, None, None, None
         self._decoders.clear()
         self._prepared.clear()
         self._replay = None
@@ -332,7 +348,7 @@ class BinlogCursor:
     def _read(
         self,
         after: Position,
-        routes: dict[str, Route],
+        routes: Mapping[str, Route],
         until: Position | High | None,
         max_rows: int,
         max_bytes: int,
@@ -342,22 +358,23 @@ class BinlogCursor:
     ) -> Changes:
         if stop is not None and stop.met_by(after):
             return Changes(position=after, rows=0, source_time=self._source_time, stopped=True)
-        if until is not None and self._reaches(after, until):
+        if until is not None and not after.inside and self._reaches(after, until):
             return Changes(position=after, rows=0, source_time=self._source_time)
         frames = self._frames
-        self._until, self._stop, self._at_gate = until, stop, False
+        self._after, self._until, self._stop, self._at_gate = after, until, stop, False
         if frames is None or after != self._at or (frames.tx_open and not routes.keys() <= self._routes.keys()):
             self.close()
             frames = self._open(after)
             # MariaDB's low watermarks tell no GTIDs: only now they are known
-            if stop is not None and not after.inside and stop.met_by(here := self._position(frames)):
+            if stop is not None and not after.inside and stop.met_by(here := self._given(frames)):
                 self._at = here
                 return Changes(position=here, rows=0, stopped=True)
-        self._schemas, self._faults, self._dead, self._made = [], [], set(), 0
+        self._schemas, self._faults, self._made = [], [], 0
         self._refused.clear()
         self._began_here = not frames.tx_open and not frames.resume
         self._bind(routes)
         frames.begin(max_rows, max_bytes, at_boundary)
+        frames.stop_soon = after.inside
         self._missing = self._lasts_missing()
         self._aim()
         idle = self._pump(frames, time.monotonic() + wait_seconds)
@@ -424,7 +441,7 @@ class BinlogCursor:
             before = decoder.zero_dates
             try:
                 batch = decoder.take()
-            except ValueError as error:
+            except Damaged as error:
                 del self._decoders[key]
                 self._fault(table_id, f"{table_id} can't be followed: {error}", restart=False)
                 continue
@@ -457,12 +474,13 @@ class BinlogCursor:
         ]
         self._drop_idle()
         self._tell_time(frames)
-        position = self._position(frames)
+        position = self._given(frames)
         stopped = self._stop is not None and (self._at_gate or self._stop.met_by(position))
         self._at = None if stopped else position  # the event at the gate is gone
         return Changes(
             position=position,
             rows=frames.place.seq,
+            rows_inside=frames.place.seq - frames.tx_seq if position.inside else 0,
             batches=tuple(batches),
             schemas=tuple(self._schemas),
             faults=tuple(self._faults),
@@ -475,11 +493,13 @@ class BinlogCursor:
 
     def _drop_idle(self) -> None:
         """Let the decoders go that were not used for longest, as far as there are too many."""
-        count, held = len(self._decoders), sum(decoder.held for decoder in self._decoders.values())
+        dropped: set[str] = set()
+        held = sum(decoder.held for decoder in self._decoders.values())
         while len(self._decoders) > _MAX_DECODERS or held > _DECODERS_BYTES:
-            held -= self._decoders.pop(next(iter(self._decoders))).held
-        if len(self._decoders) < count:
-            self._bind(self._routes)
+            key = next(iter(self._decoders))
+            held -= self._decoders.pop(key).held
+            dropped.add(key[0])
+        self._bind_plans(dropped)
 
     def _tell_time(self, frames: Frames) -> None:
         """The newest transaction's commit time is the source's, unless a heartbeat came after it."""
@@ -530,9 +550,22 @@ class BinlogCursor:
 
     # ---- positions ----
 
+    def _given(self, frames: Frames) -> Position:
+        """The position to give out. ProtocolError if it is before the one that the read goes on from: who restores it
+        would take again what was given out before."""
+        position, after = self._position(frames), self._after
+        if after.file and after.server == position.server and not position.not_before(after):
+            raise ProtocolError(
+                f"The binlog cursor of server {position.server} went back from {after} to {position}; restart the"
+                " pipeline, and report it with the server's version if it happens again"
+            )
+        return position
+
     def _position(self, frames: Frames) -> Position:
-        """After the last item taken."""
+        """After the last item taken; as long as the dump has not come again to where the read goes on from, that."""
         assert self._server is not None
+        if frames.resume or frames.pos < max(frames.discard_to, frames.floor):
+            return self._after
         if frames.runs or frames.run_prefix is not None:
             last = (frames.run_prefix, frames.run_last)
             frames.close_run()
@@ -572,7 +605,7 @@ class BinlogCursor:
         frames.stop_offset = -1
         if until is None:
             pass
-        elif until.server != self._server.identity:
+        elif until.server != self._server.identity or not until.file:
             frames.stop_offset = 0
         elif frames.file and FilePosition(frames.file, 1 << 62) >= FilePosition(until.file, until.offset):
             frames.stop_offset = until.offset if frames.file == until.file else 0
@@ -616,31 +649,55 @@ class BinlogCursor:
 
     # ---- routes ----
 
-    def _bind(self, routes: dict[str, Route]) -> None:
-        """Let every TABLE_MAP known find its route again."""
+    def _bind(self, routes: Mapping[str, Route]) -> None:
+        """Let every TABLE_MAP known find its route: again only where that is another one than before, where the table
+        was given up, and where its low may be passed by now."""
         frames = self._frames
         assert frames is not None
-        self._routes = routes
-        live = {(route.table_id, route.generation, route.schema.hash) for route in routes.values()}
-        self._decoders = {key: decoder for key, decoder in self._decoders.items() if key[:3] in live}
+        changed = {name for name, route in routes.items() if self._routes.get(name) is not route}
+        changed |= (self._routes.keys() - routes.keys()) | self._dead
+        self._dead = set()
+        if changed:
+            self._routes = dict(routes)
+            self._decoders = {key: decoder for key, decoder in self._decoders.items() if self._decodes(key)}
         if len(frames.plans) > _MAX_PLANS and not frames.tx_open:
             frames.forget_tables()
-        for plan in frames.plans.values():
+        if frames is not self._bound:
+            self._bound, self._guarded = frames, {}
+            self._bind_plans(None)
+            return
+        for plan in list(self._guarded.values()):
             self._bind_plan(plan)
-        if self._replay is not None:
-            for plan in self._replay.plans.values():
-                self._bind_plan(plan)
+        self._bind_plans(changed)
+
+    def _decodes(self, key: tuple[str, int, str, bytes]) -> bool:
+        """Whether a decoder of that key is of a route."""
+        route = self._routes.get(key[0])
+        return route is not None and key[1:3] == (route.generation, route.schema.hash)
+
+    def _bind_plans(self, tables: Collection[str] | None) -> None:
+        """Bind the TABLE_MAPs of these tables, or all."""
+        frames = self._frames
+        assert frames is not None
+        if tables is None or tables:
+            for plans in (frames.plans, {} if self._replay is None else self._replay.plans):
+                for plan in plans.values():
+                    if tables is None or plan.table_id in tables:
+                        self._bind_plan(plan)
 
     def _bind_plan(self, plan: Plan) -> None:
         route = self._routes.get(plan.table_id)
         frames = self._frames
         assert frames is not None
+        self._guarded.pop(id(plan), None)
         if route is None or plan.table_id in self._dead:
             plan.decoder = plan.make = None
             return
         plan.decoder = self._decoders.get(_key(route, plan))
         plan.make = self._decoder
         plan.guard = route.looked_at is not None or not self._past(route)
+        if plan.guard:
+            self._guarded[id(plan)] = plan
 
     def _decoder(self, plan: Plan) -> EventDecoder:
         """The decoder of a table that is asked for, at a row event of it."""
@@ -741,7 +798,7 @@ class BinlogCursor:
         ours = {column.name.lower() for column in route.schema.columns}
         try:
             table = TableMap(plan.body)
-        except ValueError:
+        except Damaged:
             return False
         if len(table.names) != len(table.types):
             return False
@@ -811,6 +868,9 @@ class BinlogCursor:
             # by GTID the server chooses the file, and names it in its first event
             if self._step(frames) == NEED:
                 dump.receive(frames, dump.silence)
+        if gtid_dump or state is not None:
+            # what is left out ends where we stand, and the events behind it state just 32 bits of their place
+            frames.floor = after.offset if (server.identity, frames.file) == (after.server, after.file) else 0
         return frames
 
     def _verify_end(self, position: Position) -> None:
@@ -905,7 +965,7 @@ class BinlogCursor:
             return int(frames.pass_over())
         try:
             plain = inflated_rows(kind, body)
-        except (ValueError, IndexError) as error:
+        except Damaged as error:
             what = f"a row event that can't be read: {error}; check the file with mysqlbinlog"
             self._refuse(frames, body, what, frames.plans)
             return int(frames.pass_over())
@@ -914,23 +974,25 @@ class BinlogCursor:
 
     def _rotate(self, frames: Frames, event: bytes) -> int:
         """The log goes on in another file (the same, at the beginning of a dump); STOPPED if it stops in this one."""
-        name = event[27:].decode()
+        name = event[27:].decode(errors="replace")
         offset = int.from_bytes(event[19:27], "little")
         if not _FILE_NAME.fullmatch(name):
-            raise ValueError(f"a ROTATE event names the file {name!r}")
-        if offset >= 1 << 60:  # far below _NO_GATE: no events behind it lead there, or beyond the frames' C integers
-            raise ValueError(f"a ROTATE event names the offset {offset}, which no file has")
+            raise Damaged(f"a ROTATE event names the file {name!r}")
+        if offset >= _MAX_OFFSET:
+            raise Damaged(f"a ROTATE event names the offset {offset}, which no file has")
         if name != frames.file:
             there = name.rpartition(".")[0] == frames.file.rpartition(".")[0]
             if frames.file and not (there and FilePosition(name, 0) > FilePosition(frames.file, 0)):
-                raise ValueError(f"a ROTATE event leads to {name!r}, which is no later file of this binlog")
+                raise Damaged(f"a ROTATE event leads to {name!r}, which is no later file of this binlog")
             if frames.pos >= frames.gate_offset and not frames.tx_open:
                 return STOPPED
-            if frames.tx_open:
+            if frames.tx_open or (frames.resume and frames.file == self._after.file):
                 self._torn(frames)
-            frames.file, frames.pos, frames.discard_to = name, offset, 0
+            frames.file, frames.pos, frames.discard_to, frames.floor = name, offset, 0, 0
             frames.place.file = name
         elif not frames.tx_open and frames.discard_to == 0:
+            if offset < frames.pos:
+                raise Damaged(f"a ROTATE event leads back to offset {offset}")
             frames.pos = offset
         self._aim()
         return GO
@@ -938,11 +1000,13 @@ class BinlogCursor:
     def _torn(self, frames: Frames) -> None:
         """A file ended inside a transaction (the server crashed): it was never committed."""
         if frames.delivered or frames.resume:
+            start = frames.tx_start if frames.tx_open else self._after.offset
             raise SourceLost(
-                f"The binlog file ends inside the transaction at {frames.file}:{frames.tx_start}, a part of which was"
+                f"The binlog file ends inside the transaction at {frames.file}:{start}, a part of which was"
                 " taken: the server crashed and rolled it back; the tables must be read again from a new snapshot"
             )
         frames.drop_transaction()
+        self._prepared.begin(None)
 
     def _heartbeat_came(self, frames: Frames, kind: int, event: bytes) -> None:
         """The server has nothing to send. Where it passed over transactions that we have, heartbeats alone move on: the
@@ -959,10 +1023,13 @@ class BinlogCursor:
                 elif event[at] == 2:
                     offset, _ = length_encoded(value, 0)
                 at += 2 + size
-        else:
+        else:  # 32 bits of it, and it is not far behind us
             offset += frames.pos & ~0xFFFFFFFF
+            offset += (offset < frames.pos - (1 << 31)) << 32
         if file != frames.file or frames.tx_open or frames.pending_events:
             return
+        if offset >= _MAX_OFFSET:
+            raise Damaged(f"a heartbeat names the offset {offset}, which no file has")
         if offset <= frames.pos or self._idle_at == (file, offset):
             self._timed = frames.tx_number
             self._source_time = time.time()
@@ -1009,7 +1076,7 @@ class BinlogCursor:
 
     def _undone(self, frames: Frames, what: str) -> None:
         """Rows that were given out already did not come to stay."""
-        if not frames.delivered:
+        if not (frames.delivered or frames.resume):
             return
         touched = {key[0] for key, decoder in self._decoders.items() if decoder.size}
         if not self._began_here:  # what was touched in an earlier read is not known any more: then every table
@@ -1121,6 +1188,7 @@ class BinlogCursor:
         elif verb == "COMMIT":
             if frames.tx_skip or all(self._covered(route) for route in self._routes.values()):
                 self._prepared.forget(xid)
+                frames.resume = 0  # nobody wants its rows any more
                 return self._ends(frames)
             return self._give_prepared(frames, xid)
         elif verb == "ROLLBACK":
@@ -1169,7 +1237,7 @@ class BinlogCursor:
                 continue
             plan = replay.plans.get(int.from_bytes(body[:6], "little"))
             if plan is None:
-                raise ValueError("a row event of a table that no table map has described")
+                raise Damaged("a row event of a table that no table map has described")
             if kind in REFUSED:
                 self._refuse(frames, body, _PARTIAL if kind == PARTIAL_ROWS else _TOO_LARGE, replay.plans)
             if plan.make is None or kind in REFUSED:

@@ -29,9 +29,11 @@ Positions. `pos` is the end of the last event in `file`: as the event states it 
 which is exact as long as the dump leaves nothing out (services/reader/replication.py asks for that). `tx_start` is
 where the transaction at hand starts, `tx_open` whether there is one. A place inside a transaction is `ordinal` row
 events (of any table) and `row_from` row changes of the next one, which does not depend on the tables that are routed:
-`INSIDE_BITS` says how both make one number.
+`INSIDE_BITS` says how both make one number. `resume` is such a number too: so much of the first transaction was taken
+before this dump, and while it is not 0 the dump has not come so far again. Nor has it while `pos` is before
+`discard_to`, up to where events come twice, or before `floor`, up to where the server leaves them out (by GTIDs).
 
-Any malformed byte raises ValueError; nothing is read outside the buffer. Change together with:
+Any malformed byte raises Damaged; nothing is read outside the buffer. Change together with:
 services/reader/binlog.py.
 """
 
@@ -45,8 +47,8 @@ from typing import Any
 import cython
 import pyarrow as pa
 
+from cutline.services.reader.damage import Damaged
 from cutline.services.reader.event_bodies import event_limit
-from cutline.services.reader.rows import PartialImage
 
 if cython.compiled:
     from cython.cimports.cutline.services.reader.rows import Place, decode
@@ -253,12 +255,14 @@ class Frames:
     file = cython.declare(str, visibility="public")
     pos = cython.declare(cython.longlong, visibility="public")
     discard_to = cython.declare(cython.longlong, visibility="public")
+    floor = cython.declare(cython.longlong, visibility="public")
     tx_open = cython.declare(cython.bint, visibility="public")
     tx_begun = cython.declare(cython.bint, visibility="public")
     tx_skip = cython.declare(cython.bint, visibility="public")
     tx_unsettled = cython.declare(cython.bint, visibility="public")
     tx_start = cython.declare(cython.longlong, visibility="public")
     tx_number = cython.declare(cython.longlong, visibility="public")
+    tx_seq = cython.declare(cython.longlong, visibility="public")  # the first `_seq` in this read that is of it
     tx_flags = cython.declare(cython.int, visibility="public")
     tx_ts = cython.declare(cython.longlong, visibility="public")
     ordinal = cython.declare(cython.longlong, visibility="public")
@@ -319,9 +323,9 @@ class Frames:
         self._last_id, self._last_plan = -1, Plan("", b"")
         self.plans = {}
         self.checksum = False
-        self.file, self.pos, self.discard_to = "", 4, 0
+        self.file, self.pos, self.discard_to, self.floor = "", 4, 0, 0
         self.tx_open = self.tx_begun = self.tx_skip = self.delivered = self.hold = self.tx_unsettled = False
-        self.tx_start = self.tx_number = self.tx_flags = self.tx_ts = 0
+        self.tx_start = self.tx_number = self.tx_seq = self.tx_flags = self.tx_ts = 0
         self._told = False
         self.ordinal = self.row_from = self.resume = 0
         self.timestamp = 0
@@ -379,7 +383,7 @@ class Frames:
         self.max_rows = max_rows * 8 if at_boundary else max_rows
         self.max_bytes = max_bytes * 8 if at_boundary else max_bytes
         self.bytes_taken = 0
-        self.place.seq = self.place.made = 0
+        self.place.seq = self.place.made = self.tx_seq = 0
         self.place.most = self.max_bytes
         self.stop_soon = False
 
@@ -428,14 +432,14 @@ class Frames:
         if have < 4 + n:
             return _NEED
         if p[at + 3] != self._number:
-            raise ValueError(f"packet {p[at + 3]} came where {self._number} was due")
+            raise Damaged(f"packet {p[at + 3]} came where {self._number} was due")
         if n == 0xFFFFFF or self._long is not None:
             return self._part(at + 4, n)
         if n == 0:
-            raise ValueError("an empty packet came")
+            raise Damaged("an empty packet came")
         if p[at + 4] != 0:
             if p[at + 4] < 0xFE:
-                raise ValueError(f"a packet of status {p[at + 4]} came")
+                raise Damaged(f"a packet of status {p[at + 4]} came")
             self.event_body = _bytes(p, at + 4, at + 4 + n)
             code = _SAID
         else:
@@ -457,7 +461,7 @@ class Frames:
             if self._raw[at + 5] == 40:
                 self.spooled = tempfile.NamedTemporaryFile(prefix="cutline-payload-")
         if self._long_size + n > self._long_says + 1:
-            raise ValueError(f"an event says that it has {self._long_says} bytes, and {self._long_size + n - 1} came")
+            raise Damaged(f"an event says that it has {self._long_says} bytes, and {self._long_size + n - 1} came")
         if self.spooled is not None:
             self.spooled.write(self._raw[at + (self._long_size == 0) : at + n])
         elif self._long_whole or self._long_size == 0:
@@ -470,7 +474,7 @@ class Frames:
             if self.spooled is not None:
                 return self._in_file(self.spooled, size - 1)
             if joined[0] != 0:
-                raise ValueError("a long packet came that is no event")
+                raise Damaged("a long packet came that is no event")
             if len(joined) < size:
                 return self._oversized(joined, 1, size - 1, False)
             del joined[:1]
@@ -485,7 +489,7 @@ class Frames:
         head = bytearray(file.read(19))
         p: cython.p_uchar = head
         if len(head) < 19 or _u32(p, 9) != cython.cast(cython.uint, size):
-            raise ValueError(f"a transaction payload says that it has another size than its {size} bytes")
+            raise Damaged(f"a transaction payload says that it has another size than its {size} bytes")
         if self.checksum:
             crc = zlib.crc32(head)
             left = size - 19 - 4
@@ -493,7 +497,7 @@ class Frames:
                 crc = zlib.crc32(part, crc)
                 left -= len(part)
             if crc != int.from_bytes(file.read(4), "little"):
-                raise ValueError("the checksum of a transaction payload does not match")
+                raise Damaged("the checksum of a transaction payload does not match")
             file.truncate(size - 4)
         file.flush()
         self._advance(_u32(p, 13), _u16(p, 17), size, 40)
@@ -511,8 +515,8 @@ class Frames:
         if kind == 29 or kind == 160:  # the statement's text
             return _GO
         self._hand_over(p, at, at + 19, at + _BEGINNING, -kind, inner)
-        if 20 <= kind <= 32 or kind == 39 or 166 <= kind <= 171:
-            self.ordinal += 1
+        if (20 <= kind <= 32 or kind == 39 or 166 <= kind <= 171) and not self.hold:
+            self.pass_over()
         return _EVENT
 
     @cython.cfunc
@@ -527,7 +531,7 @@ class Frames:
         if have >= 19:
             size = whole = _u32(p, self._inner_head + 9)
             if size < 19:
-                raise ValueError(f"an event of {size} bytes stands in a transaction payload")
+                raise Damaged(f"an event of {size} bytes stands in a transaction payload")
             if size > event_limit(p[self._inner_head + 4]):
                 size = _BEGINNING
         if have < size:
@@ -539,7 +543,7 @@ class Frames:
                 self._inner_tail += got
                 return _GO
             if have:
-                raise ValueError(f"a transaction payload ends inside an event ({have} bytes of {size})")
+                raise Damaged(f"a transaction payload ends inside an event ({have} bytes of {size})")
             self._stream, self._inner = None, bytearray()
             self._inner_head = self._inner_tail = 0
             if self._closing:
@@ -558,7 +562,7 @@ class Frames:
         try:
             return int(self._stream.readinto(room))
         except (OSError, pa.ArrowException) as error:
-            raise ValueError(f"a transaction payload can't be decompressed ({error})") from error
+            raise Damaged(f"a transaction payload can't be decompressed ({error})") from error
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -574,7 +578,7 @@ class Frames:
                 return self._oversized(start, 0, size, True)
             self._inner_head, self._inner_tail = 0, self._more(memoryview(self._inner))
             if not self._inner_tail:
-                raise ValueError(f"a transaction payload ends inside an event ({size - left} bytes of {size})")
+                raise Damaged(f"a transaction payload ends inside an event ({size - left} bytes of {size})")
 
     def open_payload(self, stream: Any) -> None:
         """Go on with the events that this stream (`read(n) -> bytes`) gives: those of the TRANSACTION_PAYLOAD at
@@ -595,15 +599,18 @@ class Frames:
         size make, not earlier.
         """
         delta: cython.longlong
+        begins: cython.bint = kind == 33 or kind == 34 or kind == 42 or kind == 162
+        if begins and self.pos < self.floor:
+            self.pos = self.floor
         self.event_start = self.pos
         if log_pos != 0 and not flags & 0x20:
             delta = (log_pos - self.pos) & _LOW_32
             if delta < size or delta >= _HALF:
-                raise ValueError(f"an event of type {kind} and {size} bytes says that it ends at {log_pos}")
+                raise Damaged(f"an event of type {kind} and {size} bytes says that it ends at {log_pos}")
             self.pos += delta
             self.event_start = self.pos - size
-        elif kind == 33 or kind == 34 or kind == 42 or kind == 162:
-            raise ValueError(f"an event of type {kind} does not say where it ends")
+        elif begins:
+            raise Damaged(f"an event of type {kind} does not say where it ends")
         elif self.tx_open and not flags & 0x20:
             self.pos += size
         self.event_end = self.pos
@@ -621,11 +628,11 @@ class Frames:
         plan: Plan
         fresh: cython.bint = not self._checked
         if size < 19:
-            raise ValueError(f"an event of {size} bytes came")
+            raise Damaged(f"an event of {size} bytes came")
         kind = p[at + 4]
         if fresh:
             if _u32(p, at + 9) != cython.cast(cython.uint, size):
-                raise ValueError(f"an event says that it has {_u32(p, at + 9)} bytes, and has {size}")
+                raise Damaged(f"an event says that it has {_u32(p, at + 9)} bytes, and has {size}")
             if kind == 4 or kind == 15 or kind == 27 or kind == 41:
                 self.event_body = _bytes(p, at, end)
                 self.event_type, self.event_inner = kind, inner
@@ -634,9 +641,9 @@ class Frames:
                 return _EVENT
             if self.checksum and not inner:
                 if size < 23:
-                    raise ValueError(f"an event of {size} bytes came")
+                    raise Damaged(f"an event of {size} bytes came")
                 if _crc(p, at, end - 4) != _u32(p, end - 4):
-                    raise ValueError(f"the checksum of an event of type {kind} does not match")
+                    raise Damaged(f"the checksum of an event of type {kind} does not match")
             if not inner:
                 self._advance(_u32(p, at + 13), _u16(p, at + 17), size, kind)
         if self.checksum and not inner:
@@ -645,7 +652,7 @@ class Frames:
             return _GO
         if 23 <= kind <= 25 or 30 <= kind <= 32:
             if end - body < 8:
-                raise ValueError(f"a row event of {size} bytes came")
+                raise Damaged(f"a row event of {size} bytes came")
             if self.tx_skip:
                 self.ordinal += 1
                 return _GO
@@ -659,7 +666,7 @@ class Frames:
                 if found is None:
                     if table == 0xFFFFFF:  # a statement's end without rows
                         return _GO
-                    raise ValueError(f"a row event names table {table}, which no table map has described")
+                    raise Damaged(f"a row event names table {table}, which no table map has described")
                 plan = found
                 self._last_plan = plan
                 self._last_id = table
@@ -668,7 +675,7 @@ class Frames:
             return self._rows(plan, kind, p, body, end)
         if kind == 19:
             if end - body < 8:
-                raise ValueError(f"a table map of {size} bytes came")
+                raise Damaged(f"a table map of {size} bytes came")
             if self.tx_skip:
                 return _GO
             if not self.hold:
@@ -685,14 +692,14 @@ class Frames:
             return self._hand_over(p, at, body, end, kind, inner)
         if kind == 16:
             if not self.tx_open:
-                raise ValueError("a transaction ends that did not begin")
+                raise Damaged("a transaction ends that did not begin")
             if inner:
                 self._closing = True
                 return _GO
             return self.end_transaction()
         if kind == 33 or kind == 34:
-            if end - body < 42:
-                raise ValueError(f"a GTID event of {size} bytes came")
+            if end - body < 42 or self._mariadb:
+                raise Damaged(f"a GTID event of type {kind} and {size} bytes came")
             return self._gtid(p, body, end, kind, _u32(p, at))
         if kind == 2:
             if self._is_begin(p, body, end):
@@ -702,8 +709,8 @@ class Frames:
                 return _GO
             return self._hand_over(p, at, body, end, kind, inner)
         if kind == 162:
-            if end - body < 13:
-                raise ValueError(f"a GTID event of {size} bytes came")
+            if end - body < 13 or not self._mariadb:
+                raise Damaged(f"a GTID event of type {kind} and {size} bytes came")
             if self._maria_gtid(p, at, body, end) == _STOPPED:
                 return _STOPPED
             return self._hand_over(p, at, body, end, kind, inner) if self.hold else _GO
@@ -789,7 +796,7 @@ class Frames:
     @cython.exceptval(-1)
     def _begin_gtid(self, number: cython.longlong, ts: cython.longlong) -> cython.int:
         if number < 1:
-            raise ValueError(f"a GTID event has the number {number}")
+            raise Damaged(f"a GTID event has the number {number}")
         if self._gated(ts):
             return _STOPPED
         self.gtid_number = number
@@ -805,6 +812,8 @@ class Frames:
 
     def tagged(self, prefix: str, number: int, ts: int) -> int:
         """A transaction begins whose GTID is `prefix:number`, where the prefix has a tag: GO or STOPPED."""
+        if self._mariadb:
+            raise Damaged("a tagged GTID came, which only MySQL has")
         self._prefix_bytes = b""
         self.gtid_prefix, self._gtid_head = prefix, f"{prefix}:"
         return self._begin_gtid(number, ts)
@@ -819,7 +828,7 @@ class Frames:
         number: cython.longlong = _i64(p, body)
         domain: cython.longlong = _u32(p, body + 8)
         if number < 0:
-            raise ValueError(f"a GTID event has the number {number}")
+            raise Damaged(f"a GTID event has the number {number}")
         ts: cython.longlong = cython.cast(cython.longlong, _u32(p, at)) * 1000000
         if self._gated(ts):
             return _STOPPED
@@ -874,13 +883,14 @@ class Frames:
     @cython.exceptval(-1)
     def _start(self, start: cython.longlong, ts: cython.longlong) -> cython.int:
         if self.tx_open:
-            raise ValueError("a transaction begins inside another one")
+            raise Damaged("a transaction begins inside another one")
         self.tx_open = True
         self.tx_begun = self.tx_skip = self.tx_unsettled = self.delivered = self.hold = self._told = False
         self.tx_start = start
         self.tx_ts = ts
         self.tx_flags = 0
         self.tx_number += 1
+        self.tx_seq = self.place.seq
         self.ordinal = self.row_from = 0
         return 0
 
@@ -888,8 +898,13 @@ class Frames:
     @cython.exceptval(-1)
     def end_transaction(self) -> cython.int:
         """The transaction at hand is over, at `pos`: ENDED if the read is to stop here, else GO."""
+        if self.resume:
+            raise Damaged(
+                f"the transaction ends after {self.ordinal} row events, of which {self.resume >> _INSIDE} were taken"
+                " before"
+            )
         self.tx_open = self.hold = False
-        self.ordinal = self.row_from = self.resume = 0
+        self.ordinal = self.row_from = 0
         if self._mariadb:
             if self.domain_at_hand is not None:
                 self.domains[self.domain_at_hand[0]] = self.domain_at_hand
@@ -917,10 +932,12 @@ class Frames:
         self._closing = True
 
     def drop_transaction(self) -> None:
-        """The transaction at hand was never committed."""
-        self.tx_open = self.hold = self.tx_skip = False
+        """The transaction at hand was never committed: nothing of it is to be known, of its GTID neither."""
+        self.tx_open = self.tx_begun = self.tx_skip = self.tx_unsettled = self.hold = False
         self.ordinal = self.row_from = 0
         self.domain_at_hand = None
+        self.gtid_prefix, self.gtid_number, self._prefix_bytes = "", 0, b""
+        self._clear_to = 0  # it may be another server's than the run's, which is to be looked up again
 
     def close_run(self) -> None:
         """Put the open run of GTIDs to `runs`."""
@@ -947,8 +964,7 @@ class Frames:
                     plan.judged = self.tx_number
                     plan.wanted = bool(self._judge(plan))
                 if not plan.wanted:
-                    self.ordinal += 1
-                    return _GO
+                    return self.pass_over()
             self.bytes_taken += end - body
             if not self._told:
                 self.tell_place()
@@ -960,14 +976,13 @@ class Frames:
         place.pos = self.event_start
         budget = self.max_rows - place.seq
         if self.resume:
-            self.delivered = True
             if self.ordinal < self.resume >> _INSIDE:
                 first = 1 << 62
                 budget = -1
             else:
-                if self.ordinal == self.resume >> _INSIDE:
-                    first = self.resume & ((1 << _INSIDE) - 1)
+                first = self.row_from = self.resume & ((1 << _INSIDE) - 1)
                 self.resume = 0
+                self.delivered = True
         if budget >= 0:
             budget += first
         try:
@@ -977,7 +992,7 @@ class Frames:
                 passed = plan.decoder.rows(kind, memoryview(p)[body:end], first, budget)
                 if plan.decoder.ended:
                     passed = -1
-        except (ValueError, PartialImage) as error:
+        except Damaged as error:
             self._checked = True
             self.fault, self.error, self.fault_seq = plan, error, before
             return _FAULT
@@ -986,10 +1001,8 @@ class Frames:
             self.row_from = passed
             self.delivered = True
             return _FULL
-        self._checked = False
-        self.row_from = 0
-        self.ordinal += 1
         self.delivered = True
+        self.pass_over()
         if place.seq >= self.max_rows or self.bytes_taken >= self.max_bytes or place.made >= self.max_bytes:
             self.event_type = kind
             return _FULL_TAKEN
@@ -998,10 +1011,14 @@ class Frames:
     @cython.ccall
     @cython.exceptval(-1)
     def pass_over(self) -> cython.int:
-        """The row event at hand is of no routed table, or of one that was routed until some of its rows were taken."""
+        """The row event at hand is taken whole, or is of no routed table (perhaps of one that was routed until some of
+        its rows were taken)."""
         self._checked = False
         self.row_from = 0
         self.ordinal += 1
+        if self.resume and self.ordinal << _INSIDE >= self.resume:
+            self.resume = 0
+            self.delivered = True
         return _GO
 
     def give_rows(self, plan: Plan, event_type: int, body: bytes | bytearray) -> int:

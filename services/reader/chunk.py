@@ -222,7 +222,8 @@ def _unprepared(conn: mysql.Connection, take: Callable[[], T]) -> T:
     """What `take` returns when no XA transaction stands prepared; a transaction that it began is ended if one does.
 
     An XA transaction that was prepared and committed within the few statements here would make the stream find a commit
-    without its rows: so none may have been prepared meanwhile either.
+    without its rows: so none may have been prepared meanwhile either. Where the server does not tell us what stands
+    prepared, only that is looked at: an older one's rows the cursor looks for in the binlog, at its commit.
     """
     for pause in (*XA_PAUSES_SECONDS, None):
         prepares = mysql.xa_prepares(conn)

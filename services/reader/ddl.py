@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
+from itertools import pairwise
 from typing import Literal
 
 from cutline.common.errors import SourceLost
@@ -527,7 +528,7 @@ class _Statement:
             word in ("EXCHANGE", "IMPORT")
             or (word == "CONVERT" and after == "TABLE")
             or (word == "RENAME" and after not in ("COLUMN", "INDEX", "KEY"))
-            for word, after in zip(words, [*words[1:], ""], strict=True)
+            for word, after in pairwise([*words, ""])
         )
 
     def _others(self, begin: int) -> list[Effect]:

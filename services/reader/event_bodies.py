@@ -1,8 +1,8 @@
 """The bodies of the binlog's rarer events: statements, XA, tagged GTIDs, and what is compressed.
 
-Row events and TABLE_MAPs are read by services/reader/rows.py. What is damaged ends in ValueError, IndexError, KeyError
-or struct.error. Sources: MySQL's documentation of its sources (`mysql::binlog::event`, `mysql::serialization`),
-MariaDB's knowledge base on replication events.
+Row events and TABLE_MAPs are read by services/reader/rows.py. What can't be read is Damaged. Sources: MySQL's
+documentation of its sources (`mysql::binlog::event`, `mysql::serialization`), MariaDB's knowledge base on replication
+events.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from cutline.services.reader.charsets import charset_of, to_text
+from cutline.services.reader.damage import Damaged
 from cutline.services.reader.ddl import from_swe7
 from cutline.services.reader.rows import TableMap
 
@@ -32,7 +33,9 @@ _PIECE_BYTES = 1 << 14  # which zlib makes at most 16 MiB of
 _UPDATES = frozenset((24, 31, 167, 170))
 _PLAIN_KINDS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
 _UTF_8 = ("utf8mb4", "utf8mb3", "binary")  # of a session; the names in a statement of binary ones are in UTF-8
-_XID_TEXT = re.compile(r"X'([0-9a-fA-F]*)'\s*,\s*X'([0-9a-fA-F]*)'\s*,\s*(\d+)")
+_XID_TEXT = re.compile(r"X'((?:[0-9a-fA-F]{2})*)'\s*,\s*X'((?:[0-9a-fA-F]{2})*)'\s*,\s*([0-9]{1,20})\b")
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_LENGTHS = {252: 2, 253: 3, 254: 8}
 
 Xid = tuple[bytes, bytes, int]
 Body = bytes | bytearray
@@ -43,24 +46,32 @@ def event_limit(kind: int) -> int:
     return (MAX_ROW_BYTES << (kind in _UPDATES)) + _HEAD_BYTES
 
 
-def length_encoded(data: bytes, at: int) -> tuple[int, int]:
+def _byte(data: Body, at: int) -> int:
+    if at >= len(data):
+        raise Damaged("an event is cut short")
+    return data[at]
+
+
+def length_encoded(data: Body, at: int) -> tuple[int, int]:
     """A length-encoded integer, and where it ends."""
-    first = data[at]
+    first = _byte(data, at)
     if first < 251:
         return first, at + 1
-    size = {252: 2, 253: 3, 254: 8}[first]
+    size = _LENGTHS.get(first)
+    if size is None or at + size >= len(data):
+        raise Damaged("an event has a length that can't be read")
     return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size
 
 
 def _variable(data: bytes, at: int) -> tuple[int, int]:
     """An unsigned integer of mysql::serialization, and where it ends: as many low ones as bytes follow the first."""
-    first = data[at]
+    first = _byte(data, at)
     more = 0
     while more < 8 and first >> more & 1:
         more += 1
     size = more + 1
     if at + size > len(data):
-        raise ValueError("a tagged GTID event is cut short")
+        raise Damaged("a tagged GTID event is cut short")
     value = int.from_bytes(data[at : at + size], "little")
     return (value >> (more + 1) if more < 8 else value >> 8), at + size
 
@@ -78,11 +89,13 @@ def tagged_gtid(body: bytes) -> tuple[str, int, int]:
             raw = bytearray()
             for _ in range(16):
                 value, at = _variable(body, at)
+                if value > 0xFF:
+                    raise Damaged("a tagged GTID event has a server's UUID that is none")
                 raw.append(value)
             sid = bytes(raw)
         elif field_id == 3:
             length, at = _variable(body, at)
-            tag, at = body[at : at + length].decode(), at + length
+            tag, at = body[at : at + length].decode(errors="replace"), at + length
         else:
             value, at = _variable(body, at)
             if field_id == 2:
@@ -91,8 +104,8 @@ def tagged_gtid(body: bytes) -> tuple[str, int, int]:
                 ts = value
             elif field_id > 6:
                 break
-    if len(sid) != 16 or number < 1:
-        raise ValueError("a tagged GTID event can't be read")
+    if len(sid) != 16 or number < 1 or ts >= 1 << 62 or (tag and not _TAG.fullmatch(tag)):
+        raise Damaged("a tagged GTID event can't be read")
     prefix = str(uuid.UUID(bytes=sid))
     return (f"{prefix}:{tag}" if tag else prefix), number, ts
 
@@ -117,7 +130,7 @@ def _plain_bytes(source: Any, kind: int) -> Any:
     if kind == 255:
         return source
     if kind != 0:
-        raise ValueError(f"a transaction payload is compressed by the unknown method {kind}")
+        raise Damaged(f"a transaction payload is compressed by the unknown method {kind}")
     return pa.CompressedInputStream(source, "zstd")
 
 
@@ -126,7 +139,7 @@ def _payload_head(body: bytes) -> tuple[int, int]:
     at, kind = 0, 255
     while True:
         if at >= len(body):
-            raise ValueError("a transaction payload has no end of its head")
+            raise Damaged("a transaction payload has no end of its head")
         field_id, at = length_encoded(body, at)
         if field_id == 0:
             return at, kind
@@ -146,7 +159,7 @@ def statement(kind: int, body: Body) -> tuple[str, str, int]:
     """Database, text and `sql_mode` of a statement's event."""
     head = 26 if kind == EXECUTE_LOAD else 13
     if len(body) < head:
-        raise ValueError("a statement's event is cut short")
+        raise Damaged("a statement's event is cut short")
     size = int.from_bytes(body[11:13], "little")
     charset, sql_mode = _session(body[head : head + size])
     at = head + size
@@ -159,7 +172,10 @@ def statement(kind: int, body: Body) -> tuple[str, str, int]:
     elif charset == "swe7":
         said = from_swe7(text.decode("latin-1"), sql_mode)
     else:
-        said = to_text(bytes(text), charset)
+        try:
+            said = to_text(bytes(text), charset)
+        except UnicodeError as error:
+            raise Damaged(f"a statement is not in the character set {charset} of its session") from error
     return db, said.strip(), sql_mode
 
 
@@ -177,9 +193,9 @@ def _session(variables: Body) -> tuple[str, int]:
             charset = charset_of(number) or charset
             break
         if code == 6:
-            at += 1 + variables[at]
+            at += 1 + _byte(variables, at)
         elif code == 2:
-            at += 2 + variables[at]
+            at += 2 + _byte(variables, at)
         elif code in widths:
             at += widths[code]
         else:
@@ -191,15 +207,17 @@ def xid_in(text: str) -> Xid:
     """The name of an XA transaction in a statement's text."""
     found = _XID_TEXT.search(text)
     if found is None:
-        raise ValueError(f"the statement {text!r} names no XA transaction")
+        raise Damaged(f"the statement {text!r} names no XA transaction")
     return bytes.fromhex(found[1]), bytes.fromhex(found[2]), int(found[3]) & 0xFFFFFFFF  # as much as its event has
 
 
 def xid_of(body: Body) -> Xid:
     """The name of an XA transaction in its XA_PREPARE event."""
+    if len(body) < 13:
+        raise Damaged("an XA_PREPARE event is cut short")
     kind, first, second = struct.unpack_from("<Iii", body, 1)
     if first < 0 or second < 0 or 13 + first + second > len(body):
-        raise ValueError("an XA_PREPARE event is cut short")
+        raise Damaged("an XA_PREPARE event is cut short")
     return bytes(body[13 : 13 + first]), bytes(body[13 + first : 13 + first + second]), kind
 
 
@@ -208,8 +226,8 @@ def primary_key(body: bytes) -> dict[str, int]:
     (0: all); empty if it names none."""
     try:
         names = TableMap(body).names
-        at = 9 + body[8] + 1
-        at += 1 + body[at] + 1
+        at = 9 + _byte(body, 8) + 1
+        at += 1 + _byte(body, at) + 1
         count, at = length_encoded(body, at)
         at += count
         size, at = length_encoded(body, at)
@@ -224,19 +242,21 @@ def primary_key(body: bytes) -> dict[str, int]:
                 prefix = 0
                 if kind == 9:
                     prefix, at = length_encoded(body, at)
+                if column >= len(names):
+                    return {}
                 found[names[column].lower()] = prefix
             at = end
         return found
-    except (ValueError, IndexError, KeyError):
+    except Damaged:
         return {}
 
 
 def described(body: bytes) -> tuple[int, str]:
     """The number that a TABLE_MAP gives to a table, and the table as "db.table"."""
-    size = body[8]
+    size = _byte(body, 8)
     database = body[9 : 9 + size].decode(errors="replace")
     at = 9 + size + 1
-    table = body[at + 1 : at + 1 + body[at]].decode(errors="replace")
+    table = body[at + 1 : at + 1 + _byte(body, at)].decode(errors="replace")
     return int.from_bytes(body[:6], "little"), f"{database}.{table}"
 
 
@@ -255,13 +275,13 @@ def without_checksum(event: bytes) -> bytes:
 
 
 def _inflated(data: memoryview, head: Body, limit: int) -> bytearray:
-    """What MariaDB compressed (`log_bin_compress`), behind `head`. ValueError if it is none."""
+    """What MariaDB compressed (`log_bin_compress`), behind `head`. Damaged if it is none."""
     if not data or data[0] & 0x80 == 0 or data[0] & 0x70 != 0 or not 1 <= data[0] & 7 <= 4:
-        raise ValueError("the compressed event has an unknown form")
+        raise Damaged("the compressed event has an unknown form")
     width = data[0] & 7
     size = int.from_bytes(data[1 : 1 + width], "big")
     if size > limit:
-        raise ValueError(f"the compressed event has {size} bytes, {limit} are the limit")
+        raise Damaged(f"the compressed event has {size} bytes, {limit} are the limit")
     inflate, out, at = zlib.decompressobj(), bytearray(len(head) + size), len(head)
     out[:at] = head
     try:
@@ -272,9 +292,9 @@ def _inflated(data: memoryview, head: Body, limit: int) -> bytearray:
                 break
             out[at - len(made) : at] = made
     except zlib.error as error:
-        raise ValueError(f"the compressed event can't be inflated ({error})") from error
+        raise Damaged(f"the compressed event can't be inflated ({error})") from error
     if at != len(out) or not inflate.eof:
-        raise ValueError(f"the compressed event has {at - len(head)} bytes of {size}")
+        raise Damaged(f"the compressed event has {at - len(head)} bytes of {size}")
     return out
 
 
@@ -283,7 +303,7 @@ def inflated_rows(event_type: int, body: Body) -> bytearray:
     at = 8
     if event_type >= 169:
         at += int.from_bytes(body[8:10], "little")
-    width = body[at]
+    width = _byte(body, at)
     at += 1
     if width == 252:
         width = int.from_bytes(body[at : at + 2], "little")

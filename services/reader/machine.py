@@ -20,23 +20,26 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
 - Ending. Main is read no further than the stop (`StopStream`), which the cursor sees by itself. Once the source has
   passed it, its place is told: then every table is live there, or can't be shown there (its snapshot ended later, or
   main began later), and the enumerator hears of it and of the end.
-- Markers are taken between two transactions (`ready`), except inside one of over `INSIDE_ROWS` rows, where the
-  checkpoint is marked `inside`: it is applied and never published.
+- Markers are taken between two transactions (`ready`), except inside one of which over `INSIDE_ROWS` rows are sent,
+  where the checkpoint is marked `inside`: it is applied and never published. A read that goes on inside a transaction
+  ends with it, and while a marker waits a cursor that has ended its transaction waits for the other, so each marker is
+  taken at the next end of a transaction, however long a load lasts.
 
 Watermarks after DBLog (Andreakis and Papapanagiotou 2020) and FLIP-27; which event a table's watermarks let through is
 decided by the cursor (services/reader/binlog.py) from the `Route`s that are given with each ask.
-What must change together: `snapshot`/`restore`, and `_stream_entry` with the journal entry's form (common/store.py).
+What must change together: `snapshot` and `restore`.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.messages import (
     AssignSplits,
     ChunkDropped,
@@ -58,14 +61,17 @@ from cutline.common.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamCut,
+    StreamedTable,
     StreamStopped,
     TableReport,
     TakeBackSplit,
     Throttle,
     from_plain,
+    pieces,
     to_plain,
 )
-from cutline.common.positions import GtidSet, Stop, beyond
+from cutline.common.positions import FilePosition, GtidSet, Stop, beyond
 from cutline.common.schema import TableSchema
 
 ENUMERATOR = "enumerator"
@@ -151,11 +157,13 @@ class TableFaulted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesRead(Event):
-    """The answer to `ReadChanges`: everything for its routes from `after` to `position`; `stopped`: it is the stop."""
+    """The answer to `ReadChanges`: everything for its routes from `after` to `position`; `stopped`: it is the stop.
+    `rows_inside`: how many of its rows are of the transaction that `position` is inside of; None: perhaps all."""
 
     cursor: str
     position: Position
     rows: int
+    rows_inside: int | None = None
     batches: tuple[ChangeBatch, ...] = ()
     schemas: tuple[SchemaChanged, ...] = ()
     faults: tuple[TableFaulted, ...] = ()
@@ -224,9 +232,9 @@ class SetLimits(Effect):
 # --- state -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTable:
-    """One table of the incremental split."""
+    """One table of the incremental split; a change of it is another object, so what was made of it stays true."""
 
     table_id: str
     generation: int
@@ -237,8 +245,6 @@ class StreamTable:
     cursor: str | None = None  # None: waits for main to be judged, or for the next round
     live: bool = False
     looked_at: Low | None = None  # `schema` is the catalogue's of then, and no row event has told what it was before
-    since: dict[str, int] = field(default_factory=dict)  # schema hash -> first `_seq` it holds for
-    schemas: dict[str, TableSchema] = field(default_factory=dict)
 
     def route(self) -> RouteTo:
         """What a cursor must know of this table now."""
@@ -256,12 +262,28 @@ class StreamTable:
 
 @dataclass(slots=True, kw_only=True)
 class Cursor:
-    """One place in the binlog. `asked`: an answer is on its way, so `position` is about to change."""
+    """One place in the binlog. `asked`: an answer is on its way, so `position` is about to change. `rows_inside`: how
+    many rows of the transaction that it is inside of were sent."""
 
     position: Position
     source_time: float | None = None
     rows_inside: int = 0
     asked: bool = False
+
+    def take(self, event: ChangesRead) -> None:
+        """Stand where the answer ends."""
+        before, here = self.position, event.position
+        rows = event.rows if event.rows_inside is None else event.rows_inside
+        goes_on = before.inside and (before.server, before.file_position) == (here.server, here.file_position)
+        self.rows_inside = (self.rows_inside if goes_on else 0) + rows if here.inside else 0
+        self.position, self.asked = here, False
+        if event.source_time is not None:
+            self.source_time = event.source_time
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a marker may be taken here."""
+        return not self.position.inside or self.rows_inside >= INSIDE_ROWS
 
 
 def _past(catch_up: Position, main: Position) -> bool:
@@ -276,7 +298,8 @@ def _common(main: Position, catch_up: Position) -> Position:
     sets the later place is right: from its own, main would send again what catch-up sent. At equal places it is what
     both sets name: with its own, main would skip after a fail-over what the tables of catch-up have not had.
     """
-    mine, theirs = main.executed, catch_up.executed
+    # the empty set, of a low of before any transaction, looks like none
+    mine, theirs = (cursor.executed or GtidSet.EMPTY for cursor in (main, catch_up))
     if main.server != catch_up.server or not isinstance(mine, GtidSet) or not isinstance(theirs, GtidSet):
         return main
     if mine == theirs:
@@ -293,7 +316,14 @@ class Reader:
         self.stream = stream  # whether the plan gives this reader the incremental split
         self.queue: list[SnapshotSplit] = []
         self.reading: SnapshotSplit | None = None
-        self.tables: dict[str, StreamTable] = {}
+        self.tables: dict[str, StreamTable] = {}  # changed by `_put` and `_remove` alone, which keep what follows
+        self._of: dict[str | None, dict[str, StreamTable]] = {MAIN: {}, CATCH_UP: {}, None: {}}  # by their cursor
+        self._unfinished: dict[str, StreamTable] = {}  # of main, and not live
+        # their highs in order, those that compare together: by server and base name; with others, which count no more
+        self._highs: dict[tuple[str, str], list[tuple[FilePosition, str, int]]] = {}
+        self._late: set[str] = set()  # of those that wait: main has passed their low
+        self._routes: dict[str, Mapping[str, RouteTo]] = {MAIN: {}, CATCH_UP: {}}  # each replaced, never changed
+        self._rerouted: dict[str, dict[str, StreamTable | None]] = {MAIN: {}, CATCH_UP: {}}  # what they lack
         self.cursors: dict[str, Cursor] = {}
         self.hold_main = False
         self.stopped = False
@@ -304,7 +334,14 @@ class Reader:
         self._asked_stop: Stop | None = None  # by which main is being read
         self.begin: Position | None = None  # of main
         self.seq = 0
-        self._closing: dict[int, dict[str, Any]] = {}  # checkpoint -> what its PartSaved says of the stream
+        self._marker_waits = False
+        self._arriving: dict[str, tuple[CompletedSplit, ...]] = {}  # of tables whose splits come in several messages
+        self._values: dict[str, dict[str, Any]] = {}  # of each table, in the last snapshot; never changed
+        self._unsaved: dict[str, None] = {}  # the tables that it has otherwise
+        self._uncut: dict[str, None] = {}  # those that `_cut` may have otherwise
+        self._fresh: dict[str, TableSchema] = {}  # schemas that no snapshot has given yet
+        self._cut: dict[str, StreamedTable] = {}  # what the enumerator knows of the last cut
+        self._closing: dict[int, StreamCut | None] = {}  # checkpoint -> what its PartSaved says of the stream
 
     # --- the door ---
 
@@ -324,8 +361,12 @@ class Reader:
                 if checkpoint not in self._closing:
                     raise ProtocolError(f"part {checkpoint} of {self.name} was stored but never ordered")
                 stream = self._closing.pop(checkpoint)
-                message = PartSaved(checkpoint=checkpoint, part=ref, stream=stream or None)
-                return [Send(receiver=ENUMERATOR, message=message)]
+                if stream is None:
+                    return [Send(receiver=ENUMERATOR, message=PartSaved(checkpoint=checkpoint, part=ref))]
+                *first, last = (dataclasses.replace(stream, tables=tuple(some)) for some in pieces(stream.tables))
+                saved = [PartSaved(checkpoint=checkpoint, stream=piece, more=True) for piece in first]
+                saved.append(PartSaved(checkpoint=checkpoint, part=ref, stream=last))
+                return [Send(receiver=ENUMERATOR, message=message) for message in saved]
             case Ticked():
                 return []
         raise ProtocolError(f"{self.name} has no rule for {type(event).__name__}")
@@ -349,7 +390,7 @@ class Reader:
             case ExcludeTable(table_id=table_id, generation=generation):
                 table = self.tables.get(table_id)
                 if table is not None and table.generation == generation:
-                    del self.tables[table_id]
+                    self._remove(table_id)
                 return self._go_on()
             case StopStream(stop=None, place=None):
                 self.stopped = True
@@ -432,6 +473,29 @@ class Reader:
 
     # --- the incremental split ---
 
+    def _put(self, table: StreamTable) -> None:
+        """Take up a table, or another state of one."""
+        self._remove(table.table_id)
+        self.tables[table.table_id] = self._of[table.cursor][table.table_id] = table
+        if table.cursor is not None:
+            self._rerouted[table.cursor][table.table_id] = table
+        self._unsaved[table.table_id] = self._uncut[table.table_id] = None
+        if table.cursor == MAIN and not table.live:
+            self._unfinished[table.table_id] = table
+            high = table.high
+            comparable = self._highs.setdefault((high.server, high.file.rpartition(".")[0]), [])
+            bisect.insort(comparable, (high.file_position, table.table_id, table.generation))
+
+    def _remove(self, table_id: str) -> None:
+        table = self.tables.pop(table_id, None)
+        if table is not None:
+            del self._of[table.cursor][table_id]
+            if table.cursor is not None:
+                self._rerouted[table.cursor][table_id] = None
+            self._unsaved[table_id] = self._uncut[table_id] = None
+            self._unfinished.pop(table_id, None)
+            self._late.discard(table_id)
+
     def _include(self, message: IncludeTable) -> list[Effect]:
         if not self.stream:
             raise ProtocolError(f"{self.name} was given {message.table_id} but holds no incremental split")
@@ -441,17 +505,21 @@ class Reader:
                 f"{self.name} was given generation {message.generation} of {message.table_id},"
                 f" and holds {held.generation}"
             )
+        splits = self._arriving.pop(message.table_id, ()) + message.splits
+        if message.more:
+            self._arriving[message.table_id] = splits
+            return []
         self.stopped = False  # a table that comes after the stop has its highest high still to reach
-        self.tables[message.table_id] = StreamTable(
-            table_id=message.table_id,
-            generation=message.generation,
-            schema=message.schema,
-            low=message.low,
-            high=message.high,
-            splits=message.splits,
-            looked_at=message.looked_at,
-            since={message.schema.hash: 0},
-            schemas={message.schema.hash: message.schema},
+        self._put(
+            StreamTable(
+                table_id=message.table_id,
+                generation=message.generation,
+                schema=message.schema,
+                low=message.low,
+                high=message.high,
+                splits=splits,
+                looked_at=message.looked_at,
+            )
         )
         return self._go_on()
 
@@ -459,12 +527,9 @@ class Reader:
         cursor = self.cursors.get(event.cursor)
         if cursor is None or not cursor.asked:
             raise ProtocolError(f"{self.name} got changes of cursor {event.cursor} that it did not ask for")
-        cursor.asked = False
-        cursor.position = event.position
+        cursor.take(event)
         if event.cursor == MAIN and event.stopped:
             self.at_stop = self._asked_stop == self._stop()  # the place may have been told meanwhile
-        cursor.source_time = event.source_time if event.source_time is not None else cursor.source_time
-        cursor.rows_inside = cursor.rows_inside + event.rows if event.position.inside else 0
         effects: list[Effect] = []
 
         def of_this_cursor(item: ChangeBatch | SchemaChanged | TableFaulted) -> StreamTable | None:
@@ -474,11 +539,8 @@ class Reader:
 
         for change in event.schemas:
             if table := of_this_cursor(change):
-                table.looked_at = None
-                if change.new.hash != table.schema.hash:
-                    table.schema = change.new
-                    table.since[change.new.hash] = self.seq + change.seq
-                    table.schemas[change.new.hash] = change.new
+                self._fresh[change.new.hash] = change.new
+                self._put(dataclasses.replace(table, looked_at=None, schema=change.new))
         for batch in event.batches:
             if of_this_cursor(batch):
                 records = Records(
@@ -493,7 +555,7 @@ class Reader:
         self.seq += event.rows
         for fault in event.faults:
             if of_this_cursor(fault):
-                del self.tables[fault.table_id]
+                self._remove(fault.table_id)
                 effects.append(
                     self._report(fault.table_id, fault.generation, "restart" if fault.restart else "fault", fault.cause)
                 )
@@ -504,8 +566,7 @@ class Reader:
         effects = self._meet() + self._judge() + self._meet()  # catch-up may begin where main stands
         main = self.cursors.get(MAIN)
         if main is not None:
-            for table in self._tables_of(MAIN):
-                effects += self._arrive(table, main.position)
+            effects += self._arrivals(main.position)
         return effects + self._end(main) + self._ask()
 
     def _end(self, main: Cursor | None) -> list[Effect]:
@@ -522,7 +583,7 @@ class Reader:
                     f"{table.table_id} can't be shown at the stop, {place}: {what} at {at}, after it; name a later"
                     " stop, or start at an earlier place in the binlog"
                 )
-                del self.tables[table.table_id]
+                self._remove(table.table_id)
                 effects.append(self._report(table.table_id, table.generation, "fault", cause))
         if not self.ended:
             self.ended = True
@@ -535,26 +596,38 @@ class Reader:
         except SourceLost:  # before the source changed, and so before the stop
             return False
 
+    def _arrivals(self, position: Position) -> list[Effect]:
+        """Every table whose highest high main has reached, or can't reach any more: the lowest of them tell."""
+        effects: list[Effect] = []
+        for highs in self._highs.values():
+            judged = 0
+            for _, table_id, generation in highs:
+                table = self._unfinished.get(table_id)
+                if table is not None and table.generation == generation:
+                    if not (told := self._arrive(table, position)):
+                        break
+                    effects += told
+                judged += 1
+            del highs[:judged]
+        return effects
+
     def _arrive(self, table: StreamTable, position: Position) -> list[Effect]:
         """A table is live when main is past its highest high; a high of another server history can't be reached."""
-        if table.live:
-            return []
         try:
             if not table.high.reached_by(position):
                 return []
         except SourceLost as error:
             return [self._parted(table, error)]
-        table.live = True
-        table.splits = ()  # every chunk's high is behind main for good
-        # and so is its low, which on another server might not compare (MariaDB's have no GTIDs): what main has tells
-        at = position
-        table.low = Low(server=at.server, file=at.file, offset=at.offset, gtids=at.gtids)
+        # Every chunk's high is behind main for good, and so is its low, which on another server might not compare
+        # (MariaDB's have no GTIDs): what main has tells.
+        low = Low(server=position.server, file=position.file, offset=position.offset, gtids=position.gtids)
+        self._put(dataclasses.replace(table, live=True, splits=(), low=low))
         return [self._report(table.table_id, table.generation, "live")]
 
     def _parted(self, table: StreamTable, error: SourceLost) -> Send:
         """Its watermarks are of a server whose history can't be compared with main's. Read again it compares with
         where main will be; but not once main stands at the stop."""
-        del self.tables[table.table_id]
+        self._remove(table.table_id)
         if not self.at_stop or self.stop_place is None:
             return self._report(table.table_id, table.generation, "restart", error.cause)
         cause = f"{table.table_id} can't be shown at the stop, {self.stop_place}: {error.cause}"
@@ -564,7 +637,7 @@ class Reader:
         main, catch_up = self.cursors.get(MAIN), self.cursors.get(CATCH_UP)
         if main is None or catch_up is None or catch_up.asked:
             return []
-        if not self._tables_of(CATCH_UP):
+        if not self._of[CATCH_UP]:
             met = True  # all its tables are gone
         elif main.asked or main.position.inside or catch_up.position.inside:
             return []
@@ -572,45 +645,46 @@ class Reader:
             met = catch_up.position.same_place(main.position)
         if not met:
             return []
-        for table in self._tables_of(CATCH_UP):
-            table.cursor = MAIN
+        if self._of[CATCH_UP]:
             main.position = _common(main.position, catch_up.position)
+        for table in list(self._of[CATCH_UP].values()):
+            self._put(dataclasses.replace(table, cursor=MAIN))
         del self.cursors[CATCH_UP]
         self.hold_main = False
         return [CloseCursor(cursor=CATCH_UP)]
 
     def _judge(self) -> list[Effect]:
         """Give every waiting table its cursor, if that can be told now."""
-        waiting = self._tables_of(None)
+        waiting = self._of[None]
         if not waiting:
             return []
         main = self.cursors.get(MAIN)
         if main is None:
-            first = waiting[0]
-            self.begin = first.low.start()
+            self.begin = next(iter(waiting.values())).low.start()
             main = self.cursors[MAIN] = Cursor(position=self.begin)
         if main.asked or main.position.inside:
             return []
-        late: list[StreamTable] = []
         effects: list[Effect] = []
-        for table in waiting:
+        begins = CATCH_UP not in self.cursors
+        for table in [table for name, table in waiting.items() if begins or name not in self._late]:
             try:
                 passed = table.low.passed_by(main.position)
             except SourceLost as error:
                 effects.append(self._parted(table, error))
                 continue
             if passed:
-                late.append(table)
+                self._late.add(table.table_id)
             else:
-                table.cursor = MAIN
-        if late and CATCH_UP not in self.cursors:
-            low = late[0].low
-            late = [table for table in late if table.low.server == low.server]  # lows of two servers don't fold
+                self._put(dataclasses.replace(table, cursor=MAIN))
+        if begins and waiting:  # all that still wait are late
+            first = next(iter(waiting.values())).low
+            late = [table for table in waiting.values() if table.low.server == first.server]  # others don't fold
+            low = first
             for table in late[1:]:
                 low = low.fold(table.low)
             self.cursors[CATCH_UP] = Cursor(position=low.start())
             for table in late:
-                table.cursor = CATCH_UP
+                self._put(dataclasses.replace(table, cursor=CATCH_UP))
         return effects
 
     def _ask(self) -> list[Effect]:
@@ -618,27 +692,33 @@ class Reader:
         main, catch_up = self.cursors.get(MAIN), self.cursors.get(CATCH_UP)
         if self.stopped:
             # Only to the end of a transaction that was begun: a marker may be waiting for it.
-            if main is not None and not main.asked and main.position.inside:
-                main.asked = True
-                effects.append(self._read(MAIN, main, until=None, at_boundary=True))
+            for name, cursor in self.cursors.items():
+                if not cursor.asked and cursor.position.inside:
+                    cursor.asked = True
+                    effects.append(self._read(name, cursor, until=None, at_boundary=True))
             return effects
-        waits = bool(self._tables_of(None))
+        waits = bool(self._of[None])
         until: Position | None = None
         if catch_up is not None and main is not None and not catch_up.asked:
             here = dataclasses.replace(main.position, rows=0)  # main's place between two transactions
             behind = not (catch_up.position.rows == 0 and catch_up.position.same_place(here))
             if behind and _past(catch_up.position, here):
                 behind, until = False, catch_up.position  # main reads up to catch-up, instead of the other way round
-            elif behind:
+            elif behind and not self._waits_for(main, catch_up):
                 catch_up.asked = True
                 effects.append(self._read(CATCH_UP, catch_up, until=here))
             self.hold_main = until is None and (self.hold_main or not behind or self._close(catch_up.position, here))
         if main is not None and not main.asked and not self.at_stop:
             held = self.hold_main and catch_up is not None and not main.position.inside
-            if not held:
+            if not held and not (catch_up is not None and self._waits_for(catch_up, main)):
                 main.asked = True
                 effects.append(self._read(MAIN, main, until=until, at_boundary=waits or self.hold_main))
         return effects
+
+    def _waits_for(self, other: Cursor, cursor: Cursor) -> bool:
+        """Whether this cursor is not to go on before the other has ended its transaction, since a marker waits: if they
+        ended theirs in turn, it might wait for ever."""
+        return self._marker_waits and not cursor.position.inside and not other.cuts
 
     @staticmethod
     def _close(catch_up: Position, main: Position) -> bool:
@@ -647,19 +727,25 @@ class Reader:
         return one_file and main.offset - catch_up.offset < NEAR_BYTES
 
     def _read(self, name: str, cursor: Cursor, *, until: Position | None, at_boundary: bool = False) -> ReadChanges:
-        routes = {table.table_id: table.route() for table in self._tables_of(name)}
+        if changed := self._rerouted[name]:
+            routes = {**self._routes[name], **{key: table.route() for key, table in changed.items() if table}}
+            for gone in [key for key, table in changed.items() if table is None]:
+                routes.pop(gone, None)
+            self._routes[name], self._rerouted[name] = routes, {}
         stop = None
         if name == MAIN:
             stop = self._asked_stop = self._stop()
         return ReadChanges(
-            cursor=name, after=cursor.position, routes=routes, until=until, at_boundary=at_boundary, stop=stop
+            cursor=name,
+            after=cursor.position,
+            routes=self._routes[name],
+            until=until,
+            at_boundary=at_boundary,
+            stop=stop,
         )
 
     def _stop(self) -> Stop | None:
         return self.stop if self.stop_place is None else Stop.at(self.stop_place)
-
-    def _tables_of(self, cursor: str | None) -> list[StreamTable]:
-        return [table for table in self.tables.values() if table.cursor == cursor]
 
     def _report(self, table_id: str, generation: int, state: str, cause: str | None = None) -> Send:
         report = TableReport(table_id=table_id, generation=generation, state=state, cause=cause)
@@ -669,13 +755,14 @@ class Reader:
 
     def ready(self) -> bool:
         """Between two transactions, or inside one so large that waiting for its end would hold the checkpoint up."""
-        return all(not c.position.inside or c.rows_inside >= INSIDE_ROWS for c in self.cursors.values())
+        self._marker_waits = not all(cursor.cuts for cursor in self.cursors.values())
+        return not self._marker_waits
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> State:
         """The incremental split's state. Chunks in progress are not in it: a restore reads them again."""
         if not self.stream:
-            return {}
-        return {
+            return State()
+        head = {
             "seq": self.seq,
             "holdMain": self.hold_main,
             "stopped": self.stopped,
@@ -688,74 +775,85 @@ class Reader:
                 name: {"position": c.position.to_json(), "sourceTime": c.source_time, "rowsInside": c.rows_inside}
                 for name, c in self.cursors.items()
             },
-            "tables": [
-                {
-                    "tableId": t.table_id,
-                    "generation": t.generation,
-                    "schema": t.schema.hash,
-                    "schemas": {key: schema.to_json() for key, schema in t.schemas.items()},
-                    "since": dict(t.since),
-                    "low": t.low.to_json(),
-                    "high": t.high.to_json(),
-                    "splits": to_plain(t.splits),
-                    "cursor": t.cursor,
-                    "live": t.live,
-                    "lookedAt": to_plain(t.looked_at),
-                }
-                for t in self.tables.values()
-            ],
         }
+        if self._unsaved:
+            values = dict(self._values)
+            for name in self._unsaved:
+                if (table := self.tables.get(name)) is not None:
+                    values[name] = _plain(table)
+                else:
+                    values.pop(name, None)
+            self._values, self._unsaved = values, {}
+        schemas, self._fresh = tuple(self._fresh.values()), {}
+        return State(head=head, values={"tables": self._values}, schemas=schemas)
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Take up the incremental split where `state` (from `snapshot`) left it. Before `Began`."""
-        if not state:
+        if not state.head:
             return
-        self.seq, self.hold_main, self.stopped = state["seq"], state["holdMain"], state["stopped"]
-        self.at_stop, self.ended = state["atStop"], state["ended"]
-        self.stop = from_plain(Stop | None, state["stop"])
-        self.stop_place = from_plain(Position | None, state["stopPlace"])
-        self.begin = from_plain(Position | None, state["begin"])
-        for name, c in state["cursors"].items():
+        head, schemas = state.head, {schema.hash: schema for schema in state.schemas}
+        self.seq, self.hold_main, self.stopped = head["seq"], head["holdMain"], head["stopped"]
+        self.at_stop, self.ended = head["atStop"], head["ended"]
+        self.stop = from_plain(Stop | None, head["stop"])
+        self.stop_place = from_plain(Position | None, head["stopPlace"])
+        self.begin = from_plain(Position | None, head["begin"])
+        for name, c in head["cursors"].items():
             position = Position.from_json(c["position"])
             self.cursors[name] = Cursor(position=position, source_time=c["sourceTime"], rows_inside=c["rowsInside"])
-        for t in state["tables"]:
-            schemas = {key: TableSchema.from_json(schema) for key, schema in t["schemas"].items()}
-            self.tables[t["tableId"]] = StreamTable(
-                table_id=t["tableId"],
-                generation=t["generation"],
-                schema=schemas[t["schema"]],
-                schemas=schemas,
-                since=dict(t["since"]),
-                low=Low.from_json(t["low"]),
-                high=High.from_json(t["high"]),
-                splits=from_plain(tuple[CompletedSplit, ...], t["splits"]),
-                cursor=t["cursor"],
-                live=t["live"],
-                looked_at=from_plain(Low | None, t.get("lookedAt")),
+        for name, t in state.values.get("tables", {}).items():
+            self._put(
+                StreamTable(
+                    table_id=name,
+                    generation=t["generation"],
+                    schema=schemas[t["schema"]],
+                    low=Low.from_json(t["low"]),
+                    high=High.from_json(t["high"]),
+                    splits=from_plain(tuple[CompletedSplit, ...], t["splits"]),
+                    cursor=t["cursor"],
+                    live=t["live"],
+                    looked_at=from_plain(Low | None, t["lookedAt"]),
+                )
             )
+        self.snapshot()  # so that the epoch's first costs what changed, as later ones do
+        self._stream_cut()
 
-    def cut(
-        self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
-    ) -> list[Effect]:
+    def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """A reader has one inbound channel, so its cut is complete with its state."""
-        self._closing[checkpoint] = self._stream_entry() if self.stream else {}
+        self._closing[checkpoint] = self._stream_cut() if self.stream else None
         return [SavePart(checkpoint=checkpoint, state=state)]
 
-    def _stream_entry(self) -> dict[str, Any]:
-        main = self.cursors.get(MAIN)
-        return {
-            "position": main.position.to_json() if main else None,
-            "sourceTime": main.source_time if main else None,
-            "inside": any(c.position.inside for c in self.cursors.values()),
-            "seq": self.seq,
-            "tables": {
-                t.table_id: {
-                    "generation": t.generation,
-                    "live": t.live,
-                    "schema": t.schema.hash,
-                    "since": dict(t.since),
-                    "schemas": {key: schema.to_json() for key, schema in t.schemas.items()},
-                }
-                for t in self.tables.values()
-            },
-        }
+    def _stream_cut(self) -> StreamCut:
+        """What the enumerator is told of this cut."""
+        main, changed = self.cursors.get(MAIN), []
+        for name in self._uncut:
+            table = self.tables.get(name)
+            if table is None:
+                self._cut.pop(name, None)
+                continue
+            streamed = StreamedTable(
+                table_id=name, generation=table.generation, schema=table.schema.hash, live=table.live
+            )
+            if self._cut.get(name) != streamed:
+                self._cut[name] = streamed
+                changed.append(streamed)
+        self._uncut = {}
+        return StreamCut(
+            position=main.position if main else None,
+            source_time=main.source_time if main else None,
+            inside=any(c.position.inside for c in self.cursors.values()),
+            tables=tuple(changed),
+        )
+
+
+def _plain(table: StreamTable) -> dict[str, Any]:
+    """The table's form in a part."""
+    return {
+        "generation": table.generation,
+        "schema": table.schema.hash,
+        "low": table.low.to_json(),
+        "high": table.high.to_json(),
+        "splits": to_plain(table.splits),
+        "cursor": table.cursor,
+        "live": table.live,
+        "lookedAt": to_plain(table.looked_at),
+    }

@@ -20,6 +20,7 @@ from cutline.common.errors import ConfigError, ServerIdTaken, SourceLost, Unavai
 from cutline.common.mysql import Connection
 from cutline.common.positions import GtidSet, MariaGtid, Position
 from cutline.services.reader.binlog_events import Frames
+from cutline.services.reader.damage import Damaged
 from cutline.services.reader.event_bodies import QUERY, TABLE_MAP
 
 _ARTIFICIAL = 0x20
@@ -125,18 +126,18 @@ class Dump:
 
 
 def take_format(frames: Frames, event: bytes) -> None:
-    """A format description, whole: the form of the events that follow. ValueError if it can't be read."""
+    """A format description, whole: the form of the events that follow. Damaged if it can't be read."""
     body = event[19:]
     if len(body) < 57 + 30 or int.from_bytes(body[:2], "little") != 4 or body[56] != 19:
-        raise ValueError("the format description is not that of binlog version 4")
+        raise Damaged("the format description is not that of binlog version 4")
     lengths = body[57:-5]
     if lengths[TABLE_MAP - 1] != 8 or lengths[QUERY - 1] != 13 or (len(lengths) >= 30 and lengths[29] != 10):
-        raise ValueError("the format description has other event heads than MySQL 5.6 and later, MariaDB 10 and later")
+        raise Damaged("the format description has other event heads than MySQL 5.6 and later, MariaDB 10 and later")
     if body[-5] > 1:
-        raise ValueError(f"the format description names checksum algorithm {body[-5]}")
+        raise Damaged(f"the format description names checksum algorithm {body[-5]}")
     frames.checksum = body[-5] == 1
     if frames.checksum and zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
-        raise ValueError("the checksum of a format description does not match")
+        raise Damaged("the checksum of a format description does not match")
     if int.from_bytes(event[13:17], "little") and not frames.event_flags & _ARTIFICIAL and not frames.tx_open:
         frames.pos = max(frames.pos, int.from_bytes(event[13:17], "little"))
 

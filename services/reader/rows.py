@@ -11,7 +11,7 @@ with the same results and some hundred times slower (`COMPILED` tells which). Pr
    are those of common/schema.py's table.
 2. No Python object per row or value, except for rare kinds of value: a double inside JSON, text in gb18030.
 3. No byte is read outside the input and none written outside the arena, whatever the input is. What can't be decoded
-   raises ValueError with the offset, and leaves the rows before it as they are; so does any other error on the way.
+   raises Damaged with the offset, and leaves the rows before it as they are; so does any other error on the way.
 
 How: each decoder makes a plan once (a few integers a column) and one arena: a block of memory with a region for each
 column's validity bytes, values, or offsets and data, which `take` copies out as Arrow buffers. A value that doesn't
@@ -47,6 +47,7 @@ from cutline.services.reader.charsets import (
     multi_byte_points,
     to_text,
 )
+from cutline.services.reader.damage import Damaged
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_Resize
@@ -79,7 +80,7 @@ faults of a SELECT are to have it again.
 _MAX_DATA = (1 << 31) - 64
 
 
-class PartialImage(ValueError):
+class PartialImage(Damaged):
     """A row image lacks columns (`binlog_row_image` is not FULL, perhaps only in one session): the table is
     quarantined.
     """
@@ -270,7 +271,7 @@ def _shortest(value: float) -> tuple[str, str, int]:
     if text.startswith("-"):
         sign, text = "-", text[1:]
     if "n" in text:
-        raise ValueError(f"{text} is no number that MySQL stores")
+        raise Damaged(f"{text} is no number that MySQL stores")
     mantissa, _, exponent = text.partition("e")
     whole, _, part = mantissa.partition(".")
     digits = whole + part
@@ -537,7 +538,7 @@ class _Columns:
                     made.validate(full=True)
                 except pa.ArrowInvalid as error:
                     where = self._where(_first_not_text(made))
-                    raise ValueError(f"column {self._names[c]} holds bytes that are not UTF-8 at {where}") from error
+                    raise Damaged(f"column {self._names[c]} holds bytes that are not UTF-8 at {where}") from error
             return made
         if layout == L_BIT:
             at = plan[base + C_FIX]
@@ -1158,7 +1159,7 @@ class _Columns:
         try:
             value = _inflated(raw)
             return self._put_bytes(value if which < 0 else to_text(value, self._codecs[which]).encode())
-        except (ValueError, zlib.error):
+        except (Damaged, UnicodeError, zlib.error):
             return CORRUPT
 
     @cython.cfunc
@@ -1564,7 +1565,7 @@ def _decimal_size(precision: cython.int, scale: cython.int) -> cython.int:
 
 
 def _inflated(stored: bytes) -> bytes:
-    """The value of a COMPRESSED column of MariaDB, as its Field_varstring_compressed stores it; ValueError, zlib.error.
+    """The value of a COMPRESSED column of MariaDB, as its Field_varstring_compressed stores it; Damaged, zlib.error.
 
     Empty is empty. Otherwise a head byte: 0 and the value as it is, or 0x80 (zlib), 8 if without zlib's own frame, and
     the number of bytes, most significant first, that give the value's length; then the deflated value.
@@ -1574,11 +1575,11 @@ def _inflated(stored: bytes) -> bytes:
         return stored[1:]
     length = int.from_bytes(stored[1 : 1 + (head & 7)], "big")
     if head & 0xF0 != 0x80 or length > _VALUE_BYTES:
-        raise ValueError("the head of a compressed value can't be read")
+        raise Damaged("the head of a compressed value can't be read")
     deflated = zlib.decompressobj(-15 if head & 8 else 15)
     value = deflated.decompress(stored[1 + (head & 7) :], length + 1)
     if len(value) != length or not deflated.eof:
-        raise ValueError("a compressed value has not the length that its head says")
+        raise Damaged("a compressed value has not the length that its head says")
     return value
 
 
@@ -1657,7 +1658,7 @@ class ResultDecoder(_Columns):
     are (SRID and WKB, and the numbers' bytes), BIT too.
 
     `feed` takes what follows the column definitions, cut anywhere, until `done`. An ERR packet raises
-    pymysql.err.OperationalError(errno, text), what is no result set ValueError; in both cases the decoder is of no
+    pymysql.err.OperationalError(errno, text), what is no result set Damaged; in both cases the decoder is of no
     further use. Source: MySQL's internals, "Binary Protocol Resultset".
     """
 
@@ -1704,7 +1705,7 @@ class ResultDecoder(_Columns):
         at: int = 0
         while at < len(view):
             if self._done:
-                raise ValueError(f"{len(view) - at} bytes follow the end of the result set")
+                raise Damaged(f"{len(view) - at} bytes follow the end of the result set")
             if not self._pending and not self._in_long:
                 at = self._run(view, at, len(view))
                 if self._done or at == len(view):
@@ -1713,7 +1714,7 @@ class ResultDecoder(_Columns):
             header = self._pending[:3]
             size = 4 + int.from_bytes(header, "little") if len(self._pending) >= 4 else 4
             if self._in_long and len(self._long) + size - 4 > _ROW_BYTES:
-                raise ValueError(f"it has over {_VALUE_BYTES >> 20} MiB: leave the table out of the list")
+                raise Damaged(f"it has over {_VALUE_BYTES >> 20} MiB: leave the table out of the list")
             part = view[at : at + size - len(self._pending)]
             self._pending += part
             at += len(part)
@@ -1745,7 +1746,7 @@ class ResultDecoder(_Columns):
 
     def _follow(self, number: int) -> None:
         if self._sequence >= 0 and number != (self._sequence + 1) % 256:
-            raise ValueError(f"packet {number} of the result set follows packet {self._sequence}")
+            raise Damaged(f"packet {number} of the result set follows packet {self._sequence}")
         self._sequence = number
 
     def _one(self, row: bytearray) -> None:
@@ -1809,7 +1810,7 @@ class ResultDecoder(_Columns):
             if special:
                 self._follow(p[at + 3])
                 if size == 0:
-                    raise ValueError("an empty packet stands in the result set")
+                    raise Damaged("an empty packet stands in the result set")
                 self._finish(bytes(data[at + 4 : at + 4 + size]))
                 at += 4 + size
             break
@@ -1823,7 +1824,7 @@ class ResultDecoder(_Columns):
                 text = text[6:]
             raise pymysql.err.OperationalError(int.from_bytes(packet[1:3], "little"), text.decode("utf-8", "replace"))
         if len(packet) >= 5 and packet[3] & 8:
-            raise ValueError("another result set follows, which nobody asked for")
+            raise Damaged("another result set follows, which nobody asked for")
         self._done = True
 
     @cython.cfunc
@@ -1881,7 +1882,7 @@ class ResultDecoder(_Columns):
     def _complain(self, begin: int) -> None:
         where = self._fed + self._bad_at - begin
         names: Any = self._names
-        raise ValueError(f"the result set can't be read at column {names[self._bad_source]}, byte {where}")
+        raise Damaged(f"the result set can't be read at column {names[self._bad_source]}, byte {where}")
 
 
 def _layout(kind: pa.DataType) -> int:
@@ -2059,14 +2060,14 @@ class EventDecoder(_Columns):
     def rows(self, event_type: int, body: bytes | memoryview, row_from: int = 0, row_to: int = -1) -> int:
         """Decode the row changes row_from <= i < row_to (-1: to the end) of one row event; how many it passed.
 
-        `event_type`: 23 to 25 (v1) or 30 to 32 (v2); others are ValueError. `body` is what follows the event's header,
+        `event_type`: 23 to 25 (v1) or 30 to 32 (v2); others are Damaged. `body` is what follows the event's header,
         without checksum, uncompressed. An insert gives `+I`, a delete `-D`, an update `+U` with the after-image
         (before it `-U`, if asked for), or, when the bytes of the identity key differ, `-D` with the before-image and
         `+I` with the same `_row`. Changes before row_from are passed over, not decoded, and count for `_row`; the
         answer counts them too, so it is where the next call for the same event goes on; `ended` tells whether there is
         more (there is, too, where the place's `most` is reached).
 
-        Raises ValueError with the offset in the body if the event is truncated or corrupt (rows before it are kept and
+        Raises Damaged with the offset in the body if the event is truncated or corrupt (rows before it are kept and
         may be taken), PartialImage if the row image lacks columns.
         """
         view: cython.const[cython.uchar][::1] = body
@@ -2091,9 +2092,9 @@ class EventDecoder(_Columns):
         at: cython.Py_ssize_t
         kind: cython.int
         if self._faults:
-            raise ValueError(f"table {self.schema.table_id} can't be decoded: {self._faults[0]}")
+            raise Damaged(f"table {self.schema.table_id} can't be decoded: {self._faults[0]}")
         if end < 10:
-            raise ValueError(f"the row event ends at byte {end}, inside its head")
+            raise Damaged(f"the row event ends at byte {end}, inside its head")
         if event_type == 30 or event_type == 23:
             kind = 0
         elif event_type == 31 or event_type == 24:
@@ -2101,7 +2102,7 @@ class EventDecoder(_Columns):
         elif event_type == 32 or event_type == 25:
             kind = 2
         else:
-            raise ValueError(f"an event of type {event_type} is no row event that can be decoded")
+            raise Damaged(f"an event of type {event_type} is no row event that can be decoded")
         at = self._head(p, end, kind, event_type >= 30)
         return self._events(p, at, end, kind, first, last)
 
@@ -2119,7 +2120,7 @@ class EventDecoder(_Columns):
 
     def take(self) -> pa.RecordBatch | None:
         """The rows so far as one batch: the schema's columns, then META_FIELDS (texts as dictionaries); None if there
-        are none. ValueError with the event's file and offset if a text is not UTF-8; the decoder is of no further use.
+        are none. Damaged with the event's file and offset if a text is not UTF-8; the decoder is of no further use.
         """
         if not self._rows:
             return None
@@ -2180,23 +2181,23 @@ class EventDecoder(_Columns):
         if v2:
             n = _le(p, at, 2)
             if n < 2 or n > end - at:
-                raise ValueError(f"the row event's extra data at byte {at} doesn't fit")
+                raise Damaged(f"the row event's extra data at byte {at} doesn't fit")
             at += n
         if at >= end:
-            raise ValueError(f"the row event ends at byte {at}, inside its head")
+            raise Damaged(f"the row event ends at byte {at}, inside its head")
         width = p[at]
         at += 1
         if width == 252 and end - at >= 2:
             width = _le(p, at, 2)
             at += 2
         elif width > 250:
-            raise ValueError(f"the row event's number of columns at byte {at - 1} can't be read")
+            raise Damaged(f"the row event's number of columns at byte {at - 1} can't be read")
         if width != self._source_count:
-            raise ValueError(f"the row event has {width} columns at byte {at}, its table map {self._source_count}")
+            raise Damaged(f"the row event has {width} columns at byte {at}, its table map {self._source_count}")
         n = (width + 7) // 8
         for image in range(2 if kind == 1 else 1):
             if n > end - at:
-                raise ValueError(f"the row event ends at byte {end}, inside its head")
+                raise Damaged(f"the row event ends at byte {end}, inside its head")
             for i in range(width):
                 if p[at + i // 8] != 0xFF and not (p[at + i // 8] >> (i % 8)) & 1:
                     raise PartialImage(
@@ -2246,7 +2247,7 @@ class EventDecoder(_Columns):
                 break
             if done == CORRUPT:
                 name = self._source_names[self._bad_source] if self._bad_source < self._source_count else "?"
-                raise ValueError(
+                raise Damaged(
                     f"row {passed} of an event of {self.schema.table_id} can't be read"
                     f" at column {name}, byte {self._bad_at}"
                 )
@@ -2456,13 +2457,13 @@ class TableMap:
     """A TABLE_MAP event's body (after the header, without checksum), taken apart."""
 
     def __init__(self, body: bytes) -> None:
-        """Read it. ValueError with the offset if it is truncated."""
+        """Read it. Damaged with the offset if it is truncated."""
         reader = _Reader(body)
         self.number = reader.integer(6)
         self.flags = reader.integer(2)
-        self.database = reader.take(reader.integer(1)).decode()
+        self.database = reader.text(reader.integer(1))
         reader.integer(1)
-        self.table = reader.take(reader.integer(1)).decode()
+        self.table = reader.text(reader.integer(1))
         reader.integer(1)
         count = reader.packed()
         self.types = list(reader.take(count))
@@ -2477,7 +2478,7 @@ class TableMap:
         self.names: list[str] = []
         names = _Reader(fields.get(4, b""))
         while not names.ended:
-            self.names.append(names.take(names.packed()).decode())
+            self.names.append(names.text(names.packed()))
         numeric = [i for i, kind in enumerate(self.types) if kind in _NUMERIC]
         signs = fields.get(1, b"").ljust((len(numeric) + 7) // 8, b"\0")
         self.unsigned = {i: bool(signs[n // 8] << (n % 8) & 0x80) for n, i in enumerate(numeric)}
@@ -2516,9 +2517,16 @@ class _Reader:
 
     def take(self, n: int) -> bytes:
         if n > len(self._data) - self._at:
-            raise ValueError(f"the table map ends at byte {len(self._data)}, {n} bytes were due at {self._at}")
+            raise Damaged(f"the table map ends at byte {len(self._data)}, {n} bytes were due at {self._at}")
         self._at += n
         return self._data[self._at - n : self._at]
+
+    def text(self, n: int) -> str:
+        begin = self._at
+        try:
+            return self.take(n).decode()
+        except UnicodeDecodeError as error:
+            raise Damaged(f"the table map has a name at byte {begin} that is not UTF-8") from error
 
     def integer(self, n: int) -> int:
         return int.from_bytes(self.take(n), "little")
@@ -2529,7 +2537,7 @@ class _Reader:
             return first
         if first in (252, 253, 254):
             return self.integer({252: 2, 253: 3, 254: 8}[first])
-        raise ValueError(f"byte {self._at - 1} of the table map is no length")
+        raise Damaged(f"byte {self._at - 1} of the table map is no length")
 
 
 _METADATA_BYTES = {
@@ -2571,7 +2579,7 @@ def _collations(columns: list[int], default: bytes | None, single: bytes | None)
         while not reader.ended:
             at = reader.packed()
             if at >= len(columns):
-                raise ValueError(f"the table map names a character set of column {at} of {len(columns)} with text")
+                raise Damaged(f"the table map names a character set of column {at} of {len(columns)} with text")
             found[columns[at]] = reader.packed()
     elif single is not None:
         reader = _Reader(single)
@@ -2641,7 +2649,7 @@ def _match(table: TableMap, schema: TableSchema, tables: _Tables, sources: list[
     for name, source in [] if faults else zip(table.names, sources, strict=True):
         size, prefix = source[S_SIZE], source[S_PREFIX]
         if not 0 <= prefix <= 4 or (not prefix and not 0 < size <= _FIXED_BYTES.get(source[S_KIND], size)):
-            raise ValueError(f"the table map's metadata of column {name} is corrupt")
+            raise Damaged(f"the table map's metadata of column {name} is corrupt")
     faults += [f"the row events lack column {column.name}" for i, column in enumerate(schema.columns) if i not in seen]
     return faults
 
@@ -2729,7 +2737,10 @@ def _event_kind(
         if real != (247 if base == "enum" else 248) or i not in table.members:
             raise misfit
         charset = _charset(table, i, column)
-        values = [to_text(value, charset).encode() for value in table.members[i]]
+        try:
+            values = [to_text(value, charset).encode() for value in table.members[i]]
+        except UnicodeError as error:
+            raise Damaged(f"the table map names members of column {column.name} that are not {charset}") from error
         return K_ENUM if base == "enum" else K_SET, meta[1], 0, tables.members(values), len(values), 0
     if base == "json" and real == 245:
         return K_JSON, 0, meta[0], 0, 0, 0

@@ -26,6 +26,7 @@ from dataclasses import replace
 from cutline.common.errors import SourceLost
 from cutline.common.schema import Column, MysqlType, TableSchema, column_type, parse_type
 from cutline.services.reader.charsets import charset_of, to_text
+from cutline.services.reader.damage import Damaged
 from cutline.services.reader.event_bodies import primary_key
 from cutline.services.reader.rows import TableMap
 
@@ -49,7 +50,7 @@ def schema_then(body: bytes, later: TableSchema, *, mariadb: bool) -> TableSchem
     """The schema of the row events that follow this TABLE_MAP (without header and checksum), of a table that has schema
     `later` in the catalogue; equal to `later` if nothing was different.
 
-    SourceLost names what can't be known. ValueError if the TABLE_MAP is corrupt.
+    SourceLost names what can't be known. Damaged if the TABLE_MAP is.
     """
     table = TableMap(body)
     if len(table.names) != len(table.types):
@@ -91,6 +92,8 @@ def _key(columns: tuple[Column, ...], primary: dict[str, int], later: TableSchem
     """The identity: the primary key, or the catalogue's if nothing else has changed."""
     there = {column.name.lower(): column for column in columns}
     same = [name.lower() for name in later.key]
+    if not primary.keys() <= there.keys():
+        raise Damaged("the table map names a primary key of columns that no table has")
     if primary and not any(primary.values()):
         return tuple(there[name].name for name in (same if set(same) == primary.keys() else primary))
     if columns == later.columns or not same:
@@ -117,10 +120,15 @@ def _kind(table: TableMap, i: int, table_id: str) -> tuple[MysqlType, str | None
     collation = table.collations.get(i)
     charset = charset_of(collation) if collation is not None else None
     if charset is not None and real in _MEMBERS and i in table.members:
-        members = tuple(to_text(member, charset) for member in table.members[i])
+        try:
+            members = tuple(to_text(member, charset) for member in table.members[i])
+        except UnicodeError as error:
+            raise Damaged(f"the members of column {table.names[i]} are not {charset}") from error
         return MysqlType(base=_MEMBERS[real], members=members), charset
     if charset is not None and real in (15, 140, 141, 252, 253, 254):
         text = collation != _BINARY
+        if real in (252, 140) and meta[0] not in _SIZES:
+            raise Damaged(f"column {table.names[i]} is a text of size {meta[0]}")
         if real in (252, 140):
             return MysqlType(base=_SIZES[meta[0]] + ("text" if text else "blob")), charset if text else None
         size = ((meta[0] & 0x30) ^ 0x30) << 4 | meta[1] if real == 254 else int.from_bytes(meta, "little")

@@ -15,6 +15,7 @@ from cutline.common.errors import SourceLost
 from cutline.common.mysql import FIRST_OFFSET, Connection
 from cutline.common.positions import FilePosition
 from cutline.services.reader.binlog_events import EVENT, NEED, SAID, Frames, Plan
+from cutline.services.reader.damage import Damaged
 from cutline.services.reader.event_bodies import (
     FORMAT,
     GTID_TAGGED,
@@ -94,9 +95,9 @@ class Prepared:
         self._open.keep(event_type, body)
 
     def prepare(self, xid: Xid) -> None:
-        """The transaction that is open stands prepared. ValueError if none is."""
+        """The transaction that is open stands prepared. Damaged if none is."""
         if self._open is None:
-            raise ValueError("an XA PREPARE came without an XA START")
+            raise Damaged("an XA PREPARE came without an XA START")
         self._prepared[xid], self._open = self._open, None
         while sum(one.size for one in self._prepared.values() if one.events) > 4 * _HELD_BYTES:
             next(one for one in self._prepared.values() if one.events).events = None
@@ -125,7 +126,8 @@ class Prepared:
         if at is None:
             raise SourceLost(
                 f"The XA transaction {xid} is committed at {before}, and its XA PREPARE is purged from the binlog; the"
-                " tables must be read again from a new snapshot"
+                " tables must be read again from a new snapshot (with GRANT XA_RECOVER_ADMIN ON *.* to the user, which"
+                " lets a snapshot on MySQL wait for such transactions)"
             )
         with closing(self._scan(at, None)) as scan:
             yield from scan.transaction()
@@ -173,7 +175,7 @@ class _Scan:
             if kind == FORMAT:
                 take_format(frames, body)
             elif kind == ROTATE:
-                name = without_checksum(body)[27:].decode()
+                name = without_checksum(body)[27:].decode(errors="replace")
                 if name != frames.file:
                     return
             elif kind in (HEARTBEAT, HEARTBEAT_2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from cutline.common.config import Environment
 from cutline.common.driver import Host, Links, Loop, OneThread, run_service
 from cutline.common.errors import ProtocolError
 from cutline.common.machine import Effect, Event, Send
+from cutline.common.records import EpochEntry, StagedFile
 from cutline.common.store import PipelineStore, Store
 from cutline.services.writer.machine import (
     ENUMERATOR,
@@ -28,14 +30,18 @@ from cutline.services.writer.staging import Budget
 from cutline.services.writer.staging import ChangesFile as OpenChanges
 from cutline.services.writer.staging import ChunkFile as OpenChunk
 
+CLOSING_THREADS = 8
+
 
 class Staging:
-    """The open files of one writer in one epoch. Blocking; one call at a time."""
+    """The files in the making of one writer in one epoch. Blocking; one call at a time."""
 
-    def __init__(self, store: PipelineStore, epoch: int, incarnation: str) -> None:
+    def __init__(self, store: PipelineStore, epoch: int, incarnation: str, budget: Budget | None = None) -> None:
         self._store, self._epoch, self._incarnation = store, epoch, incarnation
         self._open: dict[ChangesFile | ChunkFile, OpenChanges | OpenChunk] = {}
-        self._budget = Budget()
+        self._budget = budget or Budget()
+        # A small file costs two waits for the disk, one after the other; those of many files overlap.
+        self._closing = ThreadPoolExecutor(CLOSING_THREADS)
 
     def append(self, order: Append) -> None:
         """Append one Arrow IPC body."""
@@ -58,10 +64,17 @@ class Staging:
             return OpenChunk(self._store, split_id=f"{name.split_id}#{name.attempt}", **common)
         return OpenChanges(self._store, **common)
 
-    def stage(self, order: StageCut) -> tuple[dict[str, Any], ...]:
+    def stage(self, order: StageCut) -> tuple[StagedFile, ...]:
         """Close the cut's files; each is durable under its final name when this returns."""
         names: tuple[ChangesFile | ChunkFile, ...] = (*order.changes, *order.chunks)
-        return tuple(self._open.pop(name).close() for name in names)
+        files = [self._open.pop(name) for name in names]
+        for file in files:
+            file.leave(self._budget)
+        self._budget.turn()
+        staged = tuple(self._closing.map(lambda file: file.close(), files))
+        if staged:
+            self._store.sync_staged()
+        return staged
 
     def drop(self, order: Drop) -> None:
         """Forget the file of an attempt."""
@@ -75,14 +88,15 @@ class Staging:
         for file in self._open.values():
             file.discard()
         self._open.clear()
+        self._closing.shutdown()
 
 
 class Member:
     """A writer in one epoch of one pipeline: carries out what the machine orders."""
 
-    def __init__(self, host: Host, store: PipelineStore, entry: dict[str, Any], index: int) -> None:
-        epoch = int(entry["slot"])
-        readers = tuple(f"reader-{i}" for i in range(len(entry["members"]["readers"])))
+    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
+        epoch = entry.slot
+        readers = tuple(f"reader-{i}" for i in range(len(entry.members.readers)))
         process = Process(Writer(), inbound=readers, outbound=(), recording=False, after=epoch)
         self.thread = OneThread()
         self.staging = Staging(store, epoch, host.incarnation)
@@ -120,7 +134,7 @@ async def main() -> None:
     environment = Environment.read()
     host = Host("writer", wire.connect(environment.need_redis_url()), Store(environment.need_store_url()))
 
-    async def join(store: PipelineStore, entry: dict[str, Any], index: int) -> None:
+    async def join(store: PipelineStore, entry: EpochEntry, index: int) -> None:
         await Member(host, store, entry, index).run()
 
     await host.serve(join)

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, MessageReceived, Send, Ticked
-from cutline.common.messages import ChunkDropped, ChunkEnd, Message, PartSaved, Records
+from cutline.common.machine import Effect, Event, MessageReceived, Send, State, Ticked
+from cutline.common.messages import ChunkDropped, ChunkEnd, Message, PartSaved, Records, pieces
+from cutline.common.records import StagedFile
 
 ENUMERATOR = "enumerator"
 
@@ -78,10 +79,10 @@ class StageCut(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutStaged(Event):
-    """The files of `StageCut` are in the store; `staged` is their journal form."""
+    """The files of `StageCut` are in the store."""
 
     checkpoint: int
-    staged: tuple[dict[str, Any], ...]
+    staged: tuple[StagedFile, ...]
 
 
 class Writer:
@@ -102,7 +103,14 @@ class Writer:
                 if checkpoint not in self.staging:
                     raise ProtocolError(f"files of checkpoint {checkpoint} were staged but never ordered")
                 self.staging.remove(checkpoint)
-                return [Send(receiver=ENUMERATOR, message=PartSaved(checkpoint=checkpoint, staged=staged))]
+                groups = pieces(staged)
+                return [
+                    Send(
+                        receiver=ENUMERATOR,
+                        message=PartSaved(checkpoint=checkpoint, staged=tuple(group), more=at < len(groups)),
+                    )
+                    for at, group in enumerate(groups, start=1)
+                ]
             case Ticked():
                 return []
         raise ProtocolError(f"a writer has no rule for {type(event).__name__}")
@@ -157,13 +165,11 @@ class Writer:
         """A writer takes every marker at once."""
         return True
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> State:
         """Nothing: its state at a cut is the files that the cut names."""
-        return {}
+        return State()
 
-    def cut(
-        self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
-    ) -> list[Effect]:
+    def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """Every channel's marker has come: whatever came before them is the checkpoint's."""
         due = [(table_id, generation, after) for table_id, generation, after in self.changes if after < checkpoint]
         changes = tuple(file for key in due for file in self.changes.pop(key))

@@ -6,48 +6,131 @@ Two kinds of file, both Parquet (zstd) with the batches' own field ids (`PARQUET
 - `ChangesFile`: the changes of one table, generation and schema between two markers; the table's columns, then
   `META_FIELDS`, `_seq` absolute.
 
-Memory: a file holds rows back until they make a row group of `ROW_GROUP_BYTES`; all open files of one `Budget` together
-hold back at most its bytes (then the fullest is flushed), plus one batch. Nothing is in the store under its name before
-`close`. Blocking, for one thread at a time.
+Memory and descriptors have limits, however many files are in the making (one for each table that changes): a file holds
+rows back until they make a row group of `ROW_GROUP_BYTES`, and is opened in the store only then, or when it is closed.
+All files of one `Budget` together hold back at most its bytes, plus one batch. Over that, the fullest write a row group
+early, but only `OPEN_FILES` at a time are open; the others spill: their rows wait in a temporary file that all share.
+
+Nothing is in the store under its name before `close`. Blocking, for one thread at a time, but for `close`: different
+files may be closed in different threads, once `Budget.remove` was called for each.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cutline.common import parquet
-from cutline.common.errors import ProtocolError
+from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.records import PartRef, StagedFile
 from cutline.common.schema import META_FIELDS, SEQ
-from cutline.common.store import PipelineStore, StagedFile, file_name
+from cutline.common.store import PipelineStore, StagingFile, file_name
 
 ROW_GROUP_BYTES = 32 << 20
 HELD_BACK_BYTES = 64 << 20
+SPILLED_GROUP_BYTES = 4 << 20
+OPEN_FILES = 64
+WRITE_BYTES = 128 << 10
+COLUMN_BYTES = 512
+"""What each column of a batch takes in memory beside its values."""
 _META = pa.schema(META_FIELDS)
 
 
+class Spill:
+    """A temporary file of rows that are too many to hold back. It goes when nothing refers to it any more."""
+
+    def __init__(self) -> None:
+        """Make it where TMPDIR says. Unavailable if that can't be written."""
+        with _room():
+            self._file = tempfile.TemporaryFile(buffering=0)
+        self._size = 0
+
+    def put(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> Extent:
+        """Append the batches. Unavailable if the disk is full."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as stream:
+            for batch in batches:
+                stream.write_batch(batch)
+        body = memoryview(sink.getvalue())
+        at, self._size = self._size, self._size + body.nbytes
+        with _room():
+            while body.nbytes:
+                body = body[self._file.write(body) :]
+        return Extent(self, at, self._size - at)
+
+    def read(self, at: int, size: int) -> list[pa.RecordBatch]:
+        """The batches of an extent; from any thread."""
+        body = os.pread(self._file.fileno(), size, at)
+        return list(pa.ipc.open_stream(body))
+
+
+class Extent(NamedTuple):
+    """Where in a spill the rows of one file are, in bytes."""
+
+    spill: Spill
+    at: int
+    size: int
+
+
 class Budget:
-    """The bytes that the open files of one writer hold back together."""
+    """What the files of one writer share: the bytes that they hold back, the number that is open, the spill."""
 
-    def __init__(self, limit_bytes: int = HELD_BACK_BYTES) -> None:
-        self._limit = limit_bytes
-        self._open: set[_ParquetFile] = set()
+    def __init__(self, limit_bytes: int = HELD_BACK_BYTES, open_files: int = OPEN_FILES) -> None:
+        self._limit, self._open_files = limit_bytes, open_files
+        self._files: set[_ParquetFile] = set()
+        self._held_bytes = self._open = 0
+        self._spill: Spill | None = None
 
-    def add(self, file: _ParquetFile) -> None:
-        """Count a file from now on."""
-        self._open.add(file)
+    def hold(self, file: _ParquetFile, size: int) -> None:
+        """Count bytes that a file holds back from now on, and make room for them if the limit is passed."""
+        self._files.add(file)
+        self._held_bytes += size
+        if file.held_bytes >= ROW_GROUP_BYTES:
+            self._relieve(file)
+        if self._held_bytes > self._limit:
+            # Down to half of it, so that the fullest are not looked for at every batch.
+            for fullest in sorted(self._files, key=lambda one: one.held_bytes, reverse=True):
+                self._relieve(fullest)
+                if self._held_bytes <= self._limit // 2:
+                    break
+
+    def _relieve(self, file: _ParquetFile) -> None:
+        self._held_bytes -= file.held_bytes
+        if not file.is_open and self._open >= self._open_files:
+            self._spill = self._spill or Spill()
+            file.spill(self._spill)
+        else:
+            self._open += not file.is_open
+            file.flush()
 
     def remove(self, file: _ParquetFile) -> None:
         """Count a file no more; harmless if it was not counted."""
-        self._open.discard(file)
+        if file in self._files:
+            self._files.remove(file)
+            self._held_bytes -= file.held_bytes
+            self._open -= file.is_open
 
-    def check(self) -> None:
-        """Flush the fullest files until the limit holds again."""
-        while sum(file.held_bytes for file in self._open) > self._limit:
-            max(self._open, key=lambda file: file.held_bytes).flush()
+    def turn(self) -> None:
+        """Begin another spill with the next rows: the one before goes when the files of its checkpoint are written."""
+        self._spill = None
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(
+            f"rows that await their checkpoint can't be kept in the folder for temporary files: {error};"
+            " give it room, or name another one by TMPDIR"
+        ) from error
 
 
 class _ParquetFile:
@@ -58,60 +141,91 @@ class _ParquetFile:
         self._name = name
         self._budget = budget or Budget()
         self._schema: pa.Schema | None = None
-        self._sink: StagedFile | None = None
+        self._sink: StagingFile | None = None
+        self._buffer: Any = None
         self._writer: Any = None
+        self._spilled: list[Extent] = []  # before what is held back
         self._held: list[pa.RecordBatch] = []
         self.held_bytes = 0
         self.rows = 0
-        self._budget.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a file in the store, without a name yet."""
+        return self._sink is not None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take one batch; may write to the disk. Dictionaries in flight become plain columns."""
         batch = _plain(batch)
         if self._schema is None:
             self._schema = batch.schema
-            self._sink = self._store.open_staged(self._name)
         elif not batch.schema.equals(self._schema, check_metadata=True):
             raise ProtocolError(
                 f"a batch for {self._name} has other columns than the file; the schema's hash was wrong"
             )
+        batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)  # a schema of its own would be held too
+        size = batch.nbytes + batch.num_columns * COLUMN_BYTES
         self._held.append(batch)
-        self.held_bytes += batch.nbytes
+        self.held_bytes += size
         self.rows += batch.num_rows
-        if self.held_bytes >= ROW_GROUP_BYTES:
-            self.flush()
-        self._budget.check()
+        self._budget.hold(self, size)
 
-    def flush(self) -> None:
-        """Write what is held back as one row group."""
+    def spill(self, spill: Spill) -> None:
+        """Put what is held back there."""
+        assert self._schema is not None
         if self._held:
-            table = pa.Table.from_batches(self._held, self._schema)
+            self._spilled.append(spill.put(self._held, self._schema))
             self._held, self.held_bytes = [], 0
+
+    def flush(self, *, last: bool = False) -> None:
+        """Write what is held back as one row group, behind what was spilled."""
+        for batches in self._groups():
+            table = pa.Table.from_batches(batches, self._schema)
             if self._writer is None:
-                self._writer = parquet.writer(self._sink, table)
+                self._sink = self._store.open_staged(self._name)
+                self._buffer = io.BufferedWriter(self._sink, WRITE_BYTES)  # a column's page is a write of its own
+                self._writer = parquet.writer(self._buffer, table, whole=last and table.num_rows == self.rows)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
-    def finish(self) -> dict[str, Any]:
-        """Make the file durable under its name and return `path`, `sha256`, `size`, `rows`."""
-        if self._sink is None:
+    def _groups(self) -> Iterator[list[pa.RecordBatch]]:
+        spilled, self._spilled = self._spilled, []
+        batches: list[pa.RecordBatch] = []
+        size = 0
+        for spill, at, length in spilled:
+            batches += spill.read(at, length)
+            size += length
+            if size >= SPILLED_GROUP_BYTES:
+                yield batches
+                batches, size = [], 0
+        batches += self._held
+        self._held, self.held_bytes = [], 0
+        if batches:
+            yield batches
+
+    def finish(self) -> PartRef:
+        """Give the file its name, which is durable after the store's `sync_staged`."""
+        if self._schema is None:
             raise ProtocolError(f"{self._name} was closed without a row; a file is opened by its first batch")
+        self._budget.remove(self)
         try:
-            self.flush()
+            self.flush(last=True)
             self._writer.close()
-            ref = self._sink.commit()
+            self._buffer.detach()
+            self._writer = self._buffer = None  # others are still to be closed, and both are large
+            assert self._sink is not None
+            return self._sink.settle()
         except BaseException:
             self.discard()
             raise
-        self._budget.remove(self)
-        return {**ref.to_json(), "rows": self.rows}
 
     def discard(self) -> None:
         """Drop the file; harmless after `finish`."""
         self._budget.remove(self)
-        self._held, self.held_bytes = [], 0
+        self._spilled, self._held, self.held_bytes = [], [], 0
         if self._writer is not None:
-            with suppress(OSError, ValueError, pa.ArrowException):
+            with suppress(OSError, ValueError, pa.ArrowException, Unavailable):
                 self._writer.close()  # else pyarrow would write the footer when the object is forgotten
+                self._buffer.detach()
         if self._sink is not None:
             self._sink.discard()
 
@@ -133,15 +247,12 @@ class ChunkFile:
     ) -> None:
         """Take what the journal will say of the file; `schema` is the hash of the schema of every batch."""
         self._file = _ParquetFile(store, file_name("chunk.parquet", epoch=epoch, incarnation=incarnation), budget)
-        self._known = {
+        self._known: dict[str, Any] = {
             "kind": "chunk",
             "table": table_id,
             "generation": generation,
             "schema": schema,
             "split": split_id,
-            "seq_min": None,
-            "seq_max": None,
-            "truncated_at": None,
         }
 
     def append(self, batch: pa.RecordBatch, seq_base: int = 0) -> None:
@@ -149,9 +260,13 @@ class ChunkFile:
         if batch.num_rows:
             self._file.write(batch)
 
-    def close(self) -> dict[str, Any]:
-        """Make the file durable; return its journal form (the contract's `staged` record)."""
-        return {**self._file.finish(), **self._known}
+    def close(self) -> StagedFile:
+        """Give the file its name; return what the journal says of it."""
+        return _staged(self._file, self._known)
+
+    def leave(self, budget: Budget) -> None:
+        """Count in the budget no more: from now on other threads may close it."""
+        budget.remove(self._file)
 
     def discard(self) -> None:
         """Drop the file, for an attempt that failed or an epoch that ended."""
@@ -174,7 +289,12 @@ class ChangesFile:
     ) -> None:
         """Take what the journal will say of the file; `schema` is the hash of the schema of every batch."""
         self._file = _ParquetFile(store, file_name("changes.parquet", epoch=epoch, incarnation=incarnation), budget)
-        self._known = {"kind": "changes", "table": table_id, "generation": generation, "schema": schema, "split": None}
+        self._known: dict[str, Any] = {
+            "kind": "changes",
+            "table": table_id,
+            "generation": generation,
+            "schema": schema,
+        }
         self._seq_min: int | None = None
         self._seq_max: int | None = None
         self._truncated_at: int | None = None
@@ -209,19 +329,23 @@ class ChangesFile:
         )
         self._file.write(batch)
 
-    def close(self) -> dict[str, Any]:
-        """Make the file durable; return its journal form (the contract's `staged` record)."""
-        return {
-            **self._file.finish(),
-            **self._known,
-            "seq_min": self._seq_min,
-            "seq_max": self._seq_max,
-            "truncated_at": self._truncated_at,
-        }
+    def close(self) -> StagedFile:
+        """Give the file its name; return what the journal says of it."""
+        seq = {"seq_min": self._seq_min, "seq_max": self._seq_max, "truncated_at": self._truncated_at}
+        return _staged(self._file, self._known | seq)
+
+    def leave(self, budget: Budget) -> None:
+        """Count in the budget no more: from now on other threads may close it."""
+        budget.remove(self._file)
 
     def discard(self) -> None:
         """Drop the file, for an epoch that ended."""
         self._file.discard()
+
+
+def _staged(file: _ParquetFile, known: dict[str, Any]) -> StagedFile:
+    ref = file.finish()
+    return StagedFile(path=ref.path, sha256=ref.sha256, size=ref.size, rows=file.rows, **known)
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -36,7 +36,8 @@ from rich.table import Table
 
 from cutline.common import mysql
 from cutline.common.config import load
-from cutline.common.positions import High, Position
+from cutline.common.positions import High
+from cutline.common.records import CheckpointEntry
 from cutline.common.store import PipelineStore, Store
 from cutline.spark_writer import session
 from tests.acceptance import flights
@@ -172,16 +173,16 @@ class Demo:
             return int(now["epoch"]) if later else None
 
         found: int = self.wait(f"an epoch after {epoch} takes a checkpoint", completed)
-        self.say(f"epoch {found} goes on from checkpoint {self.store().entry(found)['base']}")  # type: ignore[index]
+        self.say(f"epoch {found} goes on from checkpoint {self.store().entry(found).base}")  # type: ignore[union-attr]
         return found
 
     def rows_read(self) -> int:
         """Rows that chunks have brought so far."""
-        return sum(table["rows_done"] for table in self.status("enumerator").get("tables", {}).values())
+        return sum(table["rows_done"] for table in self.status("tables").values())
 
     def all_live(self) -> bool:
         """Whether every table is live and shown."""
-        tables = self.status("enumerator").get("tables", {})
+        tables = self.status("tables")
         return len(tables) == len(flights.TABLES) and all(table["phase"] == "live" for table in tables.values())
 
     # --- the end ---
@@ -196,8 +197,8 @@ class Demo:
 
     def shown_to(self, end: High) -> bool:
         """Whether the newest publication is at `end`."""
-        position = self.store().publications()[-1].body["position"]
-        return position is not None and end.reached_by(Position.from_json(position))
+        position = self.store().publications()[-1].position
+        return position is not None and end.reached_by(position)
 
     def savepoint(self) -> int:
         """Ctrl-C: a last checkpoint, published and kept; return its number."""
@@ -206,10 +207,10 @@ class Demo:
         code = self._run.wait(timeout=STEP_SECONDS)
         if code != 0:
             raise SystemExit(f"demo: cutline run ended with {code}:\n{(self.folder / 'run.log').read_text()[-3000:]}")
-        newest = self.store().publications()[-1].body
-        if not newest["kept"]:
-            raise SystemExit(f"demo: publication {newest['n']} is the last and is no savepoint")
-        return int(newest["n"])
+        newest = self.store().publications()[-1]
+        if not newest.kept:
+            raise SystemExit(f"demo: publication {newest.n} is the last and is no savepoint")
+        return newest.n
 
     def end(self) -> None:
         """Leave nothing running."""
@@ -298,7 +299,7 @@ def play(server: Database, folder: Path) -> int:
         demo.wait(f"a publication reaches {end.file}:{end.offset}", lambda: demo.shown_to(end))
         demo.say("the lake has caught up; Ctrl-C")
         n = demo.savepoint()
-        checkpoints = sum(1 for entry in demo.store().journal_tail() if entry["kind"] == "checkpoint")
+        checkpoints = sum(1 for entry in demo.store().journal_tail() if isinstance(entry, CheckpointEntry))
         demo.say(f"savepoint {n} is published; reading it back")
         total, wrong = compare(demo, n, changer.applied)
     finally:

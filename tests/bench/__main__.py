@@ -7,10 +7,12 @@
 | `snapshot_to_iceberg` | Spark warm; from the pipeline's definition to `main` of the table in the lake |
 | `changes_to_iceberg` | a backlog of distinct random keys, from the start of the enumerators to `main` at its end |
 | `freshness` | 1,000 single-row transactions a second: from the return of the commit to `main`, p50 and p99 |
+| `idle_checkpoint` | 10,000 live tables at rest: an event loop's longest hold, bytes stored, and seconds of a restore |
+| `many_tables` | 10 changes in each of 2,000 tables, one transaction: from its commit to the checkpoint, to the lake |
 
 All servers and files are the bench's own, and gone at its end. CPU is that of all processes of Cutline (Python, JVM,
 Redis), the source's server apart. `of_bar` says how many times as good as its bar a figure is; a bar that is missed is
-told on stderr too. About 10 minutes on two cores.
+told on stderr too. About 20 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -28,13 +30,15 @@ from typing import Any
 
 from cutline.common import mysql
 from tests.bench.customer import Changes, Transactions, load
+from tests.bench.many import Crowd, make
 from tests.bench.mesh import Mesh
 from tests.bench.pipelines import copied
 from tests.bench.readers import Figures, binlog_to_arrow, in_a_fresh_process, place, select_to_arrow
 from tests.programs import Missing
 from tests.servers import Database, MariaDB, MySQL
 
-NAMES = ("select_to_arrow", "binlog_to_arrow", "snapshot_to_iceberg", "changes_to_iceberg", "freshness")
+OF_A_LARGE_TABLE = ("select_to_arrow", "binlog_to_arrow", "snapshot_to_iceberg", "changes_to_iceberg")
+NAMES = (*OF_A_LARGE_TABLE, "freshness", "idle_checkpoint", "many_tables")
 ROWS = 5_000_000
 TABLE = "tpcds.customer"
 FRESH_TABLE = "fresh.customer"
@@ -45,11 +49,17 @@ INTERVALS_SECONDS = (10.0, 1.0)
 BACKLOG_ROWS = 1_000_000
 _BINLOG: tuple[tuple[Transactions, int], ...] = ((1, 200_000), (100, 300_000), ("bulk", 2_000_000))
 RUNS = 3
+IDLE_TABLES = 10_000
+CHANGED_TABLES = 2_000
 AT_LEAST = {
     "select_to_arrow": {"rows_per_cpu_second": 1_000_000},
     "binlog_to_arrow": {"rows_per_cpu_second": 300_000},
     "snapshot_to_iceberg": {"rows_per_second": 150_000, "rows_per_cpu_second": 200_000},
     "changes_to_iceberg": {"rows_per_second": 20_000},
+}
+AT_MOST = {
+    "idle_checkpoint": {"loop_ms": 20.0, "store_bytes": 65_536, "restore_seconds": 15.0},
+    "many_tables": {"mesh_seconds": 5.0, "peak_rss_mib": 400},
 }
 P99_MS_AT_MOST = {10.0: 20_000, 1.0: 10_000}
 """By the checkpoint interval."""
@@ -65,6 +75,7 @@ def median(work: Callable[..., Figures], *arguments: Any) -> Figures:
 def of_bar(name: str, figures: Figures, interval: object) -> dict[str, float]:
     """How many times as good as its bar each figure is that has one."""
     times = {figure: figures[figure] / bar for figure, bar in AT_LEAST.get(name, {}).items()}
+    times |= {figure: bar / figures[figure] for figure, bar in AT_MOST.get(name, {}).items()}
     if name == "freshness" and isinstance(interval, float):
         times["p99_ms"] = P99_MS_AT_MOST[interval] / figures["p99_ms"]
     return {figure: round(number, 2) for figure, number in times.items()}
@@ -94,7 +105,7 @@ class Bench:
 
     def run(self) -> None:
         """Measure what was asked for, in the order of NAMES."""
-        if self.only != {"freshness"}:
+        if self.only & set(OF_A_LARGE_TABLE):
             self.say(f"loads {self.rows:,} rows into {TABLE}")
             load(self.server, TABLE, self.rows)
         changes = None
@@ -113,6 +124,8 @@ class Bench:
                     self.iceberg(mesh, changes if "changes_to_iceberg" in self.only else None)
                 if "freshness" in self.only:
                     self.freshness(mesh)
+        if self.only & {"idle_checkpoint", "many_tables"}:
+            self.many()
 
     def binlog(self, changes: Changes) -> None:
         """Backlogs of three kinds, each read alone."""
@@ -156,6 +169,29 @@ class Bench:
                 before = os.getloadavg()[0]
                 figures = one.follow(rows=rows, per_second=FRESH_PER_SECOND, seconds=FRESH_SECONDS)
                 self.tell("freshness", figures, before, interval_seconds=seconds, rows_of_table=rows)
+
+    def many(self) -> None:
+        """Pipelines of many tables, each with a mesh of its own: the first needs no Spark."""
+        if "idle_checkpoint" in self.only:
+            self.say(f"makes {IDLE_TABLES:,} tables")
+            make(self.server, "idle", IDLE_TABLES)
+            with Mesh(self.server, self.folder / "idle") as mesh:
+                crowd = Crowd(mesh, "idle", IDLE_TABLES, interval_seconds=5.0)
+                crowd.go_live()
+                self.say("takes checkpoints of tables that do not change")
+                before = os.getloadavg()[0]
+                self.tell("idle_checkpoint", crowd.idle(), before)
+        if "many_tables" in self.only:
+            self.say(f"makes {CHANGED_TABLES:,} tables")
+            make(self.server, "crowd", CHANGED_TABLES)
+            with Mesh(self.server, self.folder / "crowd") as mesh:
+                self.say("warms Spark up")
+                mesh.warm()
+                crowd = Crowd(mesh, "crowd", CHANGED_TABLES, interval_seconds=1.0)
+                crowd.go_live()
+                self.say("changes all tables at once")
+                before = os.getloadavg()[0]
+                self.tell("many_tables", crowd.change(), before)
 
 
 def main() -> int:

@@ -14,12 +14,13 @@ import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cutline.common.config import PipelineConfig, parse
 from cutline.common.positions import Position
+from cutline.common.records import Publication
 from cutline.common.store import PipelineStore, Store
 from cutline.services.lake import CATALOG_FILE
 from cutline.services.standalone import Child, Supervisor
@@ -48,7 +49,7 @@ class Mesh:
         self._groups: dict[str, Supervisor] = {}
 
     def __enter__(self) -> Mesh:
-        (self.folder / "logs").mkdir()
+        (self.folder / "logs").mkdir(parents=True)
         (self.folder / "tmp").mkdir()
         self.store.prepare()
         self.redis.start()
@@ -225,9 +226,9 @@ class Watch:
         self._namespace, _, self._name = table.partition(".")
         self._connection: sqlite3.Connection | None = None
         self._location: str | None = None
-        self._shown: dict[str, Any] | None = None
+        self._shown: Publication | None = None
 
-    def look(self) -> Mapping[str, Any] | None:
+    def look(self) -> Publication | None:
         """The publication that `main` shows now; None before the first one."""
         location = self.metadata_location()
         if location is None or location == self._location:
@@ -242,7 +243,7 @@ class Watch:
     def position(self) -> Position | None:
         """The source's position that `main` shows; None before there is one."""
         shown = self.look()
-        return Position.from_json(shown["position"]) if shown is not None and shown["position"] is not None else None
+        return None if shown is None else shown.position
 
     def metadata_location(self) -> str | None:
         """The table's current metadata file; None while there is none."""

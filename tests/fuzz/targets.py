@@ -2,9 +2,9 @@
 
 | target | an input is | may end in |
 |---|---|---|
-| `rows` | a row event's body for one of the recorded table maps | rows, or ValueError |
-| `table_map` | a TABLE_MAP's body and a row event's | faults, rows, or ValueError |
-| `result` | the packets behind a SELECT's column definitions | rows, ValueError, or the server's error |
+| `rows` | a row event's body for one of the recorded table maps | rows, or Damaged |
+| `table_map` | a TABLE_MAP's body and a row event's | faults, rows, or Damaged |
+| `result` | the packets behind a SELECT's column definitions | rows, Damaged, or the server's error |
 | `stream` | a dump, to `BinlogCursor.read` | changes, SourceLost with file and offset, Unavailable |
 
 Any other exception, an Arrow array that does not validate, a position that goes back, or reading that goes on without
@@ -35,6 +35,7 @@ from cutline.common.errors import ConfigError, SourceLost, Unavailable
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import TableSchema
 from cutline.services.reader import binlog, binlog_events, event_bodies, replication, rows
+from cutline.services.reader.damage import Damaged
 from tests.fuzz import record
 
 MAX_BYTES = 1 << 17
@@ -210,12 +211,12 @@ class Rows:
         said: object
         try:
             said = decoder.rows(kind, data[4:], first, last if last < 255 else -1)
-        except ValueError as error:
+        except Damaged as error:
             said = repr(error)
         if not tell and decoder.waiting < self._TAKEN_ROWS:
             return ()
         batch = None
-        with suppress(ValueError):  # text that is not UTF-8
+        with suppress(Damaged):  # text that is not UTF-8
             batch = decoder.take()
         if batch is None and decoder.waiting:
             del self._decoders[number]
@@ -253,7 +254,7 @@ class TableMaps:
         event_bodies.primary_key(table_map)
         try:
             decoder = rows.EventDecoder(table_map, schema, rows.Place())
-        except ValueError as error:
+        except Damaged as error:
             return (repr(error),)
         if decoder.faults or not event:
             return decoder.faults
@@ -262,7 +263,7 @@ class TableMaps:
         try:
             decoder.rows(event[0], event[1:])
             batch = decoder.take()
-        except ValueError as error:
+        except Damaged as error:
             said = repr(error)
         if batch is not None:
             batch.validate(full=True)
@@ -310,12 +311,12 @@ class Results:
         try:
             for at in range(0, len(wire), max(1, step)):
                 decoder.feed(wire[at : at + step])
-        except (ValueError, pymysql.err.OperationalError) as error:
+        except (Damaged, pymysql.err.OperationalError) as error:
             said = repr(error)
         batch = None
         try:
             batch = decoder.take()
-        except ValueError as error:
+        except Damaged as error:
             said += repr(error)
         if batch is not None:
             batch.validate(full=True)
@@ -513,7 +514,7 @@ def _without_ends(events: Sequence[bytes]) -> tuple[bytes, ...]:
 
 def _repacked(event: bytes, change: Callable[[bytes], bytes]) -> bytes:
     """One of MariaDB's compressed row events with another body inside."""
-    with suppress(ValueError, IndexError):
+    with suppress(Damaged):
         plain, head = bytes(event_bodies.inflated_rows(event[4], event[19:])), _head_size(event)
         inner = change(plain[head:])
         return event[:19] + plain[:head] + b"\x84" + struct.pack(">I", len(inner)) + zlib.compress(inner)

@@ -36,6 +36,8 @@ import pymysql
 from cutline.common import mysql, store
 from cutline.common.config import parse
 from cutline.common.positions import FilePosition
+from cutline.common.records import CheckpointEntry, Entry, EpochEntry, StagedFile
+from cutline.common.registry import merged
 from cutline.common.schema import OP, SEQ, TableSchema
 from cutline.spark_writer.chain import follow
 from tests.programs import program
@@ -191,15 +193,15 @@ class Mesh:
 
     def pipeline(self, name: str, server: Database, tables: Sequence[str], more: str = "", **settings: Any) -> Pipeline:
         """Define a pipeline; the mesh takes it up. `settings`: chunk_rows, chunks, interval_seconds, keyless,
-        table_options, schema_changes, port, start, stop, and `snapshot`, a mapping of any others there; `more` is
+        table_options, schema_changes, port, user, start, stop, and `snapshot`, a mapping of any others there; `more` is
         YAML."""
         snapshot = {key: settings[key] for key in ("chunk_rows", "chunks") if key in settings}
         snapshot = {"chunk_rows": 100} | snapshot | settings.get("snapshot", {})
         listed = ", ".join(f'"{table}"' for table in tables)
         config = parse(
             f"name: {name}\n"
-            f"source: {{host: {server.host}, port: {settings.get('port', server.port)}, user: {CDC_USER},"
-            " password_env: CDC_PASSWORD}\n"
+            f"source: {{host: {server.host}, port: {settings.get('port', server.port)},"
+            f" user: {settings.get('user', CDC_USER)}, password_env: CDC_PASSWORD}}\n"
             f"start: {settings.get('start', 'initial')}\nstop: {settings.get('stop', 'null')}\n"
             f"tables: [{listed}]\n"
             f"snapshot: {json.dumps(snapshot)}\n"
@@ -219,28 +221,29 @@ class Pipeline:
     def __init__(self, mesh: Mesh, name: str, server: Database) -> None:
         self.mesh, self.name, self.server = mesh, name, server
         self.store = mesh.store.pipeline(name)
-        self._entries: list[dict[str, Any]] = []
+        self._entries: list[Entry] = []
         self._reading = threading.Lock()
 
-    def entries(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[Entry]:
         """The journal so far; from any thread."""
         with self._reading:
-            self._entries = [*self._entries, *self.store.journal_tail(len(self._entries))]
+            newest = self._entries[-1].slot if self._entries else 0
+            self._entries = [*self._entries, *self.store.journal_tail(newest)]
             return self._entries
 
-    def checkpoint(self) -> dict[str, Any] | None:
+    def checkpoint(self) -> CheckpointEntry | None:
         """The newest checkpoint entry."""
-        return next((entry for entry in reversed(self.entries()) if entry["kind"] == "checkpoint"), None)
+        return next((entry for entry in reversed(self.entries()) if isinstance(entry, CheckpointEntry)), None)
 
-    def epochs(self) -> list[dict[str, Any]]:
+    def epochs(self) -> list[EpochEntry]:
         """The epoch entries so far."""
-        return [entry for entry in self.entries() if entry["kind"] == "epoch"]
+        return [entry for entry in self.entries() if isinstance(entry, EpochEntry)]
 
     def status(self) -> dict[str, Any]:
         """What the services show of themselves; {} if Redis doesn't answer."""
         with contextlib.suppress(Exception), self.mesh.redis.client() as client:
             found: Any = client.hgetall(f"cutline:status:{self.name}")
-            return {part.decode(): json.loads(body) for part, body in found.items()}
+            return merged({part.decode(): json.loads(body) for part, body in found.items()})
         return {}
 
     def until(self, condition: Callable[[], T], what: str, seconds: float = 60.0) -> T:
@@ -250,32 +253,30 @@ class Pipeline:
     def told(self) -> str:
         """Where the pipeline is, for a failure's message."""
         newest = self.checkpoint()
-        tables = newest and {
-            name: (of["phase"], of["generation"], of["show"], of["cause"]) for name, of in newest["tables"].items()
-        }
-        position = newest and newest["position"]
-        epochs = [(one["slot"], one["base"], one["cause"]) for one in self.epochs()]
-        slot = newest and newest["slot"]
+        tables = newest and {name: (of.phase, of.generation, of.show, of.cause) for name, of in newest.tables.items()}
+        position = newest and newest.position
+        epochs = [(one.slot, one.base, one.cause) for one in self.epochs()]
+        slot = newest and newest.slot
         return f"{self.name}: epochs {epochs}\nnewest {slot} at {position}: {tables}\n{self.mesh.told()}"
 
     def phase(self, table: str) -> str | None:
         """The table's phase in the newest checkpoint."""
         newest = self.checkpoint()
-        return newest["tables"].get(table, {}).get("phase") if newest else None
+        return newest.tables[table].phase if newest and table in newest.tables else None
 
     def shows(self, *tables: str) -> bool:
         """Whether the newest checkpoint shows all these tables."""
         newest = self.checkpoint()
-        return newest is not None and all(newest["tables"].get(table, {}).get("show") for table in tables)
+        return newest is not None and all(table in newest.tables and newest.tables[table].show for table in tables)
 
-    def catches_up(self, *tables: str, seconds: float = 60.0) -> dict[str, Any]:
+    def catches_up(self, *tables: str, seconds: float = 60.0) -> CheckpointEntry:
         """Take the source's flushed position now, and wait for a checkpoint that shows the tables at or after it."""
         with contextlib.closing(connection(self.server)) as conn:
             target = mysql.flushed_position(conn, mysql.server(conn))
 
-        def reached() -> dict[str, Any] | None:
+        def reached() -> CheckpointEntry | None:
             newest = self.checkpoint()
-            if newest is None or newest["inside"] or newest["position"] is None or not self.shows(*tables):
+            if newest is None or newest.inside or newest.position is None or not self.shows(*tables):
                 return None
             return newest if place(newest) >= target else None
 
@@ -286,16 +287,16 @@ class Pipeline:
         begun = len(self.entries())
 
         def more() -> bool:
-            return sum(entry["kind"] == "checkpoint" for entry in self.entries()[begun:]) >= checkpoints
+            return sum(isinstance(entry, CheckpointEntry) for entry in self.entries()[begun:]) >= checkpoints
 
         self.until(more, f"{checkpoints} more checkpoints of {self.name}", seconds)
 
     def next_epoch(self, after: int, seconds: float = 60.0) -> None:
         """Wait for an epoch beyond `after` epochs that has completed a checkpoint."""
         self.until(lambda: len(self.epochs()) > after, f"epoch {after + 1} of {self.name}", seconds)
-        slot = self.epochs()[after]["slot"]
+        slot = self.epochs()[after].slot
         self.until(
-            lambda: (newest := self.checkpoint()) and newest["slot"] > slot, f"a checkpoint after epoch {slot}", seconds
+            lambda: (newest := self.checkpoint()) and newest.slot > slot, f"a checkpoint after epoch {slot}", seconds
         )
 
 
@@ -304,9 +305,10 @@ def connection(server: Database) -> mysql.Connection:
     return mysql.connect(mysql.Source(host=server.host, port=server.port, user=CDC_USER, password=CDC_PASSWORD))
 
 
-def place(entry: Mapping[str, Any]) -> FilePosition:
+def place(entry: CheckpointEntry) -> FilePosition:
     """Where in the binlog a checkpoint is."""
-    return FilePosition(entry["position"]["file"], entry["position"]["offset"])
+    assert entry.position is not None
+    return FilePosition(entry.position.file, entry.position.offset)
 
 
 # --- the lake, in Python ----------------------------------------------------------------------------------------------
@@ -355,31 +357,35 @@ class Cut:
 
     slot: int
     at: FilePosition | None
-    entry: Mapping[str, Any]
+    entry: CheckpointEntry
     tables: Mapping[str, Shown]
 
 
 def cuts(pipeline: Pipeline) -> Iterator[Cut]:
     """Apply the journal's chain from its beginning; give each checkpoint that is not `inside` a transaction."""
-    entries = {entry["slot"]: entry for entry in pipeline.entries()}
+    entries = {entry.slot: entry for entry in pipeline.entries()}
     lake: dict[str, _Table] = {}
+    schemas: dict[str, TableSchema] = {}
     for slot in follow(max(entries, default=0), entries.get).after(0):
         entry = entries[slot]
-        schemas = {name: TableSchema.from_json(body) for name, body in entry["schemas"].items()}
-        for table, said in entry["tables"].items():
-            if table not in lake or lake[table].generation != said["generation"]:
-                lake[table] = _Table(generation=said["generation"])
-            staged = [one for one in entry["staged"] if one["table"] == table]
+        schemas |= pipeline.store.schemas(entry.schemas - schemas.keys())
+        files: dict[str, list[StagedFile]] = {}
+        for one in entry.staged:
+            files.setdefault(one.table, []).append(one)
+        for table, said in entry.tables.items():
+            if table not in lake or lake[table].generation != said.generation:
+                lake[table] = _Table(generation=said.generation)
+            staged = files.get(table, [])
             for one in staged:
-                assert one["generation"] <= said["generation"], f"{slot}: {one} is of a generation to come"
-            _apply(pipeline.store, lake[table], schemas, [o for o in staged if o["generation"] == said["generation"]])
-        if not entry["inside"]:
+                assert one.generation <= said.generation, f"{slot}: {one} is of a generation to come"
+            _apply(pipeline.store, lake[table], schemas, [o for o in staged if o.generation == said.generation])
+        if not entry.inside:
             shown = {
-                table: Shown(schema=schemas[said["schema"]], generation=said["generation"], rows=dict(lake[table].rows))
-                for table, said in entry["tables"].items()
-                if said["show"]
+                table: Shown(schema=schemas[said.schema or ""], generation=said.generation, rows=dict(lake[table].rows))
+                for table, said in entry.tables.items()
+                if said.show
             }
-            at = place(entry) if entry["position"] else None
+            at = place(entry) if entry.position else None
             yield Cut(slot=slot, at=at, entry=entry, tables=shown)
 
 
@@ -387,25 +393,26 @@ def _apply(
     pipeline: store.PipelineStore,
     table: _Table,
     schemas: Mapping[str, TableSchema],
-    staged: Iterable[Mapping[str, Any]],
+    staged: Iterable[StagedFile],
 ) -> None:
     files = list(staged)
-    truncated = max((one["truncated_at"] for one in files if one["truncated_at"] is not None), default=None)
+    truncated = max((one.truncated_at for one in files if one.truncated_at is not None), default=None)
     if truncated is not None:
         table.rows = {}
     last: dict[tuple[Any, ...], tuple[int, str, dict[int, Any]]] = {}
     for one in files:
-        schema = schemas[one["schema"]]
+        schema = schemas[one.schema]
         ids = {column.name: column.field_id for column in schema.columns}
         read = pq.read_table(_path(pipeline, one))
-        assert read.num_rows == one["rows"], f"{one['path']} has {read.num_rows} rows, the journal says {one['rows']}"
-        if one["kind"] == "chunk":
+        assert read.num_rows == one.rows, f"{one.path} has {read.num_rows} rows, the journal says {one.rows}"
+        if one.kind == "chunk":
             if truncated is None:
                 for row in read.to_pylist():
                     key = tuple(row[name] for name in schema.key)
                     table.rows.setdefault(key, []).append({ids[name]: value for name, value in row.items()})
             continue
-        assert one["seq_min"] > table.seq, f"{one['path']} has _seq {one['seq_min']} after {table.seq}"
+        assert one.seq_min is not None
+        assert one.seq_min > table.seq, f"{one.path} has _seq {one.seq_min} after {table.seq}"
         for row in read.to_pylist():
             seq, op = row[SEQ], row[OP]
             if op == "t" or (truncated is not None and seq < truncated):
@@ -413,7 +420,7 @@ def _apply(
             key = tuple(row[name] for name in schema.key)
             if key not in last or last[key][0] < seq:
                 last[key] = seq, op, {ids[name]: row[name] for name in ids}
-    table.seq = max([table.seq, *(one["seq_max"] for one in files if one["kind"] == "changes")])
+    table.seq = max([table.seq, *(one.seq_max or 0 for one in files if one.kind == "changes")])
     for key, (_, op, values) in last.items():
         if op == "-D":
             table.rows.pop(key, None)
@@ -421,8 +428,8 @@ def _apply(
             table.rows[key] = [values] * max(1, len(table.rows.get(key, ())))
 
 
-def _path(pipeline: store.PipelineStore, one: Mapping[str, Any]) -> str:
-    return pipeline.location(one["path"]).removeprefix("file://")
+def _path(pipeline: store.PipelineStore, one: StagedFile) -> str:
+    return pipeline.location(one.path).removeprefix("file://")
 
 
 # --- the oracle -------------------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def test_a_pipeline_halts_or_quarantines_at_the_damage(kind: type[Database], che
             pipeline.catches_up(tables[1])
             newest = pipeline.checkpoint()
             assert newest is not None
-            assert f"{file}:{event.offset}" in newest["tables"][tables[0]]["cause"]
+            assert f"{file}:{event.offset}" in newest.tables[tables[0]].cause
         else:
             halted = pipeline.until(lambda: pipeline.status().get("enumerator", {}).get("halted"), "the halt")
             assert re.search(rf"{re.escape(file)}:\d+", halted), halted

@@ -64,7 +64,7 @@ def test_a_stream_that_starts_before_schema_changes_goes_through_them(
         end = pipeline.catches_up(*every, seconds=600)
         savepoint(pipeline, "last", 600)
         definition: Any = pipeline.store.definition()
-    again = {table: end["tables"][table]["generation"] > 1 for table in every}
+    again = {table: end.tables[table].generation > 1 for table in every}
     reader = session.for_pipeline(spark, definition["sink"])
     said = []
     for table, case in every.items():

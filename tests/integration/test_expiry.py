@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from cutline.common.config import RetentionConfig
 from cutline.spark_writer import apply
 from cutline.spark_writer.apply import Incarnation
 from tests.conftest import FULL
@@ -37,16 +38,13 @@ def expire_now(incarnation: Incarnation, monkeypatch: pytest.MonkeyPatch, grace_
     with monkeypatch.context() as patch:
         patch.setattr(incarnation._publications, "tidy", lambda n, before_ms: None)  # seconds too
         patch.setattr(apply, "EXPIRE_SECONDS", 0.0)
-        patch.setattr(apply, "GRACE_SECONDS", grace_seconds)
+        patch.setattr(incarnation, "retention", RetentionConfig.model_construct(grace_seconds=grace_seconds))
         incarnation.tend()
 
 
 def whole(bench: Bench) -> int:
     """Read every snapshot of the table by Spark and by PyIceberg, compare with the model; return how many there are."""
-    named = {
-        record.body["tables"][T.table_id]["work"]["snapshot_id"]: record.n
-        for record in bench.journal.store.publications()
-    }
+    named = {record.tables[T.table_id].work.snapshot_id: record.n for record in bench.journal.store.publications()}
     sink = bench.journal.sink["warehouse"]
     table = SqlCatalog("lake", uri=f"sqlite:///{sink}/catalog.db", warehouse=str(sink)).load_table(T.table_id)
     for snapshot in table.metadata.snapshots:

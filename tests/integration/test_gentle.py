@@ -246,10 +246,10 @@ def test_tables_are_chunked_by_a_column_or_known_by_an_identity_that_table_optio
         pipeline.until(lambda: pipeline.shows(moved, vouched), "both tables to be shown")
         movers.stop()
         end = pipeline.catches_up(moved, vouched)
-    last = next(cut for cut in cuts(pipeline) if cut.slot == end["slot"])
+    last = next(cut for cut in cuts(pipeline) if cut.slot == end.slot)
     for name, key in ((moved, ["id"]), (vouched, ["a", "b"])):
         assert differences(last.tables[name].content, content(source, name, key)) == []
-    causes = {name.partition(".")[2]: of["cause"] for name, of in end["tables"].items() if of["cause"]}
+    causes = {name.partition(".")[2]: of.cause for name, of in end.tables.items() if of.cause}
     assert set(causes) == {"twice", "rarely", "slow"}
     assert "several rows of the same a, b" in causes["twice"]
     assert "several rows of the same a, b" in causes["rarely"]
@@ -302,7 +302,7 @@ def test_a_replica_is_read_while_its_source_is_written_and_refused_by_name_if_it
         for pipeline, end in zip(pipelines, ends, strict=True):
             found, faults = judge(pipeline, history, columns)
             assert not faults, "\n".join([pipeline.name, *faults[:20]])
-            last = next(cut for cut in found if cut.slot == end["slot"])
+            last = next(cut for cut in found if cut.slot == end.slot)
             assert differences(last.tables["shop.t"].content, content(first, "shop.t", ["id"])) == []
         replica.options[of_replicas] = False
         replica.restart()

@@ -118,11 +118,11 @@ def test_hot_rows_in_tiny_chunks_are_never_missed(strict: Database, tmp_path: Pa
         found, faults = judge(pipeline, history, TABLES)
         assert not faults, "\n".join([pipeline.name, *faults[:20]])
         assert sum(TABLES.keys() == cut.tables.keys() for cut in found) >= 3
-        last = next(cut for cut in found if cut.slot == end["slot"])
+        last = next(cut for cut in found if cut.slot == end.slot)
         for table, (_, key) in TABLES.items():
             assert differences(last.tables[table].content, content(strict, table, key)) == []
-        chunks = [one for entry in pipeline.entries() for one in entry.get("staged", ()) if one["kind"] == "chunk"]
-        assert sum(one["table"] == "hot.t" for one in chunks) >= ROWS / CHUNK_ROWS / 2
+        chunks = [one for entry in pipeline.entries() for one in getattr(entry, "staged", ()) if one.kind == "chunk"]
+        assert sum(one.table == "hot.t" for one in chunks) >= ROWS / CHUNK_ROWS / 2
 
 
 def test_the_same_with_a_naive_low_watermark_misses_rows(strict_mysql: MySQL, tmp_path: Path) -> None:

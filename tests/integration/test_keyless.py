@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from cutline.spark_writer import session
-from cutline.spark_writer.chain import shown
 from tests.integration.mesh import Hammer, Mesh, Pipeline
 from tests.integration.test_lake import savepoint, writing
 from tests.servers import Database
@@ -55,9 +54,9 @@ def test_every_publication_has_each_inserted_row_once(
             pipeline.until(lambda: pipeline.phase(name) == "quarantined", "the quarantine")
             savepoint(pipeline, "after")
     newest: Any = pipeline.checkpoint()
-    assert "only its INSERTs" in newest["tables"][name]["cause"]
+    assert "only its INSERTs" in newest.tables[name].cause
     reader = session.for_pipeline(spark, definition["sink"])
-    versions = dict.fromkeys(one["tables"][name]["main"]["snapshot_id"] for one in showing(pipeline, name))
+    versions = dict.fromkeys(one.tables[name].main.snapshot_id for one in showing(pipeline, name))
     assert len(versions) >= 4
     for version in versions:
         assert first_pairs(rows(reader, name, version)), f"snapshot {version}"
@@ -66,8 +65,8 @@ def test_every_publication_has_each_inserted_row_once(
 
 def showing(pipeline: Pipeline, name: str) -> list[Any]:
     """The publications that show the table at their own cut."""
-    records = [one.body for one in pipeline.store.publications()]
-    return [one for one in records if name in one["tables"] and shown(one, name)]
+    records = pipeline.store.publications()
+    return [one for one in records if name in one.tables and one.tables[name].shown]
 
 
 def rows(reader: Any, name: str, version: object = None) -> Counter[tuple[Any, ...]]:

@@ -60,7 +60,7 @@ def test_the_mesh_recovers_from_kill_after_kill(
             mysql.execute(f"INSERT INTO {name} (a) VALUES ({kill})")
             role = luck.choice(("reader", "reader", "writer", "enumerator"))
             victim: Service = luck.choice(mesh.of(role))
-            epochs, slot = len(pipeline.epochs()), pipeline.entries()[-1]["slot"]
+            epochs, slot = len(pipeline.epochs()), pipeline.entries()[-1].slot
             leads = role != "enumerator" or victim is mesh.leader(pipeline)
             began = time.monotonic()
             mesh.kill(victim)
@@ -70,8 +70,8 @@ def test_the_mesh_recovers_from_kill_after_kill(
                 epochs: int = epochs, slot: int = slot, leads: bool = leads, began: float = began, kill: int = kill
             ) -> bool:
                 newest = pipeline.checkpoint()
-                if newest is not None and newest["slot"] > slot and (not leads or len(pipeline.epochs()) > epochs):
-                    return newest["slot"] > pipeline.epochs()[-1]["slot"]
+                if newest is not None and newest.slot > slot and (not leads or len(pipeline.epochs()) > epochs):
+                    return newest.slot > pipeline.epochs()[-1].slot
                 if time.monotonic() - began > LONG_SECONDS and kill not in told:
                     told.add(kill)
                     for enumerator in mesh.of("enumerator"):
@@ -85,4 +85,4 @@ def test_the_mesh_recovers_from_kill_after_kill(
         with connection(mysql) as conn, conn.cursor() as cursor:
             cursor.execute(f"SELECT COUNT(*) FROM {name}")
             assert int(cursor.fetchone()[0]) == 500 + KILLS
-    assert end["tables"][name]["show"]
+    assert end.tables[name].show

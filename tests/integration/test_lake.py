@@ -16,10 +16,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common import mysql
+from cutline.common.records import CheckpointEntry
 from cutline.common.schema import Column, parse_type
 from cutline.spark_writer import session
 from cutline.spark_writer.__main__ import serve
-from cutline.spark_writer.chain import shown
 from tests.integration.mesh import Content, Mesh, Pipeline, connection, content, differences, place
 from tests.integration.test_pipeline import ACCOUNTS, BALANCE, Bank
 from tests.servers import Database, MariaDB
@@ -52,7 +52,14 @@ def savepoint(pipeline: Pipeline, nonce: str, seconds: float = 90.0) -> int:
         client.rpush(f"cutline:requests:{pipeline.name}", json.dumps({"kind": "savepoint", "nonce": nonce}))
 
     def published() -> int | None:
-        slot = next((entry["slot"] for entry in pipeline.entries() if entry.get("request") == nonce), None)
+        slot = next(
+            (
+                entry.slot
+                for entry in pipeline.entries()
+                if isinstance(entry, CheckpointEntry) and entry.request == nonce
+            ),
+            None,
+        )
         return slot if slot in pipeline.store.publication_numbers() else None
 
     return pipeline.until(published, "the savepoint's publication", seconds)  # type: ignore[return-value]
@@ -84,20 +91,20 @@ def test_the_sum_over_two_tables_is_constant_in_every_publication_of_the_lake(
             pipeline.catches_up(*bank.names)
             kept.append(savepoint(pipeline, "last"))
     reader = session.for_pipeline(spark, definition["sink"])
-    records = [one.body for one in pipeline.store.publications()]
-    showing = [one for one in records if all(name in one["tables"] and shown(one, name) for name in bank.names)]
-    assert {one["n"] for one in showing if one["kept"]} >= set(kept)
+    records = pipeline.store.publications()
+    showing = [one for one in records if all(name in one.tables and one.tables[name].shown for name in bank.names)]
+    assert {one.n for one in showing if one.kept} >= set(kept)
     assert len(showing) > len(kept)
     truth = bank.history.at(bank.tables, [place(one) for one in showing])
     for record, held in zip(showing, truth, strict=True):
-        versions = [[record["tables"][name]["main"]["snapshot_id"] for name in bank.names]]
-        if record["n"] in kept:
-            versions.append([f"'checkpoint_{record['n']}'"] * 2)
+        versions = [[record.tables[name].main.snapshot_id for name in bank.names]]
+        if record.n in kept:
+            versions.append([f"'checkpoint_{record.n}'"] * 2)
         for pair in versions:
             found = {name: _rows(reader, name, version) for name, version in zip(bank.names, pair, strict=True)}
             assert sum(row["amount"] for rows in found.values() for row in rows.values()) == 2 * ACCOUNTS * BALANCE
             for name in bank.names:
-                assert differences(found[name], held[name]) == [], f"{name}, publication {record['n']} by {pair}"
+                assert differences(found[name], held[name]) == [], f"{name}, publication {record.n} by {pair}"
     for name in bank.names:
         assert differences(_rows(reader, name), content(mariadb, name, ["id"])) == []
     listed = reader.sql("SELECT checkpoint FROM lake._cutline.publications WHERE pipeline = 'bank'").toArrow()
@@ -106,7 +113,7 @@ def test_the_sum_over_two_tables_is_constant_in_every_publication_of_the_lake(
 
 def _shows(pipeline: Pipeline, bank: Bank) -> bool:
     return any(
-        all(name in one.body["tables"] and shown(one.body, name) for name in bank.names)
+        all(name in one.tables and one.tables[name].shown for name in bank.names)
         for one in pipeline.store.publications()
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +16,7 @@ from cutline.common import channels
 from cutline.common.channels import Sender, stream_name
 from cutline.common.config import Environment, parse
 from cutline.common.driver import Host
+from cutline.common.errors import Unavailable
 from cutline.common.lease import lease_name
 from cutline.common.messages import Message, PartSaved, SplitsWanted, encode
 from cutline.common.registry import Registry, Service
@@ -58,7 +59,8 @@ async def led(redis: Client, folder: Path, monkeypatch: pytest.MonkeyPatch) -> A
         while True:
             for role in ("reader", "writer"):
                 one = Service(incarnation=f"{role}1", role=role, host="here", pid=1, started_at=1.0)
-                await registry.announce_presence(one)
+                with suppress(Unavailable):
+                    await registry.announce_presence(one)
             await asyncio.sleep(0.5)
 
     pipeline = Pipeline(host, store.pipeline("shop"), config, Environment.read({}))

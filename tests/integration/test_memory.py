@@ -239,7 +239,7 @@ def test_a_transaction_of_5_million_rows_reaches_the_lake_although_its_readers_d
 
         def inside() -> bool:
             newest = pipeline.checkpoint()
-            return newest is not None and newest["inside"]
+            return newest is not None and newest.inside
 
         pipeline.until(inside, "a checkpoint inside the transaction", 300)
         first = peaks(mesh)
@@ -249,7 +249,7 @@ def test_a_transaction_of_5_million_rows_reaches_the_lake_although_its_readers_d
         newest = pipeline.catches_up("d.t", seconds=600)
         assert len(pipeline.epochs()) > 1
         pipeline.until(
-            lambda: max(pipeline.store.publication_numbers(), default=0) >= newest["slot"], "its publication", 600
+            lambda: max(pipeline.store.publication_numbers(), default=0) >= newest.slot, "its publication", 600
         )
         most = {name: max(mib, first.get(name, 0)) for name, mib in peaks(mesh).items()}
     print(most)

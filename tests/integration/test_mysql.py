@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from cutline.common import mysql as seam
 from cutline.common.config import parse
-from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from cutline.common.errors import ConfigError, NextGeneration, NoTable, SourceLost, Unavailable
 from cutline.common.keys import key_range
 from cutline.common.positions import FilePosition, Position
 from tests.servers import Database, MariaDB, MySQL
@@ -74,8 +75,37 @@ def test_what_is_wrong_with_a_table_names_the_table(source: Database, database: 
         with pytest.raises(NextGeneration) as caught:
             key_range(conn, schema)
         assert caught.value.table == f"{database}.t"
-        with pytest.raises(SourceLost, match="There is no table"):
+        with pytest.raises(NoTable, match="There is no table"):
             seam.describe(conn, of, f"{database}.t")
+
+
+def test_a_table_that_may_not_be_read_any_more_is_not_taken_for_one_that_is_gone(
+    source: Database, fresh_database: Callable[[Database], str]
+) -> None:
+    """1. A table's SELECT was granted by its name, or its database's; 2. revoked: hidden. 3. Granted; then the table,
+    and later its whole database, is dropped: gone, also while a view has its name."""
+    for of_database in (False, True):
+        name, user = fresh_database(source), f"reader_{uuid.uuid4().hex[:6]}"
+        table, on = f"{name}.t", f"{name}.*" if of_database else f"{name}.t"
+        source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"CREATE USER {user} IDENTIFIED BY 'x'")
+        source.execute(f"GRANT INSERT, SELECT ON {on} TO {user}")
+        with closing(seam.connect(seam.Source(host=source.host, port=source.port, user=user, password="x"))) as conn:
+            of = seam.server(conn)
+            assert seam.describe(conn, of, table).schema.key == ("id",)
+            source.execute(f"REVOKE INSERT, SELECT ON {on} FROM {user}")
+            with pytest.raises(SourceLost, match=f"{table} may not be read: .* GRANT SELECT") as hidden:
+                seam.describe(conn, of, table)
+            assert not isinstance(hidden.value, NoTable)
+            source.execute(f"GRANT SELECT ON {on} TO {user}", f"DROP TABLE {table}")
+            with pytest.raises(NoTable):
+                seam.describe(conn, of, table)
+            source.execute(f"CREATE VIEW {table} AS SELECT 1 AS id")
+            with pytest.raises(NoTable):
+                seam.describe(conn, of, table)
+            source.execute(f"DROP DATABASE {name}")
+            with pytest.raises(NoTable):
+                seam.describe(conn, of, table)
+        source.execute(f"DROP USER {user}")
 
 
 # --- the server -------------------------------------------------------------------------------------------------------
@@ -368,7 +398,6 @@ def test_all_faults_of_settings_and_grants_come_in_one_list_with_their_remedies(
         "SET GLOBAL binlog_row_metadata = 'FULL'",
         f"GRANT {'REPLICATION CLIENT' if source.flavour == 'mysql' else 'BINLOG MONITOR'} ON *.* TO",
         "GRANT REPLICATION SLAVE ON *.* TO",
-        *(["GRANT XA_RECOVER_ADMIN ON *.* TO"] if source.flavour == "mysql" else []),
         f"GRANT SELECT ON `{database}`.* TO",
     ]
     assert len(caught.value.faults) == len(remedies)
@@ -421,3 +450,39 @@ def test_tables_that_differ_in_case_alone_have_columns_of_their_own(source: Data
         "t": ["a"],
         "T": ["b", "c"],
     }
+
+
+def test_many_tables_are_described_together_in_a_few_questions_as_each_by_itself(
+    source: Database, database: str, fresh_database: Callable[[Database], str]
+) -> None:
+    """1. Hundreds of tables of two databases, and some that are not there, are views, differ in case or have faults.
+    2. Described together each is what it is by itself; MariaDB is asked for each table's text too, for its cascades."""
+    other, many = fresh_database(source), 150
+    for name in (database, other):
+        source.execute(*(f"CREATE TABLE t{n} (id INT PRIMARY KEY, v{n} TEXT)" for n in range(many)), database=name)
+    source.execute(
+        "CREATE TABLE T1 (other BIGINT, a INT, b INT, PRIMARY KEY (a, b))",
+        "CREATE TABLE keyless (a INT)",
+        "CREATE VIEW seen AS SELECT 1",
+        database=database,
+    )
+    names = [f"{database}.{name}" for name in ("T1", "keyless", "seen", "absent")]
+    names += [f"{of}.t{n}" for of in (database, other) for n in range(many)]
+    with connected(source) as (conn, of):
+        few = {name: described(conn, of, name) for name in names[:40]}
+        begun = int(seam.ask(conn, "SHOW SESSION STATUS LIKE 'Questions'")[0][1])
+        found = seam.describe_all(conn, of, [seam.TableAsked(table_id=name) for name in names])
+        questions = int(seam.ask(conn, "SHOW SESSION STATUS LIKE 'Questions'")[0][1]) - begun
+    assert list(found) == names
+    assert {name: str(found[name]) for name in few} == {name: str(one) for name, one in few.items()}
+    kinds = [type(found[name]) for name in names]
+    assert kinds[2:4] == [NoTable, NoTable]
+    assert set(kinds[4:]) == {seam.TableInfo}
+    assert questions < 20 + (0 if source.flavour == "mysql" else len(names))
+
+
+def described(conn: seam.Connection, of: seam.Server, name: str) -> seam.TableInfo | SourceLost:
+    try:
+        return seam.describe(conn, of, name)
+    except SourceLost as error:
+        return error

@@ -14,8 +14,27 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from tests.integration.mesh import Columns, Cut, Hammer, History, Mesh, Pipeline, content, cuts, differences, judge
-from tests.servers import Database, MariaDB, MySQL
+import pytest
+
+from cutline.common.mysql import flushed_position
+from cutline.common.mysql import server as server_of
+from cutline.common.records import CheckpointEntry
+from tests.conftest import started
+from tests.integration.mesh import (
+    Columns,
+    Cut,
+    Hammer,
+    History,
+    Mesh,
+    Pipeline,
+    connection,
+    content,
+    cuts,
+    differences,
+    judge,
+    place,
+)
+from tests.servers import CDC_USER, Database, MariaDB, MySQL
 
 ACCOUNTS = 120
 BALANCE = 1000
@@ -66,7 +85,7 @@ class Bank:
         for cut in both:
             total = sum(row["amount"] for name in self.names for row in cut.tables[name].content.values())
             assert total == 2 * ACCOUNTS * BALANCE, f"checkpoint {cut.slot} has {total}"
-        last = next(cut for cut in found if cut.slot == end["slot"])
+        last = next(cut for cut in found if cut.slot == end.slot)
         for name in self.names:
             assert differences(last.tables[name].content, content(self.server, name, ["id"])) == []
 
@@ -97,10 +116,10 @@ def test_the_sum_over_two_tables_is_constant_while_services_are_killed(
         pipeline.next_epoch(3)
         mesh.start("reader")
         pipeline.next_epoch(4)
-        assert len(pipeline.epochs()[4]["members"]["readers"]) == 3
+        assert len(pipeline.epochs()[4].members.readers) == 3
         mesh.leave(mesh.of("writer")[0])
         pipeline.next_epoch(5, seconds=90)
-        assert len(pipeline.epochs()[5]["members"]["writers"]) == 1
+        assert len(pipeline.epochs()[5].members.writers) == 1
         pipeline.goes_on(2)
         movers.stop()
         end = pipeline.catches_up(*bank.names)
@@ -126,9 +145,9 @@ def test_services_that_are_asked_to_end_are_done_without_at_once_and_nothing_is_
             assert mesh.leave(gone) == 0
             assert gone.popen.pid not in mesh.present()
             epoch = pipeline.epochs()[epochs]
-            assert epoch["cause"] == "services of the plan leave", pipeline.told()
-            assert epoch["base"] == epoch["slot"] - 1
-            assert len(epoch["members"][f"{role}s"]) == 1
+            assert epoch.cause == "services of the plan leave", pipeline.told()
+            assert epoch.base == epoch.slot - 1
+            assert len(getattr(epoch.members, f"{role}s")) == 1
             pipeline.next_epoch(epochs)
         epochs, leader = len(pipeline.epochs()), mesh.leader(pipeline)
         assert mesh.leave(leader) == 0
@@ -248,12 +267,12 @@ def test_changes_of_tables_arrive_in_place_or_as_the_next_generation(
         def settled() -> bool:
             newest = pipeline.checkpoint()
             return newest is not None and all(
-                newest["tables"][f"{schema}.{kind}"]["generation"] == generation for kind, generation in kinds.items()
+                newest.tables[f"{schema}.{kind}"].generation == generation for kind, generation in kinds.items()
             )
 
         pipeline.until(settled, "the next generations")
         end = pipeline.catches_up(*names)
-    last = _cut(pipeline, end["slot"])
+    last = _cut(pipeline, end.slot)
     for kind, generation in kinds.items():
         shown = last.tables[f"{schema}.{kind}"]
         assert shown.generation == generation, kind
@@ -338,10 +357,10 @@ def test_a_table_that_cant_be_copied_is_quarantined_and_the_others_go_on(
         newest = pipeline.checkpoint()
     assert newest is not None
     for name, word in expected.items():
-        cause = newest["tables"][name]["cause"]
+        cause = newest.tables[name].cause
         assert word.lower() in cause.lower(), f"{name}: {cause}"
         assert name in cause, f"{name}: {cause}"
-    last = _cut(pipeline, end["slot"])
+    last = _cut(pipeline, end.slot)
     for name in good:
         assert differences(last.tables[name].content, content(source, name, ["id"])) == [], name
 
@@ -387,9 +406,9 @@ def test_options_of_values_hold_for_chunks_stream_and_new_columns(
         pipeline.until(lambda: {pipeline.phase(dated), pipeline.phase(zero)} == {"quarantined"}, "the quarantines")
         newest = pipeline.checkpoint()
     assert newest is not None
-    assert "date in its column at" in newest["tables"][dated]["cause"]
-    assert "date in its column d" in newest["tables"][zero]["cause"]
-    last = _cut(pipeline, end["slot"])
+    assert "date in its column at" in newest.tables[dated].cause
+    assert "date in its column d" in newest.tables[zero].cause
+    last = _cut(pipeline, end.slot)
     rows = {key: tuple(row.values())[1:] for (key,), row in last.tables[flags].content.items()}
     assert rows == {
         1: (True, 0, True), 2: (True, 1, True), 3: (True, 2, True), 4: (None, None, True), 5: (False, 5, False)
@@ -430,23 +449,87 @@ def test_a_transaction_of_300000_rows_is_taken_in_bounded_memory_and_never_shown
             nonlocal peak
             peak = max(peak, *(reader.rss_mib for reader in mesh.of("reader")))
             newest = pipeline.checkpoint()
-            return newest is not None and not newest["inside"] and sum(
-                one["rows"] for entry in pipeline.entries() for one in entry.get("staged", ())
+            return newest is not None and not newest.inside and sum(
+                one.rows for entry in pipeline.entries() for one in getattr(entry, "staged", ())
             ) >= 2 * rows  # fmt: skip
 
         pipeline.until(whole, "the transaction", 120)
         end = pipeline.catches_up(table)
     assert peak < 512, f"a reader held {peak:.0f} MiB"
-    assert any(entry["inside"] for entry in pipeline.entries() if entry["kind"] == "checkpoint")
+    assert any(entry.inside for entry in pipeline.entries() if isinstance(entry, CheckpointEntry))
     seen = set()
     for cut in cuts(pipeline):
-        if table in cut.tables and (cut.entry["staged"] or not seen):
+        if table in cut.tables and (cut.entry.staged or not seen):
             values = [row["a"] for row in cut.tables[table].content.values()]
             seen.add((len(values), sum(values)))
             assert cut.tables[table].doubled == []
     assert seen <= {(2, 0), (rows + 2, 2 * rows + 4)}
     assert (rows + 2, 2 * rows + 4) in seen
-    assert end["position"]["rows"] == 0
+    assert end.position.rows == 0
+
+
+def test_cuts_that_can_be_shown_go_on_while_transactions_as_large_as_a_read_come_back_to_back(
+    mysql: MySQL, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. A table is live, and its reader is killed. 2. 40 transactions of 50,000 rows are written. 3. While another
+    reader takes them, there is a cut between two of them again and again."""
+    schema = fresh_database(mysql)
+    table = f"{schema}.busy"
+    mysql.execute(
+        f"CREATE TABLE {table} (id INT PRIMARY KEY AUTO_INCREMENT, a INT)",
+        f"CREATE TABLE {schema}.n (n INT PRIMARY KEY)",
+        f"INSERT INTO {schema}.n VALUES {', '.join(f'({n})' for n in range(250))}",
+    )
+    with Mesh(tmp_path, readers=1, writers=1) as mesh:
+        pipeline = mesh.pipeline("busy", mysql, [table], interval_seconds=0.2)
+        pipeline.until(lambda: pipeline.shows(table), "the table to be shown")
+        for reader in mesh.of("reader"):
+            mesh.kill(reader)
+        begun = len(pipeline.entries())
+        for _ in range(40):
+            mysql.execute(f"INSERT INTO {table} (a) SELECT 1 FROM {schema}.n x, {schema}.n y LIMIT 50000")
+        mesh.start("reader")
+        pipeline.catches_up(table)
+    taken = [entry for entry in pipeline.entries()[begun:] if isinstance(entry, CheckpointEntry)]
+    places = {place(entry) for entry in taken if not entry.inside}
+    assert not any(entry.inside for entry in taken)
+    assert len(places) >= 2, places  # one at least before the last
+
+
+# --- XA that is not told to us ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("purged", [False, True])
+def test_without_the_right_to_see_prepared_xa_transactions_a_pipeline_runs_and_says_once_what_is_not_covered(
+    purged: bool, tmp_path: Path
+) -> None:
+    """1. An XA transaction stands prepared, and our user may not see it. 2. The pipeline starts and shows the table.
+    3. The XA COMMIT comes: its rows are found in the binlog; or the PREPARE is purged, and the pipeline halts with
+    cause and remedy."""
+    server = MySQL()
+    with started(server), Mesh(tmp_path, readers=1, writers=1) as mesh:
+        server.execute("CREATE DATABASE x", "CREATE TABLE x.t (id INT PRIMARY KEY)", "INSERT INTO x.t VALUES (1)")
+        server.execute(f"REVOKE XA_RECOVER_ADMIN ON *.* FROM '{CDC_USER}'@'%'")
+        server.execute("XA START 'x'", "INSERT INTO x.t VALUES (2)", "XA END 'x'", "XA PREPARE 'x'")
+        if purged:
+            server.execute("FLUSH BINARY LOGS")
+            with closing(connection(server)) as conn:
+                newest = flushed_position(conn, server_of(conn)).file
+            server.execute(f"PURGE BINARY LOGS TO '{newest}'")
+        pipeline = mesh.pipeline("unseen", server, ["x.t"])
+        pipeline.until(lambda: pipeline.shows("x.t"), "the table to be shown")
+        pipeline.goes_on()
+        server.execute("XA COMMIT 'x'")
+        if purged:
+            halted = pipeline.until(lambda: pipeline.status().get("enumerator", {}).get("halted"), "the halt")
+            assert "XA PREPARE is purged" in halted
+            assert "GRANT XA_RECOVER_ADMIN" in halted
+        else:
+            end = pipeline.catches_up("x.t")
+            last = next(cut for cut in cuts(pipeline) if cut.slot == end.slot)
+            assert sorted(row["id"] for row in last.tables["x.t"].content.values()) == [1, 2]
+        logs = "".join(path.read_text() for path in mesh.folder.glob("enumerator-*.log"))
+        assert logs.count("does not tell which XA transactions stand prepared") == 1, mesh.told()
 
 
 # --- the tests of the tests -------------------------------------------------------------------------------------------

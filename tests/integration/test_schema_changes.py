@@ -23,7 +23,6 @@ import pytest
 
 from cutline.common import mysql
 from cutline.spark_writer import session
-from cutline.spark_writer.chain import shown
 from tests.conftest import FULL, skipped_where_missing
 from tests.integration.mesh import Hammer, Mesh, Pipeline, connection, content, differences
 from tests.integration.test_lake import savepoint, writing
@@ -384,7 +383,7 @@ def published(pipeline: Pipeline, tables: Iterable[str]) -> bool:
     """Whether the newest publication shows all these tables."""
     numbers = pipeline.store.publication_numbers()
     newest = pipeline.store.publication(numbers[-1]) if numbers else None
-    return newest is not None and all(name in newest["tables"] and shown(newest, name) for name in tables)
+    return newest is not None and all(name in newest.tables and newest.tables[name].shown for name in tables)
 
 
 @contextlib.contextmanager
@@ -492,7 +491,7 @@ def test_every_change_arrives_whenever_it_comes(
         definition: Any = pipeline.store.definition()
     reader = session.for_pipeline(spark, definition["sink"])
     assert compared(source, reader, f"{schema}.a_hot") == []
-    again = {name: end["tables"][name]["generation"] > 1 for name in every}
+    again = {name: end.tables[name].generation > 1 for name in every}
     assert {name: again[name] for name in of["live"]} == {name: case.again for name, case in of["live"].items()}
     said = []
     for name, case in every.items():  # a table that was read again has the source's columns
@@ -566,7 +565,7 @@ def test_each_policy_shows_changed_columns_in_its_own_way(
             savepoint(pipelines[policy], "last", 300)
         newest, definition = halts.checkpoint(), pipelines["exact"].store.definition()
     assert newest is not None
-    causes = {name: newest["tables"][table]["cause"] for name, table in stopped.items()}
+    causes = {name: newest.tables[table].cause for name, table in stopped.items()}
     assert "ADD n INT" in causes["t"]
     assert "MODIFY d DATETIME" in causes["again"]
     assert "while it was being read" in causes["snapshot_t"]
@@ -642,8 +641,8 @@ def test_each_policy_holds_for_columns_that_change_in_catch_up(
             ends[policy] = pipeline.catches_up(*shows[policy], seconds=300)
             savepoint(pipeline, "last", 300)
         definition: Any = pipelines["exact"].store.definition()
-    assert "schema_changes: halt stops it: ALTER TABLE" in ends["halt"]["tables"][stopped]["cause"]
-    tables = [table for policy in ends for table in shows[policy] if ends[policy]["tables"][table]["generation"] > 1]
+    assert "schema_changes: halt stops it: ALTER TABLE" in ends["halt"].tables[stopped].cause
+    tables = [table for policy in ends for table in shows[policy] if ends[policy].tables[table].generation > 1]
     assert tables == []  # none was read again
     reader = session.for_pipeline(spark, definition["sink"])
     ignored = f"{schemas['ignore']}.snapshot_t"
@@ -708,7 +707,7 @@ def test_a_tool_that_swaps_tables_runs_beside_the_pipeline(
         for number, alter in enumerate(("ADD n INT NOT NULL DEFAULT 3, DROP COLUMN c", "MODIFY b BIGINT"), start=2):
             rebuilt(alter)
             pipeline.until(
-                lambda n=number: pipeline.shows(table) and pipeline.checkpoint()["tables"][table]["generation"] >= n,
+                lambda n=number: pipeline.shows(table) and pipeline.checkpoint().tables[table].generation >= n,
                 f"generation {number}",
                 300,
             )

@@ -29,8 +29,10 @@ from cutline.common import mysql, wire
 from cutline.common.config import PipelineConfig
 from cutline.common.errors import Unavailable
 from cutline.common.positions import Position
+from cutline.common.records import Main, Publication, PublishedTable
 from cutline.common.registry import Registry
 from cutline.common.store import Store
+from tests import records
 
 plan = json.loads(os.environ["PLAN"])
 
@@ -51,13 +53,19 @@ async def main():
         nonces = [one["nonce"] for one in requests] if plan.get("answers", True) else []
         if nonces or (plan.get("publishes") and published is None):
             high = mysql.flushed(config)
-            at = Position(server=high.server, file=high.file, offset=high.offset, gtids="", rows=0).to_json()
-            slot = store.last_slot() + 1
-            entry = {"kind": "checkpoint", "slot": slot, "epoch": 1, "nonce": "n", "inside": False}
-            store.put_entry(slot, entry | {"kept": bool(nonces), "request": nonces[0] if nonces else None})
-            shown = plan["tables"].items()
-            tables = {name: {"state": one["phase"], "generation": 1, "main": {}} for name, one in shown}
-            store.publish(slot, {"n": slot, "kept": bool(nonces), "position": at, "tables": tables})
+            at = Position(server=high.server, file=high.file, offset=high.offset, gtids="", rows=0)
+            at = None if plan.get("no_stream") else at
+            slot, kept = store.last_slot() + 1, bool(nonces)
+            store.put_entry(records.checkpoint(slot, kept=kept, request=nonces[0] if nonces else None))
+            tables = {
+                name: PublishedTable(state=one["phase"], generation=1, main=Main(snapshot_id=1), work=None)
+                for name, one in plan["tables"].items()
+            }
+            store.publish(
+                Publication(
+                    n=slot, epoch=1, w=1, kept=kept, position=at, source_time=None, published_at=0.0, tables=tables
+                )
+            )
             published = slot
         await asyncio.sleep(0.05)
 
@@ -77,6 +85,7 @@ cli.main()
 """
 
 LIVE = {"phase": "live", "generation": 1, "rows_done": 3, "rows_estimate": 3, "cause": None}
+GONE = LIVE | {"phase": "dropped", "cause": "there is no table t.c"}
 FAULTY = LIVE | {"phase": "quarantined", "cause": "it has no primary key; add one"}
 
 
@@ -228,6 +237,33 @@ def test_until_ends_with_1_and_names_the_table_that_is_not_live(start: Callable[
     assert last.startswith("cutline: not live: t.b (quarantined: it has no primary key; add one)")
 
 
+@pytest.mark.parametrize("goal", ["snapshot", "caught-up"])
+@pytest.mark.parametrize("tables", [{"t.a": LIVE, "t.c": GONE}, {"t.c": GONE}])
+def test_until_ends_with_0_and_names_the_table_that_is_dropped(
+    start: Callable[..., Running], goal: str, tables: dict[str, Any]
+) -> None:
+    plan = {"tables": tables, "publishes": True, "no_stream": "t.a" not in tables}
+    one = start(plan, "--until", goal)
+    assert one.ends() == (0, "dropped at the source: t.c; the lake keeps their last content")
+    assert "t.c: dropped: there is no table t.c" in one.told()
+
+
+def test_a_pipeline_whose_tables_are_all_quarantined_at_once_ends_with_1(start: Callable[..., Running]) -> None:
+    plan = {"tables": {"t.b": FAULTY}, "publishes": True, "no_stream": True}
+    assert start(plan, "--until", "caught-up").ends()[0] == 1
+
+
+def test_until_ends_with_1_and_names_the_table_that_the_spark_writer_has_quarantined(
+    start: Callable[..., Running],
+) -> None:
+    """For the enumerator it is live, so the lake is waited for no longer than the Spark writer tries it."""
+    held = {"cause": "the lake table lake.t.b belongs to pipeline market", "generation": 1}
+    plan = {"tables": {"t.a": LIVE, "t.b": LIVE}, "publishes": True, "spark": {"quarantined": {"t.b": held}}}
+    code, last = start(plan, "--until", "caught-up").ends()
+    assert code == 1
+    assert last.startswith("cutline: not live: t.b (quarantined: the lake table lake.t.b belongs to pipeline market)")
+
+
 def test_a_pipeline_that_halts_ends_the_run_with_1_and_its_cause(start: Callable[..., Running]) -> None:
     code, last = start({"tables": {}, "halted": "channel reader-0>writer-1 holds a foreign message"}).ends()
     assert code == 1
@@ -243,8 +279,8 @@ def test_a_spark_writer_that_can_not_go_on_ends_the_run_with_its_cause(
 
 
 def test_a_spark_writer_that_tries_again_is_said_and_goes_on(start: Callable[..., Running]) -> None:
-    one = start({"tables": {"t.a": LIVE}, "spark": {"error": "the catalogue is locked", "kind": "Unavailable"}})
-    one.says("spark_writer: the catalogue is locked")
+    one = start({"tables": {"t.a": LIVE}, "spark": {"error": "the catalogue is locked", "again_seconds": 4.0}})
+    one.says("spark_writer: the catalogue is locked; starting again in 4 s")
     one.interrupt()
     assert one.ends()[0] == 0
 

@@ -43,7 +43,7 @@ def ends(pipeline: Pipeline) -> dict[str, Any]:
 
     def last() -> dict[str, Any] | None:
         slot = pipeline.status().get("enumerator", {}).get("ended")
-        return next((entry for entry in pipeline.entries() if entry["slot"] == slot), None)
+        return next((entry for entry in pipeline.entries() if entry.slot == slot), None)
 
     return pipeline.until(last, f"{pipeline.name} to end", seconds=90)
 
@@ -97,25 +97,25 @@ def test_a_pipeline_ends_at_its_stop_and_shows_no_later_change_though_services_a
             mesh.start("reader")
             for name, pipeline in pipelines.items():
                 pipeline.until(
-                    lambda name=name, pipeline=pipeline: ends(pipeline)["slot"] > found[name]["slot"], "its end again"
+                    lambda name=name, pipeline=pipeline: ends(pipeline).slot > found[name].slot, "its end again"
                 )
                 again = ends(pipeline)
-                assert again["kept"]
-                assert again["position"] == found[name]["position"]
+                assert again.kept
+                assert again.position == found[name].position
     faults = []
     for name, pipeline in pipelines.items():
-        assert {of["phase"] for of in found[name]["tables"].values()} == {"live"}
+        assert {of.phase for of in found[name].tables.values()} == {"live"}
         faults += [f"{name}: {line}" for line in judge(pipeline, bank.history, bank.tables)[1]]
     assert not faults, "\n".join(faults[:20])
-    ends_at = FilePosition(found["place"]["position"]["file"], found["place"]["position"]["offset"])
+    ends_at = FilePosition(found["place"].position.file, found["place"].position.offset)
     if ends_at.file == at.file:
         assert 0 <= ends_at.offset - (at.offset + 100_003) < 2000
-    executed = found["gtid"]["position"]["gtids"]
+    executed = found["gtid"].position.gtids
     if isinstance(source, MySQL):
         assert last_of(server, executed) == last_of(server, gtid)
     else:
         assert executed.split(",")[0] == gtid
-    assert found["time"]["source_time"] < soon.timestamp()
+    assert found["time"].source_time < soon.timestamp()
 
 
 @SAMPLE
@@ -131,9 +131,9 @@ def test_a_table_whose_snapshot_ends_after_the_stop_is_told_and_the_pipeline_end
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
         pipeline = mesh.pipeline("late", source, [table], stop=f"{{file: {at.file}, position: {at.offset}}}")
         entry = ends(pipeline)
-    of = entry["tables"][table]
-    assert (of["phase"], of["show"]) == ("quarantined", False)
-    assert f"{table} can't be shown at the stop" in of["cause"]
+    of = entry.tables[table]
+    assert (of.phase, of.show) == ("quarantined", False)
+    assert f"{table} can't be shown at the stop" in of.cause
 
 
 @pytest.mark.full
@@ -252,7 +252,7 @@ def test_xa_transactions_come_with_their_commit_though_prepared_before_the_snaps
         source.execute("XA COMMIT 'left'")
         pipeline.catches_up(table)
         assert set(shown(pipeline, table)) == {(1,), (2,), (3,), (10,), (30,)}
-        assert pipeline.checkpoint()["tables"][table]["generation"] == 1  # type: ignore[index]
+        assert pipeline.checkpoint().tables[table].generation == 1  # type: ignore[index]
 
 
 # --- a binlog that was forgotten --------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def test_a_fail_over_to_a_replica_loses_and_doubles_nothing(kind: type[Database]
             for pipeline in (first, second):
                 pipeline.server = replica
                 end = pipeline.catches_up(*bank.names)
-                assert {of["generation"] for of in end["tables"].values()} == {1}, pipeline.told()
+                assert {of.generation for of in end.tables.values()} == {1}, pipeline.told()
                 for name in bank.names:
                     assert differences(shown(pipeline, name), content(replica, name, ["id"])) == []
 

@@ -1,4 +1,6 @@
-"""`python -m tests.simulation --seeds N [--seed S] [--jobs J]`: the sweep, or one seed again with its story."""
+"""`python -m tests.simulation --seeds N [--seed S] [--jobs J]`: the sweep, or one seed again with its story.
+
+A seed has several worlds (`WORLDS`, `EVERY`), each of its own code; `--world` takes one of them alone."""
 
 from __future__ import annotations
 
@@ -9,44 +11,71 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from tests.simulation.bites import BITES
+from tests.simulation.channeling import ChannelWorld
+from tests.simulation.storing import StoreWorld
+from tests.simulation.stream import StreamWorld
 from tests.simulation.world import Shape, World
 
+WORLDS: dict[str, Any] = {"mesh": World, "stream": StreamWorld, "store": StoreWorld, "channels": ChannelWorld}
+EVERY = {"mesh": 1, "stream": 2, "store": 4, "channels": 4}
+"""Which seeds of a sweep of all worlds have this one; a sweep of one world has it in each."""
 SEEDS = 2000
 ENFORCED_SEEDS = 1000  # from so many seeds on, a counter that stays 0 fails the sweep
 
 
-def one(seed: int) -> tuple[int, Counter[str], str | None]:
+def of_seed(seed: int, worlds: Sequence[str]) -> list[str]:
+    """The worlds that a seed has."""
+    return [name for name in worlds if len(worlds) == 1 or seed % EVERY[name] == 0]
+
+
+def one(seed: int, worlds: Sequence[str] = tuple(WORLDS)) -> tuple[int, Counter[str], str | None]:
     """One seed: its counters, and what failed, if something did."""
     gc.disable()  # a world is one heap of cycles: swept once, when it is over
     if seed % 10 == 0:
         gc.collect()
-    world = World(seed)
-    try:
-        world.run()
-    except Exception as error:
-        return seed, world.count, f"{type(error).__name__}: {error}"
-    return seed, world.count, None
+    count: Counter[str] = Counter()
+    fault = None
+    for name in of_seed(seed, worlds):
+        began = time.process_time()
+        world = WORLDS[name](seed)
+        try:
+            world.run()
+        except Exception as error:
+            fault = fault or f"{type(error).__name__}: {error} (in its {name})"
+        count += world.count
+        count[f"{name}: microseconds"] += int(1e6 * (time.process_time() - began))
+    return seed, count, fault
 
 
-def replay(seed: int) -> int:
+def replay(seed: int, worlds: Sequence[str]) -> int:
     """One seed with its story."""
-    world = World(seed)
-    try:
-        world.run()
-    except Exception:
+    for name in of_seed(seed, worlds):
+        world = WORLDS[name](seed)
+        try:
+            world.run()
+        except Exception:
+            print("\n".join(world.story))
+            traceback.print_exc(file=sys.stdout)
+            print(f"seed {seed} failed in its {name}")
+            return 1
         print("\n".join(world.story))
-        traceback.print_exc(file=sys.stdout)
-        print(f"seed {seed} failed after {world.events} events")
-        return 1
-    print("\n".join(world.story))
-    print(f"seed {seed} passed: {world.events} events, {len(world.store.publications)} publications")
+    print(f"seed {seed} passed")
     return 0
 
 
 def sweep(
-    first: int, seeds: int, jobs: int, *, stop: bool = False, of: str | None = None
+    first: int,
+    seeds: int,
+    jobs: int,
+    *,
+    stop: bool = False,
+    of: str | None = None,
+    worlds: Sequence[str] = tuple(WORLDS),
 ) -> tuple[Counter[str], list[tuple[int, str]]]:
     """All seeds from `first` on, or those whose worlds have `of`; `stop`: no further than the first that fails."""
     count: Counter[str] = Counter()
@@ -54,7 +83,8 @@ def sweep(
     numbers = [n for n in range(first, first + seeds) if of is None or getattr(Shape.of(n), of) is not None]
     pool = multiprocessing.get_context("fork").Pool(jobs) if jobs > 1 else None
     try:
-        results = pool.imap_unordered(one, numbers, chunksize=4) if pool else map(one, numbers)
+        run = partial(one, worlds=worlds)
+        results = pool.imap_unordered(run, numbers, chunksize=4) if pool else map(run, numbers)
         for seed, counted, fault in results:
             count += counted
             count["seeds"] += 1
@@ -82,21 +112,25 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the first seed of the sweep")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--of", choices=("start", "stop"), help="only worlds that have this")
+    parser.add_argument("--world", choices=WORLDS, help="only this one")
     parser.add_argument("--stop", action="store_true", help="stop at the first seed that fails")
     args = parser.parse_args()
+    worlds = (args.world,) if args.world else tuple(WORLDS)
     if args.seed is not None:
-        return replay(args.seed)
+        return replay(args.seed, worlds)
     began = time.monotonic()
-    count, failed = sweep(args.first, args.seeds, args.jobs, stop=args.stop, of=args.of)
+    count, failed = sweep(args.first, args.seeds, args.jobs, stop=args.stop, of=args.of, worlds=worlds)
     seconds = time.monotonic() - began
+    spent = {name: count.pop(f"{name}: microseconds", 0) for name in worlds}
     for name, many in sorted(count.items()):
         print(f"{many:9d}  {name}")
     for seed, fault in sorted(failed)[:20]:
         print(f"seed {seed}: {fault[:400]}")
-    missed = never_met(count) if args.seeds >= ENFORCED_SEEDS and not (args.stop or args.of) else []
+    missed = never_met(count) if args.seeds >= ENFORCED_SEEDS and not (args.stop or args.of or args.world) else []
     for name in missed:
         print(f"never met: {name}")
     ran = count["seeds"]
+    print("; ".join(f"{name} {many / ran / 1000:.1f} CPU ms a seed" for name, many in spent.items()))
     print(
         f"{ran} seeds in {seconds:.1f} s ({ran / seconds:.1f} a second), {len(failed)} failed; replay one with --seed S"
     )

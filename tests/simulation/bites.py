@@ -96,6 +96,11 @@ REDIS_STORE_AND_SERVICES = (
     "writer slept",
     "writer taken away",
     "zombie leader",
+    "epoch failed again for the same cause, which does not halt",
+    "over 3 readers",
+    "over 8 tables",
+    "store full: a service gives up",
+    "store full: an entry waits",
 )
 MACHINES = (
     "catch-up meets main",
@@ -171,4 +176,100 @@ LAKE = (
     "two Spark writers at once",
     "zombie Spark writer",
 )
-BITES = (*SOURCE, *REDIS_STORE_AND_SERVICES, *MACHINES, *LAKE)
+STREAM = tuple(
+    f"stream: {what}"
+    for what in (
+        "XA COMMIT",
+        "XA PREPARE read again",
+        "began again over 4 GiB",
+        "catch-up met main",
+        "compressed row event",
+        "compressed transaction",
+        "connection cut",
+        "connection cut inside a payload",
+        "connection cut inside a transaction",
+        "connection refused",
+        "cursor began anew",
+        "dump after MariaDB's GTIDs",
+        "dump after MySQL's GTIDs",
+        "event came in pieces",
+        "file rotated",
+        "file stopped",
+        "halted at the torn end of a file",
+        "heartbeat",
+        "low with a gap in its GTIDs",
+        "marker",
+        "marker taken inside a large transaction",
+        "marker taken where its transaction ended",
+        "marker waited",
+        "nothing came in time",
+        "passed the torn end of a file",
+        "place over 4 GiB",
+        "read ended inside a row event",
+        "read ended inside a transaction",
+        "restored",
+        "restored inside a transaction",
+        "rolled back after rows were given out",
+        "rows of others before ours in a transaction",
+        "several MariaDB domains in a read",
+        "table came inside a transaction",
+        "table compared at a marker",
+        "table left",
+        "table left inside a transaction",
+        "table live",
+        "table restart",
+        "transaction over several reads",
+    )
+)
+STORE = tuple(
+    f"store: {what}"
+    for what in (
+        "another came between",
+        "answer lost",
+        "answer lost of fsync",
+        "answer lost of link",
+        "answer lost of put",
+        "answer lost of unlink",
+        "claim",
+        "compared",
+        "died before fsync",
+        "died before link",
+        "died before open",
+        "died before unlink",
+        "died before write",
+        "disk full",
+        "files",
+        "name was taken at the link",
+        "objects",
+        "own entry found after a lost answer",
+        "part",
+        "power failed",
+        "process died",
+        "publication lost",
+        "publication won",
+        "slot lost",
+        "slot won",
+        "staged file",
+        "staged file dropped",
+        "staged file failed",
+        "unavailable",
+    )
+)
+CHANNELS = tuple(
+    f"channels: {what}"
+    for what in (
+        "ChannelLost",
+        "Redis away",
+        "Redis emptied",
+        "Redis full",
+        "answer lost",
+        "credit used up",
+        "everything came",
+        "half of the questions lost",
+        "message",
+        "message in fragments",
+        "receiver slept",
+        "tail of a stream lost",
+    )
+)
+BITES = (*SOURCE, *REDIS_STORE_AND_SERVICES, *MACHINES, *LAKE, *STREAM, *STORE, *CHANNELS)

@@ -8,8 +8,9 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from cutline.common.driver import load_part
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.machine import Event, MessageReceived, PartStored, Ticked
+from cutline.common.machine import Event, MessageReceived, PartStored, State, Ticked
 from cutline.common.messages import (
     UNLIMITED,
     ChunkDropped,
@@ -27,9 +28,10 @@ from cutline.common.messages import (
     to_plain,
 )
 from cutline.common.positions import Low, Position, Stop
+from cutline.common.records import CheckpointEntry, Entry, EpochEntry, Publication
 from cutline.common.schema import TableSchema
 from cutline.services.enumerator.leader import EntryRefused, EntryWritten, EpochOpened, JournalRead, Leader, Observed
-from cutline.services.enumerator.machine import BoundFound, Enumerator
+from cutline.services.enumerator.machine import BoundFound, Enumerator, Plan
 from cutline.services.reader.machine import Began, ChangesRead, ChunkFailed, Reader
 from cutline.services.writer.machine import CutStaged
 from cutline.spark_writer.chain import follow
@@ -56,25 +58,22 @@ def state_of(machine: Any) -> Any:
             machine.stopped,
             (machine.stop, machine.stop_place, machine.at_stop, machine.ended, machine.begin),
             {n: (c.position, c.source_time, c.rows_inside) for n, c in machine.cursors.items()},
-            [
-                (
-                    t.table_id, t.generation, t.schema.hash, t.low, t.high, t.splits, t.cursor, t.live, dict(t.since),
-                    sorted(t.schemas), t.looked_at,
-                )
+            {
+                t.table_id: (t.generation, t.schema.hash, t.low, t.high, t.splits, t.cursor, t.live, t.looked_at)
                 for t in machine.tables.values()
-            ],
+            },
         )  # fmt: skip
     if isinstance(machine, Enumerator):
         out = [dataclasses.replace(split, attempt=split.attempt + 1) for split, _ in machine.out.values()]
         return (
             machine.limits,
-            [
-                (
-                    t.table_id, t.generation, t.phase, t.schema and t.schema.hash, t.low, t.high, tuple(t.completed),
-                    t.splits_done, t.rows_done, t.cause, t.splitter and t.splitter.to_json(),
+            {
+                t.table_id: (
+                    t.generation, t.phase, t.schema and t.schema.hash, t.low, t.high, t.completed, t.splits_done,
+                    t.rows_done, t.cause, t.splitter and t.splitter.to_json(), t.awaited, t.before and t.before.hash,
                 )
                 for t in machine.tables.values()
-            ],
+            },
             [(s.split_id, s.attempt, s.split_start, s.split_end) for s in (*out, *machine.todo)],
             dict(machine.accepted),
             machine.stream_stopped,
@@ -85,17 +84,19 @@ def state_of(machine: Any) -> Any:
 
 def restore_is_exact(world: World, machine: Any, base: int, name: str) -> None:
     """A restored machine is the machine as it was at the cut."""
-    epoch = world.store.journal[base]["epoch"]
+    epoch = world.store.journal[base].epoch
     live = world.live[epoch, name, base]
     if state_of(machine) != live:
         raise Failure(f"{name} restored from checkpoint {base} is {state_of(machine)} and was {live}")
     world.count["reader restored exactly"] += 1
 
 
-def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, part: str) -> None:
+def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, part: State) -> None:
     """The enumerator of a part without recorded messages is the one at the cut, its splits that were out queued
     again."""
-    restored = Enumerator.restored(enumerator.plan, {"state": json.loads(part)["state"], "recorded": {}})
+    head, values = json.loads(json.dumps([{**part.head, "recorded": {}}, part.values]))
+    state = State(head=head, values=values, schemas=tuple(world.schemas.values()))
+    restored = Enumerator.restored(enumerator.plan, state, {})
     if state_of(restored) != live:
         raise Failure(f"an enumerator restored from its part is {state_of(restored)} and was {live}")
     world.count["enumerator's part restores exactly"] += 1
@@ -103,38 +104,41 @@ def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, pa
 
 def limits_are_kept(world: World, leader: Leader) -> None:
     """The limits that a leader says to be kept are those of the checkpoint that the next leader begins at."""
-    if leader.base is None:
+    if leader.base is None or world.limits_seen == (leader.base, leader.kept_limits):
         return
-    part = json.loads(world.store.parts[world.store.journal[leader.base]["parts"]["enumerator"]["path"]])
-    limits = part["state"]["limits"]
+    world.limits_seen = leader.base, leader.kept_limits
+    entry = world.store.journal[leader.base]
+    assert isinstance(entry, CheckpointEntry)
+    limits = load_part(world.store.open(), entry.parts["enumerator"]).head["limits"]
     if limits != to_plain(leader.kept_limits):
         raise Failure(f"{leader.kept_limits} are told to be kept, and checkpoint {leader.base} has {limits}")
     world.count["limits kept"] += leader.kept_limits != UNLIMITED
 
 
-def chain(journal: dict[int, dict[str, Any]]) -> list[int]:
+def chain(journal: dict[int, Entry]) -> list[int]:
     """Checkpoints on the chain, oldest first: the oracle, apart from spark_writer/chain.py, whose answer it must be."""
     slots: list[int] = []
     upper = max(journal, default=0)
-    epochs = [slot for slot, entry in journal.items() if entry["kind"] == "epoch"]
+    epochs = {slot: entry for slot, entry in journal.items() if isinstance(entry, EpochEntry)}
     epoch = max(epochs, default=None)
     while epoch is not None:
-        slots += [n for n, e in journal.items() if e["kind"] == "checkpoint" and e["epoch"] == epoch and n <= upper]
-        base = journal[epoch]["base"]
-        epoch, upper = (None, 0) if base is None else (journal[base]["epoch"], base)
+        slots += [n for n, e in journal.items() if isinstance(e, CheckpointEntry) and e.epoch == epoch and n <= upper]
+        base = epochs[epoch].base
+        epoch, upper = (None, 0) if base is None else (journal[base].epoch, base)
     return sorted(slots)
 
 
 # --- journal ---------------------------------------------------------------------------------------------------------
 
 
-def cut_is_consistent(world: World, entry: dict[str, Any]) -> None:
+def cut_is_consistent(world: World, entry: CheckpointEntry) -> None:
     """The cut is consistent: on every channel, what its sender had sent at its snapshot is what its receiver counts
     to the checkpoint (in its state or recorded as the channel's)."""
-    cuts = world.cuts[entry["epoch"], entry["slot"]]
-    members = world.store.journal[entry["epoch"]]["members"]
-    readers = [f"reader-{i}" for i in range(len(members["readers"]))]
-    writers = [f"writer-{i}" for i in range(len(members["writers"]))]
+    cuts = world.cuts[entry.epoch, entry.slot]
+    epoch = world.store.journal[entry.epoch]
+    assert isinstance(epoch, EpochEntry)
+    readers = [f"reader-{i}" for i in range(len(epoch.members.readers))]
+    writers = [f"writer-{i}" for i in range(len(epoch.members.writers))]
     pairs = [("enumerator", r) for r in readers] + [(r, "enumerator") for r in readers]
     for sender, receiver in pairs + [(r, w) for r in readers for w in writers]:
         sent, taken = cuts[sender][0][receiver], cuts[receiver][1].get(sender, 0)
@@ -145,74 +149,100 @@ def cut_is_consistent(world: World, entry: dict[str, Any]) -> None:
             )
 
 
-def entry_is_sound(world: World, entry: dict[str, Any]) -> None:
-    """A checkpoint names the file of one attempt a split once on its chain, knows every schema that it names, and its
-    position is not before that of the checkpoint before it on the chain."""
+def entry_is_sound(world: World, entry: CheckpointEntry) -> None:
+    """A checkpoint names the file of one attempt a split once on its chain, says of each table what its parts say, can
+    be restored (its parts and the schemas that they name are there, as what it names itself), and its position is not
+    before that of the checkpoint before it on the chain."""
     journal = world.store.journal
-    slots = [n for n in chain(journal) if n <= entry["slot"]]
-    if entry["slot"] not in slots:
+    slots = [n for n in chain(journal) if n <= entry.slot]
+    if entry.slot not in slots:
         return
     seen: set[str] = set()
     for slot in slots:
-        for file in journal[slot]["staged"]:
-            if file["kind"] == "chunk":
-                split = file["split"].rpartition("#")[0]
+        found = journal[slot]
+        assert isinstance(found, CheckpointEntry)
+        for file in found.staged:
+            if file.split is not None:
+                split = file.split.rpartition("#")[0]
                 if split in seen:
-                    raise Failure(f"two files of split {split} are on the chain of checkpoint {entry['slot']}")
+                    raise Failure(f"two files of split {split} are on the chain of checkpoint {entry.slot}")
                 seen.add(split)
-    for file in entry["staged"]:
-        table = entry["tables"].get(file["table"])
-        if table and table["generation"] == file["generation"] and file["schema"] not in entry["schemas"]:
-            raise Failure(
-                f"checkpoint {entry['slot']} names schema {file['schema']} of {file['table']} without giving it"
-            )
-    before = [n for n in slots if n < entry["slot"]][-1:]
-    if before and journal[before[0]]["position"] and entry["position"]:
-        mine, earlier = Position.from_json(entry["position"]), Position.from_json(journal[before[0]]["position"])
+    world.store.open().schemas(entry.schemas)
+    tables_are_those_of_the_parts(world, entry)
+    before = [n for n in slots if n < entry.slot][-1:]
+    if before:
+        last = journal[before[0]]
+        assert isinstance(last, CheckpointEntry)
+        mine, earlier = entry.position, last.position
         # an empty GTID set, of a server that failed over before its first transaction, is before everything
-        if (mine.server == earlier.server or earlier.gtids) and not mine.not_before(earlier):
-            raise Failure(f"checkpoint {entry['slot']} stands at {mine}, before checkpoint {before[0]} at {earlier}")
-    world.count["inside checkpoint"] += entry["inside"]
-    for table in entry["tables"].values():
-        world.count[f"table {table['phase']} at a checkpoint"] += 1
-        world.count["halt: columns changed while they were read"] += "schema_changes is halt;" in (table["cause"] or "")
-        world.count["table of a later generation"] += table["generation"] > 1
+        if mine and earlier and (mine.server == earlier.server or earlier.gtids) and not mine.not_before(earlier):
+            raise Failure(f"checkpoint {entry.slot} stands at {mine}, before checkpoint {before[0]} at {earlier}")
+    world.count["inside checkpoint"] += entry.inside
+    for table in entry.tables.values():
+        world.count[f"table {table.phase} at a checkpoint"] += 1
+        world.count["halt: columns changed while they were read"] += "schema_changes is halt;" in (table.cause or "")
+        world.count["table of a later generation"] += table.generation > 1
+
+
+def tables_are_those_of_the_parts(world: World, entry: CheckpointEntry) -> None:
+    """What an entry says of its tables, though it was put together of what changed, is what the enumerator and the
+    incremental split restored from its parts say."""
+    epoch = world.store.journal[entry.epoch]
+    assert isinstance(epoch, EpochEntry)
+    plan = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=1, exact=world.shape.exact)
+    store = world.store.open()
+    plan = dataclasses.replace(plan, halts=world.shape.schema_changes == "halt")
+    enumerator = Enumerator.restored(plan, load_part(store, entry.parts["enumerator"]), {})
+    streamed = load_part(store, entry.parts["reader-0"]).values.get("tables", {})
+    if enumerator.tables.keys() != entry.tables.keys():
+        raise Failure(f"checkpoint {entry.slot} has tables {sorted(entry.tables)}, not {sorted(enumerator.tables)}")
+    for name, table in enumerator.tables.items():
+        wanted = (table.generation, table.phase, table.schema.hash if table.schema else None, False, table.cause)
+        stream = streamed.get(name)
+        if table.phase in ("catch-up", "live") and stream and stream["generation"] == table.generation:
+            live = stream["live"]
+            wanted = (table.generation, "live" if live else "catch-up", stream["schema"], live, table.cause)
+        said = entry.tables[name]
+        if (said.generation, said.phase, said.schema, said.show, said.cause) != wanted:
+            raise Failure(f"checkpoint {entry.slot} says {said} of {name}, and its parts {wanted}")
+    world.count["entry composed of what changed"] += 1
 
 
 def journal_is_of_one_line(world: World) -> None:
     """An old epoch is mute: every checkpoint in the journal was written by the leader of the newest epoch before it,
     and every epoch's base was on the chain then."""
     journal = world.store.journal
-    newest = None
+    newest: EpochEntry | None = None
     if chain(journal) != follow(max(journal, default=0), journal.get).after(0):
         raise Failure("spark_writer/chain.py follows another chain than the oracle")
     for slot in sorted(journal):
         entry = journal[slot]
-        if entry["kind"] == "epoch":
+        if isinstance(entry, EpochEntry):
             then = chain({n: e for n, e in journal.items() if n < slot})
-            if entry["base"] is not None and entry["base"] not in then:
-                raise Failure(f"epoch {slot} builds on checkpoint {entry['base']}, which was not on the chain")
-            if entry["base"] is None and then:
+            if entry.base is not None and entry.base not in then:
+                raise Failure(f"epoch {slot} builds on checkpoint {entry.base}, which was not on the chain")
+            if entry.base is None and then:
                 raise Failure(f"epoch {slot} begins anew though there were checkpoints")
-            newest = slot
-        elif entry["epoch"] != newest or entry["nonce"].partition(":")[0] != journal[newest]["leader"]:
-            raise Failure(f"checkpoint {slot} is of epoch {entry['epoch']}, and {newest} was the newest then")
+            newest = entry
+        elif newest is None or entry.epoch != newest.slot or entry.nonce.partition(":")[0] != newest.leader:
+            raise Failure(f"checkpoint {slot} is of epoch {entry.epoch}, and {newest} was the newest then")
 
 
 def announced_epoch_is_the_journals(world: World, order: Any) -> None:
     """A leader opens an epoch only as its entry in the journal has it: same members, same base."""
     entry = world.store.journal.get(order.epoch)
-    if entry is None or entry["kind"] != "epoch":
+    if not isinstance(entry, EpochEntry):
         raise Failure(f"epoch {order.epoch} is opened, and slot {order.epoch} of the journal holds no epoch")
-    if (tuple(entry["members"]["readers"]), tuple(entry["members"]["writers"])) != (order.readers, order.writers):
+    named, opened = (entry.members.readers, entry.members.writers), (order.plan.readers, order.plan.writers)
+    if tuple(map(len, named)) != tuple(map(len, opened)):
         raise Failure(f"epoch {order.epoch} is opened with other members than its entry names")
-    if entry["base"] != order.base:
-        raise Failure(f"epoch {order.epoch} is opened on base {order.base}, and its entry says {entry['base']}")
+    if entry.base != order.base:
+        raise Failure(f"epoch {order.epoch} is opened on base {order.base}, and its entry says {entry.base}")
 
 
 def requests_were_honoured(world: World) -> None:
     """Whoever asked a leader that still leads for a savepoint has got a kept checkpoint."""
-    done = {e.get("request") for e in world.store.journal.values() if e["kind"] == "checkpoint" and e["kept"]}
+    done = {e.request for e in world.store.journal.values() if isinstance(e, CheckpointEntry) and e.kept}
     for service in world.services:
         if service.alive and service.leader is not None and service.leader.state == "leading":
             flying = service.leader.in_flight[1] if service.leader.in_flight else None
@@ -239,83 +269,88 @@ def _shown(world: World, rows: Rows, schema: TableSchema, table: str) -> dict[An
     return names
 
 
-def publication_equals_source(world: World, publication: dict[str, Any]) -> None:
+def publication_equals_source(world: World, publication: Publication) -> None:
     """Nothing is lost or doubled: every table that a publication shows at its position equals the source there, by
     key and content, with the source's columns; and amounts moved between two tables still add up."""
-    entry = world.store.journal[publication["n"]]
-    if entry["inside"]:
-        raise Failure(f"checkpoint {publication['n']} is inside a transaction and was published")
-    if publication["position"] is None:
+    entry = world.store.journal[publication.n]
+    assert isinstance(entry, CheckpointEntry)
+    if entry.inside:
+        raise Failure(f"checkpoint {publication.n} is inside a transaction and was published")
+    position = publication.position
+    if position is None:
         return
-    position = Position.from_json(publication["position"])
     if world.source.lost_gtids or (position.server != world.source.server and not position.gtids):
         return  # what was taken there the source does not know any more
+    if world.shape.start is not None and publication.n < world.retired:
+        return  # by a slow Spark writer: what its checkpoint began with is removed
     state, columns = world.source.state_at(position)
     starts = _starts(world, entry)
     amounts = []
-    for table, of in publication["tables"].items():
-        if of["main"] is None:
+    for table, of in publication.tables.items():
+        if of.main is None:
             continue
-        if entry["tables"][table]["generation"] > 1 and not entry["tables"][table]["show"]:
+        if entry.tables[table].generation > 1 and not entry.tables[table].show:
             world.count["old generation shown while the new one is read"] += 1
-        if of["main"]["position"] != publication["position"]:
+        if not of.shown:
             continue  # of an older generation, and marked so
-        schema = world.lake.schemas[entry["tables"][table]["schema"]]
+        schema = world.lake.schemas[entry.tables[table].schema or ""]
         truth = world.source.since(starts[table], position)[table] if table in starts else state[table]
-        rows = world.lake.snapshots[of["main"]["snapshot_id"]]
+        rows = world.lake.snapshots[of.main.snapshot_id]
         if table in starts and not rows and not truth:  # nothing has told yet how it looked
             continue
         if tuple(c.name for c in schema.columns) != columns[table]:
             raise Failure(
-                f"{table} has columns {[c.name for c in schema.columns]} in publication {publication['n']}"
+                f"{table} has columns {[c.name for c in schema.columns]} in publication {publication.n}"
                 f" and {columns[table]} at the source"
             )
         shown = _shown(world, rows, schema, table)
         if shown != truth:
             wrong = {k: (shown.get(k), truth.get(k)) for k in {*shown, *truth} if shown.get(k) != truth.get(k)}
             raise Failure(
-                f"{table} in publication {publication['n']} differs from the source at {position} (lake,"
-                f" source): {wrong}"
+                f"{table} in publication {publication.n} differs from the source at {position} (lake, source): {wrong}"
             )
         world.count["table compared"] += 1
         if table in starts:
             world.count["table compared with what came after its start"] += 1
             continue
-        _columns_by_policy(world, publication["n"], table, schema)
+        _columns_by_policy(world, publication.n, table, schema)
         if table in ("shop.a", "shop.b"):
             at = columns[table].index("amount")
             amounts.append(sum(row[at] for row in shown.values()))
     if len(amounts) == 2:
         world.count["constant sum compared"] += 1
         if sum(amounts) != 10_000:
-            raise Failure(f"the amounts of two tables add up to {sum(amounts)} in publication {publication['n']}")
+            raise Failure(f"the amounts of two tables add up to {sum(amounts)} in publication {publication.n}")
 
 
-def _starts(world: World, entry: dict[str, Any]) -> dict[str, Low]:
+def _starts(world: World, entry: CheckpointEntry) -> dict[str, Low]:
     """The tables that a publication's checkpoint has without a snapshot, each with its start."""
     if world.shape.start is None:
         return {}
-    part = json.loads(world.store.parts[entry["parts"]["enumerator"]["path"]])
-    found = {t["tableId"]: Low.from_json(t["low"]) for t in part["state"]["tables"] if t["low"] and not t["splitsDone"]}
+    tables = load_part(world.store.open(), entry.parts["enumerator"]).values.get("tables", {})
+    found = {name: Low.from_json(t["low"]) for name, t in tables.items() if t["low"] and not t["splitsDone"]}
     if late := world.late & found.keys():
-        raise Failure(f"{late} came later, and checkpoint {entry['slot']} has no snapshot of them")
+        raise Failure(f"{late} came later, and checkpoint {entry.slot} has no snapshot of them")
     return found
 
 
 def _columns_by_policy(world: World, n: int, table: str, schema: TableSchema) -> None:
     """With `halt` no reader of the lake sees columns change; with `ignore` none does within a generation."""
     policy, journal = world.shape.schema_changes, world.store.journal
-    entry = journal[n]["tables"][table]
+    cuts = [found for slot in chain(journal) if isinstance(found := journal[slot], CheckpointEntry)]
+    now = journal[n]
+    assert isinstance(now, CheckpointEntry)
+    entry = now.tables[table]
     earlier = [
         before
-        for slot in chain(journal)
-        if slot < n and slot in world.store.publications
-        if (before := journal[slot]["tables"].get(table)) is not None and before["show"]
+        for cut in cuts
+        if cut.slot < n and cut.slot in world.store.publications
+        if (before := cut.tables.get(table)) is not None and before.show
     ]
     if not earlier:
         return
     last = earlier[-1]
-    before, same = world.lake.schemas[last["schema"]], last["generation"] == entry["generation"]
+    before, same = world.lake.schemas[last.schema or ""], last.generation == entry.generation
     if policy == "halt" and before.look != schema.look:
         raise Failure(f"{table} shows other columns in publication {n} than before, though schema_changes is halt")
     if policy == "ignore" and same and [c.name for c in before.lake] != [c.name for c in schema.lake]:
@@ -375,30 +410,32 @@ def what_is_missing(world: World) -> str:
                 return error.cause
         if place is not None:
             return _ends(world, leaders[0].leader, publications, place)
+    entry = journal[newest.n]
+    assert isinstance(entry, CheckpointEntry)
     stopped = {
         t
-        for t, of in journal[newest["n"]]["tables"].items()
-        if t in world.source.quarantined or "schema_changes is halt" in (of["cause"] or "")
+        for t, of in entry.tables.items()
+        if t in world.source.quarantined or "schema_changes is halt" in (of.cause or "")
     }
     wrong = {
-        t: of["state"]
-        for t, of in newest["tables"].items()
-        if of["state"] != ("quarantined" if t in world.quarantined else "live")
-        and not (of["state"] == "quarantined" and t in stopped)
+        t: of.state
+        for t, of in newest.tables.items()
+        if of.state != ("quarantined" if t in world.quarantined else "live")
+        and not (of.state == "quarantined" and t in stopped)
     }
-    absent = set(world.known_tables) - set(newest["tables"])
+    absent = set(world.known_tables) - set(newest.tables)
     if wrong or absent:
-        causes = {t: journal[newest["n"]]["tables"][t]["cause"] for t in wrong}
-        return f"tables are not live in publication {newest['n']}: {wrong} {causes} {absent}"
-    begun = newest["position"] is not None or any(of["state"] == "live" for of in newest["tables"].values())
+        causes = {t: entry.tables[t].cause for t in wrong}
+        return f"tables are not live in publication {newest.n}: {wrong} {causes} {absent}"
+    begun = newest.position is not None or any(of.state == "live" for of in newest.tables.values())
     if begun and not world.shape.snapshot_only:
-        end, position = world.source.flushed(), Position.from_json(newest["position"])
-        if position.server != end.server or not end.reached_by(position):
-            return f"publication {newest['n']} stands at {position}, the source at {end}"
-    for table, of in newest["tables"].items():
+        end, position = world.source.flushed(), newest.position
+        if position is None or position.server != end.server or not end.reached_by(position):
+            return f"publication {newest.n} stands at {position}, the source at {end}"
+    for table, of in newest.tables.items():
         main = world.lake.main.get(table)
-        if of["state"] == "live" and (main is None or of["main"] is None or main.snapshot != of["main"]["snapshot_id"]):
-            return f"main of {table} does not show publication {newest['n']}"
+        if of.state == "live" and (main is None or of.main is None or main.snapshot != of.main.snapshot_id):
+            return f"main of {table} does not show publication {newest.n}"
     return ""
 
 
@@ -411,21 +448,23 @@ def _ends(world: World, leader: Any, publications: dict[int, Any], place: Positi
         phases = {t.table_id: (t.phase, t.cause) for t in machine.tables.values()}
         return f"the stop {world.stop} is at {place}, and the pipeline has not ended: {machine.at_stop} {phases}"
     entry, publication = world.store.journal[ended], publications[ended]
-    if not publication["kept"]:
+    assert isinstance(entry, CheckpointEntry)
+    if not publication.kept:
         raise Failure(f"publication {ended} at the stop is not kept")
-    states = {table: of["state"] for table, of in publication["tables"].items()}
+    states = {table: of.state for table, of in publication.tables.items()}
     for table, state in states.items():
-        cause = entry["tables"][table]["cause"] or ""
+        cause = entry.tables[table].cause or ""
         told = table in (*world.quarantined, *world.source.quarantined) or any(
-            one in cause for one in ("can't be shown at the stop", "schema_changes is halt", "there is no such table")
+            one in cause for one in ("can't be shown at the stop", "schema_changes is halt")
         )
-        if state != "live" and not (state == "quarantined" and told):
+        if state not in ("live", "dropped") and not (state == "quarantined" and told):
             raise Failure(f"{table} is {state} ({cause}) in publication {ended} at the stop")
-    after = [n for n, e in world.store.journal.items() if n > ended and e.get("epoch") == leader.epoch]
-    if any(world.store.journal[n]["request"] is None for n in after):
-        raise Failure(f"the checkpoints {after} were taken after {ended}, the pipeline's last")
+    after = {n: e for n, e in world.store.journal.items() if n > ended and e.epoch == leader.epoch}
+    if any(isinstance(e, CheckpointEntry) and e.request is None for e in after.values()):
+        raise Failure(f"the checkpoints {list(after)} were taken after {ended}, the pipeline's last")
     if "live" in states.values():
-        position = Position.from_json(publication["position"])
+        position = publication.position
+        assert position is not None
         comparable = position.server == place.server or bool(position.gtids and place.gtids)
         if comparable and not world.source.lost_gtids and not position.same_place(place):
             raise Failure(f"publication {ended} stands at {position}, and the stop is {place}")
@@ -523,7 +562,7 @@ def _any_fact(world: World) -> Event:
         JournalRead(tail=slot, base=None),
         EntryWritten(slot=slot, nonce="x"),
         EntryRefused(slot=slot, nonce="x"),
-        EpochOpened(epoch=slot, part=None),
+        EpochOpened(epoch=slot, enumerator=None),
         Began(),
         *(MessageReceived(channel=channel, message=message) for message in messages),
     ]

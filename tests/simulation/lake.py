@@ -6,11 +6,14 @@ A table's rows are kept as a list a key, so that what was appended twice shows.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.records import CheckpointEntry, Entry, Publication, StagedFile, Work
 from cutline.common.schema import TableSchema
-from cutline.spark_writer.chain import Batch, Chain, Work, follow, may_show, next_batch, publication, shown
+from cutline.common.store import PipelineStore
+from cutline.spark_writer.chain import Batch, Chain, follow, may_show, next_batch, publication
 from tests.simulation import checks
 from tests.simulation.source import Row
 
@@ -40,30 +43,30 @@ class Lake:
 
 
 def applied(
-    rows: Rows, staged: list[dict[str, Any]], files: dict[str, list[Any]], count: Counter[str], *, keyless: bool
+    rows: Rows, staged: list[StagedFile], files: Callable[[str], list[Any]], count: Counter[str], *, keyless: bool
 ) -> Rows:
     """`rows` with the files of one table and generation: chunks appended, changes merged by `_seq`, or appended too."""
     rows = dict(rows)
-    cut = max((f["truncated_at"] for f in staged if f["truncated_at"] is not None), default=None)
+    cut = max((f.truncated_at for f in staged if f.truncated_at is not None), default=None)
     if cut is not None:
         rows = {}
         count["t applied"] += 1
     for file in staged:
-        if file["kind"] == "chunk" and cut is None:
-            for key, row in files[file["path"]]:
-                rows[key] = [*rows.get(key, []), (file["schema"], row)]
+        if file.kind == "chunk" and cut is None:
+            for key, row in files(file.path):
+                rows[key] = [*rows.get(key, []), (file.schema, row)]
     last: dict[Row, tuple[int, str, str, Row]] = {}
     for file in staged:
-        if file["kind"] == "changes":
-            for seq, op, key, row in files[file["path"]]:
+        if file.kind == "changes":
+            for seq, op, key, row in files(file.path):
                 if op == "t" or (cut is not None and seq <= cut):
                     continue
                 if keyless:
                     assert op == "+I"
-                    rows[key] = [*rows.get(key, []), (file["schema"], row)]
+                    rows[key] = [*rows.get(key, []), (file.schema, row)]
                     count["inserts appended"] += 1
                 elif key not in last or last[key][0] < seq:
-                    last[key] = (seq, op, file["schema"], row)
+                    last[key] = (seq, op, file.schema, row)
     for key, (_, op, schema, row) in last.items():
         if op == "-D":
             rows.pop(key, None)
@@ -82,30 +85,50 @@ class SparkWriter:
         self.done = 0  # newest checkpoint applied
         self.kept_pending = False
         self.begun = False
-        self.published: dict[str, Any] | None = None
+        self.published: Publication | None = None
+        self.store: PipelineStore = world.store.open()
+        self.entries: dict[int, Entry | None] = {}  # that were read
         self.pending: Batch | None = None  # applied, to be published
         self.overtaken = False  # by publications before that one, when it was looked
-        self.to_show: dict[str, Any] | None = None
+        self.to_show: Publication | None = None
 
     def start(self) -> None:
         """Branch from the newest publication on the chain, and do again what follows from it."""
-        store = self.world.store
         self.begun = True
-        on_chain = self.chain(store.publications)
-        newest = on_chain.newest(store.publications)
+        numbers = self.store.publication_numbers()
+        newest = self.chain(numbers).newest(numbers)
+        self.chain(numbers).after(newest or 0)  # nothing that a start needs may be removed
         if newest is not None:
-            self.done, self.published = newest, store.publications[newest]
-            for table, of in self.published["tables"].items():
-                if of["work"] is not None:
-                    self.work[table] = Work.from_json(of["work"])
+            self.done, self.published = newest, self.store.publication(newest)
+            assert self.published is not None
+            for table, of in self.published.tables.items():
+                if of.work is not None:
+                    self.work[table] = of.work
             self.to_show = self.published
 
     def chain(self, published: Any = ()) -> Chain:
-        journal = self.world.store.journal
-        return follow(max(journal, default=0), journal.get, published)
+        return follow(self.store.last_slot(), self.entry, published)
+
+    def entry(self, slot: int) -> Entry | None:
+        if self.entries.get(slot) is None:
+            self.entries[slot] = self.store.entry(slot)
+        return self.entries[slot]
 
     def back_to(self, checkpoint: int) -> Chain:
         return self.chain([checkpoint])
+
+    def retire(self) -> None:
+        """Remove what was needed before some publication, as upkeep does after a while."""
+        world = self.world
+        numbers = [n for n in self.store.publication_numbers() if n in self.chain(self.store.publication_numbers())]
+        if len(numbers) < 3 or self.published is None:
+            return
+        if any(slot not in world.store.journal for slot in world.older_restores):
+            return  # an operator goes back to what is within the grace, and so will be there when it is written
+        world.retired = max(world.retired, numbers[-3])
+        kept = {n for n in numbers if (record := self.store.publication(n)) is not None and record.kept}
+        self.store.retire(numbers[-3], kept)
+        world.count["what older restores needed is removed"] += 1
 
     def step(self) -> str:
         """One step: start, apply, publish or move. Gives "again" if this start must end and another begin."""
@@ -121,13 +144,15 @@ class SparkWriter:
 
     def apply(self) -> str:
         world = self.world
-        journal = world.store.journal
-        now = self.chain([self.published["n"]] if self.published else [])
+        now = self.chain([self.published.n] if self.published else [])
         if self.done and self.done not in now:
             world.count["Spark writer: its work left the chain"] += 1
             return "again"
+        if self.done < now.behind:
+            world.count["Spark writer: what it was to apply is removed"] += 1  # so another is far ahead
+            return "again"
         batch = next_batch(
-            [journal[slot] for slot in now.after(self.done)],
+            [entry for slot in now.after(self.done) if isinstance(entry := self.entry(slot), CheckpointEntry)],
             kept_pending=self.kept_pending,
             generations={table: work.generation for table, work in self.work.items()},
             max_rows=100,
@@ -135,32 +160,35 @@ class SparkWriter:
         if batch is None:
             return "idle"
         for entry in batch.entries:
-            for key, schema in entry["schemas"].items():
-                world.lake.schemas.setdefault(key, TableSchema.from_json(schema))
-        for table, of in batch.entries[-1]["tables"].items():
+            world.lake.schemas.update(self.store.schemas(entry.schemas - world.lake.schemas.keys()))
+        files = [file.path for entry in batch.entries for file in entry.staged if file.rows]
+        if self.done < world.retired and not all(world.store.memory.exists(f"shop/{path}") for path in files):
+            world.count["Spark writer: what it was to apply is removed"] += 1  # so another is far ahead
+            return "again"
+        for table, of in batch.entries[-1].tables.items():
             done = self.work.get(table)
-            fresh = done is None or done.generation != of["generation"]
+            fresh = done is None or done.generation != of.generation
             rows: Rows = {} if fresh or done is None else world.lake.snapshots[done.snapshot_id]
             staged = []
             for entry in batch.entries:
-                for file in entry["staged"]:
-                    if file["table"] == table and file["generation"] == of["generation"]:
+                for file in entry.staged:
+                    if file.table == table and file.generation == of.generation:
                         staged.append(file)
             if staged:
-                keyless = not world.lake.schemas[of["schema"]].key
-                rows = applied(rows, staged, world.store.files, world.count, keyless=keyless)
+                keyless = not world.lake.schemas[of.schema or ""].key
+                rows = applied(rows, staged, world.store.rows, world.count, keyless=keyless)
             if staged or fresh or done is None:
                 self.work[table] = Work(
                     snapshot_id=world.lake.put(rows),
                     branch=f"staging_{self.w}",
-                    generation=of["generation"],
-                    schema=of["schema"] or "",
+                    generation=of.generation,
+                    schema=of.schema or "",
                 )
         world.count["Spark writer applied several checkpoints at once"] += len(batch.entries) > 1
         self.done, self.kept_pending = batch.last, batch.kept
         if batch.publish:
             self.pending = batch
-            between = now.after(self.published["n"] if self.published else 0)
+            between = now.after(self.published.n if self.published else 0)
             self.overtaken = any(slot in world.store.publications for slot in between if slot < batch.last)
         else:
             world.count["inside checkpoint applied, not published"] += 1
@@ -179,31 +207,31 @@ class SparkWriter:
             previous=self.published,
             published_at=world.now,
         )
-        if not world.store.publish(record):
+        if not world.store.publish(self.store, record):
             world.count["publication refused"] += 1
             return "again"
         self.published, self.kept_pending, self.pending, self.to_show = record, False, None, record
         world.on_publication(record)
         return "published"
 
-    def move(self, record: dict[str, Any]) -> bool:
+    def move(self, record: Publication) -> bool:
         """`main` of each live table; refused if a newer start moved it, or if what it shows is newer and on the
         chain."""
         world = self.world
         counts = checks.chain(world.store.journal)
         moved = True
-        for table, of in record["tables"].items():
-            if of["main"] is None:
+        for table, of in record.tables.items():
+            if of.main is None:
                 continue
-            there, own = world.lake.main.get(table), shown(record, table)
-            if there is not None and not may_show(there.by, w=self.w, n=record["n"], own=own, chain=self.back_to):
+            there, own = world.lake.main.get(table), of.shown
+            if there is not None and not may_show(there.by, w=self.w, n=record.n, own=own, chain=self.back_to):
                 world.count["main refused to a zombie Spark writer"] += own
                 moved &= not own
                 continue
             if there is not None and there.by[1] not in counts:  # an operator went back to an older checkpoint
                 world.count["main goes back over an older restore"] += 1
                 world.versions.pop(table, None)
-            snapshot = of["main"]["snapshot_id"]
-            world.lake.main[table] = Main(snapshot, (self.w, record["n"]))
-            checks.no_key_goes_back(world, table, record["n"], world.lake.snapshots[snapshot])
+            snapshot = of.main.snapshot_id
+            world.lake.main[table] = Main(snapshot, (self.w, record.n))
+            checks.no_key_goes_back(world, table, record.n, world.lake.snapshots[snapshot])
         return moved

@@ -89,6 +89,9 @@ KINDS = {
     "shop.text": Kind((("name", "varchar(40)"),), False),
     "shop.log": Kind((("id", "bigint"),), True, keyless=True),
 }
+FEW = tuple(sorted(KINDS))
+KINDS |= {f"shop.n{i}": Kind((("id", "bigint"),), True) for i in range(8)}
+"""Of `FEW` most worlds have some; a few worlds have more tables."""
 
 
 class Source:

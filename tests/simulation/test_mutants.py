@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.mutants.below import BELOW
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("common", "services", "spark_writer", "tests/simulation")
@@ -22,16 +23,24 @@ def outcome(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
     """Apply the patch to a copy of the tree and run the sweep there, up to the first seed that fails."""
     for part in COPIED:
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    (folder / "tests" / "__init__.py").touch()
+    for file in ("__init__.py", "binlog_bytes.py", "records.py"):
+        shutil.copy(ROOT / "tests" / file, folder / "tests" / file)
     (folder / "cutline").symlink_to(".")  # found before the checkout's own `cutline`
     for file, old, new in mutant.edits:
         text = (folder / file).read_text()
         if text.count(old) != 1:
             raise AssertionError(f"{file} has {text.count(old)} times the text that the mutant replaces: {old!r}")
         (folder / file).write_text(text.replace(old, new))
+    if mutant.tests:
+        (folder / "tests" / "unit").mkdir()
+        shutil.copy(ROOT / "tests" / "unit" / mutant.tests, folder / "tests" / "unit")
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-rf", "--noconftest", "tests/unit"]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
     command = [sys.executable, "-m", "tests.simulation", "--stop"]
     command += ["--first", str(mutant.first), "--seeds", str(mutant.seeds)]
     command += ["--of", mutant.of] if mutant.of else []
+    command += ["--world", mutant.world]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
 
 
@@ -47,10 +56,12 @@ def outcomes(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.rule)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *BELOW], ids=lambda mutant: mutant.rule)
 def test_the_sweep_fails_where_this_rule_is_broken(
     mutant: Mutant, outcomes: dict[str, Future[subprocess.CompletedProcess[str]]]
 ) -> None:
     done = outcomes[mutant.rule].result()
     assert done.returncode == 1, f"{mutant.seeds} seeds notice nothing: {done.stdout[-300:]} {done.stderr[-2000:]}"
-    assert "\nseed " in done.stdout, f"the sweep broke off: {done.stderr[-2000:]}"
+    assert "\nFAILED " in done.stdout if mutant.tests else "\nseed " in done.stdout, (
+        f"the sweep broke off: {done.stderr[-2000:]}"
+    )

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.__main__ import SEEDS, never_met, one, sweep
+from tests.simulation.__main__ import SEEDS, WORLDS, never_met, one, sweep
 from tests.simulation.world import World
 
 
@@ -27,12 +27,13 @@ def test_everything_that_can_go_wrong_went_wrong_somewhere(swept: tuple[Counter[
     assert never_met(count) == []
 
 
-def test_a_seed_replays_exactly() -> None:
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_seed_replays_exactly(name: str) -> None:
     stories = []
     for _ in range(2):
-        world = World(4)
+        world = WORLDS[name](4)
         world.run()
-        stories.append((list(world.story), world.events, world.count))
+        stories.append((list(world.story), world.count))
     assert stories[0] == stories[1]
 
 
@@ -41,4 +42,4 @@ def test_the_sweep_tells_which_seed_failed(monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError(f"made to fail in seed {world.seed}")
 
     monkeypatch.setattr(World, "run", run)
-    assert one(7)[2] == "AssertionError: made to fail in seed 7"
+    assert one(7, ["mesh"])[2] == "AssertionError: made to fail in seed 7 (in its mesh)"

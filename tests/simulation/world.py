@@ -7,18 +7,19 @@ checks.py."""
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import heapq
 import json
 import random
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from cutline.common.chandy_lamport import Process
+from cutline.common.driver import Parts, load_part
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.messages import (
     UNLIMITED,
     AssignSplits,
@@ -40,7 +41,9 @@ from cutline.common.messages import (
     encode,
 )
 from cutline.common.positions import High, Low, Stop
-from cutline.common.schema import SchemaChanges
+from cutline.common.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
+from cutline.common.schema import SchemaChanges, TableSchema
+from cutline.common.store import PipelineStore, file_name
 from cutline.services.enumerator.leader import (
     CloseEpoch,
     EntryRefused,
@@ -92,7 +95,7 @@ from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, 
 from tests.simulation import checks
 from tests.simulation.checks import Failure, chain
 from tests.simulation.lake import Lake, SparkWriter
-from tests.simulation.source import HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, Source, Txn
+from tests.simulation.source import FEW, HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, Source, Txn
 
 LEASE_SECONDS = 5.0
 LEAVE_SECONDS = 8.0
@@ -115,33 +118,76 @@ class Channel:
     waiting: Service | None = None
 
 
-class Store:
-    """Journal, parts, files, publications: put-if-absent; what it takes time to do is the world's."""
+class Memory:
+    """What the real store stands on here: names and bytes, each put once."""
 
     def __init__(self) -> None:
-        self.journal: dict[int, dict[str, Any]] = {}
-        self.parts: dict[str, str] = {}
+        self.files: dict[str, bytes] = {}
+
+    def create(self, path: str, data: bytes) -> bool:
+        return self.files.setdefault(path, data) is data
+
+    def read(self, path: str) -> bytes | None:
+        return self.files.get(path)
+
+    def exists(self, path: str) -> bool:
+        return path in self.files
+
+    def names(self, folder: str) -> list[str]:
+        return [path.rpartition("/")[2] for path in self.files if path.rpartition("/")[0] == folder]
+
+    def remove(self, path: str) -> None:
+        self.files.pop(path, None)
+
+    def stale(self, folder: str, name: str) -> bool:
+        return False
+
+    def location(self, path: str) -> str:
+        return path
+
+
+class Store:
+    """The real store in memory, each process with one of its own, and beside it what was ever put there: the rows of
+    staged files, and all entries and publications for the checks to look at, also those that were removed since."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.journal: dict[int, Entry] = {}
         self.files: dict[str, list[Any]] = {}
-        self.publications: dict[int, dict[str, Any]] = {}
+        self.publications: dict[int, Publication] = {}
         self.claims = 0
 
-    def put_entry(self, slot: int, entry: dict[str, Any]) -> bool:
-        if slot in self.journal:
+    def open(self) -> PipelineStore:
+        return PipelineStore(cast(Any, self.memory), "shop")
+
+    def put_entry(self, by: PipelineStore, entry: Entry) -> bool:
+        if not by.put_entry(entry):
             return False
-        self.journal[slot] = entry
+        if entry.slot in self.journal:
+            raise Failure(f"slot {entry.slot} of the journal was given twice")
+        if self.open().entry(entry.slot) != entry:
+            raise Failure(f"entry {entry.slot} reads {self.open().entry(entry.slot)} and was {entry}")
+        self.journal[entry.slot] = entry
         return True
 
-    def put_part(self, name: str, text: str) -> dict[str, Any]:
-        if name in self.parts:
-            raise Failure(f"the part {name} was put twice")
-        self.parts[name] = text
-        return {"path": name, "sha256": "", "size": len(self.parts[name])}
-
-    def publish(self, body: dict[str, Any]) -> bool:
-        if body["n"] in self.publications:
+    def publish(self, by: PipelineStore, record: Publication) -> bool:
+        if not by.publish(record):
             return False
-        self.publications[body["n"]] = copy.deepcopy(body)
+        if self.open().publication(record.n) != record:
+            raise Failure(f"publication {record.n} reads otherwise than it was written")
+        self.publications[record.n] = record
         return True
+
+    def stage(self, what: str, *, epoch: int, incarnation: str, rows: list[Any]) -> PartRef:
+        path = f"staged/{file_name(what, epoch=epoch, incarnation=incarnation)}"
+        self.files[path] = rows
+        self.memory.create(f"shop/{path}", b"rows")
+        return PartRef(path=path, sha256="", size=len(rows))
+
+    def rows(self, path: str) -> list[Any]:
+        if not self.memory.exists(f"shop/{path}"):
+            raise Failure(f"the staged file {path} was removed, and is to be applied")
+        return self.files[path]
 
 
 class Probe:
@@ -170,8 +216,8 @@ class Probe:
         self.world.count["marker waits for a transaction's end"] += not ready
         return ready
 
-    def snapshot(self) -> dict[str, Any]:
-        state = self.machine.snapshot()
+    def snapshot(self) -> State:
+        state: State = self.machine.snapshot()
         taken = {channel: len(after) for channel, after in self.taken.items()}
         self.last = (self.given.copy(), taken, checks.state_of(self.machine))
         return state
@@ -210,6 +256,8 @@ class Service:
 
     role: str
     incarnation: str
+    store: PipelineStore
+    parts: Parts | None = None  # of its epoch
     alive: bool = True
     died_at: float = 0.0
     paused_until: float = 0.0
@@ -268,7 +316,7 @@ class Shape:
     @classmethod
     def drawn(cls, rng: random.Random, seed: int) -> Shape:
         flavour = rng.choice((MYSQL, MYSQL, MARIADB, PLAIN))
-        tables = tuple(rng.sample(sorted(KINDS), k=rng.choice((1, 2, 3, 4))))
+        tables = tuple(rng.sample(FEW, k=rng.choice((1, 2, 3, 4))))
         if flavour == PLAIN:
             tables = tuple(table for table in tables if not KINDS[table].keyless) or ("shop.text",)
         if rng.random() < 0.7:
@@ -281,7 +329,7 @@ class Shape:
         if own.random() < 0.15:
             kinds = ("file", "time") if flavour == PLAIN else ("file", "time", "GTIDs")
             stop = (own.choice(kinds), own.uniform(0.1, 12))
-        return cls(
+        shape = cls(
             flavour=flavour, exact=flavour != PLAIN and rng.random() < 0.4, tables=tables, rows=rng.choice((4, 12, 24)),
             chunk_rows=rng.choice((2, 5, 9)), readers=rng.choice((1, 2, 3)), writers=rng.choice((1, 2, 3)),
             enumerators=rng.choice((1, 2, 2)), interval=rng.choice((0.3, 1.0, 2.0)),
@@ -291,6 +339,11 @@ class Shape:
             wire=rng.random() < 0.15, start=start, stop=stop,
             schema_changes=rng.choice(("evolve", "evolve", "evolve", "exact", "exact", "ignore", "halt")),
         )  # fmt: skip
+        own = random.Random(f"size {seed}")
+        if own.random() < 0.04:
+            more = tuple(table for table in KINDS if table not in FEW)[: own.choice((4, 8))]
+            shape = dataclasses.replace(shape, tables=shape.tables + more, readers=own.choice((4, 6)))
+        return shape
 
 
 class World:
@@ -320,6 +373,9 @@ class World:
         self.writing = True  # the source still changes
         self.finished = False
         self.halts_expected = False
+        self.schemas: dict[str, TableSchema] = {}  # that parts have named
+        self.limits_seen: Any = None  # the last that were looked at
+        self.retired = 0  # the publication behind which records were removed
         self.older_restores: list[int] = []  # epochs whose base was an older one on request
         self.facts: list[tuple[str, Event]] = []
         self.versions: dict[str, dict[Any, Any]] = {}
@@ -335,6 +391,9 @@ class World:
             rows=self.shape.rows,
             schema_changes=self.shape.schema_changes,
         )
+        self.own = random.Random(f"refusals {seed}")  # so that other worlds stay as they were
+        self.full_until = self.refused_until = 0.0
+        self.refused_epochs: set[int] = set()
         self.names = 0
         self.known_tables = list(self.shape.tables)
         if len(self.known_tables) > 2 and self.rng.random() < 0.3:
@@ -361,6 +420,8 @@ class World:
         """From the first start to a lake that equals the source."""
         shape, rng = self.shape, self.rng
         self.tell_story(str(shape))
+        self.count["over 8 tables"] += len(shape.tables) > 8
+        self.count["over 3 readers"] += shape.readers > 3
         begin = 0.0
         if shape.start is None:
             self.start_all()
@@ -371,6 +432,10 @@ class World:
         self.at(0.0, self.watch_flushed)
         for _ in range(shape.faults):
             self.at(begin + rng.uniform(0.5, shape.chaos), self.trouble)
+        if self.own.random() < 0.08:
+            self.at(begin + self.own.uniform(0.5, shape.chaos), self.fill_store)
+        if self.own.random() < 0.08:
+            self.at(begin + self.own.uniform(0.5, shape.chaos), self.refuse_reads)
         if self.seed % 20 == 7:  # few worlds, since most pipelines end by it
             for _ in range(2):
                 self.at(rng.uniform(0.5, shape.chaos), self.purge)
@@ -517,7 +582,7 @@ class World:
 
     def start_service(self, role: str) -> Service:
         self.names += 1
-        service = Service(role, f"{role}-{self.names:03d}")
+        service = Service(role, f"{role}-{self.names:03d}", self.store.open())
         if role == "enumerator":
             service.leader = self.new_leader(service.incarnation)
             self.at(self.rng.random() * 0.3, self.observe, service)
@@ -598,11 +663,11 @@ class World:
             return
         epoch = self.announced
         entry = self.store.journal.get(epoch)
-        if entry is None or entry["kind"] != "epoch":
+        if not isinstance(entry, EpochEntry):
             raise Failure(f"epoch {epoch} is announced but its slot holds no epoch entry")
         self.leave(service)
         service.epoch = epoch
-        members = entry["members"][f"{service.role}s"]
+        members = entry.members.readers if service.role == "reader" else entry.members.writers
         if service.incarnation in members:
             self.join(service, entry, members.index(service.incarnation))
 
@@ -616,21 +681,18 @@ class World:
         service.chunk = None
         service.limits = UNLIMITED
 
-    def join(self, service: Service, entry: dict[str, Any], index: int) -> None:
+    def join(self, service: Service, entry: EpochEntry, index: int) -> None:
         """Build the machine of this epoch and take part."""
-        epoch = entry["slot"]
-        readers = tuple(f"reader-{i}" for i in range(len(entry["members"]["readers"])))
-        writers = tuple(f"writer-{i}" for i in range(len(entry["members"]["writers"])))
+        epoch = entry.slot
+        readers = tuple(f"reader-{i}" for i in range(len(entry.members.readers)))
+        writers = tuple(f"writer-{i}" for i in range(len(entry.members.writers)))
         service.name = f"{service.role}-{index}"
         machine: Any
         if service.role == "reader":
             machine = Reader(name=service.name, writers=writers, stream=index == 0)
-            base = entry["base"]
+            base = entry.base
             if index == 0 and base is not None:
-                part = self.store.journal[base]["parts"].get("reader-0")
-                if part is None:
-                    raise Failure(f"checkpoint {base} has no part of reader-0")
-                machine.restore(json.loads(self.store.parts[part["path"]]))
+                machine.restore(self.part(service, base, "reader-0"))
                 checks.restore_is_exact(self, machine, base, "reader-0")
             inbound, outbound, recording = ("enumerator",), (*writers, "enumerator"), True
         else:
@@ -638,6 +700,7 @@ class World:
             inbound, outbound, recording = readers, (), False
         self.tokens += 1
         service.token = (self.tokens, epoch)
+        service.parts = Parts(service.store, member=service.name, epoch=epoch, incarnation=service.incarnation)
         service.probe = Probe(self, service.name, machine, epoch)
         service.process = Process(service.probe, inbound=inbound, outbound=outbound, recording=recording, after=epoch)
         self.tell_story(f"{service.incarnation} joins epoch {epoch} as {service.name}")
@@ -645,6 +708,14 @@ class World:
             self.tell(service, service.token, Began())
         for sender in inbound:
             self.kick(self.channels.get((epoch, sender, service.name)))
+
+    def part(self, service: Service, checkpoint: int, member: str) -> State:
+        """What a member saved for a checkpoint, as the service reads it."""
+        entry = service.store.entry(checkpoint)
+        if not isinstance(entry, CheckpointEntry) or member not in entry.parts:
+            raise Failure(f"checkpoint {checkpoint} has no part of {member}")
+        self.count["part that builds on a full one read"] += entry.parts[member].full is not None
+        return load_part(service.store, entry.parts[member])
 
     def fail(self, service: Service, cause: str, halts: bool = False) -> None:
         """The member gives up its epoch; its presence says why."""
@@ -767,14 +838,17 @@ class World:
             case Send(receiver=receiver, message=message):
                 return self.send(service, receiver, message)
             case SavePart(checkpoint=checkpoint, state=state):
-                name = f"{service.epoch}/{service.incarnation}/{service.name or 'enumerator'}-{checkpoint}.json"
-                text = json.dumps(state)
+                self.schemas.update({schema.hash: schema for schema in state.schemas})
                 if service.leader is not None and service.probe is not None and checkpoint % 3 == 0:
                     assert service.probe.last is not None
-                    checks.enumerator_part_restores(self, service.probe.last[2], service.probe.machine, text)
+                    checks.enumerator_part_restores(self, service.probe.last[2], service.probe.machine, state)
+                parts = service.parts
+                assert parts is not None
 
-                def stored() -> Event:
-                    return PartStored(checkpoint=checkpoint, ref=self.store.put_part(name, text))
+                def stored() -> Event | None:
+                    if self.no_room(service):
+                        return None
+                    return PartStored(checkpoint=checkpoint, ref=parts.put(checkpoint, state))
 
                 self.later(service, self.lag(2), stored)
             case ReadChunk(split=split):
@@ -785,6 +859,12 @@ class World:
                 service.limits = limits
             case ContinueChunk():
                 self.give_rows(service, service.chunk)
+            case ReadChanges() if self.now < self.refused_until:
+                self.count["epoch failed again for the same cause, which does not halt"] += bool(
+                    self.refused_epochs - {service.epoch}
+                )
+                self.refused_epochs.add(service.epoch)
+                self.at(self.lag(2), self.refused, service, service.token)
             case ReadChanges():
                 self.later(service, self.lag(), lambda: self.changes_read(service, effect))
             case CloseCursor(cursor=cursor):
@@ -814,15 +894,19 @@ class World:
         match effect:
             case ReadJournal():
                 self.at(self.lag(), self.read_journal, service, service.leader)
-            case WriteEntry(slot=slot, entry=entry):
+            case WriteEntry(entry=entry):
                 delay = self.lag(2) if self.rng.random() < 0.9 or not self.troubled else self.rng.uniform(1.0, 12.0)
                 self.count["slow write of an entry"] += delay > 1.0
                 if delay > 1.0 and self.rng.random() < 0.2:
                     self.at(self.rng.uniform(0.0, 1.0), self.rebuild_leader, service)
-                self.at(delay, self.write_entry, service, service.leader, slot, json.dumps(entry))
+                self.at(delay, self.write_entry, service, service.leader, entry)
             case OpenEpoch():
                 self.tokens += 1
                 service.token, service.epoch, service.name = (self.tokens, effect.epoch), effect.epoch, ""
+                service.parts = Parts(
+                    service.store, member="enumerator", epoch=effect.epoch, incarnation=service.incarnation
+                )
+                service.store.sweep()
                 self.later(service, self.lag(2), lambda: self.open_epoch(service, effect))
             case CloseEpoch():
                 service.token = None
@@ -1074,27 +1158,25 @@ class World:
 
     # --- answers: writer ---
 
-    def staged(self, service: Service, order: StageCut) -> Event:
+    def staged(self, service: Service, order: StageCut) -> Event | None:
+        if self.no_room(service):
+            return None
         found = []
         for file in (*order.changes, *order.chunks):
             rows = service.open.pop(file)
             chunk = isinstance(file, ChunkFile)
-            kind = f"{file.split_id}#{file.attempt}" if chunk else f"changes-{file.after}-{file.run}"
-            of = f"{file.table_id}/{file.generation}/{file.schema}/{kind}"
-            path = f"staged/{service.epoch}/{service.incarnation}/{order.checkpoint}/{of}"
-            if path in self.store.files:
-                raise Failure(f"the staged file {path} was put twice")
-            self.store.files[path] = rows
+            kind = "chunk" if chunk else "changes"
+            ref = self.store.stage(f"{kind}.parquet", epoch=service.epoch, incarnation=service.incarnation, rows=rows)
             found.append(
-                {
-                    "path": path, "sha256": "", "size": len(rows), "rows": len(rows),
-                    "kind": "chunk" if chunk else "changes",
-                    "table": file.table_id, "generation": file.generation, "schema": file.schema,
-                    "split": f"{file.split_id}#{file.attempt}" if chunk else None,
-                    "seq_min": None if chunk else min(r[0] for r in rows),
-                    "seq_max": None if chunk else max(r[0] for r in rows),
-                    "truncated_at": None if chunk else max((r[0] for r in rows if r[1] == "t"), default=None),
-                }
+                StagedFile(
+                    path=ref.path, sha256=ref.sha256, size=ref.size, rows=len(rows),
+                    kind="chunk" if chunk else "changes",
+                    table=file.table_id, generation=file.generation, schema=file.schema,
+                    split=f"{file.split_id}#{file.attempt}" if chunk else None,
+                    seq_min=None if chunk else min(r[0] for r in rows),
+                    seq_max=None if chunk else max(r[0] for r in rows),
+                    truncated_at=None if chunk else max((r[0] for r in rows if r[1] == "t"), default=None),
+                )
             )  # fmt: skip
         return CutStaged(checkpoint=order.checkpoint, staged=tuple(found))
 
@@ -1122,7 +1204,7 @@ class World:
     def table_described(self, table: str) -> TableFound:
         if self.troubled and self.rng.random() < 0.2:  # between a DROP and the CREATE after it
             self.count["table gone for a moment"] += 1
-            return TableFound(table_id=table, fault="there is no such table", gone=True)
+            return TableFound(table_id=table, gone=True)
         return self.table_found(table)
 
     def find_tables(
@@ -1178,56 +1260,65 @@ class World:
         tail = max(journal, default=0)
         base = None
         if tail:
-            base = tail if journal[tail]["kind"] == "checkpoint" else journal[tail]["base"]
+            last = journal[tail]
+            base = last.base if isinstance(last, EpochEntry) else tail
         if service.wants_older and base is not None:
             service.wants_older = False
-            older = [n for n in chain(journal) if n < base]
+            kept = {n for n, record in self.store.publications.items() if record.kept}
+            older = [n for n in chain(journal) if n < base and (n >= self.retired or n in kept)]
             if older:
                 base = self.rng.choice(older[-3:])
                 self.older_restores.append(tail + 1)
                 self.count["restore from an older checkpoint"] += 1
         self.answer(service, leader, JournalRead(tail=tail, base=base))
 
-    def write_entry(self, service: Service, leader: Leader | None, slot: int, text: str) -> None:
+    def write_entry(self, service: Service, leader: Leader | None, entry: Entry) -> None:
         """The write lands, also that of a leader which died or was deposed meanwhile."""
-        entry = json.loads(text)
+        slot = entry.slot
         if not service.alive and self.rng.random() < 0.7:
             self.count["torn temporary file: entry never linked"] += 1
             return
-        written = self.store.put_entry(slot, entry)
-        if written:
-            self.tell_story(
-                f"journal {slot}: {entry['kind']} of {service.incarnation}, epoch {entry.get('epoch', slot)}"
-                f" base {entry.get('base')} position {entry.get('position')}"
-            )
-            self.count[f"{entry['kind']} written"] += 1
-            if entry["kind"] == "checkpoint":
-                checks.cut_is_consistent(self, entry)
-                checks.entry_is_sound(self, entry)
-        answer: Event = EntryWritten(slot=slot, nonce=entry["nonce"])
+        if self.now < self.full_until:  # asked again with the same entry until there is room
+            self.count["store full: an entry waits"] += 1
+            self.at(0.5, self.write_entry, service, leader, entry)
+            return
+        written = self.store.put_entry(service.store, entry)
+        if written and isinstance(entry, EpochEntry):
+            self.tell_story(f"journal {slot}: epoch of {service.incarnation}, base {entry.base}")
+            self.count["epoch written"] += 1
+        elif written and isinstance(entry, CheckpointEntry):
+            self.tell_story(f"journal {slot}: checkpoint of epoch {entry.epoch}, position {entry.position}")
+            self.count["checkpoint written"] += 1
+            checks.cut_is_consistent(self, entry)
+            checks.entry_is_sound(self, entry)
+        answer: Event = EntryWritten(slot=slot, nonce=entry.nonce)
         if not written or (
             self.troubled and self.rng.random() < 0.06
         ):  # lost answer: written again, refused, looked at
             self.count["lost answer of the store"] += written
-            there = self.store.journal[slot]
-            self.count["slot refused"] += there["nonce"] != entry["nonce"]
-            answer = EntryRefused(slot=slot, nonce=there["nonce"])
+            there = service.store.entry(slot)
+            nonce = there.nonce if there is not None else ""
+            self.count["slot refused"] += nonce != entry.nonce
+            answer = EntryRefused(slot=slot, nonce=nonce)
         self.at(self.lag(2), self.answer, service, leader, answer)
 
     def open_epoch(self, service: Service, order: OpenEpoch) -> Event:
         checks.announced_epoch_is_the_journals(self, order)
-        readers = [f"reader-{i}" for i in range(len(order.readers))]
-        writers = [f"writer-{i}" for i in range(len(order.writers))]
+        readers, writers = order.plan.readers, order.plan.writers
         pairs = [("enumerator", r) for r in readers] + [(r, "enumerator") for r in readers]
         pairs += [(r, w) for r in readers for w in writers] + [(w, "enumerator") for w in writers]
         for sender, receiver in pairs:
             self.channels[order.epoch, sender, receiver] = Channel((order.epoch, sender, receiver))
-        part = None
+        enumerator = None
         if order.base is not None:
-            part = json.loads(self.store.parts[self.store.journal[order.base]["parts"]["enumerator"]["path"]])
+            base = service.store.entry(order.base)
+            assert isinstance(base, CheckpointEntry)
+            enumerator = Enumerator.restored(order.plan, self.part(service, order.base, "enumerator"), base.tables)
             self.count["restore"] += 1
-            before = self.store.journal[self.store.journal[order.base]["epoch"]]["members"]
-            self.count["restore with other numbers of members"] += (len(before["readers"]), len(before["writers"])) != (
+            epoch = self.store.journal[base.epoch]
+            assert isinstance(epoch, EpochEntry)
+            before = epoch.members
+            self.count["restore with other numbers of members"] += (len(before.readers), len(before.writers)) != (
                 len(readers),
                 len(writers),
             )
@@ -1235,7 +1326,7 @@ class World:
         for channel in self.channels.values():
             if channel.name[0] < order.epoch and not channel.gone:
                 self.at(self.lag(5), self.drop_channel, channel)
-        return EpochOpened(epoch=order.epoch, part=part)
+        return EpochOpened(epoch=order.epoch, enumerator=enumerator)
 
     def drop_channel(self, channel: Channel) -> None:
         channel.gone = True
@@ -1259,6 +1350,8 @@ class World:
         if spark is None:
             return
         did = spark.step()
+        if did == "idle" and self.rng.random() < 0.1:
+            spark.retire()
         if did == "again":
             self.sparks[index] = None
             self.start_spark()
@@ -1286,10 +1379,10 @@ class World:
             return
         self.at(delay if did != "idle" else max(delay, 0.3), self.step_spark, index)
 
-    def on_publication(self, publication: dict[str, Any]) -> None:
+    def on_publication(self, publication: Publication) -> None:
         self.count["publication"] += 1
-        self.count["kept publication"] += publication["kept"]
-        self.tell_story(f"publication {publication['n']} by w{publication['w']} at {publication['position']}")
+        self.count["kept publication"] += publication.kept
+        self.tell_story(f"publication {publication.n} by w{publication.w} at {publication.position}")
         checks.publication_equals_source(self, publication)
 
     # --- faults ---
@@ -1309,6 +1402,29 @@ class World:
         "more_readers", "more_writers", "fewer", "restart_source", "fail_over", "steal_lease",
         "zombie_leader", "savepoint", "older", "throttle",
     )  # fmt: skip
+
+    def fill_store(self) -> None:
+        """The store is full for a while: what can't be saved ends its epoch, and the next, until there is room."""
+        self.full_until = self.now + self.own.uniform(0.5, 8.0)
+        self.tell_story(f"the store is full until {self.full_until:.2f}")
+
+    def no_room(self, service: Service) -> bool:
+        """Whether a service gives up since the store is full."""
+        if self.now >= self.full_until:
+            return False
+        self.count["store full: a service gives up"] += 1
+        self.fail(service, "the store is full")
+        return True
+
+    def refuse_reads(self) -> None:
+        """The source refuses who reads its binlog (a password was changed), for a while: no fault that halts."""
+        self.refused_until = self.now + self.own.uniform(0.5, 8.0)
+        self.refused_epochs.clear()
+        self.tell_story(f"the source refuses reads until {self.refused_until:.2f}")
+
+    def refused(self, service: Service, token: Any) -> None:
+        if service.alive and service.token == token:
+            self.fail(service, "the source refuses us")
 
     def fault_crash_reader(self) -> None:
         if found := self.alive("reader"):

@@ -9,8 +9,9 @@ import socket
 import struct
 import threading
 import time
+import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,15 +19,21 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from cutline.common.errors import ServerIdTaken, SourceLost
+from cutline.common.chandy_lamport import Process
+from cutline.common.driver import gave_up
+from cutline.common.errors import ProtocolError, ServerIdTaken, SourceLost
+from cutline.common.machine import MessageReceived, SavePart
+from cutline.common.messages import IncludeTable, Marker, Message
 from cutline.common.mysql import Server
-from cutline.common.positions import GtidSet, High, Low, Position
+from cutline.common.positions import FilePosition, GtidSet, High, Low, Position
 from cutline.common.schema import POS, Column, SchemaChanges, TableSchema
-from cutline.services.reader import binlog, binlog_events, replication
+from cutline.services.reader import binlog, binlog_events, machine, replication
 from cutline.services.reader.binlog import BinlogCursor, Changes, Route
 from cutline.services.reader.charsets import charset_of
+from cutline.services.reader.damage import Damaged
 from cutline.services.reader.event_bodies import (
     MAX_ROW_BYTES,
     _inflated,
@@ -39,7 +46,8 @@ from cutline.services.reader.event_bodies import (
 )
 from cutline.services.reader.replication import encoded_gtids
 from cutline.services.reader.rows import EventDecoder, Place
-from tests.unit.test_rows import compressed, event, image, schema_of, table_map
+from tests.binlog_bytes import event, image, schema_of, table_map
+from tests.unit.test_rows import compressed
 
 UUID = bytes(range(16))
 TOO_LARGE = MAX_ROW_BYTES + (1 << 20)
@@ -93,10 +101,10 @@ class Log:
         self.bytes += len(body).to_bytes(3, "little") + bytes([self.number & 255]) + body
         self.number += 1
 
-    def gtid(self, number: int) -> Log:
+    def gtid(self, number: int, server: bytes = UUID) -> Log:
         gtid = (
             b"\0"
-            + UUID
+            + server
             + struct.pack("<QBQQ", number, 2, 1, 2)
             + (1_700_000_000_000_000 + number).to_bytes(7, "little")
         )
@@ -120,8 +128,14 @@ TABLE_MAP = struct.pack("<IHH", 7, 0, 1) + b"\1d\0\1t\0\1\3\0\0"
 ROWS = struct.pack("<IHHH", 7, 0, 1, 2) + b"\1\xff\0\5\0\0\0"
 
 
-def frames(module: ModuleType = binlog_events, *, checksum: bool = True, pos: int = 4) -> binlog_events.Frames:
-    made = module.Frames(Place(), mariadb=False, judge=lambda _: True, taken=lambda *_: False)
+def frames(
+    module: ModuleType = binlog_events,
+    *,
+    checksum: bool = True,
+    pos: int = 4,
+    taken: Callable[[str, int], int] = lambda *_: 0,
+) -> binlog_events.Frames:
+    made = module.Frames(Place(), mariadb=False, judge=lambda _: True, taken=taken)
     made.file, made.pos, made.checksum = "binlog.000001", pos, checksum
     made.begin(1 << 40, 1 << 40, False)
     return made  # type: ignore[no-any-return]
@@ -396,17 +410,29 @@ class Dump:
         self.cursor._verified = time.monotonic()
         self.theirs, ours = socket.socketpair()
         self.cursor._dump = replication.Dump(SimpleNamespace(_sock=ours), server_id=1)  # type: ignore[arg-type]
-        threading.Thread(target=self.theirs.sendall, args=(log.bytes,), daemon=True).start()
+        if len(log.bytes) < 1 << 16:  # which the socket holds
+            self.theirs.sendall(log.bytes)
+        else:
+            threading.Thread(target=self.theirs.sendall, args=(log.bytes,), daemon=True).start()
         self.at = self.cursor._at = Position(server="s", file="binlog.000001", offset=4)
         self.end = High(server="s", file="binlog.000001", offset=log.at)
 
     def read(self, *schemas: TableSchema, max_rows: int = 100, wait: float = 30.0, whole: bool = False) -> Changes:
         """Up to the end of the log, or until there is enough."""
-        low, high = Low(server="s", file="binlog.000001", offset=4), High(server="s", file="binlog.000001", offset=4)
+        low, high = self.low(4), High(server="s", file="binlog.000001", offset=4)
         routes = {
             schema.table_id: Route(table_id=schema.table_id, generation=1, schema=schema, low=low, high=high, live=True)
             for schema in schemas
         }
+        return self.read_routes(routes, max_rows=max_rows, wait=wait, whole=whole)
+
+    @staticmethod
+    def low(offset: int) -> Low:
+        return Low(server="s", file="binlog.000001", offset=offset)
+
+    def read_routes(
+        self, routes: dict[str, Route], *, max_rows: int = 100, wait: float = 30.0, whole: bool = False
+    ) -> Changes:
         got = self.cursor.read(
             self.at,
             routes,
@@ -456,6 +482,20 @@ def test_an_event_that_can_not_be_read_gives_out_none_of_its_rows_as_its_positio
     (fault,) = got.faults
     assert (fault.table_id, keys(got, "d.t")) == ("d.t", [1, 2])
     assert got.position.rows == 1 << binlog_events.INSIDE_BITS
+
+
+def test_the_start_of_a_transaction_is_not_reached_inside_of_it() -> None:
+    """What is to be reached lies between two transactions: who stands inside goes on to the end, and not for ever at
+    the same place."""
+    log = Log().transaction(1)
+    start = log.at
+    log.begin(2).event(19, MAPS["d.t"]).event(30, inserted("d.t", *range(10))).event(16, bytes(8))
+    dump = Dump(log)
+    dump.end = replace(dump.end, offset=start + 1)
+    assert (dump.read(T, max_rows=4).position.offset, dump.at.rows) == (start, 4)
+    dump.end = replace(dump.end, offset=start)
+    assert keys(dump.read(T), "d.t") == list(range(4, 10))
+    assert (dump.at.offset, dump.at.rows) == (log.at, 0)
 
 
 WIDE = schema_of(("id", "int"), *((f"c{i}", "decimal(10,2)") for i in range(99)))
@@ -521,6 +561,44 @@ def test_decoders_are_made_for_the_tables_that_change_and_kept_within_bounds(mon
         assert sum(plan.decoder is not None for plan in dump.cursor._frames.plans.values()) <= bound  # type: ignore[union-attr]
         ids += sorted(key for each in got.batches for key in each.batch["id"].to_pylist())
     assert ids == list(range(4 * 600))
+
+
+def test_a_read_looks_only_at_tables_whose_route_is_another_one_or_whose_low_is_not_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = [replace(T, table_id=f"d.t{n:03}") for n in range(200)]
+    maps = [table_map(T, n + 1).replace(b"\1t\0", f"\4t{n:03}\0".encode(), 1) for n in range(200)]
+    log = Log()
+    for n in range(400):
+        log.begin(n + 1).event(19, maps[n % 200])
+        log.event(30, maps[n % 200][:6] + inserted("d.t", n)[6:]).event(16, bytes(8))
+    dump = Dump(log)
+    high = High(server="s", file="binlog.000001", offset=4)
+    routes = {
+        one.table_id: Route(table_id=one.table_id, generation=1, schema=one, low=dump.low(4), high=high, live=True)
+        for one in tables
+    }
+    routes["d.t001"] = replace(routes["d.t001"], low=dump.low(log.at))
+    bound: list[str] = []
+    bind = BinlogCursor._bind_plan
+
+    def counted(cursor: BinlogCursor, plan: binlog_events.Plan) -> None:
+        bound.append(plan.table_id)
+        bind(cursor, plan)
+
+    while len(dump.cursor._frames.plans) < 200:  # type: ignore[union-attr]
+        dump.read_routes(routes)
+    monkeypatch.setattr(BinlogCursor, "_bind_plan", counted)
+    dump.read_routes(routes, max_rows=5)
+    assert bound == ["d.t001"]
+    bound.clear()
+    changed = {**routes, "d.t007": replace(routes["d.t007"], low=dump.low(8))}
+    del changed["d.t150"]
+    got = dump.read_routes(changed)
+    assert sorted(set(bound)) == ["d.t001", "d.t007", "d.t150"]
+    while dump.at.offset < log.at:
+        got = dump.read_routes(changed)
+    assert {batch.table_id for batch in got.batches}.isdisjoint({"d.t001", "d.t150"})
 
 
 def test_a_decoder_that_is_in_use_is_kept() -> None:
@@ -596,6 +674,372 @@ def test_an_xa_transaction_that_went_back_to_a_savepoint_restarts_its_tables_at_
     log.event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab").transaction(2).gtid(3).query("XA COMMIT X'61',X'62',1")
     got = Dump(log).read(T, U)
     assert [(fault.table_id, fault.restart) for fault in got.faults] == [("d.t", True)]
+
+
+# --- a reconnect inside a transaction ---------------------------------------------------------------------------------
+
+
+def inner(kind: int, body: bytes) -> bytes:
+    """An event inside of a payload."""
+    return struct.pack("<IBIIIH", 1_700_000_000, kind, 1, 19 + len(body), 0, 0) + body
+
+
+def one_transaction(form: str) -> Log:
+    """Rows 0 to 9 of d.t in two events, behind and between events of d.u, which nobody asks for."""
+    unrouted, routed = inserted("d.u", *range(5)), [inserted("d.t", *range(6)), inserted("d.t", *range(6, 10))]
+    events = [(19, MAPS["d.t"]), (19, MAPS["d.u"]), (30, unrouted), (30, unrouted), (30, routed[0])]
+    events += [(30, unrouted), (30, routed[1])]
+    log = Log()
+    if form == "payload":
+        whole = b"".join(inner(kind, body) for kind, body in [*events, (16, bytes(8))])
+        packed = pa.compress(inner(2, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN") + whole, "zstd", asbytes=True)
+        return log.gtid(1).event(40, b"\2\1\0\0" + packed)
+    if form == "xa":
+        log.gtid(1).query("XA START X'61',X'62',1")
+        for kind, body in events:
+            log.event(kind, body)
+        log.query("XA END X'61',X'62',1").event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab")
+        return log.gtid(2).query("XA COMMIT X'61',X'62',1")
+    log.begin(1)
+    for kind, body in events:
+        if form == "compressed" and kind == 30:
+            kind, body = 169, body[:12] + b"\x82" + len(body[12:]).to_bytes(2, "big") + zlib.compress(body[12:])
+        log.event(kind, body)
+    return log.event(16, bytes(8))
+
+
+def packets(log: Log) -> list[int]:
+    """Where each packet of a dump ends, from 0 on."""
+    ends = [0]
+    while ends[-1] < len(log.bytes):
+        ends.append(ends[-1] + 4 + int.from_bytes(log.bytes[ends[-1] : ends[-1] + 3], "little"))
+    return ends
+
+
+def reconnected(log: Log, at: Position, came: bytes, first: Dump) -> Dump:
+    """A cursor that begins anew at a place inside of the last transaction of the log, and what has come of it."""
+    beginning = Log(at=at.offset)
+    beginning.bytes = came
+    dump = Dump(beginning)
+    dump.at = dump.cursor._at = at
+    dump.end = High(server="s", file="binlog.000001", offset=log.at)
+    assert dump.cursor._frames is not None
+    dump.cursor._frames.pos, dump.cursor._frames.resume = at.offset, at.rows
+    dump.cursor._prepared._prepared.update(first.cursor._prepared._prepared)  # else they are read from the server
+    return dump
+
+
+@pytest.mark.parametrize("form", ["plain", "payload", "compressed", "xa"])
+@pytest.mark.parametrize("taken", [1, 6, 9])
+def test_while_rows_are_to_be_skipped_again_the_position_stays_where_it_was(form: str, taken: int) -> None:
+    """1. A read ends inside the transaction. 2. The cursor connects anew, and a read is over after any byte that it
+    gets. 3. It stands where the first ended, or later, and from there each row comes once; 4. also to who restores that
+    place."""
+    log = one_transaction(form)
+    first = Dump(log)
+    before = first.read(T, max_rows=taken)
+    begin = before.position
+    assert (keys(before, "d.t"), begin.inside) == (list(range(taken)), True)
+    ends = packets(log)
+    start = ends[-3] if form == "xa" else 0
+    bodies = log.bytes[start:]
+    for cut in sorted({cut - start for end in ends for cut in (end, end - 9) if start <= cut < len(log.bytes)}):
+        numbered = renumbered(bodies)
+        dump = reconnected(log, begin, numbered[:cut], first)
+        early = dump.read(T, max_rows=100, wait=0.01)
+        assert early.position.inside
+        assert early.position.not_before(begin), cut
+        rows = keys(early, "d.t")
+        for after, sent in ((dump, numbered[cut:]), (reconnected(log, early.position, numbered, first), b"")):
+            after.theirs.sendall(sent)
+            late = after.read(T, max_rows=100)
+            assert rows + keys(late, "d.t") == list(range(taken, 10)), cut
+            assert (late.position.offset, late.position.rows) == (log.at, 0)
+
+
+def renumbered(data: bytes) -> bytes:
+    """Packets as the first ones of a dump."""
+    log, at = Log(), 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 3], "little")
+        log.packet(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return log.bytes
+
+
+def test_a_damaged_event_in_which_a_read_goes_on_does_not_take_the_position_back() -> None:
+    log = Log(checksum=False).begin(1).event(19, MAPS["d.t"])
+    log.event(30, inserted("d.t", *range(4)) + b"\xfc\1\2").event(16, bytes(8))
+    begin = Position(server="s", file="binlog.000001", offset=4, rows=2)
+    dump = reconnected(log, begin, log.bytes, Dump(Log()))
+    dump.cursor._frames.checksum = False  # type: ignore[union-attr]
+    got = dump.read(T)
+    assert [fault.table_id for fault in got.faults] == ["d.t"]
+    assert got.position.not_before(begin)
+    end = dump.read()
+    assert (end.position.offset, end.batches) == (log.at, ())
+
+
+def test_a_transaction_that_is_shorter_than_what_was_taken_of_it_is_another_one() -> None:
+    log = insert(Log(), 1)
+    begin = Position(server="s", file="binlog.000001", offset=4, rows=7 << binlog_events.INSIDE_BITS)
+    dump = reconnected(log, begin, log.bytes, Dump(Log()))
+    with pytest.raises(SourceLost, match=r"binlog\.000001:4, .* after 1 row events, of which 7 were taken"):
+        dump.read(T)
+
+
+OVER = (1 << 32) + 1000
+
+
+def insert(log: Log, number: int) -> Log:
+    """One transaction with a row of d.t."""
+    return log.begin(number).event(19, MAPS["d.t"]).event(30, inserted("d.t", number)).event(16, bytes(8))
+
+
+def over_4_gib(log: Log) -> tuple[Dump, Any]:
+    """A cursor that goes on at `OVER`, though its dump begins at the file's start; and its frames."""
+    dump = Dump(log)
+    dump.at = dump.cursor._at = replace(dump.at, offset=OVER)
+    dump.end = High(server="s", file="binlog.000001", offset=OVER + 1)
+    return dump, dump.cursor._frames
+
+
+def test_a_file_that_is_sent_from_its_start_since_a_command_has_32_bits_leaves_the_position_where_it_was() -> None:
+    log = insert(Log(), 1)
+    dump, it = over_4_gib(log)
+    it.discard_to = OVER
+    for _ in range(2):
+        got = dump.read(T, wait=0.01)
+        assert (got.position.offset, got.batches) == (OVER, ())
+    it.pos = OVER - 100  # as if 4 GiB had come
+    rest = Log(at=OVER)
+    rest.number = log.number
+    dump.theirs.sendall(insert(rest, 2).bytes)
+    got = dump.read(T)
+    assert (keys(got, "d.t"), got.position.offset) == ([2], rest.at)
+
+
+@pytest.mark.parametrize("left_out", [0, 500])
+def test_the_first_transaction_that_a_dump_by_gtids_sends_is_not_before_the_place_where_we_stood(left_out: int) -> None:
+    """An event has 32 bits of its place, and over 4 GiB may be left out before it."""
+    log = insert(Log(at=OVER + left_out), 2)
+    dump, it = over_4_gib(log)
+    it.floor = OVER
+    assert dump.read(T).position.offset == log.at
+
+
+@pytest.mark.parametrize(("at", "told"), [(OVER - 2000, OVER), (4, 3 << 30), (OVER, OVER + (3 << 30))])
+def test_a_heartbeats_place_goes_on_over_4_gib_too(at: int, told: int) -> None:
+    dump, it = over_4_gib(Log(checksum=False))
+    dump.at = dump.cursor._at = replace(dump.at, offset=at)
+    it.pos = at
+    dump.end = replace(dump.end, offset=told)
+    log, name, until = Log(), b"binlog.000001", time.monotonic() + 5
+    while dump.at.offset == at and time.monotonic() < until:
+        log.bytes = b""
+        log.packet(b"\0" + struct.pack("<IBIIIH", 0, 27, 1, 19 + len(name), told & 0xFFFFFFFF, 0) + name)
+        dump.theirs.sendall(log.bytes)
+        dump.read(T, wait=0.01)
+    assert dump.at.offset == told
+
+
+def test_a_position_that_goes_back_is_an_error_of_ours_with_both_positions() -> None:
+    dump = Dump(Log())
+    dump.at = dump.cursor._at = replace(dump.at, offset=9999)
+    dump.end = High(server="s", file="binlog.000001", offset=1 << 20)
+    with pytest.raises(ProtocolError, match=r"went back from binlog\.000001:9999 to binlog\.000001:4;"):
+        dump.read(T, wait=0.0)
+    assert dump.cursor._dump is None  # it stands nowhere
+
+
+# --- damage, and what is a mistake of ours ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, IndexError, OverflowError, struct.error, ZeroDivisionError])
+@pytest.mark.parametrize("where", ["_table_map", "_evolved", "_position", "_changes", "_bind"])
+def test_a_mistake_of_ours_is_no_damage_of_the_source(
+    error: type[Exception], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes as it is, with the place in a note; the service says that it is a bug, and halts."""
+    dump = Dump(insert(Log(), 1).gtid(2).query("ALTER TABLE d.t ADD n INT"))
+
+    def broken(*_: object, **__: object) -> object:
+        raise error("ours")
+
+    monkeypatch.setattr(dump.cursor, where, broken)
+    with pytest.raises(error, match="ours") as raised:
+        dump.read(T)
+    assert any("binlog.000001:" in note for note in raised.value.__notes__)
+    assert dump.cursor._dump is None
+    told = gave_up(7, raised.value)
+    assert (told.epoch, told.halts) == (7, True)
+    assert "a bug of Cutline" in told.cause
+    assert error.__name__ in told.cause
+    assert "binlog.000001:" in told.cause
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, IndexError])
+def test_a_mistake_of_a_decoder_is_no_damage_of_its_table(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        """Interpreted, or compiled: what a decoder raises that is not `Damaged` ends the read."""
+
+        def __init__(self, *_: object) -> None:
+            raise error("ours")
+
+    monkeypatch.setattr(binlog, "EventDecoder", Broken)
+    with pytest.raises(error, match="ours"):
+        Dump(insert(Log(), 1)).read(T)
+
+
+def damaged_events() -> list[tuple[str, Log]]:
+    """Events that are cut short, or say what can't be, each behind a right checksum, or where there are none."""
+    name = b"binlog.000001"
+    header = struct.pack("<IIBHH", 1, 0, 1, 0, 3) + b"\6\xff\0d\0"
+    latin = struct.pack("<IIBHH", 1, 0, 1, 0, 7) + b"\4" + struct.pack("<HHH", 54, 8, 8) + b"d\0"  # utf16
+    tagged = b"\2\x80\0\2" + b"\3\3" * 16
+    return [
+        ("a statement's session is cut short", Log().gtid(1).event(2, header[:14])),
+        ("a statement has half a character", Log().gtid(1).event(2, latin + b"abc")),
+        ("an XA transaction has half a byte", Log().gtid(1).query("XA COMMIT X'616',X'',1")),
+        ("an XA transaction has no number", Log().gtid(1).query(f"XA COMMIT X'61',X'',{'9' * 5000}")),
+        ("an XA PREPARE is cut short", Log().gtid(1).query("XA START X'61',X'',1").event(38, b"\0abc")),
+        ("a table map is cut short", Log().begin(1).event(19, MAPS["d.t"][:9])),
+        ("a table map has no table", Log().begin(1).event(19, MAPS["d.t"][:8] + b"\xff\0d")),
+        ("a tagged GTID is cut short", Log().event(42, tagged)),
+        ("a tagged GTID has a tag that is none", Log().event(42, b"\2\2\2" + bytes(40))),
+        ("a payload's head is cut short", Log().gtid(1).event(40, b"\2\xff")),
+        ("a payload is cut short", Log().gtid(1).event(40, b"\2\xfe\1")),
+        ("a compressed statement is none", Log().gtid(1).event(165, header[:9] + bytes(4) + b"d\0abc")),
+        ("MariaDB's GTID comes from MySQL", Log().event(162, struct.pack("<QIB", 1, 0, 0) + bytes(6))),
+        ("a rotation names what is no file", Log().event(4, bytes(8) + b"\xff\xff")),
+        ("a rotation names a number that no file has", Log().event(4, bytes(8) + b"binlog." + b"9" * 5000)),
+        ("a rotation leads back", insert(Log(), 1).event(4, struct.pack("<Q", 4) + name)),
+        ("a heartbeat's place has no end", Log().event(41, b"\1\x0d" + name + b"\2\0")),
+        ("a heartbeat's place is no number", Log().event(41, b"\1\x0d" + name + b"\2\1\xff")),
+        ("a heartbeat's place is beyond all", Log().event(41, b"\1\x0d" + name + b"\2\x09\xfe" + b"\xff" * 8)),
+        ("a format is cut short", Log().event(15, b"\4\0")),
+        ("a row event comes before its table map", Log().begin(1).event(30, inserted("d.t", 1))),
+        ("a transaction ends twice", Log().event(16, bytes(8))),
+    ]
+
+
+@pytest.mark.parametrize(("what", "log"), damaged_events(), ids=[what for what, _ in damaged_events()])
+def test_each_damaged_event_is_told_as_damage_with_its_place(what: str, log: Log) -> None:
+    dump = Dump(log)
+    with pytest.raises(SourceLost, match=r"The binlog can't be read .*binlog\.000001:\d+.*check the file") as raised:
+        dump.read(T, wait=5.0)
+    assert isinstance(raised.value.__cause__, Damaged)
+
+
+def test_a_binlog_that_was_given_another_name_is_no_bug_and_names_the_remedy() -> None:
+    with pytest.raises(SourceLost, match="log_bin") as raised:
+        assert FilePosition("b.000001", 4) < FilePosition("c.000001", 4)
+    assert isinstance(raised.value, ValueError)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_transaction_that_was_torn_leaves_nothing_of_its_gtid(seed: int) -> None:
+    """Of three servers' transactions some were taken before, and some are torn by a crash: a file ends within them. The
+    next position has what was taken and no other, and what was taken before is not given out again."""
+    luck = random.Random(seed)
+    servers = {bytes([n]) * 16: str(uuid.UUID(bytes=bytes([n]) * 16)) for n in (1, 2, 3)}
+    before = {(name, number) for name in servers.values() for number in range(1, 30) if luck.random() < 0.3}
+    log, numbers, file = Log(), dict.fromkeys(servers, 0), 1
+    expected, taken, key = [], set(before), 0
+    for last in range(40):
+        server = luck.choice(list(servers))
+        number = numbers[server] + luck.choice((1, 1, 1, 2))
+        log.gtid(number, server).query("BEGIN").event(19, MAPS["d.t"])
+        if last < 39 and luck.random() < 0.25:
+            file += 1
+            log.event(4, struct.pack("<Q", 4) + f"binlog.{file:06}".encode())
+            log.at = 4
+            continue
+        key += 1
+        log.event(30, inserted("d.t", key)).event(16, bytes(8))
+        numbers[server] = number
+        if (servers[server], number) not in taken:
+            expected.append(key)
+            taken.add((servers[server], number))
+    dump = Dump(log)
+    dump.cursor._executed = GtidSet.parse(",".join(f"{name}:{number}" for name, number in before))
+    dump.cursor._frames = frames(taken=dump.cursor._taken)
+    dump.end = High(server="s", file=f"binlog.{file:06}", offset=log.at)
+    found: list[int] = []
+    while not dump.end.reached_by(dump.at):
+        found += keys(dump.read(T, max_rows=luck.choice((1, 3, 100))), "d.t")
+    assert found == expected
+    assert dump.at.executed == GtidSet.parse(",".join(f"{name}:{number}" for name, number in taken))
+
+
+# --- where reads end --------------------------------------------------------------------------------------------------
+
+
+def back_to_back(sizes: list[int]) -> Log:
+    """A transaction of so many rows of d.t each, in events of at most 30 rows."""
+    log, key = Log(), 0
+    for number, size in enumerate(sizes, 1):
+        log.begin(number).event(19, MAPS["d.t"])
+        for first in range(key, key + size, 30):
+            log.event(30, inserted("d.t", *range(first, min(first + 30, key + size))))
+        log.event(16, bytes(8))
+        key += size
+    return log
+
+
+@pytest.mark.parametrize("size", [50, 99, 100, 101, 120, 150, 200, 299, 300, 301])
+def test_a_read_that_begins_inside_a_transaction_ends_with_it(size: int) -> None:
+    """Also where the transactions are so large, or fit so ill, that each read by its limit would end inside of one."""
+    log = back_to_back([size] * 12)
+    dump = Dump(log)
+    found: list[int] = []
+    between = {4}
+    while dump.at.offset < log.at:
+        before = dump.at
+        got = dump.read(T)
+        found += keys(got, "d.t")
+        if before.inside and got.position.offset != before.offset:
+            assert not got.position.inside
+        if not got.position.inside:
+            between.add(got.position.offset)
+            assert got.rows_inside == 0
+        else:
+            assert got.rows_inside == len(found) % size or size
+            assert got.position.offset in between or not before.inside
+    assert found == list(range(12 * size))
+
+
+@pytest.mark.parametrize("size", [50, 60, 100, 110, 149, 150])
+def test_a_waiting_marker_is_taken_at_the_next_transactions_end_however_long_the_load_lasts(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader's machine with a real cursor, and a marker that waits as soon as the last was taken: back-to-back
+    transactions that are larger than a read's limit of 100 rows, or half as large."""
+    monkeypatch.setattr(machine, "INSIDE_ROWS", 4 * 100)
+    log = back_to_back([size] * 60)
+    dump, reader = Dump(log), machine.Reader(name="reader-0", writers=("writer-0",), stream=True)
+    process = Process(reader, inbound=("enumerator",), outbound=("writer-0", "enumerator"))
+    low, high = Low(server="s", file="binlog.000001", offset=4), High(server="s", file="binlog.000001", offset=4)
+    include: Message = IncludeTable(table_id="d.t", generation=1, schema=T, low=low, high=high)
+    effects = process.handle(MessageReceived(channel="enumerator", message=include), 0.0)
+    sent, cuts = 0, set()
+    while True:
+        if not process._held:  # the last one was taken
+            sent += 1
+            effects += process.handle(MessageReceived(channel="enumerator", message=Marker(checkpoint=sent)), 0.0)
+        saved = [effect.state for effect in effects if isinstance(effect, SavePart)]
+        cuts |= {Position.from_json(state.head["cursors"]["main"]["position"]) for state in saved}
+        if dump.at.offset == log.at:
+            break
+        (order,) = [effect for effect in effects if isinstance(effect, machine.ReadChanges)]
+        assert order.after == dump.at
+        got = dump.read(T)
+        read = machine.ChangesRead(cursor="main", position=got.position, rows=got.rows, rows_inside=got.rows_inside)
+        effects = process.handle(read, 0.0)
+    assert not any(cut.inside for cut in cuts)
+    assert len(cuts) >= 30  # a read takes up to two of them
 
 
 def test_numbers_of_the_servers_serialization() -> None:

@@ -3,63 +3,43 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cutline.common.errors import ProtocolError
-from cutline.spark_writer.chain import (
-    Batch,
-    Chain,
-    Work,
-    changed_tables,
-    follow,
-    may_show,
-    next_batch,
-    publication,
-    shown,
-)
+from cutline.common.records import CheckpointEntry, Entry, Main, PublishedTable, Quarantine, Work, changes
+from cutline.spark_writer.chain import Batch, Chain, follow, may_show, next_batch, only, publication
+from tests import records
+from tests.records import epoch
 
 T = "shop.orders"
-
-
-def epoch(slot: int, base: int | None) -> dict[str, Any]:
-    return {"kind": "epoch", "slot": slot, "base": base}
 
 
 def checkpoint(
     slot: int,
     of: int = 1,
     *,
-    inside: bool = False,
-    kept: bool = False,
     generation: int = 1,
     rows: int = 0,
     truncated_at: int | None = None,
     show: bool = True,
-) -> dict[str, Any]:
-    record = {"table": T, "generation": generation, "rows": rows, "truncated_at": truncated_at}
-    return {
-        "kind": "checkpoint",
-        "slot": slot,
-        "epoch": of,
-        "inside": inside,
-        "kept": kept,
-        "position": {"file": "b.1", "offset": slot},
-        "source_time": 1.0,
-        "staged": [record] if rows else [],
-        "tables": {T: {"generation": generation, "phase": "live", "show": show}},
-    }
+    **other: Any,
+) -> CheckpointEntry:
+    file = records.staged(T, generation=generation, rows=rows, truncated_at=truncated_at)
+    tables = {T: records.table(generation=generation, show=show)}
+    return records.checkpoint(slot, of, staged=(file,) if rows else (), tables=tables, **other)
 
 
-def chain_of(*entries: dict[str, Any], published: tuple[int, ...] = ()) -> Chain:
-    by_slot = {entry["slot"]: entry for entry in entries}
+def chain_of(*entries: Entry, published: tuple[int, ...] = ()) -> Chain:
+    by_slot = {entry.slot: entry for entry in entries}
     return follow(max(by_slot, default=0), by_slot.get, published)
 
 
 def slots(batch: Batch | None) -> list[int]:
     assert batch is not None
-    return [entry["slot"] for entry in batch.entries]
+    return [entry.slot for entry in batch.entries]
 
 
 def test_an_empty_journal_has_no_chain() -> None:
@@ -95,9 +75,19 @@ def test_older_entries_are_not_asked_for_once_a_publication_is_found() -> None:
     assert chain.after(11) == [13]
 
 
+def test_what_was_before_the_entries_that_are_left_counts() -> None:
+    """Older entries are removed, of epoch 5 the first ones too; a restore to 7 left out 8 and what came after it."""
+    chain = chain_of(checkpoint(7, 5), checkpoint(8, 5), epoch(9, 7), checkpoint(10, 9))
+    assert chain.after(7) == [10]
+    assert [n for n in range(1, 11) if n in chain] == [1, 2, 3, 4, 5, 6, 7, 10]
+    assert chain_of(checkpoint(7, 5), published=(7,)).newest([7]) == 7
+
+
 def test_a_missing_entry_and_a_base_that_is_not_before_its_epoch_are_refused() -> None:
     with pytest.raises(ProtocolError, match="missing"):
-        chain_of(epoch(5, 3), checkpoint(6, 5))
+        follow(6, {5: epoch(5, 3)}.get)
+    with pytest.raises(ProtocolError, match="journal entry 3 is missing"):
+        chain_of(epoch(5, 3), checkpoint(6, 5)).after(2)
     with pytest.raises(ProtocolError, match="not before"):
         chain_of(epoch(1, 4), checkpoint(2))
 
@@ -160,33 +150,70 @@ def test_any_journal_is_applied_whole_in_order_and_every_kept_cut_gets_its_publi
             applied += slots(batch)
             left = left[len(batch.entries) :]
             pending = batch.kept
-            assert len({entry["tables"][T]["generation"] for entry in batch.entries}) == 1
+            assert len({entry.tables[T].generation for entry in batch.entries}) == 1
             if batch.publish:
-                assert not batch.entries[-1]["inside"]
+                assert not batch.entries[-1].inside
                 published.append((batch.last, batch.kept))
                 pending = False
-        assert applied == [entry["slot"] for entry in entries]
+        assert applied == [entry.slot for entry in entries]
         for entry in entries:
-            if entry["kept"]:
-                after = [(n, kept) for n, kept in published if n >= entry["slot"]]
+            if entry.kept:
+                after = [(n, kept) for n, kept in published if n >= entry.slot]
                 assert after[:1] == [(min((n for n, _ in after), default=0), True)][: len(after)]
 
 
 def test_a_publication_shows_what_the_entry_shows_and_leaves_the_rest_as_it_was() -> None:
     work = {T: Work(snapshot_id=7, branch="staging_3", generation=1, schema="h")}
     first = publication(checkpoint(2), w=3, kept=False, work=work, previous=None, published_at=1.0)
-    assert first["tables"][T]["main"] == {"snapshot_id": 7, "position": {"file": "b.1", "offset": 2}}
-    assert shown(first, T)
+    assert first.tables[T].main == Main(snapshot_id=7)
+    assert first.tables[T].shown
     later = {T: Work(snapshot_id=9, branch="staging_3", generation=2, schema="h")}
     second = publication(
         checkpoint(3, generation=2, show=False), w=3, kept=True, work=later, previous=first, published_at=2.0
     )
-    assert second["tables"][T]["main"] == first["tables"][T]["main"]
-    assert Work.from_json(second["tables"][T]["work"]) == later[T]
-    assert not shown(second, T)
-    assert changed_tables(second, first) == [T]
+    assert second.tables[T].main == Main(snapshot_id=7, position=records.place(2))
+    assert second.position_of(T) == first.position_of(T) == records.place(2)
+    assert second.tables[T].work == later[T]
+    assert not second.tables[T].shown
+    third = publication(
+        checkpoint(4, generation=2, show=False), w=3, kept=True, work=later, previous=second, published_at=2.0
+    )
+    assert third.tables[T] is second.tables[T]
     same = publication(checkpoint(4), w=3, kept=False, work=work, previous=None, published_at=2.0)
-    assert changed_tables(same, first) == []
+    assert changes(same.tables, first.tables) == {}
+
+
+def test_a_quarantined_table_is_published_with_its_cause_and_how_far_it_is_and_main_stays() -> None:
+    work = {T: Work(snapshot_id=7, branch="staging_3", generation=1, schema="h")}
+    first = publication(checkpoint(2), w=3, kept=False, work=work, previous=None, published_at=1.0)
+    held = {T: Quarantine(cause="it is a view; drop it", generation=1, applied=2)}
+    later = {T: Work(snapshot_id=9, branch="staging_3", generation=1, schema="h")}
+    second = publication(checkpoint(3), w=3, kept=False, work=later, previous=first, published_at=2.0, quarantined=held)
+    said = second.tables[T]
+    assert second.position_of(T) == first.position_of(T)
+    assert (said.state, said.main and said.main.snapshot_id, said.held, said.shown) == (
+        "quarantined",
+        7,
+        held[T],
+        False,
+    )
+    assert said.to_json()["cause"] == "it is a view; drop it"
+    assert PublishedTable.from_json(said.to_json()) == said
+    lost = {T: Quarantine(cause="dropped", generation=1, applied=None)}
+    third = publication(checkpoint(4), w=3, kept=False, work={}, previous=second, published_at=3.0, quarantined=lost)
+    assert third.position_of(T) == first.position_of(T)
+    assert PublishedTable.from_json(third.tables[T].to_json()).held == lost[T]
+    back = publication(checkpoint(5), w=3, kept=False, work=later, previous=third, published_at=4.0)
+    assert back.tables[T].held is None
+    assert back.tables[T].shown
+
+
+def test_what_an_entry_says_of_one_table_is_its_files_and_its_state() -> None:
+    entry = checkpoint(2, rows=3)
+    other = {**entry.tables, "shop.other": entry.tables[T]}
+    both = replace(entry, tables=other, staged=(*entry.staged, replace(entry.staged[0], table="shop.other")))
+    assert only(both, T) == entry
+    assert only(both, "shop.none") == replace(entry, tables={}, staged=())
 
 
 def test_an_inside_cut_or_an_unapplied_table_is_not_published() -> None:

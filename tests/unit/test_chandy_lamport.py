@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import pytest
 
 from cutline.common.chandy_lamport import Process
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, MessageReceived, SavePart, Send, Ticked
+from cutline.common.machine import Effect, Event, MessageReceived, SavePart, Send, State, Ticked
 from cutline.common.messages import Marker, Message, SplitsWanted
 
 
@@ -34,14 +33,12 @@ class Account:
     def ready(self) -> bool:
         return self.willing
 
-    def snapshot(self) -> dict[str, Any]:
-        return {"amount": self.amount}
+    def snapshot(self) -> State:
+        return State(head={"amount": self.amount})
 
-    def cut(
-        self, checkpoint: int, state: dict[str, Any], recorded: dict[str, list[Message]], kept: bool
-    ) -> list[Effect]:
+    def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         found = {c: [m.free for m in messages if isinstance(m, SplitsWanted)] for c, messages in recorded.items()}
-        self.cuts[checkpoint] = (state["amount"], found)
+        self.cuts[checkpoint] = (state.head["amount"], found)
         return [SavePart(checkpoint=checkpoint, state=state)]
 
 

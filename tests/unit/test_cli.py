@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from cutline.common.errors import ConfigError, CutlineError
+from cutline.common.records import Main, Publication, PublishedTable
 from cutline.services import check, cli, lake, standalone, view
 from cutline.services.standalone import Child, Supervisor
 
@@ -245,8 +246,11 @@ def table(phase: str, generation: int = 1, **more: Any) -> dict[str, Any]:
     return {"phase": phase, "generation": generation, **more}
 
 
-def published(state: str, generation: int = 1, main: object = "there") -> dict[str, Any]:
-    return {"state": state, "generation": generation, "main": main}
+MAIN = Main(snapshot_id=1)
+
+
+def published(state: str, generation: int = 1, main: Main | None = MAIN) -> PublishedTable:
+    return PublishedTable(state=state, generation=generation, main=main, work=None)
 
 
 def test_unsettled_are_the_tables_that_still_move() -> None:
@@ -256,6 +260,7 @@ def test_unsettled_are_the_tables_that_still_move() -> None:
         "b": table("quarantined"),
         "c": table("catch-up"),
         "e": table("paused"),
+        "f": table("dropped"),
     }
     assert standalone.unsettled(tables) == ("c", "d")
 
@@ -272,8 +277,13 @@ def test_unsettled_are_the_tables_that_still_move() -> None:
     ],
 )
 def test_a_table_is_published_when_main_shows_the_generation_that_is_live(shown: Any, missing: tuple[str, ...]) -> None:
-    tables = {"a": table("live", 2), "b": table("quarantined")}
-    assert standalone.unpublished(tables, None if shown is None else {"tables": shown}) == missing
+    tables = {"a": table("live", 2), "b": table("quarantined"), "c": table("dropped", 2)}
+    record = None
+    if shown is not None:
+        record = Publication(
+            n=2, epoch=1, w=1, kept=False, position=None, source_time=None, published_at=0.0, tables=shown
+        )
+    assert standalone.unpublished(tables, record) == missing
 
 
 def test_tables_that_are_not_live_are_named_with_their_cause() -> None:
@@ -281,6 +291,13 @@ def test_tables_that_are_not_live_are_named_with_their_cause() -> None:
     told = standalone.not_live({"a": table("live"), "b": table("quarantined", cause="no key"), "c": table("paused")})
     assert told is not None
     assert "b (quarantined: no key), c (paused: no cause given)" in told
+
+
+def test_tables_that_are_dropped_at_the_source_are_named_and_are_no_fault() -> None:
+    tables = {"a": table("live"), "c": table("dropped", 2), "b": table("dropped", 2)}
+    assert standalone.not_live(tables) is None
+    assert standalone.dropped(tables) == "dropped at the source: b, c; the lake keeps their last content"
+    assert standalone.dropped({"a": table("live")}) is None
 
 
 # --- the view ---------------------------------------------------------------------------------------------------------
@@ -292,6 +309,7 @@ STATUS: dict[str, Any] = {
         "tables": {
             "shop.a": table("snapshot", rows_done=250, rows_estimate=1000, cause=None),
             "shop.b": table("quarantined", rows_done=0, rows_estimate=5, cause="it has no primary key; add one"),
+            "shop.c": table("dropped", 2, rows_done=0, rows_estimate=0, cause="there is no table shop.c"),
         },
         "checkpoint": {"number": 7, "completed_at": 990.0, "in_flight": 8},
         "waiting_for": "the source h:3306, which does not answer",
@@ -325,10 +343,20 @@ def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_f
     assert told == [
         "shop.a: snapshot, 250 rows, 25%, 0 rows/s",
         "shop.b: quarantined, 0 rows: it has no primary key; add one",
+        "shop.c: dropped: there is no table shop.c",
         "shop: lag 12 s, checkpoint 7 10 s ago, publication 6 5.0 s ago, checkpoint 8 on its way",
         "waiting for the source h:3306, which does not answer",
         "Redis at h:1 does not answer",
     ]
+
+
+def test_a_table_is_shown_quarantined_while_the_spark_writer_can_not_apply_its_generation() -> None:
+    status = {**STATUS, "spark_writer": {"quarantined": {"shop.a": {"cause": "it is a view", "generation": 1}}}}
+    told = view.lines(view.picture("shop", status, rates=view.Rates(), now=1000.0))
+    assert told[0] == "shop.a: quarantined, 250 rows: it is a view"
+    status["spark_writer"]["quarantined"]["shop.a"]["generation"] = 0  # the next one is being read
+    told = view.lines(view.picture("shop", status, rates=view.Rates(), now=1000.0))
+    assert told[0].startswith("shop.a: snapshot")
 
 
 def test_an_empty_status_is_shown_without_a_number_made_up() -> None:

@@ -1,7 +1,7 @@
 """The control API in process: real store, a registry that answers what it is told to."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,9 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cutline.common.config import parse
 from cutline.common.errors import Unavailable
+from cutline.common.records import Members, Publication
 from cutline.common.registry import GaveUp, Registry, Service
 from cutline.common.store import Store
 from cutline.services.control.app import build
+from tests import records
 
 DEFINITION = parse(
     "name: shop\nsource: {host: h, user: u, password_env: SHOP_PASSWORD}\ntables: [a.b]\nsink: {warehouse: /w}\n"
@@ -27,6 +29,7 @@ class Told:
         self.up = True
         self.parts: dict[str, dict[str, Any]] = {}
         self.there: list[Service] = []
+        self.asked: list[tuple[str, str, dict[str, Any]]] = []
 
     async def services(self) -> list[Service]:
         if not self.up:
@@ -37,6 +40,9 @@ class Told:
         if not self.up:
             raise Unavailable("Redis did not answer when asked to read the status: refused")
         return self.parts if pipeline == "shop" else {}
+
+    async def request(self, pipeline: str, request: Mapping[str, Any], *, to: str = "") -> None:
+        self.asked.append((pipeline, to, dict(request)))
 
 
 @pytest.fixture
@@ -50,6 +56,7 @@ def registry() -> Told:
             pid=10 + i,
             started_at=1.0,
             failed={"shop": GaveUp(epoch=3, cause="x", halts=False)} if i else {},
+            loop_lag_seconds=0.02 if i else None,
         )
         for i in range(2)
     ]
@@ -67,6 +74,7 @@ def registry() -> Told:
                     "splits_total": 4,
                 },
                 "a.c": {"phase": "quarantined", "generation": 1, "cause": "no key"},
+                "a.d": {"phase": "dropped", "generation": 2, "cause": "gone"},
             },
             "checkpoint": {"number": 2, "completed_at": time.time() - 30, "in_flight": 4},
             "waiting_for": None,
@@ -87,27 +95,15 @@ def store(tmp_path: Path) -> Store:
     store = Store(f"file://{tmp_path}")
     shop = store.pipeline("shop")
     shop.define(DEFINITION)
-    members = {"enumerator": "e1", "readers": ["r0"], "writers": ["w0", "w1"]}
-    shop.put_entry(
-        1,
-        {
-            "kind": "epoch",
-            "slot": 1,
-            "nonce": "a",
-            "leader": "e1",
-            "base": None,
-            "members": members,
-            "cause": "start",
-            "written_at": 1.0,
-        },
-    )
+    members = Members(enumerator="e1", readers=("r0",), writers=("w0", "w1"))
+    shop.put_entry(records.epoch(1, members=members, cause="start", written_at=1.0))
     for slot, phase, kept in ((2, "snapshot", False), (3, "live", True)):
-        staged = [{"rows": 7, "size": 100, "path": f"staged/{slot}"}, {"rows": 1, "size": 5, "path": f"staged/{slot}b"}]
-        tables = {"a.b": {"generation": 2, "phase": phase, "cause": None}}
-        entry = {"kind": "checkpoint", "slot": slot, "epoch": 1, "nonce": "n", "inside": False, "kept": kept}
-        entry |= {"position": None, "source_time": 1.5, "started_at": 1.0, "written_at": 2.0, "parts": {}}
-        shop.put_entry(slot, entry | {"staged": staged, "tables": tables})
-    shop.publish(2, {"n": 2})
+        staged = (records.staged("a.b", rows=7, size=100), records.staged("a.b", rows=1, size=5))
+        tables = {"a.b": records.table(generation=2, phase=phase)}
+        times = {"source_time": 1.5, "started_at": 1.0, "written_at": 2.0}
+        shop.put_entry(records.checkpoint(slot, 1, kept=kept, position=None, staged=staged, tables=tables, **times))
+    record = {"n": 2, "epoch": 1, "w": 1, "kept": False, "position": None, "source_time": None, "published_at": 2.0}
+    shop.publish(Publication(**record, tables={}))
     return store
 
 
@@ -133,7 +129,7 @@ async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(api: httpx
     assert one == (await api.get("/v1/pipelines/shop")).json()
     assert one["definition"] == DEFINITION
     assert (one["epoch"], one["checkpoint"], one["publication"]) == (1, 2, 2)
-    assert one["tables"] == {"quarantined": 1, "snapshot": 1}
+    assert one["tables"] == {"dropped": 1, "quarantined": 1, "snapshot": 1}
     assert one["limits"] == {"rows_per_second": 100, "bytes_per_second": None}
     assert one["waiting_for"] == "the source to be less busy"
 
@@ -143,9 +139,25 @@ async def test_tables_and_splits_are_told_as_the_enumerator_tells_them(api: http
     assert [(one["table"], one["phase"], one["rows_done"], one["cause"]) for one in tables] == [
         ("a.b", "snapshot", 5, None),
         ("a.c", "quarantined", None, "no key"),
+        ("a.d", "dropped", None, "gone"),
     ]
     splits = (await api.get("/v1/pipelines/shop/splits")).json()
     assert splits[0] == {"table": "a.b", "generation": 2, "done": 1, "total": 4}
+
+
+async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_be_retried(
+    api: httpx.AsyncClient, registry: Told
+) -> None:
+    registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
+    told = {one["table"]: one for one in (await api.get("/v1/pipelines/shop/tables")).json()}
+    assert (told["a.b"]["phase"], told["a.b"]["cause"]) == ("quarantined", "it is a view")
+    assert (await api.get("/v1/pipelines/shop")).json()["tables"] == {"dropped": 1, "quarantined": 2}
+    answer = await api.post("/v1/pipelines/shop/tables/a.b/retry")
+    assert (answer.status_code, answer.json()) == (202, told["a.b"])
+    assert registry.asked == [("shop", "spark_writer", {"kind": "retry", "table": "a.b"})]
+    assert (await api.post("/v1/pipelines/shop/tables/a.c/retry")).status_code == 409
+    assert (await api.post("/v1/pipelines/shop/tables/a.x/retry")).status_code == 404
+    assert len(registry.asked) == 1
 
 
 async def test_checkpoints_come_newest_first_with_what_they_staged(api: httpx.AsyncClient) -> None:
@@ -190,12 +202,15 @@ async def test_metrics_can_be_parsed_and_have_ages_in_seconds(api: httpx.AsyncCl
     }
     shop = ("pipeline", "shop")
     assert samples["cutline_services", ("role", "reader")] == 2
+    lags = {key: value for key, value in samples.items() if key[0] == "cutline_event_loop_lag_seconds"}
+    assert lags == {("cutline_event_loop_lag_seconds", ("role", "reader"), ("service", "r1")): 0.02}
     assert samples["cutline_checkpoint", shop] == 2
     assert 29 < samples["cutline_checkpoint_age_seconds", shop] < 60
     assert 59 < samples["cutline_lake_lag_seconds", shop] < 90
     assert samples["cutline_table_rows_done", shop, ("table", "a.b")] == 5
     assert ("cutline_table_rows_done", shop, ("table", "a.c")) not in samples
     assert samples["cutline_tables", ("phase", "quarantined"), shop] == 1
+    assert samples["cutline_tables", ("phase", "dropped"), shop] == 1
     counted = ("cutline_zero_dates_total", ("column", "d"), ("part", "reader-0"), shop, ("table", "a.b"))
     assert samples[counted] == 3
 
@@ -229,5 +244,5 @@ async def test_every_path_is_described_in_openapi(api: httpx.AsyncClient) -> Non
     assert {f"/v1/pipelines/{{pipeline}}/{part}" for part in ("tables", "checkpoints", "splits", "events")} <= set(
         paths
     )
-    assert all("summary" in one["get"] and "description" in one["get"] for one in paths.values())
+    assert all("summary" in one and "description" in one for path in paths.values() for one in path.values())
     assert (await api.get("/docs")).status_code == 200

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -154,6 +156,7 @@ def test_json_is_longtext_on_mariadb() -> None:
     "statement",
     [
         "ALTER TABLE orders ADD INDEX i (name), COMMENT='x', ROW_FORMAT=DYNAMIC STATS_PERSISTENT=1",
+        "ALTER TABLE orders",
         "ALTER TABLE orders DROP INDEX i",
         "ALTER TABLE orders RENAME INDEX a TO b, ALTER COLUMN name SET DEFAULT 'x', ALTER name DROP DEFAULT",
         "ALTER TABLE orders ADD CONSTRAINT c CHECK (price > 0), DROP FOREIGN KEY f, AUTO_INCREMENT 5",
@@ -543,3 +546,35 @@ def test_quotes_comments_and_versioned_comments_are_read_as_the_server_does() ->
     assert effects("ALTER TABLE other COMMENT '; DROP TABLE orders'") == []
     assert isinstance(only('DROP TABLE "orders"'), Restart)
     assert effects("DROP TABLE `a``orders`") == []
+
+
+WHOLE = (
+    "ALTER TABLE shop.orders ADD COLUMN c DECIMAL(10, 2) UNSIGNED NOT NULL DEFAULT '5' AFTER `id`, ALGORITHM=INSTANT",
+    "ALTER ONLINE TABLE orders MODIFY name VARCHAR(200) CHARACTER SET latin1 COLLATE latin1_bin, DROP KEY f, FORCE",
+    "ALTER TABLE orders ADD (c BOOL, d ENUM('x','it''s') DEFAULT 'x'), DROP PRIMARY KEY, ADD PRIMARY KEY (id, name)",
+    "ALTER TABLE orders CHANGE name title VARCHAR(20) NULL FIRST, RENAME COLUMN price TO p, RENAME INDEX a TO b",
+    "ALTER TABLE others EXCHANGE PARTITION p WITH TABLE orders, RENAME TO items",
+    "ALTER TABLE orders ADD c INT AS (id + 1) STORED, ADD PARTITION (PARTITION p VALUES LESS THAN (9))",
+    "CREATE OR REPLACE TABLE IF NOT EXISTS orders (id INT PRIMARY KEY, b BIT(3)) ENGINE=InnoDB SELECT * FROM items",
+    "CREATE UNIQUE INDEX i ON orders (name(10), (id + 1) DESC)",
+    "RENAME TABLE orders TO crm.other, items WAIT 5 TO `orders`",
+    "DROP TABLE IF EXISTS shop.orders, crm . orders CASCADE",
+    "INSERT INTO `shop`.orders (id) VALUES (1) ON DUPLICATE KEY UPDATE name = 'x'",
+    "UPDATE orders o JOIN items i USING (id) SET o.name = i.name WHERE o.id IN (SELECT id FROM crm.orders)",
+)
+
+
+@pytest.mark.parametrize("mariadb", [False, True])
+@pytest.mark.parametrize("statement", WHOLE)
+def test_no_statement_is_a_mistake_of_ours_wherever_it_is_cut_and_whatever_stands_in_it(
+    statement: str, mariadb: bool
+) -> None:
+    """It is understood, or a table is read again: behind each word, and with words repeated, left out or another's."""
+    luck = random.Random(7)
+    words, others = (re.findall(r"'[^']*'|\w+|\s+|[^\w\s]", text) for text in (statement, " ".join(WHOLE)))
+    for end in range(len(words) + 1):
+        effects("".join(words[:end]), mariadb=mariadb)
+    for _ in range(500):
+        at = luck.randrange(len(words))
+        instead = luck.choice(([], [words[at], " ", words[at]], [luck.choice(others)]))
+        effects("".join([*words[:at], *instead, *words[at + 1 :]]), mariadb=mariadb)

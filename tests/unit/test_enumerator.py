@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from typing import Any
 
 import pytest
 
+from cutline.common import messages
 from cutline.common.chandy_lamport import Process
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.messages import (
     AssignSplits,
     ExcludeTable,
@@ -24,13 +25,17 @@ from cutline.common.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamCut,
+    StreamedTable,
     StreamStopped,
     TableReport,
     TakeBackSplit,
     Throttle,
 )
 from cutline.common.positions import High, Low, Position, Stop
+from cutline.common.records import CheckpointEntry, StagedFile, changes
 from cutline.common.schema import Column, TableSchema
+from cutline.services.enumerator import machine as machine_file
 from cutline.services.enumerator.machine import (
     MAX_ATTEMPTS,
     NEW_TABLES_SECONDS,
@@ -42,6 +47,7 @@ from cutline.services.enumerator.machine import (
     FindStop,
     FindTables,
     Plan,
+    ReadAgainAsked,
     SplittingFailed,
     StopFound,
     TableDescribed,
@@ -50,6 +56,8 @@ from cutline.services.enumerator.machine import (
     ThrottleAsked,
     WriteCheckpoint,
 )
+from tests import records
+from tests.records import PART, read_back
 
 SCHEMA = TableSchema(
     table_id="d.t",
@@ -82,7 +90,7 @@ class Bench:
         exact: bool = False,
         snapshot_only: bool = False,
         halts: bool = False,
-        part: Any = None,
+        part: State | None = None,
     ) -> None:
         names = tuple(f"reader-{i}" for i in range(readers))
         plan = Plan(
@@ -93,7 +101,9 @@ class Bench:
             snapshot_only=snapshot_only,
             halts=halts,
         )
-        self.machine = Enumerator(plan) if part is None else Enumerator.restored(plan, json.loads(json.dumps(part)))
+        self.machine = Enumerator(plan)
+        if part is not None:
+            self.machine = Enumerator.restored(plan, read_back(part, SCHEMA, WIDER), {})
         self.process = Process(self.machine, inbound=names, outbound=names, initiator=True)
         self.sent: list[tuple[str, Message]] = []
         self.orders: list[Effect] = []
@@ -138,7 +148,7 @@ class Bench:
         return [message for _, message in self.sent if isinstance(message, kind)]
 
     def start(self, checkpoint: int) -> None:
-        self.machine.begin(checkpoint, False, 1.0)
+        self.machine.begin(checkpoint, 1.0)
         self.note(self.process.start(checkpoint, False, 1.0))
 
     def part(self) -> Any:
@@ -190,6 +200,16 @@ def test_limits_are_shared_by_the_readers_kept_in_the_part_and_told_to_the_next_
     again = Bench(part=bench.part())
     again.tell(Began())
     assert again.sent[0] == ("reader-0", Throttle(limits=Limits(rows_per_second=100)))
+
+
+def test_a_table_that_the_lake_has_lost_is_read_again_once_for_each_time_it_is_asked() -> None:
+    bench = Bench().begin().split_in(None)
+    (table_id,) = bench.machine.tables
+    asked = ReadAgainAsked(table_id=table_id, generation=1)
+    assert [e.generation for e in bench.tell(asked) if isinstance(e, DescribeTable)] == [2]
+    assert bench.tell(asked) == []
+    table = bench.machine.tables[table_id]
+    assert (table.phase, table.generation) == ("waiting", 2)
 
 
 def test_a_table_is_found_asked_about_and_its_splits_are_pulled() -> None:
@@ -281,14 +301,18 @@ def test_the_next_generation_is_described_and_split_anew() -> None:
     assert bench.assigned[-1][1].split_id == "d.t:2:1"
 
 
-def test_a_table_that_is_not_there_or_lost_its_key_is_looked_at_until_it_is_back() -> None:
+@pytest.mark.parametrize(("why", "phase"), [("gone", "dropped"), ("hidden", "quarantined")])
+def test_a_table_that_is_gone_is_dropped_and_one_that_may_not_be_read_is_not_and_both_are_looked_at_until_they_are_back(
+    why: str, phase: str
+) -> None:
     bench = Bench().begin().split_in("10", None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1], schema=WIDER)
-    gone = TableDescribed(generation=2, table=found(schema=None, fault="There is no table d.t", gone=True))
-    bench.tell(gone)
-    assert bench.machine.tables["d.t"].phase == "quarantined"
-    bench = Bench(part={"state": bench.machine.snapshot(), "recorded": {}})
+    bench.tell(TableDescribed(generation=2, table=found(schema=None, fault="SELECT is denied", **{why: True})))
+    assert bench.machine.tables["d.t"].phase == phase
+    bench.start(7)
+    assert finish(bench, 7).tables["d.t"].phase == phase
+    bench = Bench(part=bench.machine.snapshot())
     look = DescribeTable(table_id="d.t", generation=2)
     assert bench.note(bench.process.handle(Ticked(), 100.0)) == [look]
     assert bench.note(bench.process.handle(Ticked(), 200.0)) == []  # a source that is away answers late
@@ -301,11 +325,56 @@ def test_a_table_that_is_not_there_or_lost_its_key_is_looked_at_until_it_is_back
     assert bench.note(bench.process.handle(Ticked(), 300.0)) == []
 
 
+def live(bench: Bench) -> Bench:
+    """Bring the first chunk of d.t, and with it the table, to the stream, and say that it is live there."""
+    bench.split_in(None).get(SplitsWanted(free=1))
+    bench.report(bench.assigned[0][1])
+    bench.get(TableReport(table_id="d.t", generation=1, state="live"))
+    return bench
+
+
+def test_a_live_table_that_was_dropped_leaves_the_stream_and_its_next_generation_waits_for_a_table_of_that_name() -> (
+    None
+):
+    bench = live(Bench().begin())
+    bench.get(TableReport(table_id="d.t", generation=1, state="restart", cause="it was dropped"))
+    assert bench.of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
+    bench.tell(TableDescribed(generation=2, table=found(schema=None, gone=True)))
+    table = bench.machine.tables["d.t"]
+    assert (table.phase, table.generation, table.awaited) == ("dropped", 2, True)
+    assert "the lake keeps its last content" in str(table.cause)
+    bench.tell(TableDescribed(generation=2, table=found(schema=WIDER)))
+    table = bench.machine.tables["d.t"]
+    assert (table.phase, table.generation, table.schema, table.cause) == ("snapshot", 2, WIDER, None)
+
+
+@pytest.mark.parametrize("noticed", ["by the look when it stops", "by a later look for new tables"])
+def test_a_quarantined_table_that_is_gone_is_dropped_since_nothing_is_left_to_mend(noticed: str) -> None:
+    bench = live(Bench().begin())
+    look = DescribeTable(table_id="d.t", generation=1)
+    assert look in bench.get(TableReport(table_id="d.t", generation=1, state="fault", cause="a statement"))
+    bench.tell(TableDescribed(generation=1, table=found()))  # it is there, and stays quarantined for what it did
+    assert bench.machine.tables["d.t"].phase == "quarantined"
+    if noticed != "by the look when it stops":
+        assert look in bench.tell(TablesFound(tables=(), unseen=frozenset({"d.t"})))
+        bench.tell(TableDescribed(generation=1, table=found(schema=None, fault="SELECT is denied", hidden=True)))
+        assert bench.machine.tables["d.t"].cause == "a statement"
+    bench.tell(TableDescribed(generation=1, table=found(schema=None, gone=True)))
+    table = bench.machine.tables["d.t"]
+    assert (table.phase, table.generation, table.awaited) == ("dropped", 2, True)
+
+
+def test_a_live_table_that_the_catalogue_lacks_is_not_dropped_before_the_stream_has_read_its_drop() -> None:
+    bench = live(Bench().begin())
+    assert bench.tell(TablesFound(tables=(), unseen=frozenset({"d.t"}))) == []
+    assert bench.machine.tables["d.t"].phase == "live"
+
+
 def test_with_halt_a_table_read_again_must_look_as_before() -> None:
     bench = Bench(halts=True).begin().split_in("10", None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1], schema=WIDER)
-    bench = Bench(halts=True, part={"state": bench.machine.snapshot(), "recorded": {}})
+    bench = Bench(halts=True, part=bench.machine.snapshot())
     bench.tell(TableDescribed(generation=2, table=found()))
     assert bench.machine.tables["d.t"].phase == "snapshot"
     bench.split_in(None, generation=2)
@@ -368,12 +437,24 @@ def test_a_waiting_split_of_a_busy_reader_is_taken_back_for_an_idle_one() -> Non
     assert bench.assigned[-1] == ("reader-1", bench.assigned[1][1])
 
 
-def test_a_stream_that_only_replays_the_snapshot_is_stopped_when_every_table_is_live_or_quarantined() -> None:
-    bench = Bench(snapshot_only=True).begin(found(), TableFound(table_id="d.k", fault="no key")).split_in(None)
+def test_a_stream_that_only_replays_the_snapshot_is_stopped_when_every_table_is_live_or_at_rest() -> None:
+    gone = TableFound(table_id="d.g", gone=True)
+    bench = Bench(snapshot_only=True).begin(found(), TableFound(table_id="d.k", fault="no key"), gone).split_in(None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     assert bench.of(StopStream) == []
     bench.get(TableReport(table_id="d.t", generation=1, state="live"))
+    assert len(bench.of(StopStream)) == 1
+
+
+def test_a_stream_that_only_replays_the_snapshot_is_stopped_also_when_the_last_table_is_dropped() -> None:
+    bench = Bench(snapshot_only=True).begin(found(), found("d.u")).split_in(None)
+    bench.get(SplitsWanted(free=1))
+    bench.report(bench.assigned[0][1])
+    bench.get(TableReport(table_id="d.t", generation=1, state="live"))
+    bench.tell(SplittingFailed(table_id="d.u", generation=1, cause="There is no table d.u", restart=True))
+    assert bench.of(StopStream) == []
+    bench.tell(TableDescribed(generation=2, table=found("d.u", schema=None, gone=True)))
     assert len(bench.of(StopStream)) == 1
 
 
@@ -434,10 +515,11 @@ def test_the_stop_is_asked_for_a_second_after_each_answer_until_the_source_has_p
     assert bench.process.handle(Ticked(), 9.0) == []
 
 
-def test_it_has_ended_when_the_stream_is_at_the_stop_and_every_table_is_live_or_quarantined() -> None:
+def test_it_has_ended_when_the_stream_is_at_the_stop_and_every_table_is_live_or_at_rest() -> None:
     bench = Bench()
     bench.tell(Began())
-    bench.tell(TablesFound(tables=(found(), TableFound(table_id="d.k", fault="no key")), stop=STOP))
+    faulty, gone = TableFound(table_id="d.k", fault="no key"), TableFound(table_id="d.g", gone=True)
+    bench.tell(TablesFound(tables=(found(), faulty, gone), stop=STOP))
     bench.tell(StopFound(place=PLACE))
     bench.split_in(None).get(SplitsWanted(free=1))
     bench.get(StreamStopped())
@@ -458,7 +540,7 @@ def test_it_has_ended_when_the_stream_is_at_the_stop_and_every_table_is_live_or_
 def test_a_table_that_comes_back_when_all_has_ended_is_not_read_any_more() -> None:
     bench = Bench()
     bench.tell(Began())
-    gone = TableFound(table_id="d.t", fault="There is no table d.t", gone=True)
+    gone = TableFound(table_id="d.t", gone=True)
     bench.tell(TablesFound(tables=(gone,), stop=STOP))
     assert not bench.machine.ended
     bench.tell(StopFound(place=PLACE))
@@ -478,26 +560,18 @@ def test_a_recorded_word_of_the_stop_is_known_after_a_restore() -> None:
 # --- checkpoints ---
 
 
-def staged(split: SnapshotSplit, attempt: int | None = None) -> dict[str, Any]:
+def staged(split: SnapshotSplit, attempt: int | None = None) -> StagedFile:
     name = f"{split.split_id}#{attempt or split.attempt}"
-    return {
-        "path": name,
-        "kind": "chunk",
-        "split": name,
-        "table": "d.t",
-        "generation": 1,
-        "rows": 3,
-        "schema": SCHEMA.hash,
-    }
+    return records.staged("d.t", path=name, kind="chunk", split=name, rows=3, schema=SCHEMA.hash)
 
 
-def finish(bench: Bench, checkpoint: int, *files: dict[str, Any], stream: Any = None) -> dict[str, Any]:
+def finish(bench: Bench, checkpoint: int, *files: StagedFile, stream: StreamCut | None = None) -> CheckpointEntry:
     """Bring the checkpoint to its entry."""
     for i in range(len(bench.machine.plan.readers)):
         bench.get(Marker(checkpoint=checkpoint), i)
-    bench.tell(PartStored(checkpoint=checkpoint, ref={"path": "e"}))
+    bench.tell(PartStored(checkpoint=checkpoint, ref=PART))
     for i in range(len(bench.machine.plan.readers)):
-        bench.get(PartSaved(checkpoint=checkpoint, part={"path": f"r{i}"}, stream=stream if i == 0 else None), i)
+        bench.get(PartSaved(checkpoint=checkpoint, part=PART, stream=stream if i == 0 else None), i)
     saved = PartSaved(checkpoint=checkpoint, staged=tuple(files))
     bench.note(bench.machine.handle(MessageReceived(channel="writer-0", message=saved), 2.0))
     order = bench.orders[-1]
@@ -510,7 +584,7 @@ def test_an_entry_is_written_only_when_every_member_has_saved_its_part() -> None
     bench.start(5)
     assert [type(m) for _, m in bench.sent[-2:]] == [Marker, Marker]
     entry = finish(bench, 5)
-    assert set(entry["parts"]) == {"enumerator", "reader-0", "reader-1"}
+    assert set(entry.parts) == {"enumerator", "reader-0", "reader-1"}
     assert sum(isinstance(o, WriteCheckpoint) for o in bench.orders) == 1
 
 
@@ -525,17 +599,17 @@ def test_a_report_before_the_cut_and_one_in_flight_are_in_the_entry_one_after_it
     bench.report(second)
     bench.get(Marker(checkpoint=5))
     bench.report(third)
-    bench.tell(PartStored(checkpoint=5, ref={"path": "e"}))
-    bench.get(PartSaved(checkpoint=5, part={"path": "r"}))
+    bench.tell(PartStored(checkpoint=5, ref=PART))
+    bench.get(PartSaved(checkpoint=5, part=PART))
     saved = PartSaved(checkpoint=5, staged=(staged(first), staged(second), staged(first, attempt=9)))
     (order,) = bench.machine.handle(MessageReceived(channel="writer-0", message=saved), 2.0)
     assert isinstance(order, WriteCheckpoint)
-    assert [f["split"] for f in order.entry["staged"]] == [f"{first.split_id}#1", f"{second.split_id}#1"]
-    assert order.entry["tables"]["d.t"]["phase"] == "snapshot"
+    assert [f.split for f in order.entry.staged] == [f"{first.split_id}#1", f"{second.split_id}#1"]
+    assert order.entry.tables["d.t"].phase == "snapshot"
     bench.start(6)
     entry = finish(bench, 6, staged(third), staged(second))
-    assert [f["split"] for f in entry["staged"]] == [f"{third.split_id}#1"]
-    assert entry["tables"]["d.t"]["phase"] == "catch-up"
+    assert [f.split for f in entry.staged] == [f"{third.split_id}#1"]
+    assert entry.tables["d.t"].phase == "catch-up"
 
 
 def test_the_entry_shows_what_the_stream_says_is_live() -> None:
@@ -543,21 +617,81 @@ def test_the_entry_shows_what_the_stream_says_is_live() -> None:
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.start(5)
-    table = {
-        "generation": 1,
-        "live": True,
-        "schema": WIDER.hash,
-        "since": {SCHEMA.hash: 0, WIDER.hash: 7},
-        "schemas": {WIDER.hash: WIDER.to_json()},
-    }
-    stream = {"position": {"x": 1}, "sourceTime": 3.0, "inside": True, "seq": 9, "tables": {"d.t": table}}
+    table = StreamedTable(table_id="d.t", generation=1, live=True, schema=WIDER.hash)
+    stream = StreamCut(position=records.place(7), source_time=3.0, inside=True, tables=(table,))
     entry = finish(bench, 5, stream=stream)
-    assert entry["tables"]["d.t"] == {
-        "generation": 1, "phase": "live", "schema": WIDER.hash, "since_seq": {SCHEMA.hash: 0, WIDER.hash: 7},
-        "cause": None, "show": True,
-    }  # fmt: skip
-    assert set(entry["schemas"]) == {SCHEMA.hash, WIDER.hash}
-    assert (entry["inside"], entry["position"], entry["source_time"]) == (True, {"x": 1}, 3.0)
+    shown = records.table(schema=WIDER.hash, described=SCHEMA.hash)
+    assert entry.tables == {"d.t": shown}
+    assert (entry.inside, entry.position, entry.source_time) == (True, records.place(7), 3.0)
+    bench.get(TableReport(table_id="d.t", generation=1, state="live"))
+    bench.start(6)
+    nothing_new = StreamCut(position=records.place(8), source_time=3.0, inside=False)
+    assert finish(bench, 6, stream=nothing_new).tables == {"d.t": shown}
+    again = Enumerator.restored(bench.machine.plan, read_back(bench.part(), SCHEMA), entry.tables)
+    assert again._enter(again.tables, ()) == {"d.t": shown}
+
+
+def test_a_cut_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand tables, five live, one goes on: only that one is written anew in the part, and in the entry."""
+    names = [f"d.t{number}" for number in range(1000)]
+    bench = Bench().begin(*(found(name) for name in names))
+    while not all(table.phase == "catch-up" for table in bench.machine.tables.values()):
+        bench.get(SplitsWanted(free=2))
+        asked = [order for order in bench.orders if isinstance(order, FindBound)]
+        bench.orders.clear()
+        for order in asked:
+            bench.split_in(None, table=order.table_id)
+        out, bench.assigned = bench.assigned, []
+        for _, split in out:
+            bench.report(split)
+    bench.start(5)
+    streamed = [StreamedTable(table_id=name, generation=1, live=True, schema=SCHEMA.hash) for name in names]
+    stream = StreamCut(position=records.place(7), source_time=3.0, inside=False)
+    first = finish(bench, 5, stream=dataclasses.replace(stream, tables=tuple(streamed)))
+    assert {table.phase for table in first.tables.values()} == {"live"}
+    made: list[str] = []
+    plain, table_entry = machine_file._plain, machine_file._table_entry
+    monkeypatch.setattr(machine_file, "_plain", lambda table: made.append("plain") or plain(table))
+    monkeypatch.setattr(machine_file, "_table_entry", lambda table, of: made.append("entry") or table_entry(table, of))
+    bench.get(TableReport(table_id="d.t7", generation=1, state="live"))
+    bench.start(6)
+    second = finish(bench, 6, stream=stream)
+    assert made == ["plain", "entry"]
+    assert changes(second.tables, first.tables) == {}
+    assert sum(second.tables[name] is first.tables[name] for name in names) >= 999
+
+
+def test_questions_about_few_tables_are_open_at_a_time() -> None:
+    bench = Bench().begin(*(found(f"d.t{number}") for number in range(1000)))
+    bench.get(SplitsWanted(free=2))
+    assert 1 <= len([order for order in bench.orders if isinstance(order, FindBound)]) <= 3
+
+
+def test_thousands_of_splits_of_exact_go_in_several_messages_and_are_kept_in_groups() -> None:
+    count = 2 * machine_file.GROUP + 3
+    bench = Bench(exact=True).begin()
+    for number in range(count):
+        bench.get(SplitsWanted(free=1))
+        bench.split_in(str(number) if number < count - 1 else None)
+        split = bench.assigned.pop()[1]
+        if number == count - 1:
+            bench.start(5)
+            finish(bench, 5)
+            groups = {key: len(group) for key, group in bench.part().values["completed"].items()}
+            assert groups == {"d.t 0": machine_file.GROUP, "d.t 1": machine_file.GROUP, "d.t 2": 2}
+            bench = Bench(exact=True, part=bench.part())
+            bench.tell(Began())
+            bench.get(SplitsWanted(free=1))
+            split = bench.assigned.pop()[1]
+        if number == count - 1:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(messages, "PIECE", 200)
+                bench.report(split)
+            break
+        bench.report(split)
+    found_in = bench.of(IncludeTable)
+    assert [message.more for message in found_in] == [True, True, False]
+    assert sum(len(message.splits) for message in found_in) == count
 
 
 def test_changes_of_a_table_that_was_quarantined_before_the_cut_are_left_out() -> None:
@@ -568,10 +702,10 @@ def test_changes_of_a_table_that_was_quarantined_before_the_cut_are_left_out() -
     bench.report(bench.assigned[0][1])
     bench.start(5)
     bench.get(TableReport(table_id="d.t", generation=1, state="fault", cause="no"))
-    changes = {"path": "c", "kind": "changes", "table": "d.t", "generation": 1, "rows": 1, "schema": WIDER.hash}
-    entry = finish(bench, 5, changes, stream={"position": None, "sourceTime": None, "tables": {}})
-    assert entry["tables"]["d.t"]["phase"] == "quarantined"
-    assert entry["staged"] == []
+    changed = records.staged("d.t", schema=WIDER.hash)
+    entry = finish(bench, 5, changed, stream=StreamCut(position=None, source_time=None, inside=False))
+    assert entry.tables["d.t"].phase == "quarantined"
+    assert entry.staged == ()
 
 
 def test_a_restore_queues_what_was_out_with_the_next_attempt_and_takes_the_reports_in_flight() -> None:
@@ -597,7 +731,7 @@ def test_the_orders_that_follow_from_a_report_in_flight_go_out_in_the_new_epoch(
     again = Bench(part=bench.part())
     again.tell(Began())
     assert len(again.of(IncludeTable)) == 1
-    again = Bench(part={"state": again.machine.snapshot(), "recorded": {}})
+    again = Bench(part=again.machine.snapshot())
     again.tell(Began())
     assert again.of(IncludeTable) == []
 
@@ -605,7 +739,7 @@ def test_the_orders_that_follow_from_a_report_in_flight_go_out_in_the_new_epoch(
 def test_a_table_that_waits_for_its_next_generation_is_described_again_after_a_restore() -> None:
     bench = Bench().begin().split_in(None)
     bench.tell(SplittingFailed(table_id="d.t", generation=1, cause="x", restart=True))
-    again = Bench(part={"state": bench.machine.snapshot(), "recorded": {}})
+    again = Bench(part=bench.machine.snapshot())
     assert DescribeTable(table_id="d.t", generation=2) in again.tell(Began())
 
 
@@ -615,8 +749,8 @@ def test_an_illegal_step_is_refused_and_leaves_the_enumerator_as_it_was() -> Non
     bench.start(5)
     before = repr(vars(bench.machine))
     illegal: list[Event] = [
-        PartStored(checkpoint=5, ref={}),  # its cut is not complete
-        PartStored(checkpoint=6, ref={}),
+        PartStored(checkpoint=5, ref=PART),  # its cut is not complete
+        PartStored(checkpoint=6, ref=PART),
         MessageReceived(channel="reader-0", message=PartSaved(checkpoint=4)),
         MessageReceived(channel="reader-0", message=StopStream()),
         MessageReceived(channel="writer-0", message=SplitsWanted(free=1)),
@@ -626,6 +760,6 @@ def test_an_illegal_step_is_refused_and_leaves_the_enumerator_as_it_was() -> Non
             bench.machine.handle(event, 1.0)
         assert repr(vars(bench.machine)) == before
     bench.get(Marker(checkpoint=5))
-    bench.get(PartSaved(checkpoint=5, part={}))
+    bench.get(PartSaved(checkpoint=5, part=PART))
     with pytest.raises(ProtocolError, match="twice"):
-        bench.get(PartSaved(checkpoint=5, part={}))
+        bench.get(PartSaved(checkpoint=5, part=PART))

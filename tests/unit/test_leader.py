@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
-from cutline.common.messages import Limits, Marker, PartSaved, StreamStopped, Throttle
+from cutline.common.messages import Limits, Marker, PartSaved, StreamCut, StreamStopped, Throttle
+from cutline.common.records import EpochEntry
 from cutline.services.enumerator.leader import (
     DOUBT_SECONDS,
     GATHER_SECONDS,
-    KEPT_SECONDS,
+    LONGEST_PAUSE_SECONDS,
     MAX_HALTS,
     MENDED_SECONDS,
     SETTLE_SECONDS,
+    STEADY_SECONDS,
     THE_STOP,
     CloseEpoch,
     EntryRefused,
@@ -31,9 +33,12 @@ from cutline.services.enumerator.leader import (
     ReadJournal,
     SavepointAsked,
     WriteEntry,
+    pause_seconds,
 )
-from cutline.services.enumerator.machine import TablesFound, ThrottleAsked
+from cutline.services.enumerator.machine import Plan, TablesFound, ThrottleAsked
+from tests.records import PART
 
+PLAN = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=False)
 READER, WRITER = Member(incarnation="r1", role="reader"), Member(incarnation="w1", role="writer")
 
 
@@ -66,7 +71,7 @@ class Bench:
 
     def written(self) -> list[Effect]:
         order = self.last(WriteEntry)
-        return self.tell(EntryWritten(slot=order.slot, nonce=order.entry["nonce"]))
+        return self.tell(EntryWritten(slot=order.slot, nonce=order.entry.nonce))
 
     def lead(self, tail: int = 0, base: int | None = None) -> Bench:
         """From wherever it is to leading the next epoch."""
@@ -74,7 +79,7 @@ class Bench:
             self.see()
         self.tell(JournalRead(tail=tail, base=base))
         self.written()
-        self.tell(EpochOpened(epoch=tail + 1, part=None))
+        self.tell(EpochOpened(epoch=tail + 1, enumerator=None))
         self.tell(TablesFound(tables=()))
         assert self.leader.state == "leading"
         return self
@@ -84,11 +89,9 @@ class Bench:
         assert self.leader.in_flight is not None
         n = self.leader.in_flight[0]
         self.tell(MessageReceived(channel="reader-0", message=Marker(checkpoint=n)))
-        self.tell(PartStored(checkpoint=n, ref={"path": "e"}))
-        stream = {"position": None, "sourceTime": None, "inside": inside, "tables": {}}
-        self.tell(
-            MessageReceived(channel="reader-0", message=PartSaved(checkpoint=n, part={"path": "r"}, stream=stream))
-        )
+        self.tell(PartStored(checkpoint=n, ref=PART))
+        stream = StreamCut(position=None, source_time=None, inside=inside)
+        self.tell(MessageReceived(channel="reader-0", message=PartSaved(checkpoint=n, part=PART, stream=stream)))
         self.tell(MessageReceived(channel="writer-0", message=PartSaved(checkpoint=n)))
         order = self.last(WriteEntry)
         assert order.slot == n
@@ -101,8 +104,8 @@ def test_who_has_the_lease_reads_the_journal_and_proposes_the_next_slot_as_its_e
     assert bench.see() == [ReadJournal()]
     (order,) = bench.tell(JournalRead(tail=7, base=5))
     assert isinstance(order, WriteEntry)
-    assert (order.slot, order.entry["base"], order.entry["members"]["readers"]) == (8, 5, ["r1"])
-    assert bench.written() == [OpenEpoch(epoch=8, base=5, readers=("r1",), writers=("w1",))]
+    assert (order.slot, order.entry.base, order.entry.members.readers) == (8, 5, ("r1",))
+    assert bench.written() == [OpenEpoch(epoch=8, base=5, plan=PLAN)]
 
 
 def test_it_waits_a_while_for_the_members_that_are_wanted() -> None:
@@ -144,7 +147,7 @@ def test_a_refusal_by_our_own_entry_is_a_lost_answer() -> None:
     bench = Bench()
     bench.see()
     bench.tell(JournalRead(tail=0, base=None))
-    (effect,) = bench.tell(EntryRefused(slot=1, nonce=bench.last(WriteEntry).entry["nonce"]))
+    (effect,) = bench.tell(EntryRefused(slot=1, nonce=bench.last(WriteEntry).entry.nonce))
     assert isinstance(effect, OpenEpoch)
 
 
@@ -154,15 +157,15 @@ def test_a_slow_write_of_a_checkpoint_is_not_taken_for_the_epoch_proposed_after_
     it."""
     bench = Bench(interval=1.0).lead()
     bench.wait(1.0)
-    slow = bench.complete()["nonce"]
+    slow = bench.complete().nonce
     bench.tell(EpochFailed(epoch=1, cause="a channel was lost"))
     bench.tell(JournalRead(tail=1, base=None))
-    assert bench.last(WriteEntry).entry["kind"] == "epoch"
+    assert isinstance(bench.last(WriteEntry).entry, EpochEntry)
     assert bench.tell(EntryWritten(slot=2, nonce=slow)) == []
     assert bench.leader.state == "proposing"
     assert bench.tell(EntryRefused(slot=2, nonce=slow)) == [ReadJournal()]
     bench.tell(JournalRead(tail=2, base=2))
-    assert (bench.last(WriteEntry).slot, bench.last(WriteEntry).entry["base"]) == (3, 2)
+    assert (bench.last(WriteEntry).slot, bench.last(WriteEntry).entry.base) == (3, 2)
 
 
 def test_a_leader_built_anew_in_its_service_does_not_take_an_earlier_ones_slow_entry_for_its_own() -> None:
@@ -174,7 +177,7 @@ def test_a_leader_built_anew_in_its_service_does_not_take_an_earlier_ones_slow_e
     bench = Bench(run="r2")
     bench.see()
     bench.tell(JournalRead(tail=0, base=None))
-    assert bench.tell(EntryRefused(slot=1, nonce=earlier.last(WriteEntry).entry["nonce"])) == [ReadJournal()]
+    assert bench.tell(EntryRefused(slot=1, nonce=earlier.last(WriteEntry).entry.nonce)) == [ReadJournal()]
 
 
 def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited_for() -> None:
@@ -187,7 +190,7 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     bench.see()
     bench.tell(JournalRead(tail=0, base=None))
     bench.written()
-    bench.tell(EpochOpened(epoch=1, part=None))
+    bench.tell(EpochOpened(epoch=1, enumerator=None))
     bench.tell(TablesFound(tables=()))
     bench.members = (READER, dataclasses.replace(other, leaving=True), WRITER)
     bench.see()
@@ -195,18 +198,18 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     bench.wait(0.2)
     assert bench.leader.in_flight == (2, None)
     bench.tell(MessageReceived(channel="reader-1", message=Marker(checkpoint=2)))
-    bench.tell(MessageReceived(channel="reader-1", message=PartSaved(checkpoint=2, part={"path": "r"})))
+    bench.tell(MessageReceived(channel="reader-1", message=PartSaved(checkpoint=2, part=PART)))
     bench.complete()
     assert bench.written()[-1] == ReadJournal()
     (order,) = bench.tell(JournalRead(tail=2, base=2))
-    assert (order.entry["members"]["readers"], order.entry["base"]) == (["r1"], 2)
-    assert order.entry["cause"] == "services of the plan leave"
+    assert (order.entry.members.readers, order.entry.base) == (("r1",), 2)
+    assert order.entry.cause == "services of the plan leave"
     bench.members = (READER, WRITER)
     bench.lead(tail=2, base=None)
     bench.tell(EpochFailed(epoch=3, cause="a channel was lost"))
     (order,) = bench.tell(JournalRead(tail=3, base=None))
     bench.written()
-    bench.tell(EpochOpened(epoch=4, part=None))
+    bench.tell(EpochOpened(epoch=4, enumerator=None))
     bench.members = (READER, Member(incarnation="r3", role="reader"), WRITER)
     bench.see()
     bench.members = (READER, WRITER)
@@ -254,6 +257,116 @@ def test_epochs_that_end_by_what_trying_again_cannot_mend_halt_the_pipeline() ->
     assert bench.see() == []
 
 
+def fail(bench: Bench, *, lives: float = 1.0, by_member: bool = False) -> list[Effect]:
+    """Open the next epoch, let it live for so long, and fail it."""
+    tail = bench.leader.tail
+    bench.lead(tail=tail, base=None)
+    bench.now += lives
+    cause = "cdc@h:3306 refuses us"
+    if by_member:
+        return bench.see(READER, Member(incarnation="w1", role="writer", failed_epoch=tail + 1, failed=cause))
+    return bench.tell(EpochFailed(epoch=tail + 1, cause=cause))
+
+
+def tried_again(bench: Bench) -> float:
+    """The seconds until the leader reads the journal again."""
+    begun = bench.now
+    while bench.leader.state == "resting":
+        bench.now += 0.4
+        bench.see()
+    assert bench.leader.state == "reading"
+    return bench.now - begun
+
+
+@pytest.mark.parametrize("by_member", [False, True])
+def test_an_hour_of_a_source_that_refuses_us_makes_some_dozens_of_epochs_and_not_thousands(by_member: bool) -> None:
+    bench = Bench(interval=0.5)
+    bench.see()
+    waits = []
+    while bench.now < 3600:
+        fail(bench, by_member=by_member)
+        assert bench.leader.cause.endswith("cdc@h:3306 refuses us")
+        waits.append(tried_again(bench))
+    assert bench.leader.tail == len(waits) <= 90
+    assert waits[0] == 0.0
+    assert waits[1] <= 1.5
+    assert waits[:6] == sorted(waits[:6])
+    assert max(waits) <= LONGEST_PAUSE_SECONDS + 0.5
+
+
+def test_a_checkpoint_that_completes_while_the_source_fails_does_not_end_the_back_off() -> None:
+    bench = Bench(interval=0.5)
+    bench.see()
+    for _ in range(5):
+        tail = bench.leader.tail
+        bench.lead(tail=tail, base=None)
+        bench.wait(1.0)
+        bench.complete()
+        bench.written()
+        bench.tell(EpochFailed(epoch=tail + 1, cause="refused"))
+        wait = tried_again(bench)
+    assert wait > 5
+
+
+def test_an_epoch_that_was_led_for_long_is_followed_at_once_when_it_fails() -> None:
+    bench = Bench()
+    bench.see()
+    for _ in range(4):
+        fail(bench)
+        tried_again(bench)
+    fail(bench, lives=STEADY_SECONDS + 1)
+    assert bench.leader.state == "reading"
+
+
+def test_services_that_are_gone_again_and_again_are_replaced_at_once() -> None:
+    bench = Bench()
+    bench.see()
+    for n in range(6):
+        bench.see()
+        bench.lead(tail=n, base=None)
+        assert bench.see(READER) == [CloseEpoch(epoch=n + 1), ReadJournal()]
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        SavepointAsked(request="p"),
+        ThrottleAsked(limits=Limits(rows_per_second=5)),
+        Observed(held=True, members=(READER, WRITER, Member(incarnation="r2", role="reader"))),
+    ],
+)
+def test_a_person_who_asks_for_something_or_a_service_that_comes_ends_the_wait(asks: Event) -> None:
+    bench = Bench()
+    bench.see()
+    for _ in range(6):
+        fail(bench)
+        tried_again(bench)
+    fail(bench)
+    assert bench.see() == []
+    assert bench.leader.state == "resting"
+    bench.tell(asks)
+    bench.now += 0.4
+    bench.see()
+    assert bench.leader.state == "reading"
+
+
+def test_a_lease_that_is_lost_while_it_waits_leaves_the_pipeline_to_another() -> None:
+    bench = Bench()
+    bench.see()
+    for _ in range(2):
+        fail(bench)
+    assert bench.leader.state == "resting"
+    bench.see(held=False)
+    assert bench.leader.state == "idle"
+
+
+def test_pipelines_that_failed_of_one_fault_do_not_try_again_in_step() -> None:
+    pauses = {pause_seconds(9, name) for name in ("a", "b", "c", "d")}
+    assert len(pauses) == 4
+    assert all(0.8 * LONGEST_PAUSE_SECONDS <= pause <= LONGEST_PAUSE_SECONDS for pause in pauses)
+    assert pause_seconds(10_000, "a") <= LONGEST_PAUSE_SECONDS
+
+
 @pytest.mark.parametrize(("lasts", "state"), [(MENDED_SECONDS, "halted"), (MENDED_SECONDS + 1, "reading")])
 def test_a_checkpoint_while_the_stream_stands_in_doubt_does_not_forgive_what_ended_the_epoch_before(
     lasts: float, state: str
@@ -280,7 +393,7 @@ def test_new_members_are_taken_in_after_a_checkpoint() -> None:
     bench.complete()
     assert bench.written() == [CloseEpoch(epoch=1), ReadJournal()]
     bench.tell(JournalRead(tail=2, base=2))
-    assert bench.last(WriteEntry).entry["members"]["readers"] == ["r1", "r2"]
+    assert bench.last(WriteEntry).entry.members.readers == ("r1", "r2")
 
 
 def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as_number() -> None:
@@ -290,50 +403,28 @@ def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as
     assert marker == Send(receiver="reader-0", message=Marker(checkpoint=2))
     assert not any(isinstance(effect, Send) for effect in bench.wait(100.0))
     entry = bench.complete()
-    assert (entry["epoch"], entry["kept"], entry["request"]) == (1, False, None)
+    assert (entry.epoch, entry.kept, entry.request) == (1, False, None)
     bench.written()
     assert bench.leader.base == 2
     bench.wait(5.1)
     assert bench.leader.in_flight == (3, None)
 
 
-def test_a_checkpoint_an_hour_is_kept() -> None:
-    bench = Bench(interval=5.0).lead()
-    kept = []
-    for _ in range(4):
-        bench.wait(KEPT_SECONDS / 2 + 1)
-        kept.append(bench.complete()["kept"])
-        bench.written()
-    assert kept == [False, False, True, False]
-
-
-def test_a_kept_cut_inside_a_transaction_leaves_it_to_the_next() -> None:
-    bench = Bench(interval=5.0).lead()
-    bench.wait(5.0)
-    bench.complete()
-    bench.written()
-    bench.wait(KEPT_SECONDS)
-    assert bench.complete(inside=True)["kept"] is False
-    bench.written()
-    bench.wait(5.1)
-    assert bench.complete()["kept"] is True
-
-
 def test_a_savepoint_starts_at_once_and_its_entry_carries_the_request() -> None:
     bench = Bench().lead()
     bench.tell(SavepointAsked(request="please"))
     entry = bench.complete()
-    assert (entry["kept"], entry["request"]) == (True, "please")
+    assert (entry.kept, entry.request) == (True, "please")
 
 
 def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() -> None:
     bench = Bench().lead()
     bench.tell(SavepointAsked(request="please"))
     entry = bench.complete(inside=True)
-    assert (entry["kept"], entry["request"]) == (False, None)
+    assert (entry.kept, entry.request) == (False, None)
     bench.written()
     entry = bench.complete()
-    assert (entry["kept"], entry["request"]) == (True, "please")
+    assert (entry.kept, entry.request) == (True, "please")
     assert bench.leader.requests == []
 
 
@@ -344,7 +435,7 @@ def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
     bench.tell(end)
     bench.lead(tail=1)
     bench.wait(0.0)
-    assert bench.complete()["request"] == "please"
+    assert bench.complete().request == "please"
 
 
 def test_limits_asked_for_hold_in_the_next_epoch_though_no_checkpoint_has_them() -> None:
@@ -387,8 +478,8 @@ def test_facts_of_an_epoch_that_is_over_are_ignored() -> None:
     bench.tell(EpochFailed(epoch=1, cause="x"))
     late: tuple[Event, ...] = (
         EpochFailed(epoch=1, cause="again"),
-        EpochOpened(epoch=1, part=None),
-        PartStored(checkpoint=2, ref={}),
+        EpochOpened(epoch=1, enumerator=None),
+        PartStored(checkpoint=2, ref=PART),
         MessageReceived(channel="reader-0", message=Marker(checkpoint=2)),
         EntryWritten(slot=2, nonce="e1:r1:2"),
         EntryRefused(slot=2, nonce="x"),
@@ -404,7 +495,7 @@ def test_the_enumerators_part_is_saved_when_the_readers_markers_are_back() -> No
     bench.wait(1.0)
     (save,) = bench.tell(MessageReceived(channel="reader-0", message=Marker(checkpoint=2)))
     assert isinstance(save, SavePart)
-    assert save.state["recorded"] == {"reader-0": []}
+    assert save.state.head["recorded"] == {"reader-0": []}
 
 
 def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
@@ -414,14 +505,14 @@ def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
     bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
     bench.wait(0.1)
     entry = bench.complete()
-    assert (entry["kept"], entry["request"]) == (True, THE_STOP)
+    assert (entry.kept, entry.request) == (True, THE_STOP)
     assert bench.leader.ended is None
     bench.tell(EpochFailed(epoch=1, cause="a channel is gone"))
     bench.lead(tail=1)
     assert bench.leader.requests == []
     bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
     bench.wait(0.1)
-    assert bench.complete()["request"] == THE_STOP
+    assert bench.complete().request == THE_STOP
     bench.written()
     assert bench.leader.ended == 3
     assert bench.wait(5000.0) == []

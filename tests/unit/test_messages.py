@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -25,6 +26,8 @@ from cutline.common.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamCut,
+    StreamedTable,
     StreamStopped,
     TableReport,
     TakeBackSplit,
@@ -35,6 +38,8 @@ from cutline.common.messages import (
 )
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
+from tests import records
+from tests.records import PART
 
 SCHEMA = TableSchema(
     table_id="shop.orders",
@@ -76,7 +81,17 @@ MESSAGES: tuple[Message, ...] = (
     Records(**OF, schema=SCHEMA.hash, rows=2, split_id="x", attempt=3),
     ChunkEnd(split_id="x", **OF, attempt=1, rows=0, schema=SCHEMA.hash),
     ChunkDropped(split_id="x", attempt=1),
-    PartSaved(checkpoint=7, part={"path": "p"}, staged=({"path": "q", "rows": 1},), stream={"seq": 3}),
+    PartSaved(checkpoint=7, part=dataclasses.replace(PART, full=PART), more=True),
+    PartSaved(checkpoint=7, staged=(records.staged(split="x#1"), records.staged(seq_min=1, seq_max=9, truncated_at=3))),
+    PartSaved(
+        checkpoint=7,
+        stream=StreamCut(
+            position=records.place(4),
+            source_time=1.5,
+            inside=True,
+            tables=(StreamedTable(table_id="d.t", generation=1, schema="h", live=True),),
+        ),
+    ),
     PartSaved(checkpoint=7),
 )  # fmt: skip
 

@@ -290,3 +290,13 @@ def test_what_names_more_as_taken_than_a_place_is_beyond_it() -> None:
     assert not beyond(at(4, gtids=f"{A}:1-8"), at(500, gtids=f"{A}:1-8"))
     assert beyond(at(501), at(500))
     assert not beyond(at(500, gtids=""), at(500, gtids="0-1-7"))
+
+
+def test_a_low_of_before_any_transaction_is_passed_by_a_set_that_names_some_wherever_its_place_is() -> None:
+    """On a new server the set is empty, and a position's set may be ahead of its place."""
+    low = Low(server="s1", file="b.000001", offset=4)
+    ahead = Position(server="s1", file="b.000001", offset=4, gtids=f"{A}:1-5")
+    assert low.passed_by(ahead)
+    assert not Low(server="s1", file="b.000001", offset=4, gtids=f"{A}:1-5").passed_by(ahead)
+    assert not low.passed_by(Position(server="s1", file="b.000001", offset=4))
+    assert not low.passed_by(Position(server="s1", file="b.000001", offset=4, gtids="0-1-5"))

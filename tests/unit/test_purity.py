@@ -14,6 +14,7 @@ PURE = (
     "common/machine.py",
     "common/messages.py",
     "common/positions.py",
+    "common/records.py",
     "common/schema.py",
     "services/enumerator/leader.py",
     "services/enumerator/machine.py",

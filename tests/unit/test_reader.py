@@ -3,15 +3,15 @@ restore."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from cutline.common import messages
 from cutline.common.chandy_lamport import Process
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send
+from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State
 from cutline.common.messages import (
     AssignSplits,
     ChunkDropped,
@@ -29,6 +29,7 @@ from cutline.common.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamedTable,
     StreamStopped,
     TableReport,
     TakeBackSplit,
@@ -52,6 +53,7 @@ from cutline.services.reader.machine import (
     SchemaChanged,
     TableFaulted,
 )
+from tests.records import PART, read_back
 
 SCHEMA = TableSchema(
     table_id="d.t",
@@ -90,7 +92,7 @@ class Bench:
     def __init__(self, *, stream: bool = True, state: Any = None) -> None:
         self.reader = Reader(name="reader-0", writers=("writer-0", "writer-1"), stream=stream)
         if state is not None:
-            self.reader.restore(json.loads(json.dumps(state)))
+            self.reader.restore(read_back(state, SCHEMA, WIDER))
         out = ("writer-0", "writer-1", "enumerator")
         self.process = Process(self.reader, inbound=("enumerator",), outbound=out)
 
@@ -282,6 +284,16 @@ def test_cursors_that_meet_keep_the_gtids_that_both_have() -> None:
     assert bench.reader.cursors["main"].position.gtids == f"{UUID}:1-7"
 
 
+def test_a_table_whose_low_is_of_before_any_transaction_loses_none_to_a_set_that_is_ahead() -> None:
+    """Its set is empty, and main stands at the same place with a set that names what follows."""
+    bench = Bench()
+    bench.include("d.t", low=low(4, f"{UUID}:1-9"))
+    bench.include("d.u", low=low(4))
+    bench.tell(ChangesRead(cursor="main", position=place(4, gtids=f"{UUID}:1-9"), rows=0))
+    assert bench.cursor_of("d.u") == "main"
+    assert bench.reader.cursors["main"].position == place(4)
+
+
 def test_main_goes_on_after_what_catch_up_has_read_when_both_have_the_same_gtids() -> None:
     """Catch-up was asked to come to main, whose set named more than lay before its place: it read past that place. From
     there main goes on, or the tables that caught up would get the same changes twice."""
@@ -341,13 +353,14 @@ def test_answers_about_an_excluded_table_or_another_generation_are_nobodys() -> 
     assert sent(bench.read(170, rows=2), Records) == []
 
 
-def test_a_change_of_columns_holds_from_its_place_in_the_count() -> None:
+def test_a_change_of_columns_holds_for_the_next_read() -> None:
     bench = Bench()
     bench.include()
     bench.read(110, rows=3)
     bench.read(120, rows=2, schemas=(SchemaChanged(table_id="d.t", generation=1, seq=2, new=WIDER),))
     table = bench.reader.tables["d.t"]
-    assert table.since == {SCHEMA.hash: 0, WIDER.hash: 5}
+    assert bench.reader.snapshot().schemas == (WIDER,)
+    assert bench.reader.snapshot().schemas == ()
     assert table.route().schema == WIDER
 
 
@@ -364,7 +377,7 @@ def test_what_the_first_row_event_tells_of_a_table_stays_over_a_restore() -> Non
     bench.include(looked_at=low(500))
     order = asked(bench.read(120, rows=1, schemas=(replace(told, new=SCHEMA),)))["main"]
     assert order.routes["d.t"].looked_at is None
-    assert bench.reader.tables["d.t"].since == {SCHEMA.hash: 0}
+    assert bench.reader.tables["d.t"].schema == SCHEMA
 
 
 def test_chunks_travel_with_the_route_until_the_table_is_live() -> None:
@@ -523,9 +536,65 @@ def test_inside_a_transaction_over_the_set_size_a_marker_is_taken_and_the_cut_sa
     bench.include()
     bench.tell(ChangesRead(cursor="main", position=place(150, rows=12), rows=12))
     bench.get(Marker(checkpoint=1))
-    ((saved),) = sent(bench.tell(PartStored(checkpoint=1, ref={"path": "p"})), PartSaved)
-    assert saved.stream["inside"] is True
-    assert saved.stream["position"]["rows"] == 12
+    ((saved),) = sent(bench.tell(PartStored(checkpoint=1, ref=PART)), PartSaved)
+    assert saved.stream.inside is True
+    assert saved.stream.position.rows == 12
+
+
+def test_rows_inside_are_those_of_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read ends inside the second transaction, with the last rows of the first and six of its own."""
+    monkeypatch.setattr(machine_file, "INSIDE_ROWS", 10)
+    bench = Bench()
+    bench.include()
+    bench.tell(ChangesRead(cursor="main", position=place(150, rows=6), rows=6))
+    assert bench.get(Marker(checkpoint=1)) == []
+    for start in (250, 350, 450):
+        effects = bench.tell(ChangesRead(cursor="main", position=place(start, rows=6), rows=9, rows_inside=6))
+        assert SavePart not in [type(effect) for effect in effects]
+    again = Bench(state=bench.reader.snapshot())
+    again.tell(Began())
+    for each in (bench, again):
+        each.tell(ChangesRead(cursor="main", position=place(450, rows=11), rows=5, rows_inside=5))
+        assert each.reader.cursors["main"].rows_inside == 11
+        assert each.reader.ready()
+
+
+def test_a_marker_that_waits_is_taken_when_each_cursor_has_ended_its_transaction_though_they_end_in_turn() -> None:
+    """1. Main and catch-up are inside a transaction each. 2. The marker comes. 3. The one that ends its transaction
+    first begins no other; once both have, the marker is taken, and both go on."""
+    for first, second in (("main", "catch-up"), ("catch-up", "main")):
+        bench = Bench()
+        bench.include("d.t", at=100, until=110)
+        bench.read(FAR)
+        bench.include("d.u", at=150)
+        orders = asked(bench.read(2 * FAR))
+        assert set(orders) == {"main", "catch-up"}
+        at = {"main": 3 * FAR, "catch-up": 160}
+        for name, offset in at.items():
+            assert set(asked(bench.tell(ChangesRead(cursor=name, position=place(offset, rows=2), rows=2)))) == {name}
+        assert bench.get(Marker(checkpoint=1)) == []
+        effects = bench.tell(ChangesRead(cursor=first, position=place(at[first] + 10), rows=1))
+        assert effects == []
+        effects = bench.tell(ChangesRead(cursor=second, position=place(at[second] + 10), rows=1))
+        assert SavePart in [type(effect) for effect in effects]
+        assert set(asked(effects)) == {"main", "catch-up"}
+        assert bench.reader.snapshot().head["cursors"]["catch-up"]["position"] == place(170).to_json()
+
+
+def test_both_cursors_end_their_transaction_when_the_stream_is_stopped_so_that_a_marker_is_taken() -> None:
+    bench = Bench()
+    bench.include("d.t", at=100, until=110)
+    bench.read(FAR)
+    bench.include("d.u", at=150)
+    bench.read(2 * FAR)
+    bench.get(StopStream())
+    assert asked(bench.tell(ChangesRead(cursor="main", position=place(3 * FAR), rows=2))) == {}
+    orders = asked(bench.tell(ChangesRead(cursor="catch-up", position=place(160, rows=2), rows=2)))
+    assert set(orders) == {"catch-up"}
+    assert bench.get(Marker(checkpoint=1)) == []
+    effects = bench.tell(ChangesRead(cursor="catch-up", position=place(170), rows=2))
+    assert SavePart in [type(effect) for effect in effects]
+    assert asked(effects) == {}
 
 
 def test_the_part_says_what_the_journal_needs_of_the_stream() -> None:
@@ -533,12 +602,13 @@ def test_the_part_says_what_the_journal_needs_of_the_stream() -> None:
     bench.include()
     bench.read(200, rows=2, source_time=5.0)
     bench.get(Marker(checkpoint=1))
-    (saved,) = sent(bench.tell(PartStored(checkpoint=1, ref={"path": "p"})), PartSaved)
-    assert saved.part == {"path": "p"}
-    assert (saved.stream["position"], saved.stream["sourceTime"], saved.stream["seq"]) == (place(200).to_json(), 5.0, 2)
-    assert saved.stream["tables"]["d.t"]["live"] is True
+    (saved,) = sent(bench.tell(PartStored(checkpoint=1, ref=PART)), PartSaved)
+    assert saved.part == PART
+    assert (saved.stream.position, saved.stream.source_time) == (place(200), 5.0)
+    live = StreamedTable(table_id="d.t", generation=1, schema=SCHEMA.hash, live=True)
+    assert saved.stream.tables == (live,)
     with pytest.raises(ProtocolError):
-        bench.tell(PartStored(checkpoint=1, ref={"path": "p"}))
+        bench.tell(PartStored(checkpoint=1, ref=PART))
 
 
 def test_a_restored_stream_goes_on_where_it_was_cut() -> None:
@@ -548,7 +618,7 @@ def test_a_restored_stream_goes_on_where_it_was_cut() -> None:
     bench.read(180, rows=3)
     (save,) = [e for e in bench.get(Marker(checkpoint=1)) if isinstance(e, SavePart)]
     again = Bench(state=save.state)
-    assert again.reader.snapshot() == bench.reader.snapshot()
+    assert again.reader.snapshot().values == bench.reader.snapshot().values
     orders = asked(again.tell(Began()))
     assert orders["catch-up"].after == place(150)
     assert again.reader.seq == 3
@@ -558,7 +628,7 @@ def test_a_reader_without_the_stream_has_no_state() -> None:
     bench = Bench(stream=False)
     bench.get(AssignSplits(splits=(split(1),)))
     (save,) = [e for e in bench.get(Marker(checkpoint=1)) if isinstance(e, SavePart)]
-    assert save.state == {}
+    assert save.state == State()
 
 
 def test_an_illegal_step_is_refused_and_leaves_the_reader_as_it_was() -> None:
@@ -583,3 +653,98 @@ def test_an_illegal_step_is_refused_and_leaves_the_reader_as_it_was() -> None:
         assert repr(vars(bench.reader)) == before
     with pytest.raises(ProtocolError, match="no incremental split"):
         Bench(stream=False).include()
+
+
+def test_a_read_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand live tables one changes its columns: one route is made, and no other table is looked at."""
+    bench = Bench()
+    for number in range(1000):
+        bench.include(f"d.t{number}", at=100 + number, until=1200)
+    bench.read(100)
+    assert {report.state for report in sent(bench.read(1200), TableReport)} == {"live"}
+    made: list[str] = []
+    route = machine_file.StreamTable.route
+
+    def counted(table: machine_file.StreamTable) -> machine_file.RouteTo:
+        made.append(table.table_id)
+        return route(table)
+
+    monkeypatch.setattr(machine_file.StreamTable, "route", counted)
+    monkeypatch.setattr(High, "reached_by", lambda high, position: pytest.fail("a live table was looked at"))
+    before = asked(bench.read(1300))["main"].routes
+    after = asked(bench.read(1310))["main"].routes
+    assert after is before
+    told = SchemaChanged(table_id="d.t7", generation=1, seq=0, new=WIDER)
+    assert asked(bench.read(1400, rows=1, table="d.t7", schemas=(told,)))["main"].routes["d.t7"].schema == WIDER
+    assert made == ["d.t7"]
+
+
+def test_the_tables_of_a_cut_are_told_once_and_many_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "PIECE", 2)
+    bench = Bench()
+    for number in range(5):
+        bench.include(f"d.t{number}")
+    bench.get(Marker(checkpoint=1))
+    saved = sent(bench.tell(PartStored(checkpoint=1, ref=PART)), PartSaved)
+    assert [(one.more, one.part, len(one.stream.tables)) for one in saved] == [
+        (True, None, 2), (True, None, 2), (False, PART, 1),
+    ]  # fmt: skip
+    bench.get(Marker(checkpoint=2))
+    (saved_again,) = sent(bench.tell(PartStored(checkpoint=2, ref=PART)), PartSaved)
+    assert saved_again.stream.tables == ()
+    (order,) = [e for e in bench.get(Marker(checkpoint=3)) if isinstance(e, SavePart)]
+    again = Bench(state=order.state)
+    again.get(Marker(checkpoint=4))
+    (after_restore,) = sent(again.tell(PartStored(checkpoint=4, ref=PART)), PartSaved)
+    assert after_restore.stream.tables == ()
+
+
+def test_a_table_whose_splits_come_in_several_messages_joins_with_the_last() -> None:
+    bench = Bench()
+    splits = [CompletedSplit(split_start=None, split_end=(str(end),), high=high(end)) for end in (150, 160, 170)]
+    assert bench.include(splits=tuple(splits[:2]), more=True) == []
+    order = asked(bench.include(splits=tuple(splits[2:])))["main"]
+    assert order.routes["d.t"].splits == tuple(splits)
+
+
+def counting(monkeypatch: pytest.MonkeyPatch, cls: type, name: str) -> list[Any]:
+    """Every object on which that method is called from now on."""
+    calls: list[Any] = []
+    plain = getattr(cls, name)
+
+    def counted(one: Any, *arguments: Any) -> Any:
+        calls.append(one)
+        return plain(one, *arguments)
+
+    monkeypatch.setattr(cls, name, counted)
+    return calls
+
+
+def test_tables_that_wait_for_their_highs_are_not_looked_at_whenever_one_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    looked = counting(monkeypatch, High, "reached_by")
+    for number in range(1000):
+        bench.include(f"d.t{number}", at=100, until=2000 - number)
+        bench.read(100)  # so that each joins at once
+    bench.read(1500)
+    bench.read(2000)
+    assert all(table.live for table in bench.reader.tables.values())
+    assert len(looked) <= 5000
+
+
+def test_a_part_costs_what_changed_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    for number in range(1000):
+        bench.include(f"d.t{number}")
+    bench.read(100)
+    bench.read(200)
+    bench.reader.snapshot()
+    lows = counting(monkeypatch, Low, "to_json")
+    bench.read(300, rows=1, schemas=(SchemaChanged(table_id="d.t7", generation=1, seq=0, new=WIDER),), table="d.t7")
+    bench.get(ExcludeTable(table_id="d.t8", generation=1))
+    state = bench.reader.snapshot()
+    assert (len(lows), len(state.values["tables"]), state.schemas) == (1, 999, (WIDER,))
+    again = Bench(state=state)
+    lows.clear()
+    assert again.reader.snapshot().values == state.values
+    assert lows == []

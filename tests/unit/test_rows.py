@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cutline.services.reader.rows as compiled
-from cutline.common.schema import META_FIELDS, OP, ROW, SEQ, TS, Column, TableSchema
+from cutline.common.schema import META_FIELDS, OP, ROW, SEQ, TS, TableSchema
+from tests.binlog_bytes import event, image, packed, schema_of, table_map
 
 SOURCE = Path(compiled.__file__).with_name("rows.py")
 
@@ -45,28 +46,7 @@ def rows(request: pytest.FixtureRequest) -> ModuleType:
     return module
 
 
-def schema_of(*columns: tuple[str, str], key: tuple[str, ...] = ("id",)) -> TableSchema:
-    made = tuple(
-        Column(
-            name=name,
-            field_id=number,
-            mysql_type=kind,
-            nullable=True,
-            charset="utf8mb4" if "char" in kind or "text" in kind else None,
-        )
-        for number, (name, kind) in enumerate(columns, 1)
-    )
-    return TableSchema(table_id="d.t", columns=made, key=key, last_field_id=len(made))
-
-
 PLAIN = schema_of(("id", "int"), ("name", "varchar(60)"), ("amount", "decimal(10,2)"), ("at", "datetime(6)"))
-
-
-def packed(n: int) -> bytes:
-    if n < 251:
-        return bytes([n])
-    first, size = (252, 2) if n < 1 << 16 else (253, 3) if n < 1 << 24 else (254, 8)
-    return bytes([first]) + n.to_bytes(size, "little")
 
 
 WIRE = {"tinyint": "<b", "smallint": "<h", "year": "<h", "int": "<i", "bigint": "<q", "float": "<f", "double": "<d"}
@@ -315,61 +295,6 @@ def test_equal_rows_have_equal_bytes_whatever_was_read_before(rows: ModuleType) 
 
 
 # ---- binlog ----------------------------------------------------------------------------------------------------------
-
-TYPES = {
-    "int": (3, b"", 4), "bigint unsigned": (8, b"", 8), "varchar(60)": (15, b"\xf0\x00", None),
-    "decimal(10,2)": (246, b"\x0a\x02", 5), "datetime(6)": (18, b"\x06", 8), "json": (245, b"\x04", None),
-    "longblob": (252, b"\x04", None), "time(6)": (19, b"\x06", 6), "bit(13)": (16, b"\x05\x01", 2),
-    "date": (10, b"", 3), "tinyint": (1, b"", 1), "tinyint(1)": (1, b"", 1),
-    "text /*M!100301 COMPRESSED*/": (140, b"\x02", None),
-}  # fmt: skip
-
-
-def table_map(schema: TableSchema, number: int = 7) -> bytes:
-    """A TABLE_MAP event's body with full metadata."""
-    kinds = [TYPES[column.mysql_type] for column in schema.columns]
-    count = len(kinds)
-    metadata = b"".join(meta for _, meta, _ in kinds)
-    numeric = [column for column, kind in zip(schema.columns, kinds, strict=True) if kind[0] in (1, 3, 8, 246)]
-    signs = bytearray((len(numeric) + 7) // 8)
-    for i, column in enumerate(numeric):
-        if "unsigned" in column.mysql_type:
-            signs[i // 8] |= 0x80 >> i % 8
-    names = b"".join(bytes([len(column.name)]) + column.name.encode() for column in schema.columns)
-    texts = [
-        63 if kind[0] == 252 else {"gb18030": 248}.get(column.charset or "", 255)
-        for column, kind in zip(schema.columns, kinds, strict=True)
-        if kind[0] in (15, 140, 252)
-    ]
-    charsets = b"".join(packed(text) for text in texts)
-    fields = [(1, bytes(signs)), (3, charsets), (4, names), (12, b"\xff" * ((count + 7) // 8))]
-    body = number.to_bytes(6, "little") + b"\1\0" + b"\1d\0" + b"\1t\0" + packed(count)
-    body += bytes(kind[0] for kind in kinds) + packed(len(metadata)) + metadata + b"\xff" * ((count + 7) // 8)
-    return body + b"".join(bytes([field]) + packed(len(data)) + data for field, data in fields)
-
-
-def image(schema: TableSchema, values: list[Any]) -> bytes:
-    """A row image; values are ints or bytes as they stand in the row."""
-    nulls = bytearray((len(values) + 7) // 8)
-    made = b""
-    for i, (column, value) in enumerate(zip(schema.columns, values, strict=True)):
-        if value is None:
-            nulls[i // 8] |= 1 << i % 8
-            continue
-        _, meta, size = TYPES[column.mysql_type]
-        if isinstance(value, int):
-            value = value.to_bytes(size or 8, "little", signed=value < 0)
-        if size is None:
-            made += len(value).to_bytes(meta[0] if len(meta) == 1 else 1, "little")
-        made += value
-    return bytes(nulls) + made
-
-
-def event(schema: TableSchema, images: list[bytes], kind: int = 30) -> bytes:
-    count = len(schema.columns)
-    bitmap = b"\xff" * ((count + 7) // 8)
-    return b"\7\0\0\0\0\0\1\0" + b"\2\0" + packed(count) + bitmap * (2 if kind == 31 else 1) + b"".join(images)
-
 
 STREAM = schema_of(("id", "int"), ("name", "varchar(60)"), ("amount", "decimal(10,2)"), ("at", "datetime(6)"))
 AT = (0x8000000000 | (2020 * 13 + 1) << 22 | 2 << 17 | 3 << 12 | 4 << 6 | 5).to_bytes(5, "big") + b"\0\0\6"

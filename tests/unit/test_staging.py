@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import resource
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cutline.common.errors import ProtocolError
+from cutline.common import store as store_file
+from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.records import StagedFile
 from cutline.common.schema import FIELD_ID, META_FIELDS, OP, SEQ, Column, TableSchema
 from cutline.common.store import PipelineStore, Store
-from cutline.services.writer import staging
+from cutline.services.writer import machine, staging
+from cutline.services.writer.__main__ import Staging
 from cutline.services.writer.staging import Budget, ChangesFile, ChunkFile
 from cutline.spark_writer import staged
 from cutline.spark_writer.staged import Staged, portions, reduce
@@ -57,10 +65,10 @@ def changes(ops: list[str], first: int = 0) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*table.columns, *meta], schema=pa.schema([*T.arrow, *fields]))
 
 
-def read(store: PipelineStore, record: dict[str, Any]) -> pa.Table:
-    path = Path(store.location(record["path"]))
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == record["sha256"]
-    assert path.stat().st_size == record["size"]
+def read(store: PipelineStore, record: StagedFile) -> pa.Table:
+    path = Path(store.location(record.path))
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == record.sha256
+    assert path.stat().st_size == record.size
     return pq.read_table(path)
 
 
@@ -69,8 +77,8 @@ def test_a_chunk_file_has_the_tables_columns_with_their_field_ids(store: Pipelin
     file.append(rows(1, 2))
     file.append(rows(3))
     record = file.close()
-    assert (record["kind"], record["rows"], record["split"], record["seq_min"]) == ("chunk", 3, "s1", None)
-    assert (record["table"], record["generation"], record["schema"]) == (T.table_id, 2, T.hash)
+    assert (record.kind, record.rows, record.split, record.seq_min) == ("chunk", 3, "s1", None)
+    assert (record.table, record.generation, record.schema) == (T.table_id, 2, T.hash)
     table = read(store, record)
     assert table["id"].to_pylist() == [1, 2, 3]
     assert [field.metadata[FIELD_ID] for field in table.schema] == [b"1", b"5"]
@@ -81,8 +89,8 @@ def test_a_changes_file_has_absolute_seq_and_knows_its_truncate(store: PipelineS
     file.append(changes(["+I", "t", "+U"]), 100)
     file.append(changes(["-D"], first=3), 100)
     record = file.close()
-    assert (record["kind"], record["rows"]) == ("changes", 4)
-    assert (record["seq_min"], record["seq_max"], record["truncated_at"]) == (100, 103, 101)
+    assert (record.kind, record.rows) == ("changes", 4)
+    assert (record.seq_min, record.seq_max, record.truncated_at) == (100, 103, 101)
     table = read(store, record)
     assert table.column_names == ["id", "note", *(field.name for field in META_FIELDS)]
     assert table[SEQ].to_pylist() == [100, 101, 102, 103]
@@ -118,8 +126,80 @@ def test_open_files_hold_back_no_more_than_their_budget(store: PipelineStore, mo
             file.append(rows(*range(number * 100, number * 100 + 100)))
         assert sum(file._file.held_bytes for file in files) <= 100_000
     records = [file.close() for file in files]
-    assert [record["rows"] for record in records] == [5000] * 4
+    assert [record.rows for record in records] == [5000] * 4
     assert read(store, records[3])["id"].to_pylist() == list(range(5000))
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    """This process may open 128 files more than it has open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 128, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def ipc(batch: pa.RecordBatch) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("held_back", [64 << 20, 40_000], ids=["all held back", "most over the budget"])
+def test_a_thousand_tables_in_one_checkpoint_need_few_descriptors(
+    store: PipelineStore, few_descriptors: None, held_back: int
+) -> None:
+    of = [machine.ChangesFile(table_id=f"d.t{at}", generation=1, schema="s", after=0) for at in range(1000)]
+    staging_ = Staging(store, 1, "w0", Budget(held_back))
+    for turn in range(3):  # every table's rows come a few at a time, as they do from the binlog
+        body = ipc(changes(["+I"] * 10))
+        for at, file in enumerate(of):
+            staging_.append(machine.Append(file=file, seq_base=10_000 * turn + 10 * at, rows=10, body=body))
+    records = staging_.stage(machine.StageCut(checkpoint=1, changes=tuple(of), chunks=()))
+    assert [record.table for record in records] == [file.table_id for file in of]
+    for at in (0, 1, 500, 999):
+        expected = [10_000 * turn + 10 * at + row for turn in range(3) for row in range(10)]
+        assert read(store, records[at])[SEQ].to_pylist() == expected
+
+
+def test_a_temporary_folder_without_room_is_told_with_its_remedy(
+    store: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    files = [
+        ChunkFile(store, split_id=f"s{at}", budget=budget, **named()) for budget in [Budget(1, 1)] for at in (1, 2)
+    ]
+    files[0].append(rows(1))
+    with pytest.raises(Unavailable, match="No space left on device; give it room, or name another one by TMPDIR"):
+        files[1].append(rows(1))
+    for file in files:
+        file.discard()
+
+
+def test_the_names_of_a_cuts_files_are_made_durable_at_once_and_before_they_are_told(
+    store: PipelineStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = [machine.ChangesFile(table_id=f"d.t{at}", generation=1, schema="s", after=0) for at in range(20)]
+    staging_ = Staging(store, 1, "w0")
+    for file in of:
+        staging_.append(machine.Append(file=file, seq_base=0, rows=1, body=ipc(changes(["+I"]))))
+    folder = tmp_path / "shop" / "staged"
+    folder.mkdir(parents=True)
+    synced: list[set[str]] = []
+    plain = store_file._sync_folder
+
+    def sync(name: str) -> None:
+        plain(name)
+        if name == str(folder):
+            synced.append(set(os.listdir(name)))
+
+    monkeypatch.setattr(store_file, "_sync_folder", sync)
+    records = staging_.stage(machine.StageCut(checkpoint=1, changes=tuple(of), chunks=()))
+    assert synced == [{Path(record.path).name for record in records}]
 
 
 @pytest.mark.parametrize("key", [("id",), ()], ids=["with a key", "without a key"])
@@ -135,21 +215,12 @@ def test_changes_of_which_a_truncate_leaves_none_reduce_to_nothing(
     monkeypatch.setattr(staged, "PORTION_ROWS", 2)
     layout = Layout(schema=schema, generation=2, offset=0, arrow=schema.arrow, java=None)
     cut = list(portions(store, [Staged(record=record, schema=schema)]))
-    reduced = [reduce(store, portion, layout, record["truncated_at"]) for portion in cut]
+    reduced = [reduce(store, portion, layout, record.truncated_at) for portion in cut]
     assert [one.live.tolist() for one in reduced] == [[], [103]]
     assert reduced[0].keys is None
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["staged now", "staged by the version before"])
-def test_a_column_may_have_any_name_of_ours(
-    store: PipelineStore, monkeypatch: pytest.MonkeyPatch, before: bool
-) -> None:
-    """Also in a file of before, whose last columns have no space behind their names."""
-    if before:
-        plain = [field.with_name(field.name.rstrip()) for field in META_FIELDS]
-        monkeypatch.setattr(staging, "META_FIELDS", plain)
-        monkeypatch.setattr(staging, "_META", pa.schema(plain))
-        monkeypatch.setattr(staging, "SEQ", "_seq")
+def test_a_column_may_have_any_name_of_ours(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = ("_op", "_seq", "_table", "_op_", "a.b", "a")
     schema = TableSchema(
         table_id=T.table_id,
@@ -162,8 +233,7 @@ def test_a_column_may_have_any_name_of_ours(
     ours = [field for field in changes(["+I"]).schema][len(T.columns) :]
     meta = changes(["+I", "+U", "-D", "+I"]).columns[len(T.columns) :]
     values = [pa.array([1, 2, 1, 2]), pa.array([10, 10, 10, 11]), *[pa.array([at, 5, 6, 7]) for at in range(4)]]
-    fields = [field.with_name(field.name.rstrip()) if before else field for field in ours]
-    batch = pa.RecordBatch.from_arrays([*values, *meta], schema=pa.schema([*schema.arrow, *fields]))
+    batch = pa.RecordBatch.from_arrays([*values, *meta], schema=pa.schema([*schema.arrow, *ours]))
     file = ChangesFile(store, **named(schema=schema.hash))
     file.append(batch, 100)
     record = file.close()
@@ -179,13 +249,3 @@ def test_a_column_may_have_any_name_of_ours(
         [2, 10, 5, 5, 5, 5],
         [2, 11, 7, 7, 7, 7],
     ]
-
-
-def test_a_file_of_changes_that_ends_in_other_columns_is_refused(store: PipelineStore) -> None:
-    file = ChunkFile(store, split_id="s1", **named())
-    file.append(rows(1))
-    record = {**file.close(), "seq_min": 1, "seq_max": 1}
-    layout = Layout(schema=T, generation=2, offset=0, arrow=T.arrow, java=None)
-    (portion,) = portions(store, [Staged(record=record, schema=T)])
-    with pytest.raises(ProtocolError, match="apply it with that version"):
-        reduce(store, portion, layout, None)

@@ -10,7 +10,7 @@ from cutline.common.errors import SourceLost
 from cutline.common.schema import TableSchema
 from cutline.services.reader.event_bodies import primary_key
 from cutline.services.reader.table_map import schema_then
-from tests.unit.test_rows import schema_of, table_map
+from tests.binlog_bytes import schema_of, table_map
 
 THEN = schema_of(("id", "int"), ("name", "varchar(60)"), ("price", "decimal(10,2)"))
 

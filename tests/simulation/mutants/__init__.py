@@ -14,6 +14,8 @@ class Mutant:
     seeds: int = 1500
     of: str = ""  # which of these seeds: those whose worlds have a `start` without a snapshot, or a `stop`
     first: int = 1  # later for what few worlds meet, of which one is known
+    world: str = "mesh"  # that has this code
+    tests: str = ""  # a file of tests/unit that is to fail, in the place of the sweep
 
 
 CHANDY_LAMPORT = "common/chandy_lamport.py"
@@ -25,6 +27,7 @@ READER = "services/reader/machine.py"
 WATERMARK = "services/reader/watermark.py"
 WRITER = "services/writer/machine.py"
 CHAIN = "spark_writer/chain.py"
+STORE = "common/store.py"
 SOURCE = "tests/simulation/source.py"
 LAKE = "tests/simulation/lake.py"
 WORLD = "tests/simulation/world.py"
@@ -90,8 +93,8 @@ MUTANTS = (
     one(
         "the channels' states are not restored",
         ENUMERATOR,
-        "                    machine._at_begin += machine._recorded(channel, message)",
-        "                    pass",
+        "            machine._at_begin += machine._take_recorded(channel, [decode(header) for header in headers])",
+        "            pass",
     ),
     one(
         "the orders that follow from a recorded report are not given in the new epoch",
@@ -115,8 +118,8 @@ MUTANTS = (
     one(
         "a table goes to the stream before its last chunk is reported",
         ENUMERATOR,
-        "table.splits_done == table.splitter.made:",
-        "table.splits_done >= table.splitter.made - 1:",
+        "and done == table.splitter.made:",
+        "and done >= table.splitter.made - 1:",
     ),
     one(
         "the watermarks of a table's chunks are not folded: its low is the last chunk's",
@@ -190,8 +193,8 @@ MUTANTS = (
     one(
         "a table is let in while main is being read",
         READER,
-        "        if main.asked or main.position.inside:\n            return []\n        late",
-        "        if main.position.inside:\n            return []\n        late",
+        "        if main.asked or main.position.inside:\n            return []\n        effects",
+        "        if main.position.inside:\n            return []\n        effects",
     ),
     one(
         "a round starts from the first table's low, not the lowest",
@@ -209,8 +212,8 @@ MUTANTS = (
     one(
         "a cut inside a transaction is not marked so",
         READER,
-        '            "inside": any(c.position.inside for c in self.cursors.values()),',
-        '            "inside": False,',
+        "            inside=any(c.position.inside for c in self.cursors.values()),",
+        "            inside=False,",
     ),
     one(
         "each cursor counts its own changes",
@@ -227,7 +230,7 @@ MUTANTS = (
     one(
         "the count of changes begins anew with an epoch",
         READER,
-        'self.seq, self.hold_main, self.stopped = state["seq"],',
+        'self.seq, self.hold_main, self.stopped = head["seq"],',
         "self.seq, self.hold_main, self.stopped = 0,",
     ),
     one(
@@ -245,16 +248,16 @@ MUTANTS = (
     one(
         "the Spark writer follows slots, not bases",
         CHAIN,
-        "        last = base\n",
-        "        last = epoch - 1 or None\n",
+        "        last = begin.base\n",
+        "        last = begin.slot - 1 or None\n",
     ),
     one(
         "a checkpoint inside a transaction is published",
         CHAIN,
-        '        if not entry["inside"]:',
+        "        if not entry.inside:",
         "        if True:",
     ),
-    one("a table is shown before it is live", CHAIN, '        if said["show"]:', "        if done is not None:"),
+    one("a table is shown before it is live", CHAIN, "if said.show and held is None:", "if done is not None:"),
     one(
         "the chunk of a table without a key is read whatever was inserted meanwhile",
         WORLD,
@@ -264,7 +267,11 @@ MUTANTS = (
     Mutant(
         "main moves by the journal as it was when the Spark writer started",
         (
-            (LAKE, "        on_chain = self.chain(store", "        on_chain = self.seen = self.chain(store"),
+            (
+                LAKE,
+                "        newest = self.chain(numbers)",
+                "        self.seen = self.chain(numbers)\n        newest = self.seen",
+            ),
             (LAKE, "chain=self.back_to)", "chain=lambda back: self.seen)"),
         ),
     ),
@@ -333,14 +340,14 @@ MUTANTS = (
     one(
         "a reader forgets with its epoch that it is at the stop",
         READER,
-        'self.at_stop, self.ended = state["atStop"], state["ended"]',
-        'self.at_stop, self.ended = False, state["ended"]',
+        'self.at_stop, self.ended = head["atStop"], head["ended"]',
+        'self.at_stop, self.ended = False, head["ended"]',
         of="stop",
     ),
     one(
         "an enumerator forgets with its epoch that the stream has stopped",
         ENUMERATOR,
-        'machine.at_stop = state["atStop"]',
+        'machine.at_stop = head["atStop"]',
         "machine.at_stop = False",
         of="stop",
     ),
@@ -355,8 +362,8 @@ MUTANTS = (
     one(
         "a pipeline ends at its stop with tables on their way",
         ENUMERATOR,
-        "        return there and phases <= {LIVE, QUARANTINED}",
-        "        return there",
+        "        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *AT_REST}",
+        "        return self.at_stop or LIVE not in phases",
         of="stop",
     ),
     one(
@@ -367,13 +374,16 @@ MUTANTS = (
         of="stop",
         first=2000,
     ),
-    one(
+    Mutant(
         "the stream says that it is at the stop when it has no table yet",
-        READER,
-        "main is None or main.asked or not self.at_stop:",
-        "(main is not None and (main.asked or not self.at_stop)):",
-        of="stop",
-        first=4700,
+        (
+            (
+                READER,
+                "main is None or main.asked or not self.at_stop:",
+                "(main is not None and (main.asked or not self.at_stop)):",
+            ),
+        ),
+        tests="test_reader.py",  # hardly a world meets it
     ),
     one(
         "a checkpoint begun before the stop is taken for the last one",
@@ -392,9 +402,10 @@ MUTANTS = (
     one(
         "what a first row event told of the columns is forgotten",
         READER,
-        "                table.looked_at = None\n",
-        "                pass\n",
+        "dataclasses.replace(table, looked_at=None, schema=change.new)",
+        "dataclasses.replace(table, schema=change.new)",
         of="start",
+        first=1500,
     ),
     one(
         "without a snapshot what came before the start is delivered",
@@ -416,5 +427,66 @@ MUTANTS = (
         "offset=4, gtids=str(self.executed))\n            skipped",
         "offset=self.place[1], gtids=str(self.executed))\n            skipped",
         of="start",
+    ),
+    one(
+        "the enumerator's part has a table as it was when it was first saved",
+        ENUMERATOR,
+        "        self._unsaved.setdefault(name, self.tables.get(name))\n",
+        "        self._unsaved |= {} if name in self._values['tables'] else {name: None}\n",
+    ),
+    one(
+        "the stream's part has a table as it was when it was first saved",
+        READER,
+        "        self._unsaved[table.table_id] = self._uncut[table.table_id] = None\n",
+        "        self._unsaved |= {} if table.table_id in self._values else {table.table_id: None}\n"
+        "        self._uncut[table.table_id] = None\n",
+    ),
+    one(
+        "an entry says of a table what the enumerator knew when the stream first told of it",
+        ENUMERATOR,
+        "tables.items() if before.get(name) is not table}",
+        "tables.items() if name not in before}",
+    ),
+    one(
+        "an entry says of a table what the stream told when the enumerator last changed it",
+        ENUMERATOR,
+        "        if others := others.union(tables.keys() & streamed):\n",
+        "        if others:\n",
+    ),
+    one(
+        "the stream tells of a table only once",
+        READER,
+        "            if self._cut.get(name) != streamed:\n",
+        "            if name not in self._cut:\n",
+    ),
+    one(
+        "the schemas that a part alone names are swept",
+        STORE,
+        'for file in body["staged"]} | set(body["replaced"])',
+        'for file in body["staged"]}',
+    ),
+    one(
+        "a record that others build on is removed with what is older",
+        STORE,
+        "sorted(bodies.keys() - restorable - named)",
+        "sorted(bodies.keys() - restorable)",
+    ),
+    one(
+        "a part that others build on is removed with its entry",
+        STORE,
+        "sorted(there & done - needed)",
+        "sorted(there & done)",
+    ),
+    one(
+        "what came before the entries that are left is taken for a history that was left",
+        CHAIN,
+        "            0 < checkpoint <= self.behind or any(",
+        "            any(",
+    ),
+    one(
+        "a deposed leader's slow entry takes a slot whose entry was removed",
+        STORE,
+        "        if won and slot > 1 and not self._there(",
+        "        if False and not self._there(",
     ),
 )

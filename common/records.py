@@ -1,0 +1,481 @@
+"""The records of the store, typed: the one place that says their form in JSON (pure).
+
+| record | is | written by |
+|---|---|---|
+| `EpochEntry` | a slot of the journal: an incarnation of the mesh, the checkpoint it goes on from | the leader |
+| `CheckpointEntry` | a slot of the journal: a checkpoint, its parts, staged files, each table's state | the leader |
+| `Publication` | a checkpoint is applied: what `main` of each table shows, and where work goes on | the Spark writer |
+
+In memory a record has all tables. In the store it has all of them (a *full* record), or those that differ from an
+earlier full one, which it names (`full`): what a checkpoint costs grows with what changed, and two files tell a record.
+`Deltas` chooses.
+
+What must change together: a field here and `FORMAT`, since another version reads it otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from cutline.common.positions import Position
+
+FORMAT = 2
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartRef:
+    """A durable file: path below the pipeline's folder, sha256 (hex) and size in bytes.
+
+    `full`: a part that has only what changed since that one.
+    """
+
+    path: str
+    sha256: str
+    size: int
+    full: PartRef | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        body: dict[str, Any] = {"path": self.path, "sha256": self.sha256, "size": self.size}
+        return body if self.full is None else body | {"full": self.full.to_json()}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> PartRef:
+        """Read what `to_json` gave."""
+        full = body.get("full")
+        return cls(
+            path=body["path"],
+            sha256=body["sha256"],
+            size=body["size"],
+            full=None if full is None else cls.from_json(full),
+        )
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that it takes to read it."""
+        return (self.path,) if self.full is None else (self.path, self.full.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """A Parquet file of one table's rows, generation and schema (its hash), durable in the store.
+
+    `kind` is `chunk`, of the split `split` (its id, `#`, the attempt), or `changes`, whose `_seq` go from `seq_min` to
+    `seq_max`; `truncated_at` is that of the last TRUNCATE among them.
+    """
+
+    kind: str
+    path: str
+    sha256: str
+    size: int
+    rows: int
+    table: str
+    generation: int
+    schema: str
+    split: str | None = None
+    seq_min: int | None = None
+    seq_max: int | None = None
+    truncated_at: int | None = None
+
+    @property
+    def ref(self) -> PartRef:
+        """Where it is."""
+        return PartRef(path=self.path, sha256=self.sha256, size=self.size)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict, without what it has not."""
+        body: dict[str, Any] = {
+            "kind": self.kind,
+            "path": self.path,
+            "sha256": self.sha256,
+            "size": self.size,
+            "rows": self.rows,
+            "table": self.table,
+            "generation": self.generation,
+            "schema": self.schema,
+        }
+        for name in ("split", "seq_min", "seq_max", "truncated_at"):
+            if (value := getattr(self, name)) is not None:
+                body[name] = value
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> StagedFile:
+        """Read what `to_json` gave."""
+        return cls(**body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """The services of an epoch, by incarnation; readers and writers in the order of their numbers."""
+
+    enumerator: str
+    readers: tuple[str, ...]
+    writers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEntry:
+    """Slot `slot` begins an epoch, which goes on from checkpoint `base` (None: from the beginning) because of `cause`.
+
+    `nonce` tells this leader's write from another's.
+    """
+
+    slot: int
+    nonce: str
+    leader: str
+    base: int | None
+    members: Members
+    cause: str
+    written_at: float
+
+    @property
+    def epoch(self) -> int:
+        """Its own slot."""
+        return self.slot
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return {
+            "kind": "epoch",
+            "slot": self.slot,
+            "nonce": self.nonce,
+            "leader": self.leader,
+            "base": self.base,
+            "members": {
+                "enumerator": self.members.enumerator,
+                "readers": list(self.members.readers),
+                "writers": list(self.members.writers),
+            },
+            "cause": self.cause,
+            "written_at": self.written_at,
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> EpochEntry:
+        """Read what `to_json` gave."""
+        members = body["members"]
+        return cls(
+            slot=body["slot"],
+            nonce=body["nonce"],
+            leader=body["leader"],
+            base=body["base"],
+            members=Members(
+                enumerator=members["enumerator"], readers=tuple(members["readers"]), writers=tuple(members["writers"])
+            ),
+            cause=body["cause"],
+            written_at=body["written_at"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableEntry:
+    """One table at a checkpoint: its phase, the hash of its schema, and whether the lake may show it there (`show`).
+
+    `described`: the schema of its snapshot, where the stream has another one by now.
+    """
+
+    generation: int
+    phase: str
+    schema: str | None
+    show: bool
+    cause: str | None = None
+    described: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict, without what it has not."""
+        body: dict[str, Any] = {
+            "generation": self.generation,
+            "phase": self.phase,
+            "schema": self.schema,
+            "show": self.show,
+        }
+        for name in ("cause", "described"):
+            if (value := getattr(self, name)) is not None:
+                body[name] = value
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> TableEntry:
+        """Read what `to_json` gave."""
+        return cls(**body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEntry:
+    """Slot `slot` is a checkpoint of `epoch`: every part is in the store, and these staged files belong to it.
+
+    `kept`: a savepoint, which answers `request`; `inside`: the cut is inside a transaction, so it is never published.
+    `position` is where the stream stands (None: nothing was read of it), times are seconds since 1970. `replaced` are
+    the hashes of schemas that the enumerator's part names, of tables that its reports in flight took another way.
+    """
+
+    slot: int
+    epoch: int
+    nonce: str
+    kept: bool
+    inside: bool
+    position: Position | None
+    source_time: float | None
+    started_at: float
+    written_at: float
+    parts: Mapping[str, PartRef]
+    staged: tuple[StagedFile, ...]
+    tables: Mapping[str, TableEntry] = field(repr=False)
+    replaced: tuple[str, ...] = ()
+    request: str | None = None
+
+    def to_json(self, *, full: int | None, tables: Mapping[str, TableEntry]) -> dict[str, Any]:
+        """Return a plain dict with these `tables`: all, or those that differ from those of slot `full`."""
+        return {
+            "kind": "checkpoint",
+            "slot": self.slot,
+            "epoch": self.epoch,
+            "nonce": self.nonce,
+            "kept": self.kept,
+            "request": self.request,
+            "inside": self.inside,
+            "position": None if self.position is None else self.position.to_json(),
+            "source_time": self.source_time,
+            "started_at": self.started_at,
+            "written_at": self.written_at,
+            "parts": {name: ref.to_json() for name, ref in self.parts.items()},
+            "staged": [file.to_json() for file in self.staged],
+            "replaced": list(self.replaced),
+            "full": full,
+            "tables": {name: table.to_json() for name, table in tables.items()},
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any], full: Mapping[str, TableEntry]) -> CheckpointEntry:
+        """Read what `to_json` gave; `full` are the tables of the slot that it names, {} if it names none."""
+        position = body["position"]
+        return cls(
+            slot=body["slot"],
+            epoch=body["epoch"],
+            nonce=body["nonce"],
+            kept=body["kept"],
+            request=body["request"],
+            inside=body["inside"],
+            position=None if position is None else Position.from_json(position),
+            source_time=body["source_time"],
+            started_at=body["started_at"],
+            written_at=body["written_at"],
+            parts={name: PartRef.from_json(ref) for name, ref in body["parts"].items()},
+            staged=tuple(StagedFile.from_json(file) for file in body["staged"]),
+            replaced=tuple(body["replaced"]),
+            tables={**full, **{name: TableEntry.from_json(table) for name, table in body["tables"].items()}},
+        )
+
+    @property
+    def schemas(self) -> set[str]:
+        """The hashes of all schemas that a restore from here, or applying it, needs."""
+        named = {name for table in self.tables.values() for name in (table.schema, table.described) if name}
+        return named | {file.schema for file in self.staged} | set(self.replaced)
+
+
+Entry = EpochEntry | CheckpointEntry
+"""What one slot of the journal holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Where the applied state of one table is: a snapshot of the lake table, the branch it was made on, its generation
+    and the hash of its schema.
+    """
+
+    snapshot_id: int
+    branch: str
+    generation: int
+    schema: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return {
+            "snapshot_id": self.snapshot_id,
+            "branch": self.branch,
+            "generation": self.generation,
+            "schema": self.schema,
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Work:
+        """Read what `to_json` gave."""
+        return cls(**body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Main:
+    """What `main` of a table shows: a snapshot, and the position of its content; None: that of the publication."""
+
+    snapshot_id: int
+    position: Position | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict, without the position of the publication itself."""
+        body: dict[str, Any] = {"snapshot_id": self.snapshot_id}
+        return body if self.position is None else body | {"position": self.position.to_json()}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Main:
+        """Read what `to_json` gave."""
+        position = body.get("position")
+        return cls(snapshot_id=body["snapshot_id"], position=None if position is None else Position.from_json(position))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """Why the Spark writer leaves one table out, and from where it can go on.
+
+    `generation` is the one that could not be applied. `applied` is the last checkpoint whose rows the table's work
+    holds: what was staged after it brings the table back. None: the work itself is lost, so only the next generation
+    does.
+    """
+
+    cause: str
+    generation: int
+    applied: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable:
+    """One table of a publication; `main` is None where the lake shows nothing yet, `work` where it has nothing.
+
+    `held`: the Spark writer has quarantined it.
+    """
+
+    state: str
+    generation: int
+    main: Main | None
+    work: Work | None
+    held: Quarantine | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Whether `main` shows the publication's own cut, and not what an older one left."""
+        return self.main is not None and self.main.position is None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        body: dict[str, Any] = {
+            "state": self.state,
+            "generation": self.generation,
+            "main": None if self.main is None else self.main.to_json(),
+            "work": None if self.work is None else self.work.to_json(),
+        }
+        return body if self.held is None else body | {"cause": self.held.cause, "applied": self.held.applied}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> PublishedTable:
+        """Read what `to_json` gave."""
+        held = None
+        if "applied" in body:
+            held = Quarantine(cause=body["cause"], generation=body["generation"], applied=body["applied"])
+        return cls(
+            state=body["state"],
+            generation=body["generation"],
+            main=None if body["main"] is None else Main.from_json(body["main"]),
+            work=None if body["work"] is None else Work.from_json(body["work"]),
+            held=held,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """Checkpoint `n` is applied, by start `w` of the Spark writer: the commit point."""
+
+    n: int
+    epoch: int
+    w: int
+    kept: bool
+    position: Position | None
+    source_time: float | None
+    published_at: float
+    tables: Mapping[str, PublishedTable] = field(repr=False)
+
+    def position_of(self, table: str) -> Position | None:
+        """The position of what `main` of a table shows."""
+        main = self.tables[table].main
+        return None if main is None else main.position or self.position
+
+    def to_json(self, *, full: int | None, tables: Mapping[str, PublishedTable]) -> dict[str, Any]:
+        """Return a plain dict with these `tables`: all, or those that differ from those of publication `full`."""
+        return {
+            "n": self.n,
+            "epoch": self.epoch,
+            "w": self.w,
+            "kept": self.kept,
+            "position": None if self.position is None else self.position.to_json(),
+            "source_time": self.source_time,
+            "published_at": self.published_at,
+            "full": full,
+            "tables": {name: table.to_json() for name, table in tables.items()},
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any], full: Mapping[str, PublishedTable]) -> Publication:
+        """Read what `to_json` gave; `full` are the tables of the publication that it names, {} if it names none."""
+        position = body["position"]
+        return cls(
+            n=body["n"],
+            epoch=body["epoch"],
+            w=body["w"],
+            kept=body["kept"],
+            position=None if position is None else Position.from_json(position),
+            source_time=body["source_time"],
+            published_at=body["published_at"],
+            tables={**full, **{name: PublishedTable.from_json(table) for name, table in body["tables"].items()}},
+        )
+
+
+def changes(now: Mapping[K, T], before: Mapping[K, T]) -> dict[K, T | None]:
+    """What of `now` is not so in `before`; None for what is gone. Cheap where values are the same objects."""
+    changed: dict[K, T | None] = {
+        key: value for key, value in now.items() if (old := before.get(key)) is not value and old != value
+    }
+    changed.update(dict.fromkeys(before.keys() - now.keys()))
+    return changed
+
+
+class Deltas:
+    """Chooses what a record of a row of them holds: all its values, or those that changed since the last full one.
+
+    It is full where most values changed, and once what was written as changes since outweighs it: so all records
+    together cost as much as what changed, some times over. Values that are the same object as the last time cost
+    nothing. One row of records is written by one writer; after an unclear answer it begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._full: tuple[Any, Mapping[Any, Any]] | None = None
+        self._spent = 0
+        self._last: tuple[Mapping[Any, Any], dict[Any, Any]] = ({}, {})
+
+    def of(self, values: Mapping[K, T]) -> tuple[Any, dict[K, T | None]]:
+        """Return the name of the full record and the changes since; (None, all values) for a full one."""
+        if self._full is not None:
+            if values is not self._last[0]:
+                self._last = values, changes(values, self._full[1])
+            changed = self._last[1]
+            if 2 * len(changed) <= len(values) and self._spent + len(changed) <= len(values):
+                return self._full[0], changed
+        return None, dict(values)
+
+    def wrote(self, name: Any, values: Mapping[K, T], changed: Mapping[K, T | None], *, full: bool) -> None:
+        """The record `name` is in the store, as `of` chose."""
+        if full:
+            self._full, self._spent, self._last = (name, values), 0, (values, {})
+        else:
+            self._spent += len(changed)
+
+    def forget(self) -> None:
+        """The next record is a full one."""
+        self._full = None
+
+
+def fold(full: Mapping[K, T], changed: Mapping[K, T | None]) -> dict[K, T]:
+    """What `changes` was made of, of what it was made."""
+    return {key: value for key, value in {**full, **changed}.items() if value is not None}

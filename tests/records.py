@@ -1,0 +1,60 @@
+"""Records of a store with what a test doesn't care about filled in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cutline.common.machine import State
+from cutline.common.positions import Position
+from cutline.common.records import CheckpointEntry, EpochEntry, Members, PartRef, StagedFile, TableEntry
+from cutline.common.schema import TableSchema
+
+PART = PartRef(path="parts/p", sha256="", size=1)
+
+
+def epoch(slot: int, base: int | None = None, nonce: str = "n", **other: Any) -> EpochEntry:
+    """An epoch that begins at `slot`."""
+    members = Members(enumerator="e1", readers=("r1",), writers=("w1",))
+    of = {"leader": "e1", "members": members, "cause": "test", "written_at": 0.0}
+    return EpochEntry(slot=slot, base=base, nonce=nonce, **(of | other))
+
+
+def checkpoint(slot: int, of: int = 1, **other: Any) -> CheckpointEntry:
+    """A checkpoint of the epoch `of`, at offset `slot`."""
+    known: dict[str, Any] = {
+        "nonce": "n",
+        "kept": False,
+        "inside": False,
+        "position": place(slot),
+        "source_time": 1000.0 + slot,
+        "started_at": 0.0,
+        "written_at": 0.0,
+        "parts": {},
+        "staged": (),
+        "tables": {},
+    }
+    return CheckpointEntry(slot=slot, epoch=of, **(known | other))
+
+
+def place(offset: int) -> Position:
+    """A position."""
+    return Position(server="s", file="binlog.000001", offset=offset)
+
+
+def staged(table: str = "shop.orders", **other: Any) -> StagedFile:
+    """A file of changes of a table."""
+    known = {"kind": "changes", "path": "staged/f", "sha256": "", "size": 1, "rows": 1, "generation": 1, "schema": "h"}
+    return StagedFile(table=table, **(known | other))
+
+
+def table(**other: Any) -> TableEntry:
+    """A live table."""
+    known: dict[str, Any] = {"generation": 1, "phase": "live", "schema": "h", "show": True}
+    return TableEntry(**(known | other))
+
+
+def read_back(state: State, *schemas: TableSchema) -> State:
+    """A state as it comes back from the store, which has these schemas too."""
+    head, values = json.loads(json.dumps([state.head, state.values]))
+    return State(head=head, values=values, schemas=(*state.schemas, *schemas))

@@ -1,0 +1,237 @@
+"""Patches below the machines: of the cursor and its frames, the store, the staged files, the channels. Each breaks one
+rule; a world of bytes (stream, store, channels) or a file of unit tests must notice it."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants import READER, Mutant
+
+CURSOR = "services/reader/binlog.py"
+FRAMES = "services/reader/binlog_events.py"
+XA = "services/reader/xa.py"
+STORE = "common/store.py"
+STAGING = "services/writer/staging.py"
+CHANNELS = "common/channels.py"
+
+
+def stream(rule: str, file: str, old: str, new: str, seeds: int = 600) -> Mutant:
+    return Mutant(rule, ((file, old, new),), seeds, world="stream")
+
+
+def store(rule: str, file: str, old: str, new: str, seeds: int = 300) -> Mutant:
+    return Mutant(rule, ((file, old, new),), seeds, world="store")
+
+
+def channel(rule: str, old: str, new: str, seeds: int = 300) -> Mutant:
+    return Mutant(rule, ((CHANNELS, old, new),), seeds, world="channels")
+
+
+def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
+    return Mutant(rule, ((file, old, new),), tests=tests)
+
+
+BELOW = (
+    stream(
+        "a cursor that is to skip rows again says that it stands before the transaction",
+        CURSOR,
+        "if frames.resume or frames.pos < max(frames.discard_to, frames.floor):",
+        "if frames.pos < max(frames.discard_to, frames.floor):",
+    ),
+    stream(
+        "a cursor to whom a file is sent again says where it stands in it",
+        CURSOR,
+        "if frames.resume or frames.pos < max(frames.discard_to, frames.floor):",
+        "if frames.resume:",
+    ),
+    stream(
+        "the start of a transaction is reached inside of it",
+        CURSOR,
+        "if until is not None and not after.inside and self._reaches(after, until):",
+        "if until is not None and self._reaches(after, until):",
+    ),
+    stream(
+        "what the position has taken already is taken again where the server sends it",
+        FRAMES,
+        "            self.tx_skip = self._clear_to == number\n",
+        "            self.tx_skip = False\n",
+    ),
+    stream(
+        "a row event of which a part was taken begins anew after a reconnect",
+        FRAMES,
+        "                first = self.row_from = self.resume & ((1 << _INSIDE) - 1)\n",
+        "                first = self.row_from = 0\n",
+    ),
+    stream(
+        "row events of tables that nobody asked for are not counted inside a transaction",
+        FRAMES,
+        "            if plan.make is None:\n                return self.pass_over()\n",
+        "            if plan.make is None:\n                return _GO\n",
+    ),
+    stream(
+        "a position inside a transaction is where its next event begins",
+        CURSOR,
+        "            offset=frames.tx_start if inside else frames.pos,\n",
+        "            offset=frames.pos,\n",
+    ),
+    stream(
+        "what a low covers is delivered",
+        CURSOR,
+        "        plan.guard = route.looked_at is not None or not self._past(route)\n",
+        "        plan.guard = False\n",
+    ),
+    stream(
+        "a heartbeat's place is gone on from at once, while the server passes over what we have",
+        CURSOR,
+        "        if offset <= frames.pos or self._idle_at == (file, offset):\n",
+        "        if True:\n",
+    ),
+    stream(
+        "the end of a torn file commits the transaction in it",
+        CURSOR,
+        "            if frames.tx_open or (frames.resume and frames.file == self._after.file):\n",
+        "            if False:\n",
+    ),
+    stream(
+        "rows that were given out are not undone by a rollback",
+        CURSOR,
+        "        if not (frames.delivered or frames.resume):\n            return\n",
+        "        return\n",
+    ),
+    stream(
+        "a prepared transaction that is too large to hold is given out as far as it was held",
+        XA,
+        "            self.events = None\n",
+        "            pass\n",
+    ),
+    stream(
+        "the rows of an XA transaction are looked for in the first file alone",
+        XA,
+        "                if at is not None:\n                    break\n",
+        "                break\n",
+    ),
+    stream(
+        "rows of several transactions make the place inside of one large",
+        READER,
+        "self.rows_inside = (self.rows_inside if goes_on else 0) + rows if here.inside else 0",
+        "self.rows_inside = self.rows_inside + event.rows if here.inside else 0",
+    ),
+    stream(
+        "a marker is taken inside of any transaction",
+        READER,
+        "        return not self.position.inside or self.rows_inside >= INSIDE_ROWS\n",
+        "        return True\n",
+    ),
+    unit(
+        "an empty set of GTIDs is passed by nobody",
+        "common/positions.py",
+        "        if isinstance(theirs, GtidSet) and not isinstance(mine, MariaGtid):",
+        "        if isinstance(theirs, GtidSet) and isinstance(mine, GtidSet):",
+        "test_positions.py",
+    ),
+    store(
+        "a file has its name before it is durable",
+        STORE,
+        "        os.fsync(file.fileno())\n",
+        "",
+    ),
+    store(
+        "a name is told before it is durable",
+        STORE,
+        "                _sync_folder(os.path.dirname(location))\n                return won\n",
+        "                return won\n",
+    ),
+    store(
+        "a name that was taken is taken for a link of ours",
+        STORE,
+        "            won = os.stat(temporary).st_nlink > 1\n",
+        "            won = True\n",
+    ),
+    store(
+        "an object that is there is taken for ours",
+        STORE,
+        "                return self.read(path) == data\n",
+        "                return True\n",
+    ),
+    store(
+        "an object whose answer was lost is taken for ours, whatever stands there",
+        STORE,
+        "                    return found == data\n",
+        "                    return True\n",
+        900,
+    ),
+    store(
+        "a claim that another has got is ours",
+        STORE,
+        '            if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}):\n',
+        '            if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}) or w > 1:\n',
+    ),
+    store(
+        "a full disk is no answer that can be waited for",
+        STORE,
+        '        raise Unavailable(f"the store does not answer at',
+        '        raise ProtocolError(f"the store does not answer at',
+    ),
+    store(
+        "the hash of a staged file lacks its last bytes",
+        STORE,
+        "        self._digest.update(data)\n        written",
+        "        self._digest.update(data[:-1])\n        written",
+    ),
+    unit(
+        "changes that come twice are staged twice",
+        STAGING,
+        "        if self._seq_max is not None and low <= self._seq_max:\n",
+        "        if False:\n",
+        "test_staging.py",
+    ),
+    unit(
+        "open files hold back what they like",
+        STAGING,
+        "        if self._held_bytes > self._limit:\n",
+        "        if False:\n",
+        "test_staging.py",
+    ),
+    unit(
+        "staged changes count from the start of their read",
+        STAGING,
+        "        seq = pc.add(batch.column(first + 1), pa.scalar(seq_base, pa.int64()))\n",
+        "        seq = batch.column(first + 1)\n",
+        "test_staging.py",
+    ),
+    channel(
+        "a sender sends whatever its credit is",
+        "                    if behind and behind + entry.size > self.credit_bytes:\n",
+        "                    if False:\n",
+    ),
+    channel(
+        "a message that is there already, of our own repetition, is a second sender's",
+        "            if not repeated:\n",
+        "            if True:\n",
+    ),
+    channel(
+        "a full Redis ends the channel",
+        "        elif isinstance(answer, (OutOfMemoryError, ReadOnlyError)) or",
+        "        elif isinstance(answer, ReadOnlyError) or",
+    ),
+    channel(
+        "a gap in a channel is read over",
+        '    if entry_id != b"%d-0" % number:\n',
+        "    if False:\n",
+    ),
+    channel(
+        "a repetition after a lost answer is taken for a first try",
+        "            repeated = True\n",
+        "            pass\n",
+    ),
+    channel(
+        "the fragments of a message are one message each",
+        "        if at < inlet.parts_expected:\n            return None, size\n",
+        "",
+    ),
+    unit(
+        "a stream that is gone is no news to its receiver",
+        CHANNELS,
+        "                if there != 1:\n",
+        "                if False:\n",
+        "test_channels.py",
+    ),
+)

@@ -1,0 +1,286 @@
+"""The store under seeds: the real common/store.py and services/writer/staging.py on the disks of
+tests/simulation/disk.py.
+
+A few processes write journal entries, parts, staged files, claims and publications into one pipeline's folder, and
+come between each other's calls. Checked, after each step and at the end:
+
+- of all who try for a slot, a publication or a claim, one at most is told that it has it, for ever, also where answers
+  are lost and after the power failed;
+- what is there under a name is whole, and what a caller was told is durable is there after the power failed;
+- a full or failing disk is `Unavailable` and nothing else, and the same call succeeds when it is well again;
+- a file that was dropped, or whose writer died, never stands under its name.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from cutline.common import store
+from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.records import EpochEntry, Members, PartRef, Publication
+from cutline.common.schema import META_FIELDS, TableSchema
+from cutline.common.store import PipelineStore, file_name
+from cutline.services.writer.staging import Budget, ChangesFile, ChunkFile
+from tests.binlog_bytes import schema_of
+from tests.simulation.clock import Wrong
+from tests.simulation.disk import Bucket, Died, Disk, Trouble
+
+_T: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t0")
+_ROOT = "/lake"
+
+
+class StoreWorld:
+    """One seed's run: `run()` raises what was found, or returns."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(f"store {seed}")
+        self.count: Counter[str] = Counter()
+        self.story: deque[str] = deque(maxlen=200)
+        self.trouble = Trouble(
+            rng, self.count, lost=rng.choice((0.0, 0.02, 0.1)), dies=rng.choice((0.0, 0.005, 0.02)),
+            others=rng.choice((0.0, 0.1)), between=self.another,
+        )  # fmt: skip
+        self.disk, self.bucket = Disk(self.trouble), Bucket(self.trouble)
+        self.files = rng.random() < 0.7
+        self.count[f"store: {'files' if self.files else 'objects'}"] += 1
+        backend: Any = store._Files(_ROOT) if self.files else store._Objects(self.bucket, "s3", "bucket")
+        self.processes = [PipelineStore(backend, "shop") for _ in range(3)]
+        self.backend = backend
+        self.nonces = 0
+        self.told: dict[tuple[str, int], str] = {}  # who was told that he has it
+        self.refs: list[PartRef] = []
+        self.dropped: list[str] = []
+
+    def run(self) -> None:
+        with simulated(self.disk):
+            self.disk.folders.add(_ROOT)
+            for _ in range(self.rng.choice((10, 25))):
+                self.weather()
+                self.one(self.rng.randrange(3))
+            self.trouble.lost = self.trouble.dies = self.trouble.others = 0.0
+            self.trouble.room = 1 << 60
+            if self.files:
+                self.disk.power_fails()
+            for number in range(3):
+                self.processes[number] = PipelineStore(self.backend, "shop")
+                self.entry(number)
+                self.staged(number)
+            self.judge()
+
+    def weather(self) -> None:
+        """The disk fills up, gets room again; the machine loses its power."""
+        rng, trouble = self.rng, self.trouble
+        if rng.random() < 0.1:
+            used = self.disk.used() + sum(map(len, self.bucket.objects.values()))
+            trouble.room = used + rng.choice((0, 100, 1000)) if trouble.room == 1 << 60 else 1 << 60
+            self.tell(f"room for {trouble.room}")
+        if self.files and rng.random() < 0.05:
+            self.disk.power_fails()
+            self.tell("the power fails")
+            self.processes = [PipelineStore(self.backend, "shop") for _ in self.processes]
+            self.judge()
+
+    def tell(self, text: str) -> None:
+        self.story.append(text)
+
+    # --- what a process does ---
+
+    def another(self) -> None:
+        """Another process comes between two calls of one."""
+        self.count["store: another came between"] += 1
+        self.one(self.rng.randrange(3), entry=self.rng.random() < 0.6)
+
+    def one(self, number: int, *, entry: bool = False) -> None:
+        """One thing that a process does; it may die of it."""
+        what = self.entry if entry else self.rng.choice(
+            (self.entry, self.entry, self.part, self.staged, self.discarded, self.publication, self.claim)
+        )  # fmt: skip
+        try:
+            what(number)
+        except Died:
+            self.tell(f"{number} dies")
+            self.processes[number] = PipelineStore(self.backend, "shop")
+
+    def tried(self, what: Callable[[], Any]) -> Any:
+        """Ask until there is an answer, a few times; None without."""
+        for _ in range(4):
+            try:
+                return what()
+            except Unavailable:
+                self.count["store: unavailable"] += 1
+                if self.trouble.room < 1 << 60 and self.rng.random() < 0.5:
+                    self.trouble.room = 1 << 60
+        return None
+
+    def nonce(self) -> str:
+        self.nonces += 1
+        return f"n{self.nonces}"
+
+    def decided(self, kind: str, n: int, mine: str, won: bool | None, there: str | None) -> None:
+        """What one who tried for `n` was told, and then found there."""
+        if won is None:
+            return
+        if there is None:
+            raise Wrong(f"{kind} {n} was {'written' if won else 'refused'}, and is not there")
+        if won and there != mine:
+            raise Wrong(f"{kind} {n} was given to {mine}, and {there} stands there")
+        if won and self.told.get((kind, n), mine) != mine:
+            raise Wrong(f"{kind} {n} was given to {mine} and to {self.told[kind, n]}")
+        if won:
+            self.told[kind, n] = mine
+        self.count[f"store: {kind} {'won' if won else 'lost'}"] += 1
+        self.count["store: own entry found after a lost answer"] += not won and there == mine
+
+    def entry(self, number: int) -> None:
+        at, mine = self.processes[number], self.nonce()
+        slot = self.tried(at.last_slot)
+        if slot is None:
+            return
+        entry = EpochEntry(
+            slot=slot + 1, nonce=mine, leader=f"i{number}", base=None,
+            members=Members(enumerator="e", readers=(), writers=()), cause="a test", written_at=0.0,
+        )  # fmt: skip
+        won = self.tried(lambda: at.put_entry(entry))
+        self.tell(f"{number}: slot {slot + 1} by {mine}: {won}")
+        if won is not None:
+            self.decided("slot", slot + 1, mine, won, self.there("slot", slot + 1))
+
+    def there(self, kind: str, n: int) -> str | None:
+        """Who stands there, when nobody disturbs."""
+        inside, self.trouble.inside = self.trouble.inside, True
+        try:
+            at = PipelineStore(self.backend, "shop")
+            if kind == "slot":
+                entry = at.entry(n)
+                return None if entry is None else entry.nonce
+            record = at.publication(n)
+            return None if record is None else f"n{record.w}"
+        finally:
+            self.trouble.inside = inside
+
+    def publication(self, number: int) -> None:
+        at, mine, n = self.processes[number], self.nonce(), self.rng.randrange(1, 4)
+        record = Publication(
+            n=n, epoch=1, w=self.nonces, kept=False, position=None, source_time=None, published_at=0.0, tables={}
+        )
+        won = self.tried(lambda: at.publish(record))
+        if won is not None:
+            self.decided("publication", n, mine, won, self.there("publication", n))
+
+    def claim(self, number: int) -> None:
+        mine = self.nonce()
+        w = self.tried(lambda: self.processes[number].claim({"by": mine}))
+        if w is not None:
+            if ("claim", w) in self.told:
+                raise Wrong(f"{w} was claimed by {mine} and by {self.told['claim', w]}")
+            self.told["claim", w] = mine
+            self.count["store: claim"] += 1
+
+    def part(self, number: int) -> None:
+        data = self.rng.randbytes(self.rng.choice((10, 3000)))
+        name = file_name("reader-0.json", epoch=1, incarnation=f"i{number}")
+        try:
+            self.refs.append(self.processes[number].put_part(name, data))
+            self.count["store: part"] += 1
+        except Unavailable:
+            self.count["store: unavailable"] += 1
+
+    def file(self, number: int) -> ChunkFile | ChangesFile:
+        """An open staged file with some batches."""
+        rng = self.rng
+        common: dict[str, Any] = {
+            "epoch": 1, "incarnation": f"i{number}", "table_id": "d.t0", "generation": 1, "schema": _T.hash,
+            "budget": Budget(rng.choice((1, 64 << 20))),
+        }  # fmt: skip
+        if rng.random() < 0.5:
+            chunk = ChunkFile(self.processes[number], split_id="d.t0:1:1", **common)
+            self.fill(chunk, lambda at: chunk.append(_rows(at)))
+            return chunk
+        changes = ChangesFile(self.processes[number], **common)
+        self.fill(changes, lambda at: changes.append(_changes(at), 10 * at))
+        return changes
+
+    def fill(self, file: ChunkFile | ChangesFile, append: Callable[[int], None]) -> None:
+        try:
+            for at in range(self.rng.randint(1, 3)):
+                append(at)
+        except Unavailable:
+            self.drop(file)
+            raise
+
+    def drop(self, file: ChunkFile | ChangesFile) -> None:
+        """A file is let go of: it never stands there."""
+        file.discard()
+        self.dropped.append(f"staged/{file._file._name}")
+        self.count["store: staged file dropped"] += 1
+
+    def staged(self, number: int) -> None:
+        try:
+            file = self.file(number)
+            record = file.close()
+            self.processes[number].sync_staged()
+        except Unavailable:
+            self.count["store: staged file failed"] += 1
+            return
+        self.refs.append(record.ref)
+        self.count["store: staged file"] += 1
+
+    def discarded(self, number: int) -> None:
+        try:
+            self.drop(self.file(number))
+        except Unavailable:
+            self.count["store: staged file failed"] += 1
+
+    # --- checks ---
+
+    def judge(self) -> None:
+        """Nobody disturbs: everything that was told holds."""
+        inside, self.trouble.inside = self.trouble.inside, True
+        at = PipelineStore(self.backend, "shop")
+        try:
+            for ref in self.refs:
+                at.verify(ref)
+            for (kind, n), mine in self.told.items():
+                if kind != "claim" and (there := self.there(kind, n)) != mine:
+                    raise Wrong(f"{kind} {n} was given to {mine}, and {there} stands there")
+            for slot in range(1, at.last_slot() + 1):
+                at.entry(slot)
+            there_now = {f"staged/{name}" for name in at._names("staged")}
+            if not self.files:
+                there_now |= {path.removeprefix("bucket/shop/") for path in self.bucket.ever}
+            if shown := there_now.intersection(self.dropped):
+                raise Wrong(f"{sorted(shown)} were dropped, and stood under their names")
+            self.count["store: compared"] += 1
+        except ProtocolError as error:
+            raise Wrong(f"what was told to be durable is not: {error}") from error
+        finally:
+            self.trouble.inside = inside
+
+
+def _rows(at: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": [at], "v": [f"v{at}" * 30]}, schema=_T.arrow)
+
+
+def _changes(at: int) -> pa.RecordBatch:
+    meta = [pa.array(["+I"]), pa.array([at], pa.int64()), *(pa.nulls(1, field.type) for field in META_FIELDS[2:])]
+    fields = [field.with_type(one.type) for field, one in zip(META_FIELDS, meta, strict=True)]
+    return pa.RecordBatch.from_arrays([*_rows(at).columns, *meta], schema=pa.schema([*_T.arrow, *fields]))
+
+
+@contextmanager
+def simulated(disk: Disk) -> Iterator[None]:
+    """common/store.py works on this disk."""
+    before = store.os
+    vars(store).update(os=disk, open=disk.open)
+    try:
+        yield
+    finally:
+        store.os = before
+        del vars(store)["open"]
