@@ -199,12 +199,13 @@ class OneThread:
 
 
 def credit_bytes(redis_bytes: int, *, pipelines: int, channels: int) -> int:
-    """How many bytes of rows one channel may have under way: half of Redis is shared by all pipelines' channels.
+    """How many bytes of rows one channel may have under way: a quarter of Redis is shared by all pipelines' channels.
 
-    The other half is for what comes with the rows: messages that are being sent and received, each channel's overhead,
-    streams of an epoch that ended just now. At most 32 MiB, and at least the 64 KiB that any message passes in pieces.
+    Redis can hold such bytes three times: in the command that brings them, in the stream, and in the answer that a slow
+    or hung receiver has not read yet. The last quarter is for each channel's overhead, and for the streams of an epoch
+    that has just ended. At most 32 MiB, and at least the 64 KiB that any message passes in pieces.
     """
-    share = redis_bytes // 2 // max(1, pipelines) // max(1, channels)
+    share = redis_bytes // 4 // max(1, pipelines) // max(1, channels)
     return max(LEAST_CREDIT_BYTES, min(CREDIT_BYTES, share))
 
 

@@ -80,6 +80,7 @@ class StreamWorld:
         self.sent: Sent = {}
         self.lows: dict[tuple[str, int], int] = {}
         self.generations: Counter[str] = Counter()
+        self.started = 0  # what a `start` has covered, as bits: a server has it before any snapshot begins
         self.seen: list[Seen] = []
         self.marker = 0
         self.waiting: Place | None = None  # main's, when the marker could have been taken at the earliest
@@ -221,10 +222,11 @@ class StreamWorld:
         all that is not in a GTID set (`start: {gtid:}`)."""
         log, rng = self.log, self.rng
         there = log.committed()
-        cut = len(there) if now else rng.choice((0, len(there), rng.randrange(len(there) + 1)))
+        first = max((i for i, txn in enumerate(there, 1) if self.started >> txn.number & 1), default=0)
+        cut = len(there) if now else rng.choice((first, len(there), rng.randrange(first, len(there) + 1)))
         before = there[:cut]
-        first = min(log.pieces[: log.available()], key=lambda p: 0 if not before else p.start)
-        place = FilePosition(first.file, 4) if not before else FilePosition(before[-1].file, before[-1].end)
+        oldest = min(log.pieces[: log.available()], key=lambda p: 0 if not before else p.start)
+        place = FilePosition(oldest.file, 4) if not before else FilePosition(before[-1].file, before[-1].end)
         gtids = ""
         if log.flavour == MYSQL:
             if rng.random() < 0.5:  # commits that are flushed and not visible yet; the place is before them
@@ -237,6 +239,7 @@ class StreamWorld:
                 place = FilePosition(log.pieces[0].file, 4)
             gtids = log.executed_of(before)
         if start is not None:
+            self.started |= log.bits(start)
             gtids, place = start, FilePosition(log.pieces[0].file, 4)
         end = log.end()
         self.generations[table] += 1

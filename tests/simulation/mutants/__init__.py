@@ -434,12 +434,22 @@ MUTANTS = (
         "        self._unsaved.setdefault(name, self.tables.get(name))\n",
         "        self._unsaved |= {} if name in self._values['tables'] else {name: None}\n",
     ),
-    one(
+    Mutant(
         "the stream's part has a table as it was when it was first saved",
-        READER,
-        "        self._unsaved[table.table_id] = self._uncut[table.table_id] = None\n",
-        "        self._unsaved |= {} if table.table_id in self._values else {table.table_id: None}\n"
-        "        self._uncut[table.table_id] = None\n",
+        (
+            (
+                READER,
+                "        self._unsaved[table.table_id] = self._uncut[table.table_id] = None\n",
+                "        self._unsaved |= {} if table.table_id in self._values else {table.table_id: None}\n"
+                "        self._uncut[table.table_id] = None\n",
+            ),
+            (
+                READER,
+                "            self._unsaved[table_id] = self._uncut[table_id] = None\n",
+                "            self._uncut[table_id] = None\n",
+            ),
+        ),
+        tests="test_reader.py",
     ),
     one(
         "an entry says of a table what the enumerator knew when the stream first told of it",
@@ -477,11 +487,10 @@ MUTANTS = (
         "sorted(there & done - needed)",
         "sorted(there & done)",
     ),
-    one(
+    Mutant(
         "what came before the entries that are left is taken for a history that was left",
-        CHAIN,
-        "            0 < checkpoint <= self.behind or any(",
-        "            any(",
+        ((CHAIN, "            0 < checkpoint <= self.behind or any(", "            any("),),
+        tests="test_chain.py",
     ),
     one(
         "a deposed leader's slow entry takes a slot whose entry was removed",
