@@ -15,7 +15,10 @@ from setuptools.command.build_ext import build_ext
 
 TOP = ("common", "services", "spark_writer")
 ITSELF = "services.client"
-COMPILED = ("services/reader/rows.py", "services/reader/binlog_events.py")  # the second takes the first by C
+COMPILED = (
+    "services/sources/mysql/decode/rows.py",
+    "services/sources/mysql/binlog/frames.py",
+)  # the second takes the first by C
 
 
 class SpokenBuild(build_ext):
@@ -78,7 +81,10 @@ def packages() -> list[str]:
 setup(
     packages=packages(),
     package_dir={"cutline": ITSELF.replace(".", "/"), **{f"cutline.{top}": top for top in TOP}},
-    package_data={"cutline.services.reader": ["*.pxd"], "cutline.spark_writer": ["jars.toml", "log4j2.properties"]},
+    package_data={
+        "cutline.services.sources.mysql.decode": ["*.pxd"],
+        "cutline.spark_writer": ["jars.toml", "log4j2.properties"],
+    },
     ext_modules=extensions(),
     cmdclass={"build_ext": SpokenBuild},
 )

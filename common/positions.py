@@ -13,8 +13,8 @@ CDC's form, after FLIP-27) instead of rows written into the source: a `Low` must
 after it can miss, a `High` must never lie before an event that a SELECT before it can have seen.
 A low that is too early and a high that is too late are always safe.
 
-Change together with: `common/mysql.py` (what takes watermarks), `services/reader/watermark.py`,
-`services/reader/binlog.py`.
+Change together with: `services/sources/mysql/server.py` (what takes watermarks), `services/sources/mysql/watermark.py`,
+`services/sources/mysql/binlog/cursor.py`.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from cutline.common import wire
 from cutline.common.config import Environment, PipelineConfig, RetentionConfig
-from cutline.common.driver import raise_open_files
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
-from cutline.common.registry import SPARK_WRITER, Registry, Service
-from cutline.common.store import Store
+from cutline.common.mesh import redis as wire
+from cutline.common.mesh.host import raise_open_files
+from cutline.common.mesh.presence import SPARK_WRITER, Registry, Service
+from cutline.common.store.store import Store
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import PipelineApplier
 from cutline.spark_writer.tables import Lake

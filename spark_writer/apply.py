@@ -1,7 +1,7 @@
 """Applies completed checkpoints to the lake, in this order of durability:
 
 1. claim a number w: everything is made on branches `staging_w`, which nobody else writes and nobody reads;
-2. for each table, go on from `work` of the newest publication on the chain (spark_writer/chain.py);
+2. for each table, go on from `work` of the newest publication on the chain (common/store/chain.py);
 3. apply the chain's later entries, several at once when behind: adopt chunk files, then delete and add what changed;
    what they leave in the lake and in its catalogue is synced (spark_writer/tables.py);
 4. publication N, put if absent: **the commit point**. Who is refused it starts again at 1;
@@ -38,10 +38,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from cutline.common.config import RetentionConfig
 from cutline.common.errors import CutlineError, ProtocolError, Unavailable
-from cutline.common.records import CheckpointEntry, Entry, EpochEntry, Publication, Quarantine, StagedFile, Work
 from cutline.common.schema import TableSchema
-from cutline.common.store import PipelineStore
-from cutline.spark_writer.chain import Batch, Chain, follow, may_show, next_batch, only, publication
+from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, only, publication
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, Publication, Quarantine, StagedFile, Work
+from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.maintenance import TIER, compact, drop_branches, expire
 from cutline.spark_writer.positions import FileLost
 from cutline.spark_writer.publications import Publications

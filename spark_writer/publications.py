@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from cutline.common.errors import Unavailable
 from cutline.common.positions import Position
-from cutline.common.records import Publication, changes
 from cutline.common.schema import FIELD_ID
+from cutline.common.store.records import Publication, changes
 from cutline.spark_writer.maintenance import expire
 from cutline.spark_writer.session import CATALOG
 from cutline.spark_writer.tables import NAMESPACE, Lake, LakeTable, answered, open_output, settle

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from cutline.common import parquet
 from cutline.common.errors import ProtocolError
-from cutline.common.records import StagedFile
 from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
-from cutline.common.store import PipelineStore
+from cutline.common.store.records import StagedFile
+from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.positions import opened
 from cutline.spark_writer.tables import LakeTable, Layout, default_value, open_output, settle
 

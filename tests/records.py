@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cutline.common.machine import State
+from cutline.common.mesh.machine import State
 from cutline.common.positions import Position
-from cutline.common.records import CheckpointEntry, EpochEntry, Members, PartRef, StagedFile, TableEntry
 from cutline.common.schema import TableSchema
+from cutline.common.store.records import CheckpointEntry, EpochEntry, Members, PartRef, StagedFile, TableEntry
 
 PART = PartRef(path="parts/p", sha256="", size=1)
 

@@ -14,12 +14,12 @@ from contextlib import suppress
 
 import uvicorn
 
-from cutline.common import wire
 from cutline.common.config import Environment
-from cutline.common.driver import raise_open_files
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.registry import Registry, Service
-from cutline.common.store import Store
+from cutline.common.mesh import redis as wire
+from cutline.common.mesh.host import raise_open_files
+from cutline.common.mesh.presence import Registry, Service
+from cutline.common.store.store import Store
 from cutline.services.control.app import build
 
 

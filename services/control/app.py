@@ -17,13 +17,13 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 
-from cutline.common import metrics
 from cutline.common.config import shown
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
-from cutline.common.records import CheckpointEntry, Entry, EpochEntry, TableEntry, changes
-from cutline.common.registry import SPARK_WRITER, GaveUp, Registry
-from cutline.common.registry import tables as captured
-from cutline.common.store import PipelineStore, Store
+from cutline.common.mesh.presence import SPARK_WRITER, GaveUp, Registry
+from cutline.common.mesh.presence import tables as captured
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, TableEntry, changes
+from cutline.common.store.store import PipelineStore, Store
+from cutline.services.control import metrics
 
 
 class Health(BaseModel):

@@ -13,9 +13,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from cutline.common import channels, wire
 from cutline.common.config import Environment, PipelineConfig
-from cutline.common.driver import (
+from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
+from cutline.common.mesh import channels
+from cutline.common.mesh import redis as wire
+from cutline.common.mesh.host import (
     TICK_SECONDS,
     Host,
     Links,
@@ -29,13 +31,12 @@ from cutline.common.driver import (
     run_service,
     together,
 )
-from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
-from cutline.common.lease import Lease, lease_name
-from cutline.common.machine import Effect, Event, SavePart, Send
-from cutline.common.messages import Limits
-from cutline.common.records import CheckpointEntry, EpochEntry
-from cutline.common.registry import Service
-from cutline.common.store import PipelineStore, Store
+from cutline.common.mesh.lease import Lease, lease_name
+from cutline.common.mesh.machine import Effect, Event, SavePart, Send
+from cutline.common.mesh.messages import Limits
+from cutline.common.mesh.presence import Service
+from cutline.common.store.records import CheckpointEntry, EpochEntry
+from cutline.common.store.store import PipelineStore, Store
 from cutline.services.enumerator.leader import (
     CloseEpoch,
     EntryRefused,

@@ -27,11 +27,11 @@ import dataclasses
 from dataclasses import dataclass
 from hashlib import sha256
 
-from cutline.common.chandy_lamport import Process
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, MessageReceived, Ticked
-from cutline.common.messages import UNLIMITED, Limits
-from cutline.common.records import Entry, EpochEntry, Members
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, Ticked
+from cutline.common.mesh.messages import UNLIMITED, Limits
+from cutline.common.store.records import Entry, EpochEntry, Members
 from cutline.services.enumerator.machine import Began, Enumerator, Plan, ThrottleAsked, WriteCheckpoint
 
 GATHER_SECONDS = 10.0

@@ -32,8 +32,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
-from cutline.common.messages import (
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
+from cutline.common.mesh.messages import (
     UNLIMITED,
     AssignSplits,
     CompletedSplit,
@@ -64,8 +64,8 @@ from cutline.common.messages import (
     to_plain,
 )
 from cutline.common.positions import Position, Stop
-from cutline.common.records import CheckpointEntry, PartRef, StagedFile, TableEntry
 from cutline.common.schema import TableSchema
+from cutline.common.store.records import CheckpointEntry, PartRef, StagedFile, TableEntry
 from cutline.services.enumerator.splitter import KeyRange, Splitter
 
 MAX_ATTEMPTS = 5

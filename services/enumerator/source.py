@@ -13,12 +13,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from cutline.common import mysql
 from cutline.common.config import PipelineConfig
-from cutline.common.driver import OneThread
 from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, Unavailable
-from cutline.common.keys import key_range, next_bound
-from cutline.common.machine import Effect, Event
+from cutline.common.mesh.host import OneThread
+from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
 from cutline.services.enumerator.machine import (
     BoundFound,
@@ -35,7 +33,9 @@ from cutline.services.enumerator.machine import (
     TablesFound,
 )
 from cutline.services.enumerator.splitter import KeyRange
-from cutline.services.reader.places import Places, named
+from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.keys import key_range, next_bound
+from cutline.services.sources.mysql.start_stop import Places, named
 
 PAUSE_SECONDS = (0.5, 10.0)
 SILENT_SECONDS = 10.0

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cutline.common.messages import Key, SnapshotSplit
+from cutline.common.mesh.messages import Key, SnapshotSplit
 from cutline.common.schema import TableSchema
 
 CHUNK_BYTES = 32 << 20

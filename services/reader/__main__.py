@@ -14,17 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from cutline.common import mysql, wire
-from cutline.common.chandy_lamport import Process
 from cutline.common.config import Environment, PipelineConfig
-from cutline.common.driver import Host, Links, Loop, OneThread, Parts, load_part, run_service
 from cutline.common.errors import NextGeneration, ProtocolError, ServerIdTaken, SourceLost, Unavailable
-from cutline.common.machine import Effect, Event, SavePart, Send
-from cutline.common.messages import UNLIMITED, Limits, Records, SnapshotSplit
-from cutline.common.records import CheckpointEntry, EpochEntry
-from cutline.common.store import PipelineStore, Store
-from cutline.services.reader import binlog, binlog_events, rows
-from cutline.services.reader.chunk import WINDOW_IDLE_SECONDS, ChunkEnd, Window, read_chunk
+from cutline.common.mesh import redis as wire
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.host import Host, Links, Loop, OneThread, Parts, load_part, run_service
+from cutline.common.mesh.machine import Effect, Event, SavePart, Send
+from cutline.common.mesh.messages import UNLIMITED, Limits, Records, SnapshotSplit
+from cutline.common.store.records import CheckpointEntry, EpochEntry
+from cutline.common.store.store import PipelineStore, Store
 from cutline.services.reader.machine import (
     ENUMERATOR,
     Began,
@@ -43,7 +41,12 @@ from cutline.services.reader.machine import (
     SetLimits,
     TableFaulted,
 )
-from cutline.services.reader.watermark import AgedPositions, ChunkHighs
+from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.binlog import cursor as binlog
+from cutline.services.sources.mysql.binlog import frames as binlog_events
+from cutline.services.sources.mysql.chunk import WINDOW_IDLE_SECONDS, ChunkEnd, Window, read_chunk
+from cutline.services.sources.mysql.decode import rows
+from cutline.services.sources.mysql.watermark import AgedPositions, ChunkHighs
 
 RETRY_SECONDS = (0.5, 10.0)
 CHANGES_ROWS = 50_000

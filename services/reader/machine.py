@@ -26,7 +26,7 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
   taken at the next end of a transaction, however long a load lasts.
 
 Watermarks after DBLog (Andreakis and Papapanagiotou 2020) and FLIP-27; which event a table's watermarks let through is
-decided by the cursor (services/reader/binlog.py) from the `Route`s that are given with each ask.
+decided by the cursor (services/sources/mysql/binlog/cursor.py) from the `Route`s that are given with each ask.
 What must change together: `snapshot` and `restore`.
 """
 
@@ -39,8 +39,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
-from cutline.common.messages import (
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
+from cutline.common.mesh.messages import (
     AssignSplits,
     ChunkDropped,
     ChunkEnd,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from cutline.common import wire
-from cutline.common.chandy_lamport import Process
 from cutline.common.config import Environment
-from cutline.common.driver import Host, Links, Loop, OneThread, run_service
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, Send
-from cutline.common.records import EpochEntry, StagedFile
-from cutline.common.store import PipelineStore, Store
+from cutline.common.mesh import redis as wire
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.host import Host, Links, Loop, OneThread, run_service
+from cutline.common.mesh.machine import Effect, Event, Send
+from cutline.common.store.records import EpochEntry, StagedFile
+from cutline.common.store.store import PipelineStore, Store
 from cutline.services.writer.machine import (
     ENUMERATOR,
     Append,

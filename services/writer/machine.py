@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, MessageReceived, Send, State, Ticked
-from cutline.common.messages import ChunkDropped, ChunkEnd, Message, PartSaved, Records, pieces
-from cutline.common.records import StagedFile
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, Send, State, Ticked
+from cutline.common.mesh.messages import ChunkDropped, ChunkEnd, Message, PartSaved, Records, pieces
+from cutline.common.store.records import StagedFile
 
 ENUMERATOR = "enumerator"
 

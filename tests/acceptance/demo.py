@@ -34,11 +34,11 @@ from pymysql.constants import FIELD_TYPE
 from rich.console import Console
 from rich.table import Table
 
-from cutline.common import mysql
 from cutline.common.config import load
 from cutline.common.positions import High
-from cutline.common.records import CheckpointEntry
-from cutline.common.store import PipelineStore, Store
+from cutline.common.store.records import CheckpointEntry
+from cutline.common.store.store import PipelineStore, Store
+from cutline.services.sources.mysql import server as mysql
 from cutline.spark_writer import session
 from tests.acceptance import flights
 from tests.programs import Missing
@@ -83,7 +83,7 @@ class Demo:
         }  # fmt: skip
         self.file.write_text(yaml.safe_dump(pipeline, sort_keys=False), encoding="utf-8")
         self._run = subprocess.Popen(
-            [sys.executable, "-m", "cutline.services.cli", "run", str(self.file), "--workdir", str(self.workdir)],
+            [sys.executable, "-m", "cutline.services.run.cli", "run", str(self.file), "--workdir", str(self.workdir)],
             env=os.environ | {"DEMO_PASSWORD": CDC_PASSWORD, "CUTLINE_API_PORT": "0"},
             stdout=(self.folder / "run.log").open("wb"),
             stderr=subprocess.STDOUT,

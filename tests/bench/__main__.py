@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cutline.common import mysql
+from cutline.services.sources.mysql import server as mysql
 from tests.bench.customer import Changes, Transactions, load
 from tests.bench.many import Crowd, make
 from tests.bench.mesh import Mesh

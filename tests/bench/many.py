@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cutline.common.config import PipelineConfig
-from cutline.common.records import CheckpointEntry
-from cutline.common.store import PipelineStore
+from cutline.common.store.records import CheckpointEntry
+from cutline.common.store.store import PipelineStore
 from tests.bench.mesh import Mesh
 from tests.bench.readers import Figures
 from tests.servers import Database

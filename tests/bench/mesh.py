@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 from cutline.common.config import PipelineConfig, parse
 from cutline.common.positions import Position
-from cutline.common.records import Publication
-from cutline.common.store import PipelineStore, Store
-from cutline.services.lake import CATALOG_FILE
-from cutline.services.standalone import Child, Supervisor
+from cutline.common.store.records import Publication
+from cutline.common.store.store import PipelineStore, Store
+from cutline.services.run.lake import CATALOG_FILE
+from cutline.services.run.run import Child, Supervisor
 from tests.bench.customer import COLUMNS
 from tests.bench.meter import Meter
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, Redis

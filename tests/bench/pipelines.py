@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow.compute as pc
 from pyiceberg.table import StaticTable
 
-from cutline.common import mysql
 from cutline.common.config import PipelineConfig
 from cutline.common.positions import GtidSet, MariaGtid, Position
-from cutline.common.store import PipelineStore
+from cutline.common.store.store import PipelineStore
+from cutline.services.sources.mysql import server as mysql
 from tests.bench.customer import Changes, Stream, Transactions
 from tests.bench.mesh import Mesh, Watch
 from tests.bench.meter import Meter

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from cutline.common import mysql
 from cutline.common.config import SnapshotConfig
-from cutline.common.keys import key_range
 from cutline.common.positions import High, Low, Position
 from cutline.services.enumerator.splitter import KeyRange, Splitter
 from cutline.services.reader.__main__ import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS
-from cutline.services.reader.binlog import BinlogCursor, Route
-from cutline.services.reader.chunk import ChunkEnd, read_chunk
-from cutline.services.reader.watermark import AgedPositions
+from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Route
+from cutline.services.sources.mysql.chunk import ChunkEnd, read_chunk
+from cutline.services.sources.mysql.keys import key_range
+from cutline.services.sources.mysql.watermark import AgedPositions
 from tests.bench.meter import peak_mib
 
 Figures = dict[str, Any]

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cutline.common import mysql
-from cutline.common.keys import select_rows
 from cutline.common.schema import Column, TableSchema
-from cutline.services.reader.rows import ResultDecoder
+from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.decode.rows import ResultDecoder
+from cutline.services.sources.mysql.keys import select_rows
 from tests.servers import Database, MariaDB, MySQL
 
 SEEDS = Path(__file__).with_name("seeds.json.xz")

@@ -30,12 +30,24 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pymysql
 
-from cutline.common import mysql
 from cutline.common.errors import ConfigError, SourceLost, Unavailable
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import TableSchema
-from cutline.services.reader import binlog, binlog_events, event_bodies, replication, rows
-from cutline.services.reader.damage import Damaged
+from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.binlog import (
+    cursor as binlog,
+)
+from cutline.services.sources.mysql.binlog import (
+    dump as replication,
+)
+from cutline.services.sources.mysql.binlog import (
+    event_bodies,
+)
+from cutline.services.sources.mysql.binlog import (
+    frames as binlog_events,
+)
+from cutline.services.sources.mysql.damage import Damaged
+from cutline.services.sources.mysql.decode import rows
 from tests.fuzz import record
 
 MAX_BYTES = 1 << 17

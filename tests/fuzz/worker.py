@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 HANG_SECONDS = 5.0
 """No input may take more CPU time. (Real time, which depends on the machine, is libFuzzer's to watch.)"""
-_COMPILED = ("cutline.services.reader.rows", "cutline.services.reader.binlog_events")
+_COMPILED = ("cutline.services.sources.mysql.decode.rows", "cutline.services.sources.mysql.binlog.frames")
 
 
 def use(modules: str) -> None:

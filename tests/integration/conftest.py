@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis as Client
 
-from cutline.common import wire
+from cutline.common.mesh import redis as wire
 from tests.conftest import started
 from tests.servers import Redis
 

@@ -33,13 +33,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pymysql
 
-from cutline.common import mysql, store
 from cutline.common.config import parse
+from cutline.common.mesh.presence import merged
 from cutline.common.positions import FilePosition
-from cutline.common.records import CheckpointEntry, Entry, EpochEntry, StagedFile
-from cutline.common.registry import merged
 from cutline.common.schema import OP, SEQ, TableSchema
-from cutline.spark_writer.chain import follow
+from cutline.common.store import store
+from cutline.common.store.chain import follow
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, StagedFile
+from cutline.services.sources.mysql import server as mysql
 from tests.programs import program
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, unstable
 

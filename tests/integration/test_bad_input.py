@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cutline.common.config import load
-from cutline.common.store import Store
-from cutline.services import cli
-from cutline.services.check import check
+from cutline.common.store.store import Store
+from cutline.services.run import cli
+from cutline.services.run.check import check
 from tests.conftest import started
 from tests.servers import Database, MariaDB, MySQL
 
@@ -213,7 +213,7 @@ def test_tables_that_match_nothing_are_no_fault_of_a_pipeline_that_ran_before(
 def test_a_wrong_key_ends_the_real_command_with_2_and_one_line(pipeline: Path) -> None:
     change(pipeline, "warehouse", "warehose")
     ended = subprocess.run(
-        [sys.executable, "-m", "cutline.services.cli", "run", str(pipeline)],
+        [sys.executable, "-m", "cutline.services.run.cli", "run", str(pipeline)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -15,14 +15,14 @@ import pytest
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
-from cutline.common import mysql as seam
 from cutline.common.errors import SourceLost, Unavailable
-from cutline.common.messages import CompletedSplit
+from cutline.common.mesh.messages import CompletedSplit
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import FILE, GTID, OP, POS, ROW, SEQ, TABLE, TS
-from cutline.services.reader import watermark
-from cutline.services.reader.binlog import BinlogCursor, Changes, Route, TableFault
-from cutline.services.reader.watermark import ChunkHighs
+from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql import watermark
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes, Route, TableFault
+from cutline.services.sources.mysql.watermark import ChunkHighs
 from tests.conftest import started
 from tests.servers import Database, MariaDB, MySQL
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from cutline.common import mysql as seam
 from cutline.common.errors import ProtocolError
-from cutline.common.keys import Key, locate, next_bound, select_rows
 from cutline.common.schema import TableSchema
-from cutline.services.reader.rows import ResultDecoder
-from cutline.services.reader.watermark import KeyRanges
+from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql.decode.rows import ResultDecoder
+from cutline.services.sources.mysql.keys import Key, locate, next_bound, select_rows
+from cutline.services.sources.mysql.watermark import KeyRanges
 from tests.integration.test_mysql import connected
 from tests.servers import Database, MariaDB
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cutline.common import mysql as seam
-from cutline.services.reader.binlog import Route
+from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql.binlog.cursor import Route
 from tests.integration.test_binlog import connected, here, route
 from tests.integration.test_bounds import rows_of
 from tests.integration.test_keys import Content, follow, told

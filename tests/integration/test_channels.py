@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis as Client
 
-from cutline.common import wire
-from cutline.common.channels import FRAGMENT_BYTES, ChannelLost, Receiver, Sender, create, drop, stream_name
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
+from cutline.common.mesh import redis as wire
+from cutline.common.mesh.channels import FRAGMENT_BYTES, ChannelLost, Receiver, Sender, create, drop, stream_name
 from tests.servers import Redis
 
 NAME = stream_name("shop", 7, "reader-0", "writer-1")

@@ -16,17 +16,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cutline.common import mysql as seam
 from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
-from cutline.common.keys import key_range, next_bound
-from cutline.common.messages import Key, SnapshotSplit
+from cutline.common.mesh.messages import Key, SnapshotSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low
 from cutline.common.schema import FILE, GTID, POS, TableSchema
 from cutline.services.enumerator.splitter import KeyRange, Splitter
-from cutline.services.reader import chunk
-from cutline.services.reader.binlog import BinlogCursor, Route
-from cutline.services.reader.chunk import ChunkEnd, Window, checksum_of, read_chunk
-from cutline.services.reader.watermark import AgedPositions, fold
+from cutline.services.sources.mysql import chunk
+from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Route
+from cutline.services.sources.mysql.chunk import ChunkEnd, Window, checksum_of, read_chunk
+from cutline.services.sources.mysql.keys import key_range, next_bound
+from cutline.services.sources.mysql.watermark import AgedPositions, fold
 from tests.conftest import FULL, started
 from tests.integration.test_bounds import KEYS as KINDS_OF_KEYS
 from tests.servers import Database, MariaDB, MySQL

@@ -7,9 +7,9 @@ afterwards; the row that was there has the defaults that the lake will show, and
 
 from __future__ import annotations
 
-from cutline.common import mysql as seam
 from cutline.common.schema import Column, TableSchema, parse_type
-from cutline.services.reader import ddl
+from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql.binlog import ddl
 from cutline.spark_writer.tables import default_value
 from tests.integration.test_binlog import connected, stream
 from tests.integration.test_bounds import rows_of

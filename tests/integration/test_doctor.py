@@ -17,7 +17,7 @@ from tests.servers import Database
 
 
 def doctor(*arguments: str, **environ: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "cutline.services.cli", "doctor", "--json", *arguments]
+    command = [sys.executable, "-m", "cutline.services.run.cli", "doctor", "--json", *arguments]
     done = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     told = json.loads(done.stdout)
@@ -90,7 +90,7 @@ def test_a_run_says_what_is_missing_with_the_source_s_faults_before_anything_sta
     source: Database, database: str, tmp_path: Path
 ) -> None:
     file = pipeline(source, database, tmp_path, user="nobody")
-    command = [sys.executable, "-m", "cutline.services.cli", "run", file]
+    command = [sys.executable, "-m", "cutline.services.run.cli", "run", file]
     environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": "/nowhere"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -15,15 +15,15 @@ import pytest
 from redis.asyncio import Redis as Client
 from redis.exceptions import OutOfMemoryError
 
-from cutline.common import channels
-from cutline.common.channels import FRAGMENT_BYTES, Receiver, stream_name
-from cutline.common.driver import CREDIT_BYTES, Links, credit_bytes
 from cutline.common.errors import Unavailable
-from cutline.common.lease import Lease, lease_name
-from cutline.common.machine import Send
-from cutline.common.messages import Records
-from cutline.common.registry import GaveUp, Registry, Service
-from cutline.common.store import Store
+from cutline.common.mesh import channels
+from cutline.common.mesh.channels import FRAGMENT_BYTES, Receiver, stream_name
+from cutline.common.mesh.host import CREDIT_BYTES, Links, credit_bytes
+from cutline.common.mesh.lease import Lease, lease_name
+from cutline.common.mesh.machine import Send
+from cutline.common.mesh.messages import Records
+from cutline.common.mesh.presence import GaveUp, Registry, Service
+from cutline.common.store.store import Store
 from tests import records
 from tests.integration.mesh import Mesh, content, cuts, differences
 from tests.integration.test_leading import led

@@ -15,11 +15,11 @@ from typing import Any
 import pymysql
 import pytest
 
-from cutline.common import mysql
 from cutline.common.config import PipelineConfig
-from cutline.common.messages import Limits
-from cutline.services import standalone
-from cutline.services.reader.binlog import BinlogCursor
+from cutline.common.mesh.messages import Limits
+from cutline.services.run import run as standalone
+from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from tests.integration.mesh import Hammer, History, Mesh, Pipeline, content, cuts, differences, judge, waited
 from tests.servers import Database, MariaDB, MySQL
 

@@ -186,7 +186,7 @@ def test_two_that_fetch_at_once_fetch_once(repository: Repository, tmp_path: Pat
 def test_setup_says_where_the_jars_are(tmp_path: Path) -> None:
     """The real jars, which the machine has: `cutline setup` checks them."""
     done = subprocess.run(
-        [sys.executable, "-m", "cutline.services.cli", "setup"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "cutline.services.run.cli", "setup"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"Spark's jars are in {jars.folder()}\n"
     assert done.stderr == ""

@@ -15,15 +15,15 @@ from typing import Any
 import pymysql
 import pytest
 
-from cutline.common import mysql as seam
 from cutline.common.errors import SourceLost
-from cutline.common.keys import next_bound
-from cutline.common.messages import CompletedSplit, Key, SnapshotSplit
+from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import OP, SEQ, TABLE, TableSchema
-from cutline.services.reader.binlog import BinlogCursor, Changes, Route
-from cutline.services.reader.chunk import ChunkEnd, Mode, Window, read_chunk
-from cutline.services.reader.watermark import ChunkHighs, fold
+from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes, Route
+from cutline.services.sources.mysql.chunk import ChunkEnd, Mode, Window, read_chunk
+from cutline.services.sources.mysql.keys import next_bound
+from cutline.services.sources.mysql.watermark import ChunkHighs, fold
 from tests.conftest import FULL
 from tests.integration.test_binlog import connected, here, source_of
 from tests.integration.test_bounds import rows_of

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.common import mysql
-from cutline.common.records import CheckpointEntry
 from cutline.common.schema import Column, parse_type
+from cutline.common.store.records import CheckpointEntry
+from cutline.services.sources.mysql import server as mysql
 from cutline.spark_writer import session
 from cutline.spark_writer.__main__ import serve
 from tests.integration.mesh import Content, Mesh, Pipeline, connection, content, differences, place

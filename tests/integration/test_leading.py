@@ -12,15 +12,15 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis as Client
 
-from cutline.common import channels
-from cutline.common.channels import Sender, stream_name
 from cutline.common.config import Environment, parse
-from cutline.common.driver import Host
 from cutline.common.errors import Unavailable
-from cutline.common.lease import lease_name
-from cutline.common.messages import Message, PartSaved, SplitsWanted, encode
-from cutline.common.registry import Registry, Service
-from cutline.common.store import Store
+from cutline.common.mesh import channels
+from cutline.common.mesh.channels import Sender, stream_name
+from cutline.common.mesh.host import Host
+from cutline.common.mesh.lease import lease_name
+from cutline.common.mesh.messages import Message, PartSaved, SplitsWanted, encode
+from cutline.common.mesh.presence import Registry, Service
+from cutline.common.store.store import Store
 from cutline.services.enumerator.__main__ import Pipeline
 from cutline.services.enumerator.leader import MAX_HALTS
 

@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis as Client
 
 from cutline.common.errors import Unavailable
-from cutline.common.lease import Lease, lease_name
+from cutline.common.mesh.lease import Lease, lease_name
 from tests.servers import Redis
 
 

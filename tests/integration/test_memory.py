@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.common import mysql as seam
-from cutline.common.messages import SnapshotSplit
+from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import High, Low, Position
 from cutline.services.reader import __main__ as reader
-from cutline.services.reader.binlog import BinlogCursor, Route
-from cutline.services.reader.chunk import ChunkEnd, read_chunk
+from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Route
+from cutline.services.sources.mysql.chunk import ChunkEnd, read_chunk
 from tests.bench.meter import peak_mib
 from tests.bench.readers import in_a_fresh_process, place
 from tests.integration.mesh import Mesh

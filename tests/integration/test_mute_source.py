@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from cutline.common.records import CheckpointEntry
+from cutline.common.store.records import CheckpointEntry
 from tests.integration.mesh import Mesh, cuts
 from tests.servers import Database, MariaDB
 

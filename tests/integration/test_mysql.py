@@ -11,11 +11,11 @@ from dataclasses import replace
 import pymysql
 import pytest
 
-from cutline.common import mysql as seam
 from cutline.common.config import parse
 from cutline.common.errors import ConfigError, NextGeneration, NoTable, SourceLost, Unavailable
-from cutline.common.keys import key_range
 from cutline.common.positions import FilePosition, Position
+from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql.keys import key_range
 from tests.servers import Database, MariaDB, MySQL
 
 

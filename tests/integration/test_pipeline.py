@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from cutline.common.mysql import flushed_position
-from cutline.common.mysql import server as server_of
-from cutline.common.records import CheckpointEntry
+from cutline.common.store.records import CheckpointEntry
+from cutline.services.sources.mysql.server import flushed_position
+from cutline.services.sources.mysql.server import server as server_of
 from tests.conftest import started
 from tests.integration.mesh import (
     Columns,

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from cutline.common import mysql as seam
 from cutline.common.config import Point, parse
 from cutline.common.errors import SourceLost
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import GTID, OP, TS
-from cutline.services.check import check
-from cutline.services.reader.places import Places, named
+from cutline.services.run.check import check
+from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql.start_stop import Places, named
 from tests.integration.test_binlog import connected, here, source_of, stream, transaction
 from tests.servers import Database, MySQL
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from cutline.common import registry
 from cutline.common.config import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
-from cutline.common.records import CheckpointEntry, Publication
+from cutline.common.mesh import presence as registry
+from cutline.common.store.records import CheckpointEntry, Publication
 from cutline.spark_writer import apply, session, tables
 from cutline.spark_writer.apply import Incarnation, PipelineApplier
 from cutline.spark_writer.tables import LakeTable

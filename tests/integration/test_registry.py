@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis as Client
 
-from cutline.common.channels import create, stream_name
 from cutline.common.errors import ProtocolError, Unavailable
-from cutline.common.registry import GaveUp, Registry, Service
+from cutline.common.mesh.channels import create, stream_name
+from cutline.common.mesh.presence import GaveUp, Registry, Service
 from tests.servers import Redis
 
 

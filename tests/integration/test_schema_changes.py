@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cutline.common import mysql
+from cutline.services.sources.mysql import server as mysql
 from cutline.spark_writer import session
 from tests.conftest import FULL, skipped_where_missing
 from tests.integration.mesh import Hammer, Mesh, Pipeline, connection, content, differences

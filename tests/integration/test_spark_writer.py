@@ -31,10 +31,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from cutline.common.config import PipelineConfig, RetentionConfig
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.positions import Position
-from cutline.common.records import StagedFile, TableEntry
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS, Column, TableSchema
-from cutline.common.store import Store
-from cutline.services.lake import where
+from cutline.common.store.records import StagedFile, TableEntry
+from cutline.common.store.store import Store
+from cutline.services.run.lake import where
 from cutline.services.writer import staging
 from cutline.services.writer.staging import ChangesFile, ChunkFile
 from cutline.spark_writer import apply, session, staged, tables

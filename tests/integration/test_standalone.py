@@ -18,7 +18,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from cutline.services import cli
+from cutline.services.run import cli
 from tests.servers import Database, MariaDB, Redis
 
 ROOT = Path(__file__).resolve().parents[2]

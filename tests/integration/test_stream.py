@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from pyiceberg.table import StaticTable
 
-from cutline.common import mysql as seam
 from cutline.common.config import load
 from cutline.common.positions import FilePosition
-from cutline.services import lake
+from cutline.services.run import lake
+from cutline.services.sources.mysql import server as seam
 from tests.integration.mesh import ROOT, Mesh, Pipeline, content, cuts, differences, flushed, judge, waited
 from tests.integration.test_binlog import connected, here, prepare
 from tests.integration.test_pipeline import Bank
@@ -156,7 +156,7 @@ def test_the_command_ends_by_itself_and_the_lake_shows_the_source_at_the_stop(
         f"tables: [{table}]\nsink: {{warehouse: lake}}\nworkers: {{readers: 1, writers: 1}}\n"
         f'start: {{file: {start.file}, position: {start.offset}}}\nstop: {{gtid: "{stop.gtids}"}}\n'
     )
-    command = [sys.executable, "-m", "cutline.services.cli", "run", str(file)]
+    command = [sys.executable, "-m", "cutline.services.run.cli", "run", str(file)]
     environ = {key: value for key, value in os.environ.items() if not key.startswith("CUTLINE_REDIS")}
     environ |= {"SHOP": CDC_PASSWORD, "PYTHONPATH": str(ROOT)}
     for _ in range(2):

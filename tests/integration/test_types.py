@@ -31,13 +31,13 @@ from hypothesis import strategies as st
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
-import cutline.services.reader.rows as compiled
-from cutline.common import keys
-from cutline.common import mysql as statements
+import cutline.services.sources.mysql.decode.rows as compiled
 from cutline.common.errors import SourceLost
 from cutline.common.schema import OP, ROW, SEQ, TableSchema, arrow_type, parse_type
-from cutline.services.reader import charsets
-from cutline.services.reader.table_map import schema_then
+from cutline.services.sources.mysql import keys
+from cutline.services.sources.mysql import server as statements
+from cutline.services.sources.mysql.binlog.table_map import schema_then
+from cutline.services.sources.mysql.decode import charsets
 from tests.conftest import FULL
 from tests.servers import Database
 

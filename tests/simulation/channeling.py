@@ -1,4 +1,4 @@
-"""The channels under seeds: the real common/channels.py on the Redis of tests/simulation/redis.py.
+"""The channels under seeds: the real common/mesh/channels.py on the Redis of tests/simulation/redis.py.
 
 Some senders send to some receivers, messages of all sizes, some counted against credits that together are more than
 Redis has room for; answers get lost, Redis is full, away, or emptied in the middle, and a receiver sleeps. Checked:
@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cutline.common import channels
-from cutline.common.channels import Receiver, Sender, create, stream_name
 from cutline.common.errors import Unavailable
+from cutline.common.mesh import channels
+from cutline.common.mesh.channels import Receiver, Sender, create, stream_name
 from tests.simulation.clock import Clock, Wrong
 from tests.simulation.redis import Loop, Redis, Wire
 
@@ -183,7 +183,7 @@ class ChannelWorld:
 
 @contextmanager
 def simulated(clock: Clock) -> Iterator[None]:
-    """common/channels.py talks to the simulated Redis, in small fragments, by this clock."""
+    """common/mesh/channels.py talks to the simulated Redis, in small fragments, by this clock."""
     new = {"Wire": Wire, "time": clock, "FRAGMENT_BYTES": FRAGMENT_BYTES}
     before = {name: getattr(channels, name) for name in new}
     vars(channels).update(new)

@@ -8,10 +8,10 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from cutline.common.driver import load_part
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.machine import Event, MessageReceived, PartStored, State, Ticked
-from cutline.common.messages import (
+from cutline.common.mesh.host import load_part
+from cutline.common.mesh.machine import Event, MessageReceived, PartStored, State, Ticked
+from cutline.common.mesh.messages import (
     UNLIMITED,
     ChunkDropped,
     ChunkEnd,
@@ -28,13 +28,13 @@ from cutline.common.messages import (
     to_plain,
 )
 from cutline.common.positions import Low, Position, Stop
-from cutline.common.records import CheckpointEntry, Entry, EpochEntry, Publication
 from cutline.common.schema import TableSchema
+from cutline.common.store.chain import follow
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, Publication
 from cutline.services.enumerator.leader import EntryRefused, EntryWritten, EpochOpened, JournalRead, Leader, Observed
 from cutline.services.enumerator.machine import BoundFound, Enumerator, Plan
 from cutline.services.reader.machine import Began, ChangesRead, ChunkFailed, Reader
 from cutline.services.writer.machine import CutStaged
-from cutline.spark_writer.chain import follow
 
 if TYPE_CHECKING:
     from tests.simulation.lake import Rows
@@ -116,7 +116,7 @@ def limits_are_kept(world: World, leader: Leader) -> None:
 
 
 def chain(journal: dict[int, Entry]) -> list[int]:
-    """Checkpoints on the chain, oldest first: the oracle, apart from spark_writer/chain.py, whose answer it must be."""
+    """Checkpoints on the chain, oldest first: the oracle, apart from common/store/chain.py, whose answer it must be."""
     slots: list[int] = []
     upper = max(journal, default=0)
     epochs = {slot: entry for slot, entry in journal.items() if isinstance(entry, EpochEntry)}
@@ -214,7 +214,7 @@ def journal_is_of_one_line(world: World) -> None:
     journal = world.store.journal
     newest: EpochEntry | None = None
     if chain(journal) != follow(max(journal, default=0), journal.get).after(0):
-        raise Failure("spark_writer/chain.py follows another chain than the oracle")
+        raise Failure("common/store/chain.py follows another chain than the oracle")
     for slot in sorted(journal):
         entry = journal[slot]
         if isinstance(entry, EpochEntry):

@@ -1,4 +1,4 @@
-"""A file system and an object store in memory, that fail as real ones do, for the real common/store.py.
+"""A file system and an object store in memory, that fail as real ones do, for the real common/store/store.py.
 
 `Disk` stands in for the modules `os` and `io.open` there: what is written is durable only after fsync, a name only
 after its folder's. It may be full, lose the answer of what it did, let another process in between two calls, or die

@@ -3,7 +3,7 @@
 `Binlog` makes a history from a seed, event by event as MySQL 9.7 and MariaDB 10.11 and 11.8 write them, in files that
 rotate, are stopped, end torn, or pass 4 GiB. It knows what each transaction changes (`Txn.rows`), so it is the model
 too: `Binlog.place` says what a position has taken, and refuses one that is none. `Connection` has what
-services/reader/replication.py, common/mysql.py and services/reader/xa.py use of PyMySQL's: questions are answered,
+binlog/dump.py, binlog/xa.py and server.py in services/sources/mysql use of PyMySQL's: questions are answered,
 COM_BINLOG_DUMP and COM_BINLOG_DUMP_GTID begin a dump, whose bytes come from `Wire` in pieces, late, or not at all.
 
 Nothing waits: `Clock` (tests/simulation/clock.py) moves when somebody would have waited.
@@ -28,7 +28,7 @@ import pyarrow as pa
 from cutline.common.errors import Unavailable
 from cutline.common.positions import FilePosition, GtidSet, Low, MariaGtid, Position, parse_gtids
 from cutline.common.schema import TableSchema
-from cutline.services.reader.binlog_events import INSIDE_BITS
+from cutline.services.sources.mysql.binlog.frames import INSIDE_BITS
 from tests.binlog_bytes import event, image, packed, schema_of, table_map
 from tests.simulation.clock import EPOCH, Clock, Wrong
 

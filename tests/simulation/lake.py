@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cutline.common.records import CheckpointEntry, Entry, Publication, StagedFile, Work
 from cutline.common.schema import TableSchema
-from cutline.common.store import PipelineStore
-from cutline.spark_writer.chain import Batch, Chain, follow, may_show, next_batch, publication
+from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, publication
+from cutline.common.store.records import CheckpointEntry, Entry, Publication, StagedFile, Work
+from cutline.common.store.store import PipelineStore
 from tests.simulation import checks
 from tests.simulation.source import Row
 
@@ -77,7 +77,7 @@ def applied(
 
 class SparkWriter:
     """One start of the Spark writer: works on its own branch, publishes, moves `main`. What to apply next, and what a
-    publication says, is the real spark_writer/chain.py; the order of steps is that of spark_writer/apply.py."""
+    publication says, is the real common/store/chain.py; the order of steps is that of spark_writer/apply.py."""
 
     def __init__(self, world: Any, w: int) -> None:
         self.world, self.w = world, w

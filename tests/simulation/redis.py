@@ -14,7 +14,7 @@ from typing import Any
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from cutline.common.errors import Unavailable
-from cutline.common.wire import Command
+from cutline.common.mesh.redis import Command
 from tests.simulation.clock import Clock
 
 _OWN = (b'{"type":"idle"}',)
@@ -137,7 +137,7 @@ def _size(fields: list[bytes]) -> int:
 
 
 class Wire:
-    """What common/wire.py's does, to the simulated Redis."""
+    """What common/mesh/redis.py's does, to the simulated Redis."""
 
     def __init__(self, redis: Redis) -> None:
         self.redis = redis

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cutline.common.errors import SourceLost
-from cutline.common.messages import SnapshotSplit
+from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop
 from cutline.common.schema import Column, SchemaChanges, TableSchema
 from cutline.services.reader.machine import ChangeBatch, ChangesRead, ReadChanges, RouteTo, SchemaChanged, TableFaulted
-from cutline.services.reader.watermark import Commits
+from cutline.services.sources.mysql.watermark import Commits
 
 MYSQL, MARIADB, PLAIN = "mysql with GTID", "mariadb", "mysql without GTID"
 AGE_SECONDS = 4.0  # in the place of the 60 s that a flushed position ages before it may be a low

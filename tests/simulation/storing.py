@@ -1,4 +1,4 @@
-"""The store under seeds: the real common/store.py and services/writer/staging.py on the disks of
+"""The store under seeds: the real common/store/store.py and services/writer/staging.py on the disks of
 tests/simulation/disk.py.
 
 A few processes write journal entries, parts, staged files, claims and publications into one pipeline's folder, and
@@ -22,11 +22,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from cutline.common import store
 from cutline.common.errors import ProtocolError, Unavailable
-from cutline.common.records import EpochEntry, Members, PartRef, Publication
 from cutline.common.schema import META_FIELDS, TableSchema
-from cutline.common.store import PipelineStore, file_name
+from cutline.common.store import store
+from cutline.common.store.records import EpochEntry, Members, PartRef, Publication
+from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.writer.staging import Budget, ChangesFile, ChunkFile
 from tests.binlog_bytes import schema_of
 from tests.simulation.clock import Wrong
@@ -276,7 +276,7 @@ def _changes(at: int) -> pa.RecordBatch:
 
 @contextmanager
 def simulated(disk: Disk) -> Iterator[None]:
-    """common/store.py works on this disk."""
+    """common/store/store.py works on this disk."""
     before = store.os
     vars(store).update(os=disk, open=disk.open)
     try:

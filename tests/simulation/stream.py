@@ -25,18 +25,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from cutline.common import mysql
-from cutline.common.chandy_lamport import Process
 from cutline.common.errors import SourceLost, Unavailable
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State
-from cutline.common.messages import ExcludeTable, IncludeTable, Marker, Records, TableReport
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State
+from cutline.common.mesh.messages import ExcludeTable, IncludeTable, Marker, Records, TableReport
 from cutline.common.positions import FilePosition, High, Low
-from cutline.common.records import PartRef
 from cutline.common.schema import OP, SEQ
+from cutline.common.store.records import PartRef
 from cutline.services.reader import __main__ as member
-from cutline.services.reader import binlog, replication, xa
 from cutline.services.reader import machine as reader_machine
-from cutline.services.reader.binlog import BinlogCursor
 from cutline.services.reader.machine import (
     ENUMERATOR,
     MAIN,
@@ -45,6 +42,11 @@ from cutline.services.reader.machine import (
     ReadChanges,
     Reader,
 )
+from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.binlog import cursor as binlog
+from cutline.services.sources.mysql.binlog import dump as replication
+from cutline.services.sources.mysql.binlog import xa
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from tests.simulation.clock import Clock, Wrong
 from tests.simulation.dump_server import MYSQL, Binlog, Connection, Out, Place, Trouble, Txn
 

@@ -1,7 +1,7 @@
 """The simulated world: real machines on a fake network, store, source and lake, from one seed.
 
 Leader (with Enumerator and Process), Process(Reader) and Process(Writer) are the real ones of common/ and services/.
-The world carries their effects out in order, as common/driver.py does, and its events come from one heap in the
+The world carries their effects out in order, as common/mesh/host.py does, and its events come from one heap in the
 order of a clock of its own. What can go wrong outside does: see `World.faults`. What is checked, and when, stands in
 checks.py."""
 
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from cutline.common.chandy_lamport import Process
-from cutline.common.driver import Parts, load_part
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
-from cutline.common.messages import (
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.host import Parts, load_part
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
+from cutline.common.mesh.messages import (
     UNLIMITED,
     AssignSplits,
     ChunkDropped,
@@ -41,9 +41,9 @@ from cutline.common.messages import (
     encode,
 )
 from cutline.common.positions import High, Low, Stop
-from cutline.common.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
 from cutline.common.schema import SchemaChanges, TableSchema
-from cutline.common.store import PipelineStore, file_name
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
+from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator.leader import (
     CloseEpoch,
     EntryRefused,
@@ -90,7 +90,7 @@ from cutline.services.reader.machine import (
     Reader,
     SetLimits,
 )
-from cutline.services.reader.watermark import Commits
+from cutline.services.sources.mysql.watermark import Commits
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
 from tests.simulation import checks
 from tests.simulation.checks import Failure, chain

@@ -22,19 +22,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cutline.common.chandy_lamport import Process
-from cutline.common.driver import gave_up
 from cutline.common.errors import ProtocolError, ServerIdTaken, SourceLost
-from cutline.common.machine import MessageReceived, SavePart
-from cutline.common.messages import IncludeTable, Marker, Message
-from cutline.common.mysql import Server
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.host import gave_up
+from cutline.common.mesh.machine import MessageReceived, SavePart
+from cutline.common.mesh.messages import IncludeTable, Marker, Message
 from cutline.common.positions import FilePosition, GtidSet, High, Low, Position
 from cutline.common.schema import POS, Column, SchemaChanges, TableSchema
-from cutline.services.reader import binlog, binlog_events, machine, replication
-from cutline.services.reader.binlog import BinlogCursor, Changes, Route
-from cutline.services.reader.charsets import charset_of
-from cutline.services.reader.damage import Damaged
-from cutline.services.reader.event_bodies import (
+from cutline.services.reader import machine
+from cutline.services.sources.mysql.binlog import cursor as binlog
+from cutline.services.sources.mysql.binlog import dump as replication
+from cutline.services.sources.mysql.binlog import frames as binlog_events
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes, Route
+from cutline.services.sources.mysql.binlog.dump import encoded_gtids
+from cutline.services.sources.mysql.binlog.event_bodies import (
     MAX_ROW_BYTES,
     _inflated,
     _variable,
@@ -44,8 +45,10 @@ from cutline.services.reader.event_bodies import (
     xid_in,
     xid_of,
 )
-from cutline.services.reader.replication import encoded_gtids
-from cutline.services.reader.rows import EventDecoder, Place
+from cutline.services.sources.mysql.damage import Damaged
+from cutline.services.sources.mysql.decode.charsets import charset_of
+from cutline.services.sources.mysql.decode.rows import EventDecoder, Place
+from cutline.services.sources.mysql.server import Server
 from tests.binlog_bytes import event, image, schema_of, table_map
 from tests.unit.test_rows import compressed
 
@@ -57,7 +60,7 @@ PREFIX = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 def interpreted() -> ModuleType:
     """The same source without its compiled form."""
     spec = importlib.util.spec_from_file_location(
-        "binlog_events_interpreted", Path(binlog.__file__).parent / "binlog_events.py"
+        "binlog_events_interpreted", Path(binlog.__file__).parent / "frames.py"
     )
     assert spec is not None
     assert spec.loader is not None

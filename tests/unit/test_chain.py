@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ProtocolError
-from cutline.common.records import CheckpointEntry, Entry, Main, PublishedTable, Quarantine, Work, changes
-from cutline.spark_writer.chain import Batch, Chain, follow, may_show, next_batch, only, publication
+from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, only, publication
+from cutline.common.store.records import CheckpointEntry, Entry, Main, PublishedTable, Quarantine, Work, changes
 from tests import records
 from tests.records import epoch
 

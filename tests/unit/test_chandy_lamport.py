@@ -6,10 +6,10 @@ from collections import deque
 
 import pytest
 
-from cutline.common.chandy_lamport import Process
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, MessageReceived, SavePart, Send, State, Ticked
-from cutline.common.messages import Marker, Message, SplitsWanted
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, SavePart, Send, State, Ticked
+from cutline.common.mesh.messages import Marker, Message, SplitsWanted
 
 
 class Account:

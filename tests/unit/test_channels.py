@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from cutline.common import channels
-from cutline.common.channels import FRAGMENT_BYTES, ChannelLost, Receiver, Sender, create, stream_name
 from cutline.common.errors import ProtocolError, Unavailable
-from cutline.common.wire import Command
+from cutline.common.mesh import channels
+from cutline.common.mesh.channels import FRAGMENT_BYTES, ChannelLost, Receiver, Sender, create, stream_name
+from cutline.common.mesh.redis import Command
 
 NAME = stream_name("shop", 7, "reader-0", "writer-1")
 

@@ -17,9 +17,11 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from cutline.common.errors import ConfigError, CutlineError
-from cutline.common.records import Main, Publication, PublishedTable
-from cutline.services import check, cli, lake, standalone, view
-from cutline.services.standalone import Child, Supervisor
+from cutline.common.store.records import Main, Publication, PublishedTable
+from cutline.services.run import check, cli, lake
+from cutline.services.run import run as standalone
+from cutline.services.run import terminal as view
+from cutline.services.run.run import Child, Supervisor
 
 GOOD = "name: shop\nsource: {host: h, user: u}\ntables: [shop.*]\nsink: {warehouse: lake}\n"
 

@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cutline.common.config import parse
 from cutline.common.errors import Unavailable
-from cutline.common.records import Members, Publication
-from cutline.common.registry import GaveUp, Registry, Service
-from cutline.common.store import Store
+from cutline.common.mesh.presence import GaveUp, Registry, Service
+from cutline.common.store.records import Members, Publication
+from cutline.common.store.store import Store
 from cutline.services.control.app import build
 from tests import records
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cutline.common.schema import Column, TableSchema
-from cutline.services.reader.ddl import Effect, Evolve, Quarantine, Restart, Truncate, classify
+from cutline.services.sources.mysql.binlog.ddl import Effect, Evolve, Quarantine, Restart, Truncate, classify
 
 
 def schema(table_id: str = "shop.orders") -> TableSchema:

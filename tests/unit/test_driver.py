@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from cutline.common.driver import Clock, LoopLag
+from cutline.common.mesh.host import Clock, LoopLag
 
 
 def test_time_goes_on_while_the_systems_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cutline.common import messages
-from cutline.common.chandy_lamport import Process
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
-from cutline.common.messages import (
+from cutline.common.mesh import messages
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
+from cutline.common.mesh.messages import (
     AssignSplits,
     ExcludeTable,
     IncludeTable,
@@ -33,8 +33,8 @@ from cutline.common.messages import (
     Throttle,
 )
 from cutline.common.positions import High, Low, Position, Stop
-from cutline.common.records import CheckpointEntry, StagedFile, changes
 from cutline.common.schema import Column, TableSchema
+from cutline.common.store.records import CheckpointEntry, StagedFile, changes
 from cutline.services.enumerator import machine as machine_file
 from cutline.services.enumerator.machine import (
     MAX_ATTEMPTS,

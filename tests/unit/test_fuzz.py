@@ -69,7 +69,7 @@ def test_a_contract_that_is_broken_is_a_finding(monkeypatch: pytest.MonkeyPatch)
         def broken(*_: object, error: Exception = error, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("cutline.services.reader.binlog.BinlogCursor.read", broken)
+        monkeypatch.setattr("cutline.services.sources.mysql.binlog.cursor.BinlogCursor.read", broken)
         with pytest.raises(found):
             streams.run(data)
 

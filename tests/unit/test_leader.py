@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
-from cutline.common.messages import Limits, Marker, PartSaved, StreamCut, StreamStopped, Throttle
-from cutline.common.records import EpochEntry
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from cutline.common.mesh.messages import Limits, Marker, PartSaved, StreamCut, StreamStopped, Throttle
+from cutline.common.store.records import EpochEntry
 from cutline.services.enumerator.leader import (
     DOUBT_SECONDS,
     GATHER_SECONDS,

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from cutline.common.errors import ProtocolError
-from cutline.common.messages import (
+from cutline.common.mesh.messages import (
     AssignSplits,
     ChunkDropped,
     ChunkEnd,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cutline.common.messages import Limits
+from cutline.common.mesh.messages import Limits
 from cutline.services.reader.__main__ import Pace
 
 

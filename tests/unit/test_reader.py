@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cutline.common import messages
-from cutline.common.chandy_lamport import Process
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State
-from cutline.common.messages import (
+from cutline.common.mesh import messages
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State
+from cutline.common.mesh.messages import (
     AssignSplits,
     ChunkDropped,
     ChunkEnd,

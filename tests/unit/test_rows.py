@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import cutline.services.reader.rows as compiled
+import cutline.services.sources.mysql.decode.rows as compiled
 from cutline.common.schema import META_FIELDS, OP, ROW, SEQ, TS, TableSchema
 from tests.binlog_bytes import event, image, packed, schema_of, table_map
 

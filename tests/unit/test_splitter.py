@@ -7,7 +7,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutline.common.messages import SnapshotSplit
+from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.schema import Column, TableSchema
 from cutline.services.enumerator.splitter import CHUNK_BYTES, KeyRange, Splitter
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cutline.common import store as store_file
 from cutline.common.errors import ProtocolError, Unavailable
-from cutline.common.records import StagedFile
 from cutline.common.schema import FIELD_ID, META_FIELDS, OP, SEQ, Column, TableSchema
-from cutline.common.store import PipelineStore, Store
+from cutline.common.store import store as store_file
+from cutline.common.store.records import StagedFile
+from cutline.common.store.store import PipelineStore, Store
 from cutline.services.writer import machine, staging
 from cutline.services.writer.__main__ import Staging
 from cutline.services.writer.staging import Budget, ChangesFile, ChunkFile

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.spec import AbstractBufferedFile
 
-from cutline.common import store
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
-from cutline.common.records import CheckpointEntry, Main, PartRef, Publication, PublishedTable, TableEntry
 from cutline.common.schema import Column, TableSchema
-from cutline.common.store import PipelineStore, StagingFile, Store, file_name
+from cutline.common.store import store
+from cutline.common.store.records import CheckpointEntry, Main, PartRef, Publication, PublishedTable, TableEntry
+from cutline.common.store.store import PipelineStore, StagingFile, Store, file_name
 from tests import records
 from tests.records import epoch
 
@@ -126,7 +126,9 @@ def test_a_store_that_can_not_be_written_is_a_fault_of_the_configuration(tmp_pat
 def test_a_store_without_the_right_to_write_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
     folder = Path("/tmp") / f"cutline-{uuid.uuid4().hex}"
     folder.mkdir(mode=0o755)
-    script = "import os, sys; from cutline.common.store import Store; os.setuid(65534); Store(sys.argv[1]).prepare()"
+    script = (
+        "import os, sys; from cutline.common.store.store import Store; os.setuid(65534); Store(sys.argv[1]).prepare()"
+    )
     try:
         done = subprocess.run(
             [sys.executable, "-c", script, f"file://{folder}"], cwd=ROOT, capture_output=True, text=True, check=False

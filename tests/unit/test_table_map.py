@@ -8,8 +8,8 @@ import pytest
 
 from cutline.common.errors import SourceLost
 from cutline.common.schema import TableSchema
-from cutline.services.reader.event_bodies import primary_key
-from cutline.services.reader.table_map import schema_then
+from cutline.services.sources.mysql.binlog.event_bodies import primary_key
+from cutline.services.sources.mysql.binlog.table_map import schema_then
 from tests.binlog_bytes import schema_of, table_map
 
 THEN = schema_of(("id", "int"), ("name", "varchar(60)"), ("price", "decimal(10,2)"))

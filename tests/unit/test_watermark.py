@@ -13,10 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutline.common.errors import NextGeneration, ProtocolError
-from cutline.common.messages import CompletedSplit
+from cutline.common.mesh.messages import CompletedSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low
 from cutline.common.schema import FILE, OP, POS, SEQ, Column
-from cutline.services.reader.watermark import AgedPositions, ChunkHighs, Commits, KeyRanges, fold, key_text, overlay
+from cutline.services.sources.mysql.watermark import (
+    AgedPositions,
+    ChunkHighs,
+    Commits,
+    KeyRanges,
+    fold,
+    key_text,
+    overlay,
+)
 
 NAME = "binlog.000009"
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

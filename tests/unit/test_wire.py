@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError
-from cutline.common.wire import Wire, answered, connect
+from cutline.common.mesh.redis import Wire, answered, connect
 
 
 class SwallowingConnection:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cutline.common.chandy_lamport import Process
 from cutline.common.errors import ProtocolError
-from cutline.common.machine import Effect, Event, MessageReceived, PartStored, Send, Ticked
-from cutline.common.messages import ChunkDropped, ChunkEnd, Marker, Message, PartSaved, Records, StopStream
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, Send, Ticked
+from cutline.common.mesh.messages import ChunkDropped, ChunkEnd, Marker, Message, PartSaved, Records, StopStream
 from cutline.services.writer.machine import Append, ChangesFile, ChunkFile, CutStaged, Drop, StageCut, Writer
 
 OF = {"table_id": "d.t", "generation": 1}

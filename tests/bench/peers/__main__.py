@@ -32,8 +32,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cutline.common import mysql
 from cutline.common.positions import Position
+from cutline.services.sources.mysql import server as mysql
 from tests.bench.customer import Changes, load
 from tests.bench.mesh import Mesh
 from tests.bench.peers import clients

@@ -18,16 +18,16 @@ class Mutant:
     tests: str = ""  # a file of tests/unit that is to fail, in the place of the sweep
 
 
-CHANDY_LAMPORT = "common/chandy_lamport.py"
+CHANDY_LAMPORT = "common/mesh/chandy_lamport.py"
 POSITIONS = "common/positions.py"
 LEADER = "services/enumerator/leader.py"
 ENUMERATOR = "services/enumerator/machine.py"
 SPLITTER = "services/enumerator/splitter.py"
 READER = "services/reader/machine.py"
-WATERMARK = "services/reader/watermark.py"
+WATERMARK = "services/sources/mysql/watermark.py"
 WRITER = "services/writer/machine.py"
-CHAIN = "spark_writer/chain.py"
-STORE = "common/store.py"
+CHAIN = "common/store/chain.py"
+STORE = "common/store/store.py"
 SOURCE = "tests/simulation/source.py"
 LAKE = "tests/simulation/lake.py"
 WORLD = "tests/simulation/world.py"

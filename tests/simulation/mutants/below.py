@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from tests.simulation.mutants import READER, Mutant
 
-CURSOR = "services/reader/binlog.py"
-FRAMES = "services/reader/binlog_events.py"
-XA = "services/reader/xa.py"
-STORE = "common/store.py"
+CURSOR = "services/sources/mysql/binlog/cursor.py"
+FRAMES = "services/sources/mysql/binlog/frames.py"
+XA = "services/sources/mysql/binlog/xa.py"
+STORE = "common/store/store.py"
 STAGING = "services/writer/staging.py"
-CHANNELS = "common/channels.py"
+CHANNELS = "common/mesh/channels.py"
 
 
 def stream(rule: str, file: str, old: str, new: str, seeds: int = 600) -> Mutant:

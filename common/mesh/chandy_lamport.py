@@ -1,0 +1,123 @@
+"""Chandy and Lamport's process: wraps any machine and takes its part in global snapshots, without stopping it.
+
+"Distributed Snapshots: Determining Global States of Distributed Systems", ACM TOCS 3(1), 1985. Its rules, in short:
+
+- Marker-sending rule: p records its state, then sends one marker along each outbound channel *before* any further
+  message (`_record`: the marker effects come first, and the driver keeps their order).
+- Marker-receiving rule for channel c: if p has not recorded its state, it records it, and the state of c is empty;
+  otherwise the state of c is what came along c after p recorded and before this marker (`_marker`).
+
+It relies on: every channel is FIFO and loses nothing (channels.py ends the epoch otherwise); one checkpoint at
+a time (the enumerator starts N only after N-1 is in the journal). A machine may hold a marker back for a bounded
+while (a reader inside a transaction): that is a slow channel, so whatever comes after the marker on it waits too.
+
+What must change together: `Marker` in messages.py, and the writer's rule that a message belongs to the first checkpoint
+above `after`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from cutline.common.errors import ProtocolError
+from cutline.common.mesh.machine import Effect, Event, Machine, MessageReceived, Send, State
+from cutline.common.mesh.messages import Marker, Message
+
+
+class Process:
+    """One process: `machine` between its `inbound` and `outbound` channels, each named by the peer at its other end.
+
+    An initiator is the one process whose `start` is called; its inbound channels all return a marker in the end, and a
+    marker that it did not start is refused.
+    `recording=False` is for a machine that keeps in-flight messages apart itself, by `MessageReceived.after`.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        inbound: Iterable[str],
+        outbound: Iterable[str],
+        recording: bool = True,
+        initiator: bool = False,
+        after: int = 0,
+    ) -> None:
+        self.machine = machine
+        self.inbound = frozenset(inbound)
+        self.outbound = tuple(outbound)
+        self.recording = recording
+        self.initiator = initiator
+        self.checkpoint: int | None = None  # the one being taken
+        self.kept = False
+        self._after = dict.fromkeys(self.inbound, after)  # last marker on each channel
+        self._open: dict[str, list[Message]] = {}  # channels whose state is still being recorded
+        self._closed: dict[str, list[Message]] = {}
+        self._state = State()
+        self._held: list[MessageReceived] = []  # a marker that waits for `ready`, and what came behind it
+
+    def start(self, checkpoint: int, kept: bool, now: float) -> list[Effect]:
+        """Initiate `checkpoint`: this process records as if a marker had reached it. Refused while one is in flight."""
+        if self.checkpoint is not None:
+            raise ProtocolError(f"checkpoint {checkpoint} was started while {self.checkpoint} is in flight")
+        return self._record(checkpoint, kept, through=None)
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one fact; markers are taken here and everything else is the machine's."""
+        if isinstance(event, MessageReceived):
+            if event.channel not in self.inbound:
+                raise ProtocolError(f"a message came on {event.channel!r}, which is no inbound channel of this process")
+            if self._held and event.channel == self._held[0].channel:
+                self._held.append(event)
+                return []
+        effects = self._take(event, now)
+        while self._held and self.machine.ready():
+            held, self._held = self._held, []
+            for index, waiting in enumerate(held):
+                effects += self._take(waiting, now)
+                if self._held:  # another marker that has to wait
+                    self._held += held[index + 1 :]
+                    break
+        return effects
+
+    def _take(self, event: Event, now: float) -> list[Effect]:
+        if not isinstance(event, MessageReceived):
+            return self.machine.handle(event, now)
+        if isinstance(event.message, Marker):
+            if self.checkpoint is None and not self.machine.ready():
+                self._held = [event]
+                return []
+            return self._marker(event.channel, event.message)
+        effects = self.machine.handle(dataclasses.replace(event, after=self._after[event.channel]), now)
+        if self.recording and event.channel in self._open:
+            self._open[event.channel].append(event.message)
+        return effects
+
+    def _marker(self, channel: str, marker: Marker) -> list[Effect]:
+        if marker.checkpoint <= self._after[channel]:
+            raise ProtocolError(f"marker {marker.checkpoint} came on {channel!r} after marker {self._after[channel]}")
+        if self.checkpoint is None and not self.initiator:
+            self._after[channel] = marker.checkpoint
+            return self._record(marker.checkpoint, marker.kept, through=channel)
+        if marker.checkpoint != self.checkpoint or channel not in self._open:
+            raise ProtocolError(f"marker {marker.checkpoint} came on {channel!r} while {self.checkpoint} is in flight")
+        self._after[channel] = marker.checkpoint
+        self._closed[channel] = self._open.pop(channel)
+        return self._finish()
+
+    def _record(self, checkpoint: int, kept: bool, through: str | None) -> list[Effect]:
+        self._state = self.machine.snapshot()
+        self.checkpoint, self.kept = checkpoint, kept
+        self._open = {channel: [] for channel in sorted(self.inbound) if channel != through}
+        self._closed = {} if through is None else {through: []}
+        markers: list[Effect] = [
+            Send(receiver=receiver, message=Marker(checkpoint=checkpoint, kept=kept)) for receiver in self.outbound
+        ]
+        return markers + self._finish()
+
+    def _finish(self) -> list[Effect]:
+        if self._open or self.checkpoint is None:
+            return []
+        checkpoint, state, recorded = self.checkpoint, self._state, self._closed
+        self.checkpoint, self._state, self._closed = None, State(), {}
+        return self.machine.cut(checkpoint, state, recorded, self.kept)

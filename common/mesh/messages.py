@@ -1,0 +1,380 @@
+"""The messages of the mesh, and their form on the wire.
+
+enumerator -> reader : AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, Throttle, Marker
+reader -> enumerator : SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, StreamStopped, PartSaved,
+                       Marker
+reader -> writer     : Records, ChunkEnd, ChunkDropped, Marker
+writer -> enumerator : PartSaved
+
+A message is a frozen dataclass. On the wire it is a JSON header, whose keys are the field's camelCase names (splitId,
+tableId, splitKeyType, splitStart, splitEnd), and, for `Records`, a body: Arrow IPC bytes, which nothing here looks
+into.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from cutline.common.errors import ProtocolError
+from cutline.common.positions import High, Low, Position, Stop
+from cutline.common.schema import TableSchema
+from cutline.common.store.records import PartRef, StagedFile
+
+T = TypeVar("T")
+Key = tuple[Any, ...]
+"""The values of a key's columns, as JSON-able literals that MySQL itself printed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSplit:
+    """A chunk: the rows of `table_id` with split_start <= key < split_end (None: no bound), read by one SELECT.
+
+    The key is the identity, or the columns `split_key`, which end with it.
+    """
+
+    split_id: str
+    table_id: str
+    generation: int
+    attempt: int
+    split_key_type: tuple[str, ...]
+    split_start: Key | None
+    split_end: Key | None
+    schema: TableSchema
+    split_key: tuple[str, ...] = ()
+
+    @property
+    def ordered(self) -> TableSchema:
+        """The schema with the key that the bounds are of."""
+        return self.schema.keyed(self.split_key) if self.split_key else self.schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedSplit:
+    """A finished chunk as the incremental split carries it in `exact`: its range and its high watermark."""
+
+    split_start: Key | None
+    split_end: Key | None
+    high: High
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What may be SELECTed a second, in rows and in bytes of Arrow; None: as much as there is."""
+
+    rows_per_second: float | None = None
+    bytes_per_second: float | None = None
+
+
+UNLIMITED = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Anything that travels on a channel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker(Message):
+    """Separates what was sent before checkpoint `checkpoint` from what was sent after it, on one channel."""
+
+    checkpoint: int
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignSplits(Message):
+    """Read these chunks."""
+
+    splits: tuple[SnapshotSplit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeBackSplit(Message):
+    """Give this split back if it was not started."""
+
+    split_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncludeTable(Message):
+    """The incremental split takes the table in: every change after `low` that the chunks don't hold, from here on.
+
+    `splits` is empty in `replay`; in `exact` it lists every finished chunk with its high watermark, in several messages
+    if they are many: all but the last say that there are `more`. Without a snapshot `schema` is the catalogue's, which
+    has every DDL that `looked_at` covers; the table may have had another at `low`.
+    """
+
+    table_id: str
+    generation: int
+    schema: TableSchema
+    low: Low
+    high: High
+    splits: tuple[CompletedSplit, ...] = ()
+    looked_at: Low | None = None
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcludeTable(Message):
+    """The incremental split drops the table."""
+
+    table_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopStream(Message):
+    """Read no more of the binlog: at once (`start: snapshot-only`, when every table is live), or not past `stop`.
+
+    `place`: where the stop was found, once the source has passed it. What the stream has by then is judged by it.
+    """
+
+    stop: Stop | None = None
+    place: Position | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle(Message):
+    """The reader's own share of the pipeline's limits, from here on. A reader begins an epoch without any."""
+
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsWanted(Message):
+    """The reader has room for `free` more splits, counted from the start of the epoch."""
+
+    free: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReleased(Message):
+    """The reader gave back a split that it had not started."""
+
+    split_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReport(Message):
+    """A chunk is read and on its way: sent in one step with its `ChunkEnd`.
+
+    With `cut_at` it ends before that key, since its SELECT was ended early; the rest is to be read as another chunk.
+    """
+
+    split_id: str
+    table_id: str
+    generation: int
+    attempt: int
+    rows: int
+    checksum: str
+    low: Low
+    high: High
+    schema: TableSchema
+    cut_at: Key | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitFailed(Message):
+    """A chunk can't be read. `restart`: the table must be read again from its beginning; `retry`: this chunk only."""
+
+    split_id: str
+    table_id: str
+    generation: int
+    attempt: int
+    cause: str
+    restart: bool = False
+    retry: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableReport(Message):
+    """The incremental split's word on a table: `live`, `restart` (next generation) or `fault` (quarantine)."""
+
+    table_id: str
+    generation: int
+    state: str
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStopped(Message):
+    """The incremental split stands at its stop: nothing more is read for the tables that it follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records(Message):
+    """Rows of one table: a piece of a chunk (`split_id` set) or changes (`_seq` in the body counts from `seq_base`)."""
+
+    table_id: str
+    generation: int
+    schema: str
+    rows: int
+    split_id: str | None = None
+    attempt: int = 0
+    seq_base: int = 0
+    body: Any = dataclasses.field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkEnd(Message):
+    """All rows of this (split, attempt) were sent: its file belongs to the checkpoint whose marker follows."""
+
+    split_id: str
+    table_id: str
+    generation: int
+    attempt: int
+    rows: int
+    schema: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkDropped(Message):
+    """The attempt failed: drop its file."""
+
+    split_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedTable:
+    """One table of the incremental split at a cut: the hash of its schema, and whether it is live."""
+
+    table_id: str
+    generation: int
+    schema: str
+    live: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCut:
+    """Where the incremental split stands at a cut. `tables`: those that it has otherwise than at the cut before, or, in
+    an epoch's first, at the epoch's base."""
+
+    position: Position | None
+    source_time: float | None
+    inside: bool
+    tables: tuple[StreamedTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSaved(Message):
+    """A member's part of `checkpoint` is in the store. Readers give `part` and, if they hold the stream, `stream`;
+    writers give `staged`. What is too much for one message comes in several: all but the last say that there is
+    `more`."""
+
+    checkpoint: int
+    part: PartRef | None = None
+    staged: tuple[StagedFile, ...] = ()
+    stream: StreamCut | None = None
+    more: bool = False
+
+
+PIECE = 2000
+"""The most tables, files or splits that one message names: its header is to stay far under a channel's limit."""
+
+
+def pieces(items: Sequence[T]) -> list[Sequence[T]]:
+    """The items in pieces of at most `PIECE`; at least one, which may be empty."""
+    return [items[at : at + PIECE] for at in range(0, len(items), PIECE)] or [items]
+
+
+_TYPES: dict[str, type[Message]] = {
+    cls.__name__: cls
+    for cls in (
+        Marker, AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, Throttle, SplitsWanted,
+        SplitReleased, SplitReport, SplitFailed, TableReport, StreamStopped, Records, ChunkEnd, ChunkDropped, PartSaved,
+    )
+}  # fmt: skip
+
+
+def camel(name: str) -> str:
+    """`split_id` -> `splitId`: the header's key of an attribute."""
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+@cache
+def _fields(cls: type) -> tuple[tuple[str, str, Any], ...]:
+    hints = typing.get_type_hints(cls)
+    return tuple((f.name, camel(f.name), hints[f.name]) for f in dataclasses.fields(cls) if f.name != "body")
+
+
+def to_plain(value: Any) -> Any:
+    """Plain JSON data of a message, split, watermark or schema."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {key: to_plain(getattr(value, name)) for name, key, _ in _fields(type(value))}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: to_plain(item) for key, item in value.items()}
+    return value
+
+
+def from_plain(hint: Any, data: Any) -> Any:
+    """The value of type `hint` that `to_plain` made `data` of."""
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        if data is None:
+            return None
+        hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+        return from_plain(hint, data)
+    if origin is tuple:
+        return tuple(from_plain(typing.get_args(hint)[0], item) for item in data)
+    if hasattr(hint, "from_json"):
+        return hint.from_json(data)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        known = {name: data[key] for name, key, _ in _fields(hint) if key in data}
+        return hint(**{name: from_plain(typ, known[name]) for name, _, typ in _fields(hint) if name in known})
+    return data
+
+
+def encode(message: Message) -> dict[str, Any]:
+    """The header of `message`: {"type": ..., camelCase fields}; the body of `Records` goes beside it."""
+    return {"type": type(message).__name__, **to_plain(message)}
+
+
+def decode(header: dict[str, Any], body: Any = None) -> Message:
+    """The message of a header. Raises ProtocolError for a foreign or incomplete one."""
+    cls = _TYPES.get(str(header.get("type")))
+    if cls is None:
+        raise ProtocolError(
+            f"message type {header.get('type')!r} is not known to this version; run one version of Cutline in a mesh"
+        )
+    try:
+        message: Message = from_plain(cls, header)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise ProtocolError(
+            f"message {cls.__name__} can't be read: {error}; run one version of Cutline in a mesh"
+        ) from error
+    if body is not None and isinstance(message, Records):
+        message = dataclasses.replace(message, body=body)
+    return message
+
+
+__all__ = [
+    "UNLIMITED",
+    *_TYPES,
+    "CompletedSplit",
+    "High",
+    "Key",
+    "Limits",
+    "Low",
+    "Message",
+    "Position",
+    "SnapshotSplit",
+    "camel",
+    "decode",
+    "encode",
+    "from_plain",
+    "to_plain",
+]

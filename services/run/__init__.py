@@ -1,0 +1,1 @@
+"""`cutline run` and the other commands: everything on this machine."""

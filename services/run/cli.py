@@ -1,0 +1,196 @@
+"""The command line. Exit codes: 0 done, 1 failed (the cause on stderr), 2 wrong usage or configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import ParamSpec
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from cutline.common import config as configuration
+from cutline.common.config import Environment
+from cutline.common.errors import ConfigError, CutlineError
+from cutline.common.mesh.messages import Limits
+from cutline.common.store.store import Store
+from cutline.services.run import doctor, lake
+from cutline.services.run import run as standalone
+from cutline.services.run.check import check
+from cutline.services.run.terminal import Rates, TerminalView, lines, picture
+from cutline.spark_writer import jars
+
+P = ParamSpec("P")
+PIPELINE_FILE = click.Path(path_type=Path)
+
+
+def _told(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn Cutline's errors into exit codes: each fault of a ConfigError on a line and 2, any other cause and 1."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except ConfigError as error:
+            for fault in error.faults:
+                click.echo(f"cutline: {fault}", err=True)
+            sys.exit(2)
+        except CutlineError as error:
+            click.echo(f"cutline: {error}", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            click.echo("cutline: interrupted", err=True)
+            sys.exit(1)
+
+    return wrapped
+
+
+@click.group()
+@click.version_option(package_name="cutline")
+def main() -> None:
+    """Copy MySQL or MariaDB into an Iceberg lake, and keep it copied."""
+
+
+@main.command()
+@click.argument("pipeline", type=PIPELINE_FILE)
+@click.option(
+    "--until",
+    type=click.Choice(["snapshot", "caught-up"]),
+    help="End by itself: when every table's snapshot is published, or when the lake has reached the source.",
+)
+@click.option(
+    "--workdir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for logs, Redis and the store; .cutline/NAME beside PIPELINE by default.",
+)
+@click.option("--readers", type=click.IntRange(1, 64), help="Reader processes; workers.readers of PIPELINE by default.")
+@click.option("--writers", type=click.IntRange(1, 64), help="Writer processes; workers.writers of PIPELINE by default.")
+@_told
+def run(
+    pipeline: Path, until: standalone.Until | None, workdir: Path | None, readers: int | None, writers: int | None
+) -> None:
+    """Run PIPELINE (a YAML file) on this machine until Ctrl-C; the same command resumes."""
+    config = configuration.load(pipeline)
+    workers = config.workers.model_copy(
+        update={"readers": readers or config.workers.readers, "writers": writers or config.workers.writers}
+    )
+    config = config.model_copy(update={"workers": workers})
+    folder = (workdir or standalone.default_workdir(pipeline, config)).resolve()
+    with TerminalView(config.name) as view:
+        one = standalone.Run(config, Environment.read(), workdir=folder, until=until, view=view)
+        asyncio.run(one.go())
+
+
+@main.command()
+@click.option("--repository", "repositories", multiple=True, metavar="URL", help="A Maven repository to ask, too.")
+@click.option("--ivy-settings", type=click.Path(path_type=Path), help="An ivysettings.xml, which may name mirrors.")
+@_told
+def setup(repositories: tuple[str, ...], ivy_settings: Path | None) -> None:
+    """Fetch Spark's jars, once; the first `run` does it too. What is there is checked, and not fetched again."""
+    settings = {"spark.jars.repositories": ",".join(repositories)} if repositories else {}
+    if ivy_settings is not None:
+        settings["spark.jars.ivySettings"] = str(ivy_settings.absolute())
+    columns = (TextColumn("Spark's jars"), BarColumn(), DownloadColumn())
+    terminal = Console(stderr=True)
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        fetched = jars.fetch(
+            jars.folder(),
+            settings=settings,
+            progress=lambda done, total: bar.update(task, completed=done, total=total, visible=True),
+        )
+    what = f"fetched {', '.join(jar.file for jar in fetched)} into" if fetched else "Spark's jars are in"
+    click.echo(f"{what} {jars.folder()}")
+
+
+@main.command("doctor")
+@click.argument("pipeline", type=PIPELINE_FILE, required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print an object: ok, and findings with name, found, remedy.")
+@_told
+def examine(pipeline: Path | None, as_json: bool) -> None:
+    """Say what this machine has and lacks for Cutline, and whether PIPELINE's source and store answer.
+
+    Exit code 1 if anything is lacking.
+    """
+    findings = doctor.examine(pipeline, Environment.read())
+    ok = all(one.ok for one in findings)
+    if as_json:
+        click.echo(json.dumps({"ok": ok, "findings": [asdict(one) | {"ok": one.ok} for one in findings]}, indent=1))
+    else:
+        doctor.show(findings)
+    sys.exit(0 if ok else 1)
+
+
+@main.command()
+@click.argument("pipeline", type=PIPELINE_FILE)
+@_told
+def define(pipeline: Path) -> None:
+    """Check PIPELINE and its source, and define it in the store CUTLINE_STORE_URL for services that run elsewhere."""
+    config, environment = configuration.load(pipeline), Environment.read()
+    store_url = environment.need_store_url()
+    Store(store_url).pipeline(config.name).define(check(config, store_url=store_url, workdir=None))
+    click.echo(f"pipeline {config.name} is defined in the store")
+
+
+@main.command()
+@click.argument("table", metavar="TABLE")
+@click.option(
+    "--pipeline", type=PIPELINE_FILE, default=Path("pipeline.yaml"), show_default=True, help="The pipeline file."
+)
+@_told
+def where(table: str, pipeline: Path) -> None:
+    """Print the current Iceberg metadata file of TABLE (schema.table), for DuckDB's iceberg_scan and others."""
+    click.echo(lake.where(configuration.load(pipeline), table))
+
+
+@main.command()
+@click.argument("pipeline", type=PIPELINE_FILE)
+@click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")
+@_told
+def status(pipeline: Path, workdir: Path | None) -> None:
+    """Print once what `run` shows, of a pipeline that runs on this machine or at CUTLINE_REDIS_URL."""
+    config = configuration.load(pipeline)
+    url = standalone.redis_url_of(
+        (workdir or standalone.default_workdir(pipeline, config)).resolve(), Environment.read()
+    )
+    told = asyncio.run(standalone.status_of(url, config.name))
+    for line in lines(picture(config.name, told, rates=Rates(), now=time.time())):
+        click.echo(line)
+
+
+@main.command()
+@click.argument("pipeline", type=PIPELINE_FILE)
+@click.option("--rows-per-second", type=click.IntRange(min=1), help="Rows that all readers together may SELECT.")
+@click.option("--bytes-per-second", type=click.IntRange(min=1), help="The same in bytes of decoded rows.")
+@click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")
+@_told
+def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int | None, workdir: Path | None) -> None:
+    """Set the limits of PIPELINE, which runs, until they are set again; a limit that is not given is lifted.
+
+    Returns when a checkpoint has them, so that they outlive whoever leads.
+    """
+    config = configuration.load(pipeline)
+    url = standalone.redis_url_of(
+        (workdir or standalone.default_workdir(pipeline, config)).resolve(), Environment.read()
+    )
+    limits = Limits(rows_per_second=rows_per_second, bytes_per_second=bytes_per_second)
+    asyncio.run(standalone.throttle(url, config.name, limits))
+    told = [f"{of:,} {what} a second" for of, what in ((rows_per_second, "rows"), (bytes_per_second, "bytes")) if of]
+    click.echo(f"pipeline {config.name} reads chunks at {' and '.join(told) or 'any speed'}")
+
+
+@main.command()
+def settings() -> None:
+    """Print every setting, of the environment and of the pipeline file, as the table that the README holds."""
+    click.echo(configuration.settings_table(), nl=False)
+
+
+if __name__ == "__main__":
+    main()

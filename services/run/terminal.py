@@ -1,0 +1,244 @@
+"""The live view of one pipeline: a progress bar a table, then lag, last checkpoint and last publication.
+
+What is shown comes from `registry.status(pipeline)` and from the supervisor's own notes; nothing here asks anybody. In
+a terminal the picture is redrawn in place; elsewhere plain lines are printed when something changed, seconds apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from cutline.common.mesh.presence import tables
+
+RATE_WINDOW_SECONDS = 10.0
+PLAIN_INTERVAL_SECONDS = 5.0
+_COLOURS = {"live": "green", "quarantined": "red", "paused": "yellow", "dropped": "bright_black"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLine:
+    """One table as shown. `fraction` is 0..1 of the snapshot; rate in rows/s; `eta_seconds` None: not known."""
+
+    name: str
+    phase: str
+    generation: int
+    rows: int
+    fraction: float
+    rate: float
+    eta_seconds: float | None
+    cause: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """Everything that one drawing shows; times are seconds before now."""
+
+    pipeline: str
+    epoch: int | None
+    tables: tuple[TableLine, ...]
+    lag_seconds: float | None
+    checkpoint: int | None
+    checkpoint_age_seconds: float | None
+    in_flight: int | None
+    publication: int | None
+    publication_age_seconds: float | None
+    waiting_for: str | None
+    notes: tuple[str, ...]
+
+
+class Rates:
+    """Rows per second of each table over the last ten seconds, from counts that are seen now and then."""
+
+    def __init__(self) -> None:
+        """Start without any observation."""
+        self._seen: dict[tuple[str, int], deque[tuple[float, int]]] = {}
+
+    def observe(self, table: str, generation: int, rows: int, now: float) -> float:
+        """Note that `rows` rows are done at `now`; return the rate. A new generation, or fewer rows, begins afresh."""
+        seen = self._seen.setdefault((table, generation), deque())
+        if seen and rows < seen[-1][1]:
+            seen.clear()
+        seen.append((now, rows))
+        while len(seen) > 2 and seen[1][0] <= now - RATE_WINDOW_SECONDS:
+            seen.popleft()
+        seconds = now - seen[0][0]
+        return (rows - seen[0][1]) / seconds if seconds > 0 else 0.0
+
+
+def picture(
+    pipeline: str, status: Mapping[str, Any], *, rates: Rates, now: float, notes: tuple[str, ...] = ()
+) -> Picture:
+    """Build what is to be shown from the status parts; a part that is not there yet is simply not shown.
+
+    `now` is epoch seconds, as are the times in the status.
+    """
+    leader: Mapping[str, Any] = status.get("enumerator") or {}
+    spark: Mapping[str, Any] = status.get("spark_writer") or {}
+    checkpoint: Mapping[str, Any] = leader.get("checkpoint") or {}
+    return Picture(
+        pipeline=pipeline,
+        epoch=leader.get("epoch"),
+        tables=tuple(_line(name, one, rates, now) for name, one in sorted(tables(status).items())),
+        lag_seconds=_age(spark.get("source_time"), now),
+        checkpoint=checkpoint.get("number"),
+        checkpoint_age_seconds=_age(checkpoint.get("completed_at"), now),
+        in_flight=checkpoint.get("in_flight"),
+        publication=spark.get("published"),
+        publication_age_seconds=_age(spark.get("published_at"), now),
+        waiting_for=leader.get("waiting_for"),
+        notes=notes,
+    )
+
+
+def _line(name: str, one: Mapping[str, Any], rates: Rates, now: float) -> TableLine:
+    phase, rows, generation = str(one["phase"]), int(one.get("rows_done") or 0), int(one.get("generation") or 1)
+    estimate, rate = one.get("rows_estimate"), rates.observe(name, generation, rows, now)
+    fraction, eta = 1.0, None
+    if phase in ("waiting", "snapshot"):
+        fraction = min(0.99, rows / estimate) if estimate else 0.0
+        if estimate and rate > 0:
+            eta = max(0.0, estimate - rows) / rate
+    return TableLine(
+        name=name,
+        phase=phase,
+        generation=generation,
+        rows=rows,
+        fraction=fraction,
+        rate=rate,
+        eta_seconds=eta,
+        cause=one.get("cause"),
+    )
+
+
+def _age(moment: float | None, now: float) -> float | None:
+    return max(0.0, now - moment) if moment else None
+
+
+def duration(seconds: float) -> str:
+    """Say a time span as a person reads it: 0.4 s, 42 s, 3:05, 2:03:04."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def summary(shown: Picture) -> str:
+    """Return the line below the tables: lag, last checkpoint, last publication."""
+    parts = ["lag unknown" if shown.lag_seconds is None else f"lag {duration(shown.lag_seconds)}"]
+    for word, number, age in (
+        ("checkpoint", shown.checkpoint, shown.checkpoint_age_seconds),
+        ("publication", shown.publication, shown.publication_age_seconds),
+    ):
+        ago = "" if age is None else f" {duration(age)} ago"
+        parts.append(f"no {word} yet" if number is None else f"{word} {number}{ago}")
+    if shown.in_flight is not None:
+        parts.append(f"checkpoint {shown.in_flight} on its way")
+    return ", ".join(parts)
+
+
+def lines(shown: Picture) -> list[str]:
+    """Return the picture as plain lines: one a table, the summary, then what is waited for and the notes."""
+    told = []
+    for table in shown.tables:
+        text = f"{table.name}: {table.phase}"
+        text += "" if table.phase == "dropped" else f", {table.rows:,} rows"
+        if table.phase in ("waiting", "snapshot"):
+            text += f", {table.fraction:.0%}, {table.rate:,.0f} rows/s"
+            text += "" if table.eta_seconds is None else f", {duration(table.eta_seconds)} to go"
+        told.append(text + ("" if table.cause is None else f": {table.cause}"))
+    told.append(f"{shown.pipeline}: {summary(shown)}")
+    if shown.waiting_for:
+        told.append(f"waiting for {shown.waiting_for}")
+    return told + list(shown.notes)
+
+
+def drawing(shown: Picture, *, height: int) -> Group:
+    """Return the picture for a terminal of `height` lines; if it is too small, live tables are left out first."""
+    room = max(1, height - 6 - len(shown.notes) - sum(1 for one in shown.tables if one.cause))
+    first = sorted(shown.tables, key=lambda one: (one.phase == "live", one.name))
+    kept = sorted(first[:room], key=lambda one: one.name)
+    table = Table(box=None, pad_edge=False)
+    for heading, side in (("table", "left"), ("phase", "left"), ("", "left"), ("rows", "right"), ("rows/s", "right")):
+        table.add_column(heading, justify="right" if side == "right" else "left", no_wrap=True)
+    table.add_column("to go", justify="right", no_wrap=True)
+    for one in kept:
+        colour = _COLOURS.get(one.phase, "cyan")
+        table.add_row(
+            one.name,
+            Text(one.phase, style=colour),
+            ProgressBar(total=1.0, completed=one.fraction, width=24, complete_style=colour, finished_style=colour),
+            f"{one.rows:,}",
+            f"{one.rate:,.0f}" if one.rate else "",
+            "" if one.eta_seconds is None else duration(one.eta_seconds),
+        )
+    epoch = "" if shown.epoch is None else f" (epoch {shown.epoch})"
+    below = [Text(f"{shown.pipeline}{epoch}: {summary(shown)}")]
+    if len(kept) < len(shown.tables):
+        below.insert(0, Text(f"and {len(shown.tables) - len(kept)} more tables"))
+    below += [
+        Text(f"{one.name}: {one.cause}", style=_COLOURS["dropped"] if one.phase == "dropped" else "red")
+        for one in shown.tables
+        if one.cause
+    ]
+    if shown.waiting_for:
+        below.append(Text(f"waiting for {shown.waiting_for}", style="yellow"))
+    below += [Text(note, style="yellow") for note in shown.notes]
+    return Group(table, *below)
+
+
+class TerminalView:
+    """Shows pictures on a console: in place if it is a terminal, else as plain lines. Use as a context manager."""
+
+    def __init__(self, pipeline: str, console: Console | None = None) -> None:
+        """Show `pipeline` on `console` (standard output if None)."""
+        self._pipeline = pipeline
+        self._console = console or Console(soft_wrap=True, highlight=False)
+        self._rates = Rates()
+        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+        self._said: set[str] = set()
+        self._news: set[tuple[str, str | None]] = set()
+        self._next_plain = 0.0
+
+    def __enter__(self) -> Self:
+        """Take the lower part of the terminal."""
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the last picture standing."""
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Print one line that stays: something happened (a service was started again, a savepoint was asked for)."""
+        self._console.print(Text(text), soft_wrap=True)
+
+    def update(self, status: Mapping[str, Any], *, notes: tuple[str, ...] = ()) -> None:
+        """Show the newest status. Call it as often as you like: plain lines are printed only if new, seconds apart."""
+        shown = picture(self._pipeline, status, rates=self._rates, now=time.time(), notes=notes)
+        if self._live is not None:
+            self._live.update(drawing(shown, height=self._console.height), refresh=True)
+            return
+        # Rates and ages change all the time; a phase or a note that changed is worth a line at once.
+        news = {(one.name, one.phase) for one in shown.tables} | {
+            ("", note) for note in (*shown.notes, shown.waiting_for)
+        }
+        if news != self._news or time.monotonic() >= self._next_plain:
+            told = lines(shown)
+            for line in told:
+                if line not in self._said:
+                    self._console.print(Text(line), soft_wrap=True)
+            self._said, self._news = set(told), news
+            self._next_plain = time.monotonic() + PLAIN_INTERVAL_SECONDS

@@ -1,0 +1,1 @@
+"""MySQL and MariaDB: connections, the catalogue, chunks, watermarks, the binlog and the decoders of its rows."""

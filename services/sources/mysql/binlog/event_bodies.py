@@ -1,0 +1,312 @@
+"""The bodies of the binlog's rarer events: statements, XA, tagged GTIDs, and what is compressed.
+
+Row events and TABLE_MAPs are read by decode/rows.py. What can't be read is Damaged. Sources: MySQL's
+documentation of its sources (`mysql::binlog::event`, `mysql::serialization`), MariaDB's knowledge base on replication
+events.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import uuid
+import zlib
+from typing import Any
+
+import pyarrow as pa
+
+from cutline.services.sources.mysql.binlog.ddl import from_swe7
+from cutline.services.sources.mysql.damage import Damaged
+from cutline.services.sources.mysql.decode.charsets import charset_of, to_text
+from cutline.services.sources.mysql.decode.rows import TableMap
+
+MAX_ROW_BYTES = 64 << 20
+QUERY, ROTATE, FORMAT, EXECUTE_LOAD, TABLE_MAP, INCIDENT, HEARTBEAT = 2, 4, 15, 18, 19, 26, 27
+XA_PREPARE, PARTIAL_ROWS, PAYLOAD, HEARTBEAT_2, GTID_TAGGED, MARIA_GTID, QUERY_COMPRESSED = 38, 39, 40, 41, 42, 162, 165
+ROWS = frozenset((23, 24, 25, 30, 31, 32))
+ROWS_COMPRESSED = frozenset((166, 167, 168, 169, 170, 171))
+"""Types of events."""
+REFUSED = frozenset((PARTIAL_ROWS, *(-kind for kind in (*ROWS, *ROWS_COMPRESSED, PARTIAL_ROWS))))
+"""Row events that can't be decoded; below 0 those that were too large to take."""
+_HEAD_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 14  # which zlib makes at most 16 MiB of
+_UPDATES = frozenset((24, 31, 167, 170))
+_PLAIN_KINDS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
+_UTF_8 = ("utf8mb4", "utf8mb3", "binary")  # of a session; the names in a statement of binary ones are in UTF-8
+_XID_TEXT = re.compile(r"X'((?:[0-9a-fA-F]{2})*)'\s*,\s*X'((?:[0-9a-fA-F]{2})*)'\s*,\s*([0-9]{1,20})\b")
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_LENGTHS = {252: 2, 253: 3, 254: 8}
+
+Xid = tuple[bytes, bytes, int]
+Body = bytes | bytearray
+
+
+def event_limit(kind: int) -> int:
+    """The most bytes that an event of this type may have: of a row's limit, and an update has a row's two images."""
+    return (MAX_ROW_BYTES << (kind in _UPDATES)) + _HEAD_BYTES
+
+
+def _byte(data: Body, at: int) -> int:
+    if at >= len(data):
+        raise Damaged("an event is cut short")
+    return data[at]
+
+
+def length_encoded(data: Body, at: int) -> tuple[int, int]:
+    """A length-encoded integer, and where it ends."""
+    first = _byte(data, at)
+    if first < 251:
+        return first, at + 1
+    size = _LENGTHS.get(first)
+    if size is None or at + size >= len(data):
+        raise Damaged("an event has a length that can't be read")
+    return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size
+
+
+def _variable(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned integer of mysql::serialization, and where it ends: as many low ones as bytes follow the first."""
+    first = _byte(data, at)
+    more = 0
+    while more < 8 and first >> more & 1:
+        more += 1
+    size = more + 1
+    if at + size > len(data):
+        raise Damaged("a tagged GTID event is cut short")
+    value = int.from_bytes(data[at : at + size], "little")
+    return (value >> (more + 1) if more < 8 else value >> 8), at + size
+
+
+def tagged_gtid(body: bytes) -> tuple[str, int, int]:
+    """A tagged GTID event: uuid:tag, number, commit time here in microseconds."""
+    _, at = _variable(body, 0)  # version
+    size, at = _variable(body, at)
+    _, at = _variable(body, at)  # last field that must be understood
+    end = min(size, len(body))
+    sid, tag, number, ts = b"", "", 0, 0
+    while at < end:
+        field_id, at = _variable(body, at)
+        if field_id == 1:
+            raw = bytearray()
+            for _ in range(16):
+                value, at = _variable(body, at)
+                if value > 0xFF:
+                    raise Damaged("a tagged GTID event has a server's UUID that is none")
+                raw.append(value)
+            sid = bytes(raw)
+        elif field_id == 3:
+            length, at = _variable(body, at)
+            tag, at = body[at : at + length].decode(errors="replace"), at + length
+        else:
+            value, at = _variable(body, at)
+            if field_id == 2:
+                number = value >> 1  # signed
+            elif field_id == 6:
+                ts = value
+            elif field_id > 6:
+                break
+    if len(sid) != 16 or number < 1 or ts >= 1 << 62 or (tag and not _TAG.fullmatch(tag)):
+        raise Damaged("a tagged GTID event can't be read")
+    prefix = str(uuid.UUID(bytes=sid))
+    return (f"{prefix}:{tag}" if tag else prefix), number, ts
+
+
+def payload(body: bytes) -> Any:
+    """The events of a compressed transaction, as a stream of bytes."""
+    at, kind = _payload_head(body)
+    return _plain_bytes(pa.BufferReader(pa.py_buffer(body)[at:]), kind)
+
+
+def payload_in(file: Any) -> Any:
+    """As `payload`, from a temporary file with the event, which is gone when the stream is."""
+    file.seek(19)
+    at, kind = _payload_head(file.read(100))
+    source = pa.OSFile(file.name)
+    source.seek(19 + at)
+    file.close()
+    return _plain_bytes(source, kind)
+
+
+def _plain_bytes(source: Any, kind: int) -> Any:
+    if kind == 255:
+        return source
+    if kind != 0:
+        raise Damaged(f"a transaction payload is compressed by the unknown method {kind}")
+    return pa.CompressedInputStream(source, "zstd")
+
+
+def _payload_head(body: bytes) -> tuple[int, int]:
+    """Where a payload begins behind its head, and how it is compressed (0 zstd, 255 not)."""
+    at, kind = 0, 255
+    while True:
+        if at >= len(body):
+            raise Damaged("a transaction payload has no end of its head")
+        field_id, at = length_encoded(body, at)
+        if field_id == 0:
+            return at, kind
+        size, at = length_encoded(body, at)
+        value, _ = length_encoded(body, at)
+        at += size
+        if field_id == 2:
+            kind = value
+
+
+def plain_kind(kind: int) -> int:
+    """The type of MariaDB's compressed row event, uncompressed."""
+    return _PLAIN_KINDS[kind]
+
+
+def statement(kind: int, body: Body) -> tuple[str, str, int]:
+    """Database, text and `sql_mode` of a statement's event."""
+    head = 26 if kind == EXECUTE_LOAD else 13
+    if len(body) < head:
+        raise Damaged("a statement's event is cut short")
+    size = int.from_bytes(body[11:13], "little")
+    charset, sql_mode = _session(body[head : head + size])
+    at = head + size
+    db = body[at : at + body[8]].decode(errors="replace")
+    text = body[at + body[8] + 1 :]
+    if kind == QUERY_COMPRESSED:
+        text = bytes(_inflated(memoryview(text), b"", event_limit(kind)))
+    if charset in _UTF_8:
+        said = text.decode(errors="replace")
+    elif charset == "swe7":
+        said = from_swe7(text.decode("latin-1"), sql_mode)
+    else:
+        try:
+            said = to_text(bytes(text), charset)
+        except UnicodeError as error:
+            raise Damaged(f"a statement is not in the character set {charset} of its session") from error
+    return db, said.strip(), sql_mode
+
+
+def _session(variables: Body) -> tuple[str, int]:
+    """Of the session that sent a statement: its character set, and its `sql_mode`."""
+    at, charset, sql_mode = 0, "utf8mb4", 0
+    widths = {0: 4, 1: 8, 3: 4}
+    while at < len(variables):
+        code = variables[at]
+        at += 1
+        if code == 1:
+            sql_mode = int.from_bytes(variables[at : at + 8], "little")
+        if code == 4:
+            number = int.from_bytes(variables[at : at + 2], "little")
+            charset = charset_of(number) or charset
+            break
+        if code == 6:
+            at += 1 + _byte(variables, at)
+        elif code == 2:
+            at += 2 + _byte(variables, at)
+        elif code in widths:
+            at += widths[code]
+        else:
+            break
+    return charset, sql_mode
+
+
+def xid_in(text: str) -> Xid:
+    """The name of an XA transaction in a statement's text."""
+    found = _XID_TEXT.search(text)
+    if found is None:
+        raise Damaged(f"the statement {text!r} names no XA transaction")
+    return bytes.fromhex(found[1]), bytes.fromhex(found[2]), int(found[3]) & 0xFFFFFFFF  # as much as its event has
+
+
+def xid_of(body: Body) -> Xid:
+    """The name of an XA transaction in its XA_PREPARE event."""
+    if len(body) < 13:
+        raise Damaged("an XA_PREPARE event is cut short")
+    kind, first, second = struct.unpack_from("<Iii", body, 1)
+    if first < 0 or second < 0 or 13 + first + second > len(body):
+        raise Damaged("an XA_PREPARE event is cut short")
+    return bytes(body[13 : 13 + first]), bytes(body[13 + first : 13 + first + second]), kind
+
+
+def primary_key(body: bytes) -> dict[str, int]:
+    """The columns of the primary key that a TABLE_MAP names, in lower case and in its order, each with how much of it
+    (0: all); empty if it names none."""
+    try:
+        names = TableMap(body).names
+        at = 9 + _byte(body, 8) + 1
+        at += 1 + _byte(body, at) + 1
+        count, at = length_encoded(body, at)
+        at += count
+        size, at = length_encoded(body, at)
+        at += size + (count + 7) // 8
+        found: dict[str, int] = {}
+        while at < len(body):
+            kind = body[at]
+            size, at = length_encoded(body, at + 1)
+            end = at + size
+            while kind in (8, 9) and at < end:
+                column, at = length_encoded(body, at)
+                prefix = 0
+                if kind == 9:
+                    prefix, at = length_encoded(body, at)
+                if column >= len(names):
+                    return {}
+                found[names[column].lower()] = prefix
+            at = end
+        return found
+    except Damaged:
+        return {}
+
+
+def described(body: bytes) -> tuple[int, str]:
+    """The number that a TABLE_MAP gives to a table, and the table as "db.table"."""
+    size = _byte(body, 8)
+    database = body[9 : 9 + size].decode(errors="replace")
+    at = 9 + size + 1
+    table = body[at + 1 : at + 1 + _byte(body, at)].decode(errors="replace")
+    return int.from_bytes(body[:6], "little"), f"{database}.{table}"
+
+
+def nameless(table_id: str) -> bytes:
+    """A TABLE_MAP without columns: for a decoder that is never given rows."""
+    database, _, table = table_id.partition(".")
+    names = b"".join(bytes([len(name.encode())]) + name.encode() + b"\0" for name in (database, table))
+    return bytes(8) + names + b"\0\0"
+
+
+def without_checksum(event: bytes) -> bytes:
+    """An event with or without a checksum behind it: without. For ROTATE and heartbeats, which tell by nothing else."""
+    if len(event) >= 23 and zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little"):
+        return event[:-4]
+    return event
+
+
+def _inflated(data: memoryview, head: Body, limit: int) -> bytearray:
+    """What MariaDB compressed (`log_bin_compress`), behind `head`. Damaged if it is none."""
+    if not data or data[0] & 0x80 == 0 or data[0] & 0x70 != 0 or not 1 <= data[0] & 7 <= 4:
+        raise Damaged("the compressed event has an unknown form")
+    width = data[0] & 7
+    size = int.from_bytes(data[1 : 1 + width], "big")
+    if size > limit:
+        raise Damaged(f"the compressed event has {size} bytes, {limit} are the limit")
+    inflate, out, at = zlib.decompressobj(), bytearray(len(head) + size), len(head)
+    out[:at] = head
+    try:
+        for begin in range(1 + width, len(data), _PIECE_BYTES):
+            made = inflate.decompress(data[begin : begin + _PIECE_BYTES])
+            at += len(made)
+            if at > len(out):
+                break
+            out[at - len(made) : at] = made
+    except zlib.error as error:
+        raise Damaged(f"the compressed event can't be inflated ({error})") from error
+    if at != len(out) or not inflate.eof:
+        raise Damaged(f"the compressed event has {at - len(head)} bytes of {size}")
+    return out
+
+
+def inflated_rows(event_type: int, body: Body) -> bytearray:
+    """The body of one of MariaDB's compressed row events (166 to 171) as that of the plain one."""
+    at = 8
+    if event_type >= 169:
+        at += int.from_bytes(body[8:10], "little")
+    width = _byte(body, at)
+    at += 1
+    if width == 252:
+        width = int.from_bytes(body[at : at + 2], "little")
+        at += 2
+    at += (width + 7) // 8 * (2 if event_type in (167, 170) else 1)
+    return _inflated(memoryview(body)[at:], body[:at], event_limit(event_type))

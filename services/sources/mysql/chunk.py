@@ -1,0 +1,517 @@
+"""Reading one chunk: a SELECT between two watermarks, as Arrow batches.
+
+The order is what makes it exact (DBLog's, with log positions for watermarks), and differs by what the server can tell:
+
+| server | low | high |
+|---|---|---|
+| MariaDB | the position of a consistent snapshot, in which the SELECT runs | the same |
+| MySQL with GTIDs | `@@gtid_executed` before the SELECT: it grows at engine commit | the flushed position after the
+SELECT |
+| MySQL without | a flushed position seen 60 s before, else the start of the binlog file in use; `replay` only | the
+same |
+
+1. The table must look as the split's schema says.
+2. low. No XA transaction may stand prepared at that moment: its rows are in the binlog already, and visible only later.
+3. The SELECT, decoded from the socket's bytes.
+4. high.
+5. The table must still look the same. A DDL that came and went in between is in the binlog past low: the stream sees
+   it.
+6. `exact`, where low is not high: the chunk's changes in (low, high] are read from the binlog and laid over the rows.
+   `Window` does that for chunk after chunk on one dump.
+
+A SELECT holds its table's metadata lock until its last row is taken: an ALTER queues behind it, and every writer behind
+the ALTER. So it has a time, kept by the server, which ends a statement that runs longer, a write that nobody reads, and
+a transaction that nobody goes on with: that holds too while this process sleeps, or waits for credit. Rows come in the
+order of the key, so whatever came before such an end is whole up to its last key, from one view: the chunk ends before
+that key (`ChunkEnd.cut_at`), after the same rules of low and high, and the rest is a chunk of its own, with watermarks
+of its own. A chunk whose rows turn out too wide for memory ends early in the same way.
+
+A table without a key (`keyless: append`) is one chunk, the whole table in one SELECT, and nothing can be laid over its
+rows, nor replayed: two equal rows are two rows. So the SELECT runs in a consistent snapshot of which the binlog proves
+what it saw: it has no change of the table between low, taken before the snapshot was begun, and high, taken once it was
+(all in one text, well within a millisecond; where the table did change meanwhile, another snapshot is begun). The rows
+are the table at low and at high: each inserted row is among them or comes after high, and none is both. On MariaDB low
+is high anyway.
+The rows are streamed, in the same bounded memory as any chunk's, but there is no order in which the SELECT could be cut
+and go on: it has no time, and an attempt that fails begins again.
+
+Nothing is given out that is not to be kept, except that a chunk counts only by its `ChunkEnd`: whoever gets an error
+instead drops what came before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unavailable
+from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
+from cutline.common.positions import FilePosition, High, Low, Position
+from cutline.common.schema import OP, SEQ, TableSchema
+from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Route, has_row_over
+from cutline.services.sources.mysql.binlog.event_bodies import MAX_ROW_BYTES
+from cutline.services.sources.mysql.decode.rows import ResultDecoder
+from cutline.services.sources.mysql.keys import locate, not_identified, select_rows, untold
+from cutline.services.sources.mysql.watermark import AgedPositions, ChunkHighs, KeyRanges, key_text, overlay
+
+BATCH_BYTES = 4 << 20
+MAX_CHUNK_BYTES = 64 << 20
+SELECT_SECONDS = 10.0
+MORE_PATIENCE = (1, 2, 4, 8, 16)
+QUIET_PAUSES_SECONDS = (0.0, 0.001, 0.003, 0.01, 0.02) * 20
+WINDOW_IDLE_SECONDS = 60.0
+XA_PAUSES_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 5.0)
+_CHANGES_ROWS = 50_000
+_CHANGES_BYTES = 16 << 20
+
+Mode = Literal["replay", "exact"]
+T = TypeVar("T")
+log = logging.getLogger("cutline.reader")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkEnd:
+    """All rows of the chunk were given. `zero_dates` counts, by column, dates that no calendar has and that became
+    null.
+
+    `checksum` is the same for the same batches: `checksum_of` over each, added up. With `cut_at` the chunk is only what
+    lies before that key: the rest was not read, and is another chunk.
+    """
+
+    low: Low
+    high: High
+    rows: int
+    checksum: str
+    schema: TableSchema
+    zero_dates: Mapping[str, int] = field(default_factory=dict)
+    cut_at: Key | None = None
+
+
+class _NothingInTime(Exception):
+    """The SELECT's time was over before it gave two rows, so there is no key at which to cut."""
+
+
+def read_chunk(
+    connect: Callable[[], mysql.Connection],
+    split: SnapshotSplit,
+    *,
+    mode: Mode,
+    batch_bytes: int = BATCH_BYTES,
+    seconds: float = SELECT_SECONDS,
+    identity: Sequence[str] = (),
+    aged: AgedPositions | None = None,
+    window: Window | None = None,
+) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
+    """Read a chunk on a connection of its own: batches of about `batch_bytes` with the schema's columns, then
+    `ChunkEnd`.
+
+    Each batch is read when it is asked for; while none is, the server waits, and after `seconds` ends the SELECT: the
+    chunk is cut. A SELECT that gives nothing in its time is tried again with more. In `exact` on MySQL the whole chunk
+    is held until it is laid over, and `window` reads the binlog for that; so it does for a table without a key.
+    `aged` remembers flushed positions between chunks, which brings a low without GTIDs nearer; without it the low is
+    early, and just as right. `identity` are the columns that table_options vouches for: two rows that have the same
+    there quarantine the table.
+
+    Errors: NextGeneration (the table changed), another SourceLost (quarantine), Unavailable (this attempt failed; ask
+    again), ConfigError (`exact` where the server can't). Typical mistake: to use batches before `ChunkEnd` came.
+    """
+    for patience in MORE_PATIENCE:
+        try:
+            yield from _read(
+                connect, split, mode, batch_bytes, seconds * patience, identity, aged or AgedPositions(), window
+            )
+            return
+        except _NothingInTime:
+            log.warning("a SELECT of %s gave no rows in %.0f s", split.table_id, seconds * patience)
+    raise SourceLost(
+        f"A SELECT of {split.table_id} gave no two rows in {seconds * MORE_PATIENCE[-1]:.0f} s; see what keeps the"
+        " server, or raise snapshot.max_select_seconds",
+        split.table_id,
+    )
+
+
+def _read(
+    connect: Callable[[], mysql.Connection],
+    split: SnapshotSplit,
+    mode: Mode,
+    batch_bytes: int,
+    seconds: float,
+    identity: Sequence[str],
+    aged: AgedPositions,
+    window: Window | None,
+) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
+    with ExitStack() as open_ones:
+        conn = open_ones.enter_context(closing(connect()))
+        server = mysql.server(conn)
+        if mode == "exact" and server.mysql and not server.gtid:
+            raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
+        _same_table(conn, split, identity)
+        key = split.ordered.key
+        index = mysql.index_of(conn, split.table_id, key) if key else None  # before low, which is best taken late
+        keyed = bool(split.schema.key)
+        if keyed:
+            low = _low(conn, server, aged)
+            mysql.bound_statements(conn, server, seconds)
+        else:
+            low, high = _proven(conn, server, split, aged, window)
+        tally = _Tally(deadline=time.monotonic() + seconds if keyed else math.inf)
+        streamed = mode == "replay" or not server.mysql or not keyed
+        rows: list[pa.RecordBatch] = []
+        for batch in _rows(connect, conn, split, index, batch_bytes, identity, tally):
+            if streamed:
+                tally.add(batch)
+                yield batch
+            else:
+                rows.append(batch)
+            del batch  # a large one lives no longer than whoever took it needs it
+        if tally.cut_at is not None or time.monotonic() >= tally.deadline:
+            # the server may have ended this connection, or sends rows that nobody wants; to close it ends all of that
+            open_ones.close()
+            conn = open_ones.enter_context(closing(connect()))
+            if mysql.server(conn) != server:
+                raise Unavailable(f"Another server answers than the one that {split.table_id} was read from")
+        elif not server.mysql or not keyed:
+            mysql.end_snapshot(conn)
+        split = replace(split, split_end=tally.cut_at or split.split_end)
+        if keyed:
+            high = _high(conn, server, low, aged)
+        if not streamed:
+            whole = pa.Table.from_batches(rows, schema=split.schema.arrow)
+            whole = overlay(whole, _changes(conn, split, low, high, window), split.schema.key)
+            for batch in _batches(whole, batch_bytes):
+                tally.add(batch)
+                yield batch
+        _same_table(conn, split, identity)
+    yield ChunkEnd(  # with the connection closed: who has the end need not come back
+        low=low,
+        high=high,
+        rows=tally.rows,
+        checksum=f"{tally.sum:016x}",
+        schema=split.schema,
+        zero_dates=tally.zero_dates,
+        cut_at=tally.cut_at,
+    )
+
+
+def _same_table(conn: mysql.Connection, split: SnapshotSplit, identity: Sequence[str]) -> None:
+    now = mysql.table_schema(conn, split.table_id, identity)
+    if now.look != split.schema.look:
+        raise NextGeneration(f"{split.table_id} was changed by DDL while it was read; it is read again", split.table_id)
+
+
+# --- watermarks -------------------------------------------------------------------------------------------------------
+
+
+def _low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> Low:
+    """On MariaDB the snapshot's transaction is open afterwards."""
+    return _unprepared(conn, lambda: _take_low(conn, server, aged))
+
+
+def _unprepared(conn: mysql.Connection, take: Callable[[], T]) -> T:
+    """What `take` returns when no XA transaction stands prepared; a transaction that it began is ended if one does.
+
+    An XA transaction that was prepared and committed within the few statements here would make the stream find a commit
+    without its rows: so none may have been prepared meanwhile either. Where the server does not tell us what stands
+    prepared, only that is looked at: an older one's rows the cursor looks for in the binlog, at its commit.
+    """
+    for pause in (*XA_PAUSES_SECONDS, None):
+        prepares = mysql.xa_prepares(conn)
+        if not mysql.xa_prepared(conn):
+            taken = take()
+            if not mysql.xa_prepared(conn) and mysql.xa_prepares(conn) == prepares:
+                return taken
+            mysql.end_snapshot(conn)
+        if pause is not None:
+            time.sleep(pause)
+    raise Unavailable(
+        "No moment without prepared XA transactions was found to read a chunk; commit or roll back those that XA"
+        " RECOVER shows"
+    )
+
+
+def _take_low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> Low:
+    if not server.mysql:
+        at = mysql.begin_snapshot(conn)
+    else:  # with GTIDs nothing rests on how long a commit can be hidden
+        at = mysql.file_start(conn, server) if server.gtid else _aged(conn, server, aged)
+    return mysql.low_at(conn, server, at)
+
+
+def _aged(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> FilePosition:
+    """The low without GTIDs: the later of two places up to which all is committed."""
+    flushed = mysql.flushed_position(conn, server)
+    now = time.monotonic()
+    aged.saw(server.identity, flushed, now=now)
+    start = FilePosition(flushed.file, mysql.FIRST_OFFSET)
+    return max(start, aged.aged(server.identity, now=now) or start)
+
+
+def _high(conn: mysql.Connection, server: mysql.Server, low: Low, aged: AgedPositions) -> High:
+    if not server.mysql:
+        return High(server=low.server, file=low.file, offset=low.offset)
+    at = mysql.flushed_position(conn, server)
+    if not server.gtid:
+        aged.saw(server.identity, at, now=time.monotonic())
+    return High(server=server.identity, file=at.file, offset=at.offset)
+
+
+def _proven(
+    conn: mysql.Connection,
+    server: mysql.Server,
+    split: SnapshotSplit,
+    aged: AgedPositions,
+    window: Window | None,
+) -> tuple[Low, High]:
+    """Begin a transaction on `conn` that sees the table as it is at low and at high."""
+    if not server.mysql:  # begun by taking low
+        low = _low(conn, server, aged)
+        return low, _high(conn, server, low, aged)
+
+    def take() -> tuple[Low, High]:
+        at = _aged(conn, server, aged)
+        gtids, end = mysql.begin_reading_between(conn, server)
+        low = Low(server=server.identity, file=at.file, offset=at.offset, gtids=str(gtids))
+        return low, High(server=server.identity, file=end.file, offset=end.offset)
+
+    for pause in (*QUIET_PAUSES_SECONDS, None):
+        low, high = _unprepared(conn, take)
+        if not _changes(conn, split, low, high, window).num_rows:
+            return low, high
+        mysql.end_snapshot(conn)
+        if pause is not None:
+            time.sleep(pause)
+    raise Unavailable(
+        f"No moment without an INSERT was found in which to begin to read {split.table_id}, which has no key; let there"
+        " be a pause of a millisecond, or add a primary key"
+    )
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tally:
+    rows: int = 0
+    sum: int = 0
+    zero_dates: Mapping[str, int] = field(default_factory=dict)
+    deadline: float  # of the SELECT, monotonic seconds
+    cut_at: Key | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        self.sum = (self.sum + checksum_of(batch)) % 2**64
+
+
+def _rows(
+    connect: Callable[[], mysql.Connection],
+    conn: mysql.Connection,
+    split: SnapshotSplit,
+    index: str | None,
+    batch_bytes: int,
+    identity: Sequence[str],
+    tally: _Tally,
+) -> Iterator[pa.RecordBatch]:
+    """The chunk's rows in the order of its key, up to `tally.cut_at` if time or memory ends them early.
+
+    One batch is held back all the while: the last key read bounds the chunk that is cut, so its row must not be out.
+    """
+    schema = split.ordered
+    decoder = ResultDecoder(schema)
+    blocks = mysql.stream(conn, select_rows(schema, split.split_start, split.split_end, index=index))
+    held: pa.RecordBatch | None = None
+    given, given_bytes, over = 0, 0, False
+    while not (decoder.done or over):
+        try:
+            try:
+                with mysql.seam(schema.table_id, schema.table_id):
+                    decoder.feed(next(blocks))
+            except Unavailable:
+                if time.monotonic() < tally.deadline:
+                    raise
+                over = True
+            batch = decoder.take() if decoder.size >= batch_bytes or decoder.done or over else None
+        except ValueError as error:  # was the table changed before the SELECT?
+            with closing(connect()) as other:
+                _same_table(other, split, identity)
+            raise SourceLost(f"A row of {schema.table_id} can't be read: {error}", schema.table_id) from error
+        ready = None
+        if batch is not None:
+            _check(batch, schema)
+            if identity:
+                _each_once(batch, held, schema)
+            ready, held = held, batch
+            if ready is not None:
+                given, given_bytes = given + ready.num_rows, given_bytes + ready.nbytes
+            too_wide = bool(schema.key) and given_bytes + held.nbytes > MAX_CHUNK_BYTES and given + held.num_rows > 1
+            over = over or too_wide
+        if over and not decoder.done:
+            if held is None or given + held.num_rows < 2:
+                raise _NothingInTime
+            last = held.slice(held.num_rows - 1)
+            tally.cut_at = tuple(key_text(column, last[column.name][0].as_py()) for column in schema.key_columns)
+            held = held.slice(0, held.num_rows - 1) if held.num_rows > 1 else None
+            del last
+        del batch
+        if ready is not None:
+            yield ready
+        del ready
+    tally.zero_dates = decoder.zero_dates
+    if held is not None:
+        yield held
+
+
+def _check(batch: pa.RecordBatch, schema: TableSchema) -> None:
+    """SourceLost for what no table may have: a value in the identity that became null, a row over 64 MiB."""
+    for name in schema.key:
+        if batch.column(name).null_count:
+            raise SourceLost(untold(schema, name), schema.table_id)
+    if has_row_over(batch, MAX_ROW_BYTES):
+        raise SourceLost(
+            f"{schema.table_id} has a row over {MAX_ROW_BYTES >> 20} MiB; leave the table out of the list",
+            schema.table_id,
+        )
+
+
+def _each_once(batch: pa.RecordBatch, before: pa.RecordBatch | None, schema: TableSchema) -> None:
+    """SourceLost if two neighbours, in the order of the key, have the same key; `before` ends with the row before."""
+    keys = pa.Table.from_batches([batch]).select(schema.key)
+    if before is not None:
+        last = pa.Table.from_batches([before.slice(before.num_rows - 1)]).select(schema.key)
+        keys = pa.concat_tables([last, keys])
+    same = [pc.equal(keys[name][1:], keys[name][:-1]) for name in schema.key]
+    if keys.num_rows > 1 and pc.any(reduce(pc.and_, same)).as_py():
+        raise SourceLost(not_identified(schema), schema.table_id)
+
+
+def _batches(table: pa.Table, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    rows = max(1, table.num_rows * batch_bytes // max(1, table.nbytes))
+    yield from table.combine_chunks().to_batches(max_chunksize=rows)
+
+
+def checksum_of(batch: pa.RecordBatch) -> int:
+    """A sum over a batch's values, 64 bits, cheap (memory's speed); the order of columns counts, padding does not.
+
+    It tells a batch that lost or changed bytes, on its way or on disk, from the one that was read. It is no proof
+    against intent.
+    """
+    total: int = batch.num_rows
+    for at, column in enumerate(batch.columns):
+        total += (2 * at + 1) * (column.null_count + sum(_words(values) for values in _values(column)))
+    return total % 2**64
+
+
+def _values(column: pa.Array) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """The bytes of a column's values, without validity and offsets."""
+    if pa.types.is_list(column.type):
+        column = column.flatten()
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    buffers = column.buffers()
+    if buffers[-1] is None or not len(column):
+        return
+    data = np.frombuffer(buffers[-1], dtype=np.uint8)
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        offsets = np.frombuffer(buffers[1], dtype=np.int32)
+        yield data[offsets[column.offset] : offsets[column.offset + len(column)]]
+    else:
+        width = column.type.bit_width // 8
+        yield data[column.offset * width : (column.offset + len(column)) * width]
+
+
+def _words(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    whole = len(data) & ~7
+    return int(data[:whole].view(np.uint64).sum(dtype=np.uint64)) + int.from_bytes(data[whole:].tobytes(), "little")
+
+
+# --- exact ------------------------------------------------------------------------------------------------------------
+
+
+class Window:
+    """Reads what the binlog has between a chunk's watermarks, for chunk after chunk on one dump connection.
+
+    The dump stays where a window ended. The next one goes on from there if that chunk's low covers all of it: what
+    lies between is passed over undecoded. Where it does not (a commit can be flushed, and read here, before a low
+    shows it), and after an error, the dump begins anew by GTID, for which the server reads a binlog file from its
+    start. One thread at a time; `cursor` must have a server id that no other replica has.
+    """
+
+    def __init__(self, cursor: BinlogCursor) -> None:
+        self._cursor = cursor
+        self._at: Position | None = None  # where the dump stands
+        self._used = 0.0
+
+    def changes(self, split: SnapshotSplit, low: Low, high: High) -> pa.Table:
+        """The changes of the chunk's table in (low, high], in order, with META_FIELDS. NextGeneration at a DDL or
+        TRUNCATE between."""
+        schema, table_id = split.schema, split.table_id
+        route = Route(table_id=table_id, generation=split.generation, schema=schema, low=low, high=high, chunks=None)
+        until = ChunkHighs(schema.key_columns, [CompletedSplit(split_start=None, split_end=None, high=high)])
+        found: list[pa.Table] = []
+        at, self._at = self._at, None
+        if at is None or at.server != low.server or low.passed_by(at):
+            by_gtid = Position(server=low.server, file="", offset=0, gtids=low.gtids)
+            at = by_gtid if low.gtids else low.start()  # of a server that has executed none yet
+        taken = 0
+        while not high.reached_by(at):
+            got = self._cursor.read(
+                at,
+                {table_id: route},
+                until=high,
+                max_rows=_CHANGES_ROWS,
+                max_bytes=_CHANGES_BYTES,
+                wait_seconds=1.0,
+            )
+            for fault in got.faults:
+                raise (NextGeneration if fault.restart else SourceLost)(fault.cause, table_id)
+            if got.schemas:
+                raise NextGeneration(f"{table_id} was changed by DDL while it was read; it is read again", table_id)
+            for change in got.batches:
+                table = pa.Table.from_batches([change.batch])
+                table = table.filter(pc.invert(until.kept(table, server=high.server, locate=None)))
+                table = table.select([*schema.arrow.names, OP, SEQ])
+                found.append(table.set_column(table.num_columns - 1, SEQ, pc.add(table[SEQ], taken)))
+            at, taken = got.position, taken + got.rows
+        self._at, self._used = at, time.monotonic()
+        if not found:
+            return pa.table({OP: [], SEQ: []})
+        changes = pa.concat_tables(found, promote_options="permissive")
+        if pc.any(pc.equal(changes[OP].cast(pa.string()), "t")).as_py():
+            raise NextGeneration(f"{table_id} was truncated while it was read; it is read again", table_id)
+        return changes
+
+    def rest(self) -> None:
+        """Close the dump if no chunk has needed it for a while; call it from time to time."""
+        if time.monotonic() - self._used > WINDOW_IDLE_SECONDS:
+            self.close()
+
+    def close(self) -> None:
+        """Close the dump; the next window begins anew."""
+        self._at = None
+        self._cursor.close()
+
+
+def _changes(conn: mysql.Connection, split: SnapshotSplit, low: Low, high: High, window: Window | None) -> pa.Table:
+    """The changes of this chunk in (low, high], in order; see `Window.changes`."""
+    if window is None:
+        raise ConfigError("A chunk that the binlog is laid over, or proves, can't be read on MySQL without a window")
+    changes = window.changes(split, low, high)
+    return changes.filter(_inside(conn, split, changes.select(split.schema.key))) if changes.num_rows else changes
+
+
+def _inside(conn: mysql.Connection, split: SnapshotSplit, keys: pa.Table) -> pa.Array:
+    """Which keys lie in the split's range."""
+    ends = [end for end in (split.split_start, split.split_end) if end is not None]
+    ranges = KeyRanges(split.schema.key_columns, ends)
+    place = ranges.find(keys, lambda bounds, asked: locate(conn, split.schema, bounds, asked))
+    return pa.array(place == (0 if split.split_start is None else 1))

@@ -1,0 +1,1 @@
+"""Bytes of MySQL's protocol and binlog to Arrow, compiled."""
