@@ -1,0 +1,154 @@
+"""Golden files: the store, the messages' headers and the machines' parts keep their bytes, so that each version reads
+what another one of the same `FORMAT` wrote.
+
+`golden/` was written by the commit before the modules moved to their packages (2026-11): `store/` through `Store` and
+`Parts`, with every field of every record; `messages.jsonl` by `encode`; `machines.jsonl` from checkpoints of the
+simulation's worlds, each with what the machine that was restored from it would save next (`again`). Each test reads a
+golden file with the code of today, writes the same again, and compares bytes. Whoever changes the form on purpose
+raises `FORMAT` and writes the files anew.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutline.common.config import PipelineConfig
+from cutline.common.mesh.host import Parts, load_part
+from cutline.common.mesh.machine import State
+from cutline.common.mesh.messages import Limits, Message, decode, encode
+from cutline.common.schema import TableSchema
+from cutline.common.store.records import CheckpointEntry, EpochEntry, PartRef, TableEntry
+from cutline.common.store.store import PipelineStore, Store
+from cutline.services.enumerator.machine import Enumerator, Plan
+from cutline.services.reader.machine import Reader
+
+GOLDEN = Path(__file__).parent / "golden"
+FOLDER = GOLDEN / "store" / "shop"
+JOURNAL = sorted(path.name for path in (FOLDER / "journal").iterdir())
+PUBLICATIONS = sorted(path.name for path in (FOLDER / "publications").iterdir())
+HEADERS = (GOLDEN / "messages.jsonl").read_text().splitlines()
+MACHINES = (GOLDEN / "machines.jsonl").read_text().splitlines()
+
+
+@pytest.fixture
+def golden() -> PipelineStore:
+    return Store(f"file://{GOLDEN}/store").pipeline("shop")
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> PipelineStore:
+    return Store(f"file://{tmp_path}").pipeline("shop")
+
+
+def compact(value: Any) -> str:
+    """JSON as it is written everywhere."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def same_files(store: PipelineStore, folder: str, names: list[str]) -> None:
+    """The store has exactly these files in the folder, with the bytes of the golden ones."""
+    written = Path(store.location(folder))
+    assert sorted(path.name for path in written.iterdir()) == names
+    for name in names:
+        assert (written / name).read_bytes() == (FOLDER / folder / name).read_bytes()
+
+
+def test_the_journal_keeps_its_bytes(golden: PipelineStore, fresh: PipelineStore) -> None:
+    entries = [golden.entry(slot) for slot in range(1, len(JOURNAL) + 1)]
+    assert {type(entry) for entry in entries} == {EpochEntry, CheckpointEntry}
+    for entry in entries:
+        assert entry is not None
+        assert fresh.put_entry(entry)
+    same_files(fresh, "journal", JOURNAL)
+
+
+def test_publications_keep_their_bytes(golden: PipelineStore, fresh: PipelineStore) -> None:
+    for record in golden.publications():
+        assert fresh.publish(record)
+    same_files(fresh, "publications", PUBLICATIONS)
+
+
+def test_schemas_keep_their_names_and_bytes(golden: PipelineStore, fresh: PipelineStore) -> None:
+    names = sorted(path.name for path in (FOLDER / "schemas").iterdir())
+    schemas = golden.schemas(name.split(".")[1] for name in names)
+    assert all(schema.hash == name for name, schema in schemas.items())
+    fresh.put_schemas(schemas.values(), epoch=1)
+    same_files(fresh, "schemas", names)
+
+
+def test_a_definition_keeps_its_bytes(golden: PipelineStore, fresh: PipelineStore) -> None:
+    definition = golden.definition()
+    assert definition is not None
+    again = PipelineConfig.from_definition(definition).definition()
+    assert fresh.define(again)
+    same_files(fresh, ".", ["pipeline.json"])
+
+
+def test_claims_keep_their_bytes(fresh: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = sorted(path.name for path in (FOLDER / "spark").iterdir())
+    for name in names:
+        body = json.loads((FOLDER / "spark" / name).read_text())["body"]
+        del body["w"]
+        nonce = body.pop("nonce")
+        monkeypatch.setattr(secrets, "token_hex", lambda size, nonce=nonce: nonce)
+        assert fresh.claim(body) == int(name.split(".")[0])
+    same_files(fresh, "spark", names)
+
+
+def part_refs(store: PipelineStore) -> Iterator[tuple[str, int, PartRef]]:
+    """Every part that the golden journal names: its member, its checkpoint, where it is."""
+    for slot in range(1, len(JOURNAL) + 1):
+        entry = store.entry(slot)
+        if isinstance(entry, CheckpointEntry):
+            for member, ref in entry.parts.items():
+                yield member, slot, ref
+
+
+def test_parts_keep_their_names_and_bytes(golden: PipelineStore, fresh: PipelineStore) -> None:
+    parts: dict[str, Parts] = {}
+    fulls: dict[str, str] = {}
+    for member, checkpoint, ref in part_refs(golden):
+        of_member = parts.setdefault(member, Parts(fresh, member=member, epoch=1, incarnation=f"{member}-ab"))
+        made = of_member.put(checkpoint, load_part(golden, ref))
+        (stem, _, end), (old_stem, _, old_end) = (path.path.rpartition(".json.gz") for path in (made, ref))
+        assert (stem.rpartition(".")[0], end) == (old_stem.rpartition(".")[0], old_end)  # all but the nonce
+        assert gzip.decompress(fresh.read_part(made)) == gzip.decompress(golden.read_part(ref))
+        assert (made.full and made.full.path) == (ref.full and fulls[ref.full.path])
+        fulls[ref.path] = made.path
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=lambda header: json.loads(header)["type"])
+def test_a_header_keeps_its_bytes(header: str) -> None:
+    assert compact(encode(decode(json.loads(header)))) == header
+
+
+def test_every_kind_of_message_is_among_the_headers() -> None:
+    kinds = {json.loads(header)["type"] for header in HEADERS}
+    assert kinds == {kind.__name__ for kind in Message.__subclasses__()}
+
+
+def restored(saved: dict[str, Any]) -> Enumerator | Reader:
+    """The machine that goes on from a part."""
+    schemas = tuple(TableSchema.from_json(schema) for schema in saved["schemas"])
+    state = State(head=saved["head"], values=saved["values"], schemas=schemas)
+    if saved["machine"] == "reader":
+        reader = Reader(name="reader-0", writers=("writer-0",), stream=True)
+        reader.restore(state)
+        return reader
+    plan = saved["plan"] | {name: tuple(saved["plan"][name]) for name in ("readers", "writers")}
+    entered = {name: TableEntry.from_json(entry) for name, entry in saved["entered"].items()}
+    return Enumerator.restored(Plan(**plan | {"limits": Limits(**plan["limits"])}), state, entered)
+
+
+@pytest.mark.parametrize("line", MACHINES, ids=lambda line: json.loads(line)["machine"])
+def test_a_machine_goes_on_from_a_part_and_saves_the_same_again(line: str) -> None:
+    saved = json.loads(line)
+    state = restored(saved).snapshot()
+    assert compact({"head": state.head, "values": state.values}) == compact(saved["again"])
