@@ -21,7 +21,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
-from cutline.common.config import cache_folder
+from cutline.common.config.environment import cache_folder
 from cutline.common.errors import ConfigError
 
 OLDEST_JAVA, NEWEST_JAVA = 17, 23

@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from cutline.common.config import Environment, PipelineConfig, RetentionConfig
+from cutline.common.config.environment import Environment
+from cutline.common.config.pipeline import PipelineConfig, RetentionConfig
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
-from cutline.common.mesh import redis as wire
 from cutline.common.mesh.host import raise_open_files
 from cutline.common.mesh.presence import SPARK_WRITER, Registry, Service
+from cutline.common.mesh.redis import connect
 from cutline.common.store.store import Store
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import PipelineApplier
@@ -148,7 +149,7 @@ async def run(environment: Environment) -> None:
     if environment.redis_url is None:
         await asyncio.to_thread(serve, store, stop, lambda pipeline, status: None)
         return
-    redis = wire.connect(environment.redis_url)
+    redis = connect(environment.redis_url)
     status = Status(Registry(redis))
     showing = asyncio.create_task(status.show())
     try:

@@ -36,7 +36,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from cutline.common.config import RetentionConfig
+from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import CutlineError, ProtocolError, Unavailable
 from cutline.common.schema import TableSchema
 from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, only, publication

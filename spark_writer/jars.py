@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cutline.common import programs
-from cutline.common.config import Environment, cache_folder
+from cutline.common.config.environment import Environment, cache_folder
 from cutline.common.errors import ConfigError, Unavailable
 
 SILENT_SECONDS = 120.0

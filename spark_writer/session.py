@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from cutline.common import programs
-from cutline.common.config import PipelineConfig
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.spark_writer import jars
 

@@ -34,25 +34,19 @@ threads.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import io
 import json
-import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Protocol, TypeVar, cast
-
-import fsspec
+from typing import Any, BinaryIO, TypeVar, cast
 
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 from cutline.common.schema import TableSchema
+from cutline.common.store.backends import Backend, backend_of, store_errors
+from cutline.common.store.envelope import canonical, opened, sealed
 from cutline.common.store.records import (
-    FORMAT,
     CheckpointEntry,
     Deltas,
     Entry,
@@ -62,15 +56,13 @@ from cutline.common.store.records import (
     PublishedTable,
     TableEntry,
 )
+from cutline.common.store.staging_file import StagingFile
 
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _FILE_NAME = re.compile(r"(\d{10})\.[A-Za-z0-9_.+=-]+")
 _NUMBERED = re.compile(r"(\d{10})\.json")
-_ENVELOPE = re.compile(rb'\{"format":(\d+),"sha256":"([0-9a-f]{64})","body":')
-_OBJECTS = ("memory", "s3")
 K = TypeVar("K")
 V = TypeVar("V")
-_STALE_SECONDS = 86_400.0
 _COPY_BYTES = 1 << 20
 _SIDE_BY_SIDE = 16
 _SCHEMAS_CACHED = 2048
@@ -82,251 +74,13 @@ def file_name(what: str, *, epoch: int, incarnation: str) -> str:
     return f"{epoch:010d}.{incarnation}.{stem}.{secrets.token_hex(4)}{dot}{extension}"
 
 
-class _Backend(Protocol):
-    """What the store needs of files or objects; paths are below the store's root."""
-
-    def create(self, path: str, data: bytes) -> bool: ...
-    def read(self, path: str) -> bytes | None: ...
-    def exists(self, path: str) -> bool: ...
-    def names(self, folder: str) -> list[str]: ...
-    def open_read(self, path: str) -> BinaryIO: ...
-    def open_new(self, path: str) -> tuple[BinaryIO, str]: ...
-    def settle(self, file: BinaryIO, temporary: str, path: str) -> None: ...
-    def sync(self, folder: str) -> None: ...
-    def discard(self, file: BinaryIO, temporary: str) -> None: ...
-    def remove(self, path: str) -> None: ...
-    def stale(self, folder: str, name: str) -> bool: ...
-    def location(self, path: str) -> str: ...
-
-
-@contextmanager
-def _at(location: str) -> Iterator[None]:
-    """Turn an OSError inside into one of ours that names the place."""
-    try:
-        yield
-    except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
-        raise ConfigError(
-            f"{location} can't be used ({error.strerror or error}); give Cutline the right to it"
-        ) from error
-    except OSError as error:
-        if error.errno == errno.EROFS:
-            raise ConfigError(f"{location} is on a read-only file system; put the store elsewhere") from error
-        raise Unavailable(f"the store does not answer at {location}: {error.strerror or error}") from error
-
-
-class _Files:
-    """A folder of this machine, or one mounted here."""
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-
-    def location(self, path: str) -> str:
-        return os.path.join(self._root, path) if path else self._root
-
-    def create(self, path: str, data: bytes) -> bool:
-        location = self.location(path)
-        with _at(location):
-            if os.path.lexists(location):
-                return False
-            file, temporary = self.open_new(path)
-            try:
-                file.write(data)
-                won = self._link(file, temporary, location)
-                _sync_folder(os.path.dirname(location))
-                return won
-            except BaseException:
-                self.discard(file, temporary)
-                raise
-
-    def read(self, path: str) -> bytes | None:
-        location = self.location(path)
-        with _at(location):
-            try:
-                with open(location, "rb") as file:
-                    return file.read()
-            except FileNotFoundError:
-                return None
-
-    def exists(self, path: str) -> bool:
-        return os.path.lexists(self.location(path))
-
-    def names(self, folder: str) -> list[str]:
-        location = self.location(folder)
-        with _at(location):
-            try:
-                return os.listdir(location)
-            except FileNotFoundError:
-                return []
-
-    def open_read(self, path: str) -> BinaryIO:
-        return open(self.location(path), "rb")
-
-    def open_new(self, path: str) -> tuple[BinaryIO, str]:
-        folder, name = os.path.split(self.location(path))
-        temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
-        with _at(temporary):
-            try:
-                return open(temporary, "xb"), temporary
-            except FileNotFoundError:
-                _make_folder(folder)
-                return open(temporary, "xb"), temporary
-
-    def settle(self, file: BinaryIO, temporary: str, path: str) -> None:
-        location = self.location(path)
-        with _at(location):
-            if not self._link(file, temporary, location):
-                raise ProtocolError(
-                    f"{location} is there already, though its name was to be unique; stop the second writer"
-                )
-
-    def sync(self, folder: str) -> None:
-        location = self.location(folder)
-        with _at(location):
-            _sync_folder(location)
-
-    def discard(self, file: BinaryIO, temporary: str) -> None:
-        with suppress(OSError):
-            file.close()
-        with suppress(OSError):
-            os.unlink(temporary)
-
-    def remove(self, path: str) -> None:
-        location = self.location(path)
-        with _at(location), suppress(FileNotFoundError):
-            os.unlink(location)
-
-    def stale(self, folder: str, name: str) -> bool:
-        try:
-            return time.time() - os.stat(os.path.join(self.location(folder), name)).st_mtime > _STALE_SECONDS
-        except OSError:
-            return False
-
-    def _link(self, file: BinaryIO, temporary: str, location: str) -> bool:
-        """Make the bytes written durable, then give them their name; False if it was taken. The name is durable once
-        its folder is synced."""
-        file.flush()
-        os.fsync(file.fileno())
-        file.close()
-        try:
-            os.link(temporary, location)
-            won = True
-        except FileExistsError:  # NFS says so too if it repeated a link of ours whose answer was lost
-            won = os.stat(temporary).st_nlink > 1
-        except OSError as error:
-            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV):
-                raise ConfigError(
-                    f"{location} is on a file system without hard links; put the store on one that has them"
-                ) from error
-            raise
-        os.unlink(temporary)
-        return won
-
-
-class _Objects:
-    """An object store by fsspec, or fsspec's memory in tests."""
-
-    def __init__(self, filesystem: Any, protocol: str, root: str) -> None:
-        self._fs = filesystem
-        self._protocol = protocol
-        self._root = root.rstrip("/")
-
-    def location(self, path: str) -> str:
-        return f"{self._protocol}://{self._path(path).lstrip('/')}"
-
-    def create(self, path: str, data: bytes) -> bool:
-        with _at(self.location(path)):
-            try:
-                self._fs.pipe_file(self._path(path), data, mode="create")
-                return True
-            except FileExistsError:
-                return self.read(path) == data
-            except OSError:
-                if (found := self.read(path)) is not None:
-                    return found == data
-                raise
-
-    def read(self, path: str) -> bytes | None:
-        with _at(self.location(path)):
-            try:
-                return cast(bytes, self._fs.cat_file(self._path(path)))
-            except FileNotFoundError:
-                return None
-
-    def exists(self, path: str) -> bool:
-        with _at(self.location(path)):
-            self._fs.invalidate_cache()
-            return bool(self._fs.exists(self._path(path)))
-
-    def names(self, folder: str) -> list[str]:
-        with _at(self.location(folder)):
-            self._fs.invalidate_cache()
-            try:
-                found = self._fs.ls(self._path(folder), detail=False)
-            except FileNotFoundError:
-                return []
-            return [name.rstrip("/").rsplit("/", 1)[-1] for name in found]
-
-    def open_read(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, self._fs.open(self._path(path), "rb"))
-
-    def open_new(self, path: str) -> tuple[BinaryIO, str]:
-        """Whoever closes the file, the interpreter too when it is forgotten, completes no upload but by `settle`."""
-        with _at(self.location(path)):
-            file = self._fs.open(self._path(path), "wb")
-            file.autocommit = False
-            return cast(BinaryIO, file), path
-
-    def settle(self, file: Any, temporary: str, path: str) -> None:
-        with _at(self.location(path)):
-            file.autocommit = True
-            file.close()
-
-    def sync(self, folder: str) -> None:
-        """Objects are durable when they are there."""
-
-    def discard(self, file: Any, temporary: str) -> None:
-        """Abort the upload: closing the file would complete it, and its object would be there for a while."""
-        file.autocommit = False
-        with suppress(OSError):
-            file.discard()
-        if self._protocol == "memory":  # fsspec's memory has an object as soon as it is opened
-            with suppress(OSError):
-                self._fs.rm_file(self._path(temporary))
-        else:
-            file.closed = True  # or it would begin another upload when it is forgotten
-
-    def remove(self, path: str) -> None:
-        with _at(self.location(path)), suppress(FileNotFoundError):
-            self._fs.rm_file(self._path(path))
-
-    def stale(self, folder: str, name: str) -> bool:
-        return False
-
-    def _path(self, path: str) -> str:
-        return f"{self._root}/{path}" if path else self._root
-
-
 class Store:
     """All pipelines of one store address (`CUTLINE_STORE_URL`): `file://` folder, `s3://bucket/prefix`, `memory://`."""
 
     def __init__(self, url: str) -> None:
         """Take the address; nothing is read or written yet. Raises ConfigError for an address of an unknown kind."""
         self.url = url
-        protocol = url.split("://", 1)[0] if "://" in url else "file"
-        if protocol in ("file", "local"):
-            self._backend: _Backend = _Files(os.path.abspath(url.split("://", 1)[-1]))
-        elif protocol in _OBJECTS:
-            try:
-                filesystem, root = fsspec.core.url_to_fs(url)
-            except (ImportError, ValueError) as error:
-                raise ConfigError(
-                    f"the store {redacted(url)!r} can't be opened ({error}); install what fsspec asks for"
-                ) from error
-            self._backend = _Objects(filesystem, protocol, root)
-        else:
-            raise ConfigError(
-                f"the store {redacted(url)!r} is of a kind that Cutline can't trust with a journal; use file:// or s3://"
-            )
+        self._backend = backend_of(url)
 
     def prepare(self) -> None:
         """Make sure that the store can be written and knows how to put if absent. Raises ConfigError if not."""
@@ -359,7 +113,7 @@ class Store:
 class PipelineStore:
     """One pipeline's definition, journal, parts, staged files, publications and claims; for any number of threads."""
 
-    def __init__(self, backend: _Backend, name: str) -> None:
+    def __init__(self, backend: Backend, name: str) -> None:
         """Made by `Store.pipeline`."""
         self.name = name
         self._backend = backend
@@ -383,7 +137,7 @@ class PipelineStore:
             if self._put("pipeline.json", definition):
                 return True
             there = self.definition()
-        if there != json.loads(_canonical(definition)):
+        if there != json.loads(canonical(definition)):
             assert there is not None
             keys = sorted(key for key in {*there, *definition} if there.get(key) != definition.get(key))
             raise ConfigError(
@@ -534,7 +288,7 @@ class PipelineStore:
     def verify(self, ref: PartRef) -> None:
         """Read a part or staged file from end to end. Raises ProtocolError if it is missing or not what `ref` says."""
         digest, size = hashlib.sha256(), 0
-        with _at(self.location(ref.path)):
+        with store_errors(self.location(ref.path)):
             try:
                 with self._backend.open_read(self._path(ref.path)) as file:
                     while block := file.read(_COPY_BYTES):
@@ -723,31 +477,11 @@ class PipelineStore:
         return won
 
     def _put(self, path: str, body: Mapping[str, Any]) -> bool:
-        raw = _canonical(body)
-        head = b'{"format":%d,"sha256":"%s","body":' % (FORMAT, hashlib.sha256(raw).hexdigest().encode())
-        return self._backend.create(self._path(path), head + raw + b"}\n")
+        return self._backend.create(self._path(path), sealed(body))
 
     def _get(self, path: str) -> dict[str, Any] | None:
         data = self._backend.read(self._path(path))
-        if data is None:
-            return None
-        location = self.location(path)
-        head = _ENVELOPE.match(data)
-        if head is None:
-            raise ProtocolError(f"{location} is not an envelope of Cutline; remove it or restore it from a backup")
-        if int(head[1]) > FORMAT:
-            raise ConfigError(
-                f"{location} is of a newer Cutline (format {int(head[1])}, known is {FORMAT}); use that version"
-            )
-        if int(head[1]) < FORMAT:
-            raise ConfigError(
-                f"{location} was written by an older Cutline (format {int(head[1])}, known is {FORMAT}): go on with"
-                " that version, or give the pipeline another name and sink, where it is copied anew"
-            )
-        raw = data[head.end() : -2]
-        if data[-2:] != b"}\n" or hashlib.sha256(raw).hexdigest().encode() != head[2]:
-            raise ProtocolError(f"{location} is corrupt (its sha256 is wrong); restore it from a backup")
-        return cast(dict[str, Any], json.loads(raw))
+        return None if data is None else opened(data, self.location(path))
 
     def _compare(self, ref: PartRef, sha256: str | None, size: int) -> None:
         if sha256 is None:
@@ -758,90 +492,6 @@ class PipelineStore:
             raise ProtocolError(
                 f"{self.location(ref.path)} is corrupt ({size} bytes, its sha256 is wrong); restore it from a backup"
             )
-
-
-class StagingFile(io.RawIOBase):
-    """A staged file in the making: write-only, hashed as it is written, without a name until `commit`.
-
-    pyarrow's ParquetWriter takes it as its sink. Closing it without `commit` drops it, as a crash would.
-    """
-
-    def __init__(self, backend: _Backend, pipeline: str, path: str) -> None:
-        """Made by `PipelineStore.open_staged`."""
-        self.path = path
-        self._backend = backend
-        self._target = f"{pipeline}/{path}"
-        self._digest = hashlib.sha256()
-        self._size = 0
-        self._file: BinaryIO | None = None
-        self._file, self._temporary = backend.open_new(self._target)
-
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-    def write(self, data: Any) -> int:
-        """Append bytes. Raises Unavailable when the disk is full."""
-        if self._file is None:
-            raise ValueError(f"{self.path} is closed")
-        with _at(self._backend.location(self._target)):
-            self._file.write(data)
-        self._digest.update(data)
-        written = memoryview(data).nbytes
-        self._size += written
-        return written
-
-    def tell(self) -> int:
-        """Return the number of bytes written."""
-        return self._size
-
-    def commit(self) -> PartRef:
-        """Give the file its name; all durable on return."""
-        ref = self.settle()
-        self._backend.sync(os.path.dirname(self._target))
-        return ref
-
-    def settle(self) -> PartRef:
-        """Make the bytes durable and give the file its name, which is durable after `PipelineStore.sync_staged`; nobody
-        may be told of it before."""
-        file, self._file = self._file, None
-        if file is None:
-            raise ValueError(f"{self.path} is closed")
-        try:
-            self._backend.settle(file, self._temporary, self._target)
-        except BaseException:
-            self._backend.discard(file, self._temporary)
-            raise
-        finally:
-            super().close()
-        return PartRef(path=self.path, sha256=self._digest.hexdigest(), size=self._size)
-
-    def discard(self) -> None:
-        """Drop the file; harmless when it was committed or dropped before."""
-        file, self._file = self._file, None
-        if file is not None:
-            self._backend.discard(file, self._temporary)
-        super().close()
-
-    def close(self) -> None:
-        """`discard`; the interpreter calls it too when the file is forgotten."""
-        self.discard()
-
-
-def _canonical(body: Mapping[str, Any]) -> bytes:
-    """The body as JSON, its tables one by one: encoding holds the interpreter, and others have to answer in time."""
-    parts = [
-        b"%s:%s"
-        % (_dumps(key), b"{%s}" % b",".join(b"%s:%s" % (_dumps(name), _dumps(of)) for name, of in value.items()))
-        if key == "tables" and isinstance(value, Mapping)
-        else b"%s:%s" % (_dumps(key), _dumps(value))
-        for key, value in body.items()
-    ]
-    return b"{%s}" % b",".join(parts)
-
-
-def _dumps(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _entry_path(slot: int) -> str:
@@ -887,23 +537,3 @@ def _checked(name: str) -> str:
 def _epoch_of(name: str) -> int | None:
     match = _FILE_NAME.fullmatch(name)
     return int(match[1]) if match else None
-
-
-def _make_folder(folder: str) -> None:
-    """Make a folder and those above it, each durable in the one above."""
-    missing = []
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for made in reversed(missing):
-        with suppress(FileExistsError):
-            os.mkdir(made)
-        _sync_folder(os.path.dirname(made))
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

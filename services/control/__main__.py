@@ -14,18 +14,18 @@ from contextlib import suppress
 
 import uvicorn
 
-from cutline.common.config import Environment
+from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.mesh import redis as wire
 from cutline.common.mesh.host import raise_open_files
 from cutline.common.mesh.presence import Registry, Service
+from cutline.common.mesh.redis import connect
 from cutline.common.store.store import Store
 from cutline.services.control.app import build
 
 
 async def serve(environment: Environment) -> None:
     """Serve until SIGTERM or SIGINT, announced in Redis as the service "control" while Redis answers."""
-    redis = wire.connect(environment.need_redis_url())
+    redis = connect(environment.need_redis_url())
     registry, store = Registry(redis), Store(environment.need_store_url())
     app = build(registry, store, token=environment.api_token)
     listener = uvicorn.Server(

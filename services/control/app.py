@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 
-from cutline.common.config import shown
+from cutline.common.config.pipeline import shown
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.mesh.presence import SPARK_WRITER, GaveUp, Registry
 from cutline.common.mesh.presence import tables as captured

@@ -13,28 +13,19 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from cutline.common.config import Environment, PipelineConfig
+from cutline.common.config.environment import Environment
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
 from cutline.common.mesh import channels
-from cutline.common.mesh import redis as wire
-from cutline.common.mesh.host import (
-    TICK_SECONDS,
-    Host,
-    Links,
-    Loop,
-    OneThread,
-    Parts,
-    finished,
-    gave_up,
-    in_store,
-    load_part,
-    run_service,
-    together,
-)
+from cutline.common.mesh.host import Host, finished, gave_up, run_service
 from cutline.common.mesh.lease import Lease, lease_name
+from cutline.common.mesh.links import Links
+from cutline.common.mesh.loop import TICK_SECONDS, Loop, OneThread, in_store, together
 from cutline.common.mesh.machine import Effect, Event, SavePart, Send
 from cutline.common.mesh.messages import Limits
+from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.presence import Service
+from cutline.common.mesh.redis import connect, memory
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.enumerator.leader import (
@@ -353,7 +344,7 @@ class Pipeline:
 
     async def _tight(self) -> bool:
         """Whether Redis may lack room for a new epoch as long as it has the last one's rows."""
-        told = await wire.memory(self.host.redis)
+        told = await memory(self.host.redis)
         return told is not None and told.limit_bytes is not None and 2 * told.used_bytes > told.limit_bytes
 
     async def _sweep(self) -> None:
@@ -391,7 +382,7 @@ class Pipeline:
 async def main() -> None:
     """Serve every pipeline of the store until the process is asked to end; then their leases are given back."""
     environment = Environment.read()
-    redis = wire.connect(environment.need_redis_url())
+    redis = connect(environment.need_redis_url())
     store = Store(environment.need_store_url())
     host = Host("enumerator", redis, store)
     leading: dict[str, asyncio.Task[None]] = {}

@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from cutline.common.config import PipelineConfig
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, Unavailable
-from cutline.common.mesh.host import OneThread
+from cutline.common.mesh.loop import OneThread
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
 from cutline.services.enumerator.machine import (

@@ -14,13 +14,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from cutline.common.config import Environment, PipelineConfig
+from cutline.common.config.environment import Environment
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import NextGeneration, ProtocolError, ServerIdTaken, SourceLost, Unavailable
-from cutline.common.mesh import redis as wire
 from cutline.common.mesh.chandy_lamport import Process
-from cutline.common.mesh.host import Host, Links, Loop, OneThread, Parts, load_part, run_service
+from cutline.common.mesh.host import Host, run_service
+from cutline.common.mesh.links import Links
+from cutline.common.mesh.loop import Loop, OneThread
 from cutline.common.mesh.machine import Effect, Event, SavePart, Send
 from cutline.common.mesh.messages import UNLIMITED, Limits, Records, SnapshotSplit
+from cutline.common.mesh.parts import Parts, load_part
+from cutline.common.mesh.redis import connect
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.reader.machine import (
@@ -456,7 +460,7 @@ async def main() -> None:
             "the decoders are interpreted, some hundred times slower; install Cutline where there is a C compiler"
         )
     environment = Environment.read()
-    host = Host("reader", wire.connect(environment.need_redis_url()), Store(environment.need_store_url()))
+    host = Host("reader", connect(environment.need_redis_url()), Store(environment.need_store_url()))
 
     async def join(store: PipelineStore, entry: EpochEntry, index: int) -> None:
         await (await asyncio.to_thread(Member, host, store, entry, index)).run()

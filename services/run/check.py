@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cutline.common.config import PipelineConfig, shown
+from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.store.store import Store
 from cutline.services.run import lake

@@ -16,8 +16,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from cutline.common import config as configuration
-from cutline.common.config import Environment
+from cutline.common.config.environment import Environment
+from cutline.common.config.pipeline import load
+from cutline.common.config.settings import settings_table
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.messages import Limits
 from cutline.common.store.store import Store
@@ -77,7 +78,7 @@ def run(
     pipeline: Path, until: standalone.Until | None, workdir: Path | None, readers: int | None, writers: int | None
 ) -> None:
     """Run PIPELINE (a YAML file) on this machine until Ctrl-C; the same command resumes."""
-    config = configuration.load(pipeline)
+    config = load(pipeline)
     workers = config.workers.model_copy(
         update={"readers": readers or config.workers.readers, "writers": writers or config.workers.writers}
     )
@@ -133,7 +134,7 @@ def examine(pipeline: Path | None, as_json: bool) -> None:
 @_told
 def define(pipeline: Path) -> None:
     """Check PIPELINE and its source, and define it in the store CUTLINE_STORE_URL for services that run elsewhere."""
-    config, environment = configuration.load(pipeline), Environment.read()
+    config, environment = load(pipeline), Environment.read()
     store_url = environment.need_store_url()
     Store(store_url).pipeline(config.name).define(check(config, store_url=store_url, workdir=None))
     click.echo(f"pipeline {config.name} is defined in the store")
@@ -147,7 +148,7 @@ def define(pipeline: Path) -> None:
 @_told
 def where(table: str, pipeline: Path) -> None:
     """Print the current Iceberg metadata file of TABLE (schema.table), for DuckDB's iceberg_scan and others."""
-    click.echo(lake.where(configuration.load(pipeline), table))
+    click.echo(lake.where(load(pipeline), table))
 
 
 @main.command()
@@ -156,7 +157,7 @@ def where(table: str, pipeline: Path) -> None:
 @_told
 def status(pipeline: Path, workdir: Path | None) -> None:
     """Print once what `run` shows, of a pipeline that runs on this machine or at CUTLINE_REDIS_URL."""
-    config = configuration.load(pipeline)
+    config = load(pipeline)
     url = standalone.redis_url_of(
         (workdir or standalone.default_workdir(pipeline, config)).resolve(), Environment.read()
     )
@@ -176,7 +177,7 @@ def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int 
 
     Returns when a checkpoint has them, so that they outlive whoever leads.
     """
-    config = configuration.load(pipeline)
+    config = load(pipeline)
     url = standalone.redis_url_of(
         (workdir or standalone.default_workdir(pipeline, config)).resolve(), Environment.read()
     )
@@ -189,7 +190,7 @@ def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int 
 @main.command()
 def settings() -> None:
     """Print every setting, of the environment and of the pipeline file, as the table that the README holds."""
-    click.echo(configuration.settings_table(), nl=False)
+    click.echo(settings_table(), nl=False)
 
 
 if __name__ == "__main__":

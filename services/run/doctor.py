@@ -23,11 +23,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from cutline.common import config as configuration
 from cutline.common import programs
-from cutline.common.config import Environment, PipelineConfig, cache_folder
+from cutline.common.config.environment import Environment, cache_folder
+from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.errors import ConfigError, CutlineError, redacted
-from cutline.common.mesh import redis as wire
+from cutline.common.mesh.redis import answered, connect
 from cutline.common.store.store import Store
 from cutline.services.run import run as standalone
 from cutline.services.sources.mysql import server as mysql
@@ -114,9 +114,9 @@ def _redis(environment: Environment) -> Finding:
 
 
 async def _redis_version(url: str) -> str:
-    redis = wire.connect(url)
+    redis = connect(url)
     try:
-        async with wire.answered("say its version"):
+        async with answered("say its version"):
             return str((await redis.info("server"))["redis_version"])
     finally:
         await redis.aclose()
@@ -187,7 +187,7 @@ def _clock() -> Finding:
 
 def _of_pipeline(file: Path, environment: Environment) -> Iterator[Finding]:
     try:
-        config = configuration.load(file)
+        config = load(file)
     except ConfigError as error:
         yield Finding(name="pipeline", found=str(file), remedy="; ".join(error.faults))
         return

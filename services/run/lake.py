@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from cutline.common.config import PipelineConfig
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError
 
 OWNER_PROPERTY = "cutline.pipeline"

@@ -35,11 +35,12 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from cutline.common import programs
-from cutline.common.config import Environment, PipelineConfig
+from cutline.common.config.environment import Environment
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
-from cutline.common.mesh import redis as wire
 from cutline.common.mesh.messages import Limits
 from cutline.common.mesh.presence import Registry, tables
+from cutline.common.mesh.redis import connect
 from cutline.common.positions import High
 from cutline.common.store.records import CheckpointEntry, Publication
 from cutline.common.store.store import PipelineStore, Store
@@ -220,7 +221,7 @@ def redis_url_of(workdir: Path, environment: Environment) -> str:
 
 async def status_of(redis_url: str, pipeline: str) -> dict[str, dict[str, Any]]:
     """Return the status parts of `pipeline`, {} if nobody tells of it; Unavailable if Redis doesn't answer."""
-    redis = wire.connect(redis_url)
+    redis = connect(redis_url)
     try:
         return await Registry(redis).status(pipeline)
     finally:
@@ -230,7 +231,7 @@ async def status_of(redis_url: str, pipeline: str) -> dict[str, dict[str, Any]]:
 async def throttle(redis_url: str, pipeline: str, limits: Limits) -> None:
     """Ask the leader of `pipeline` for `limits`, and return when they hold and a checkpoint has them, so that they
     outlive the leader; CutlineError if that is not so in time."""
-    redis = wire.connect(redis_url)
+    redis = connect(redis_url)
     try:
         registry, wanted = Registry(redis), asdict(limits)
         asked_at, deadline = -ASK_AGAIN_SECONDS, time.monotonic() + THROTTLE_SECONDS
@@ -438,7 +439,7 @@ class Run:
             "TMPDIR": str(self._temporary),
         }
         self._supervisor = Supervisor([*first, *_service_children(self._config, self._workdir)], environ)
-        redis = wire.connect(redis_url)
+        redis = connect(redis_url)
         self._registry = Registry(redis)
         self._view.say(f"{self._config.name}: logs in {self._workdir / 'logs'}, API at {self._api_url}")
         try:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from cutline.common.config import Environment
+from cutline.common.config.environment import Environment
 from cutline.common.errors import ProtocolError
-from cutline.common.mesh import redis as wire
 from cutline.common.mesh.chandy_lamport import Process
-from cutline.common.mesh.host import Host, Links, Loop, OneThread, run_service
+from cutline.common.mesh.host import Host, run_service
+from cutline.common.mesh.links import Links
+from cutline.common.mesh.loop import Loop, OneThread
 from cutline.common.mesh.machine import Effect, Event, Send
+from cutline.common.mesh.redis import connect
 from cutline.common.store.records import EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.writer.machine import (
@@ -132,7 +134,7 @@ class Member:
 async def main() -> None:
     """Write for every pipeline whose plan names this process, until it is ended."""
     environment = Environment.read()
-    host = Host("writer", wire.connect(environment.need_redis_url()), Store(environment.need_store_url()))
+    host = Host("writer", connect(environment.need_redis_url()), Store(environment.need_store_url()))
 
     async def join(store: PipelineStore, entry: EpochEntry, index: int) -> None:
         await Member(host, store, entry, index).run()

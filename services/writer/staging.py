@@ -31,7 +31,8 @@ from cutline.common import parquet
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.schema import META_FIELDS, SEQ
 from cutline.common.store.records import PartRef, StagedFile
-from cutline.common.store.store import PipelineStore, StagingFile, file_name
+from cutline.common.store.staging_file import StagingFile
+from cutline.common.store.store import PipelineStore, file_name
 
 ROW_GROUP_BYTES = 32 << 20
 HELD_BACK_BYTES = 64 << 20

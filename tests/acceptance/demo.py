@@ -34,7 +34,7 @@ from pymysql.constants import FIELD_TYPE
 from rich.console import Console
 from rich.table import Table
 
-from cutline.common.config import load
+from cutline.common.config.pipeline import load
 from cutline.common.positions import High
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore, Store

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cutline.common.config import PipelineConfig
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
 from tests.bench.mesh import Mesh

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cutline.common.config import PipelineConfig, parse
+from cutline.common.config.pipeline import PipelineConfig, parse
 from cutline.common.positions import Position
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.compute as pc
 from pyiceberg.table import StaticTable
 
-from cutline.common.config import PipelineConfig
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.positions import GtidSet, MariaGtid, Position
 from cutline.common.store.store import PipelineStore
 from cutline.services.sources.mysql import server as mysql

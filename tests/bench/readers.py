@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from cutline.common.config import SnapshotConfig
+from cutline.common.config.pipeline import SnapshotConfig
 from cutline.common.positions import High, Low, Position
 from cutline.services.enumerator.splitter import KeyRange, Splitter
 from cutline.services.reader.__main__ import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS

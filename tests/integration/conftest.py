@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis as Client
 
-from cutline.common.mesh import redis as wire
+from cutline.common.mesh.redis import connect
 from tests.conftest import started
 from tests.servers import Redis
 
@@ -34,6 +34,6 @@ async def redis(server: Redis) -> AsyncIterator[Client]:
     """A client of `server`, which runs and is empty at the start of the test."""
     server.start()
     server.flush()
-    client = wire.connect(server.url)
+    client = connect(server.url)
     yield client
     await client.aclose()

@@ -33,13 +33,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pymysql
 
-from cutline.common.config import parse
+from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import merged
 from cutline.common.positions import FilePosition
 from cutline.common.schema import OP, SEQ, TableSchema
-from cutline.common.store import store
 from cutline.common.store.chain import follow
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, StagedFile
+from cutline.common.store.store import PipelineStore, Store
 from cutline.services.sources.mysql import server as mysql
 from tests.programs import program
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, unstable
@@ -103,7 +103,7 @@ class Mesh:
         self._roles += ["spark_writer"] * spark
         self._programs = dict(programs or {})
         self._wanted = {"CUTLINE_READERS": str(readers), "CUTLINE_WRITERS": str(writers), **(environment or {})}
-        self.store = store.Store(f"file://{folder}/store")
+        self.store = Store(f"file://{folder}/store")
 
     def __enter__(self) -> Self:
         self.redis.start()
@@ -391,7 +391,7 @@ def cuts(pipeline: Pipeline) -> Iterator[Cut]:
 
 
 def _apply(
-    pipeline: store.PipelineStore,
+    pipeline: PipelineStore,
     table: _Table,
     schemas: Mapping[str, TableSchema],
     staged: Iterable[StagedFile],
@@ -429,7 +429,7 @@ def _apply(
             table.rows[key] = [values] * max(1, len(table.rows.get(key, ())))
 
 
-def _path(pipeline: store.PipelineStore, one: StagedFile) -> str:
+def _path(pipeline: PipelineStore, one: StagedFile) -> str:
     return pipeline.location(one.path).removeprefix("file://")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cutline.common.config import load
+from cutline.common.config.pipeline import load
 from cutline.common.store.store import Store
 from cutline.services.run import cli
 from cutline.services.run.check import check

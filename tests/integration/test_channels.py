@@ -13,8 +13,8 @@ import pytest
 from redis.asyncio import Redis as Client
 
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
-from cutline.common.mesh import redis as wire
 from cutline.common.mesh.channels import FRAGMENT_BYTES, ChannelLost, Receiver, Sender, create, drop, stream_name
+from cutline.common.mesh.redis import answered, connect
 from tests.servers import Redis
 
 NAME = stream_name("shop", 7, "reader-0", "writer-1")
@@ -302,7 +302,7 @@ async def test_a_redis_that_starts_late_gets_its_streams(server: Redis, redis: C
 async def test_a_redis_that_hangs_for_a_while_is_waited_for_and_nothing_is_lost_or_doubled(
     server: Redis, redis: Client
 ) -> None:
-    client = wire.connect(server.url, timeout_seconds=0.2)
+    client = connect(server.url, timeout_seconds=0.2)
     try:
         async with opened(client, NAME) as ([sender], receiver):
 
@@ -328,7 +328,7 @@ async def test_an_answer_lost_on_the_line_neither_doubles_nor_loses_a_message(
     server: Redis, redis: Client, size: int
 ) -> None:
     async with Line(server.port) as line:
-        far = wire.connect(line.url)
+        far = connect(line.url)
         await create(redis, [NAME], {"epoch": 7})
         sender, receiver = Sender(far, NAME, credit_bytes=64 << 20), Receiver(redis, [NAME])
         taking = asyncio.create_task(take(receiver, 60))
@@ -345,7 +345,7 @@ async def test_an_answer_lost_on_the_line_neither_doubles_nor_loses_a_message(
 
 async def test_an_answer_lost_to_the_receiver_is_read_again(server: Redis, redis: Client) -> None:
     async with Line(server.port) as line:
-        far = wire.connect(line.url)
+        far = connect(line.url)
         await create(redis, [NAME], {"epoch": 7})
         sender, receiver = Sender(redis, NAME, credit_bytes=64 << 20), Receiver(far, [NAME])
         got = []
@@ -430,11 +430,11 @@ async def test_a_wrong_password_is_a_fault_of_the_configuration(redis: Client, s
     await redis.config_set("requirepass", "secret")
     try:
         for url in (server.url, server.url.replace("//", "//:wrong@")):
-            client = wire.connect(url)
+            client = connect(url)
             with pytest.raises(ConfigError, match="CUTLINE_REDIS_URL"):
                 await create(client, [NAME], {"epoch": 7})
             await client.aclose()
-        client = wire.connect(server.url.replace("//", "//:secret@"))
+        client = connect(server.url.replace("//", "//:secret@"))
         await create(client, [NAME], {"epoch": 7})
         await client.aclose()
     finally:
@@ -443,16 +443,16 @@ async def test_a_wrong_password_is_a_fault_of_the_configuration(redis: Client, s
 
 def test_an_address_that_is_none_is_a_fault_of_the_configuration() -> None:
     with pytest.raises(ConfigError, match="CUTLINE_REDIS_URL"):
-        wire.connect("http://127.0.0.1:6379")
+        connect("http://127.0.0.1:6379")
 
 
 async def test_our_client_asks_nothing_twice_by_itself(server: Redis, redis: Client) -> None:
     async with Line(server.port) as line:
-        client = wire.connect(line.url)
+        client = connect(line.url)
         await client.ping()
         line.swallow()
         with pytest.raises(Unavailable):
-            async with wire.answered("add"):
+            async with answered("add"):
                 await client.rpush("list", "x")
         assert await redis.llen("list") == 1
         await client.aclose()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.common.config import RetentionConfig
+from cutline.common.config.pipeline import RetentionConfig
 from cutline.spark_writer import apply
 from cutline.spark_writer.apply import Incarnation
 from tests.conftest import FULL

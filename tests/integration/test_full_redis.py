@@ -18,8 +18,8 @@ from redis.exceptions import OutOfMemoryError
 from cutline.common.errors import Unavailable
 from cutline.common.mesh import channels
 from cutline.common.mesh.channels import FRAGMENT_BYTES, Receiver, stream_name
-from cutline.common.mesh.host import CREDIT_BYTES, Links, credit_bytes
 from cutline.common.mesh.lease import Lease, lease_name
+from cutline.common.mesh.links import CREDIT_BYTES, Links, credit_bytes
 from cutline.common.mesh.machine import Send
 from cutline.common.mesh.messages import Records
 from cutline.common.mesh.presence import GaveUp, Registry, Service

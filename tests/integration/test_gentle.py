@@ -15,7 +15,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from cutline.common.config import PipelineConfig
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.mesh.messages import Limits
 from cutline.services.run import run as standalone
 from cutline.services.sources.mysql import server as mysql

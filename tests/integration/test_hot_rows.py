@@ -30,7 +30,7 @@ NAIVE = (
     "-c",
     """
 from cutline.common import mysql
-from cutline.common.driver import run_service
+from cutline.common.mesh.host import run_service
 from cutline.common.positions import Low, Position
 from cutline.services.reader import chunk
 from cutline.services.reader.__main__ import main

@@ -35,7 +35,7 @@ $bin/cutline run pipeline.yaml --until caught-up > ../run 2>&1 || { cat ../run; 
 $bin/cutline doctor pipeline.yaml > ../after
 $bin/python -P > ../content <<'END'
 from pathlib import Path
-from cutline.common.config import load
+from cutline.common.config.pipeline import load
 from cutline.spark_writer import session
 config = load(Path("pipeline.yaml"))
 rows = session.of(config).sql(f"SELECT id, a FROM lake.{config.tables[0]} ORDER BY id").collect()

@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis as Client
 
-from cutline.common.config import Environment, parse
+from cutline.common.config.environment import Environment
+from cutline.common.config.pipeline import parse
 from cutline.common.errors import Unavailable
 from cutline.common.mesh import channels
 from cutline.common.mesh.channels import Sender, stream_name

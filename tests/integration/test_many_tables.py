@@ -55,7 +55,7 @@ DESCRIPTORS = 128
 WRITER = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS}, {DESCRIPTORS}))
-from cutline.common.driver import run_service
+from cutline.common.mesh.host import run_service
 from cutline.services.writer.__main__ import main
 run_service(main)
 """

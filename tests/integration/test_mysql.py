@@ -11,7 +11,7 @@ from dataclasses import replace
 import pymysql
 import pytest
 
-from cutline.common.config import parse
+from cutline.common.config.pipeline import parse
 from cutline.common.errors import ConfigError, NextGeneration, NoTable, SourceLost, Unavailable
 from cutline.common.positions import FilePosition, Position
 from cutline.services.sources.mysql import server as seam

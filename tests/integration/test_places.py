@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cutline.common.config import Point, parse
+from cutline.common.config.pipeline import Point, parse
 from cutline.common.errors import SourceLost
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import GTID, OP, TS

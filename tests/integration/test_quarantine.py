@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from cutline.common.config import RetentionConfig
+from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
-from cutline.common.mesh import presence as registry
+from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.records import CheckpointEntry, Publication
 from cutline.spark_writer import apply, session, tables
 from cutline.spark_writer.apply import Incarnation, PipelineApplier
@@ -589,7 +589,7 @@ def test_a_lake_table_that_a_user_drops_is_read_again_when_its_retry_is_asked_fo
             return sorted((row["id"], row["v"]) for row in found)
 
         def told() -> str:
-            return str(registry.tables(pipeline.status())[lost]["cause"])
+            return str(captured(pipeline.status())[lost]["cause"])
 
         pipeline.until(lambda: published(kept, "live") and published(lost, "live"), "both tables in the lake", 180)
         reader.sql(f"DROP TABLE lake.{lost}")

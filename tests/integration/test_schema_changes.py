@@ -44,7 +44,7 @@ AFTER = ("DELETE FROM {t} WHERE id = 5", "UPDATE {t} SET e = 'y' WHERE id = 6", 
 
 READER = """
 import asyncio, pathlib
-from cutline.common.driver import run_service
+from cutline.common.mesh.host import run_service
 from cutline.services.reader import __main__ as reader
 
 changes, rows = reader.Member._read_changes, reader.Member._next_rows

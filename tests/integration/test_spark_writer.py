@@ -28,7 +28,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.common.config import PipelineConfig, RetentionConfig
+from cutline.common.config.pipeline import PipelineConfig, RetentionConfig
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.positions import Position
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS, Column, TableSchema
@@ -998,7 +998,7 @@ def test_expiry_spares_staged_files_of_entries_that_are_not_published(bench: Ben
 
 CHILD = """
 import sys
-from cutline.common.store import Store
+from cutline.common.store.store import Store
 from cutline.spark_writer import apply, session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.tables import Lake

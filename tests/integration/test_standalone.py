@@ -25,19 +25,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 MESH = """
 import asyncio, json, os, time
-from cutline.common import mysql, wire
-from cutline.common.config import PipelineConfig
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import Unavailable
+from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.redis import connect
 from cutline.common.positions import Position
-from cutline.common.records import Main, Publication, PublishedTable
-from cutline.common.registry import Registry
-from cutline.common.store import Store
+from cutline.common.store.records import Main, Publication, PublishedTable
+from cutline.common.store.store import Store
+from cutline.services.sources.mysql import server as mysql
 from tests import records
 
 plan = json.loads(os.environ["PLAN"])
 
 async def main():
-    registry = Registry(wire.connect(os.environ["CUTLINE_REDIS_URL"]))
+    registry = Registry(connect(os.environ["CUTLINE_REDIS_URL"]))
     store = Store(os.environ["CUTLINE_STORE_URL"]).pipeline("shop")
     config = PipelineConfig.from_definition(store.definition())
     published = None

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import StaticTable
 
-from cutline.common.config import load
+from cutline.common.config.pipeline import load
 from cutline.common.positions import FilePosition
 from cutline.services.run import lake
 from cutline.services.sources.mysql import server as seam

@@ -9,7 +9,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.mesh.host import load_part
 from cutline.common.mesh.machine import Event, MessageReceived, PartStored, State, Ticked
 from cutline.common.mesh.messages import (
     UNLIMITED,
@@ -27,6 +26,7 @@ from cutline.common.mesh.messages import (
     TakeBackSplit,
     to_plain,
 )
+from cutline.common.mesh.parts import load_part
 from cutline.common.positions import Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.chain import follow

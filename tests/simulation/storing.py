@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.schema import META_FIELDS, TableSchema
-from cutline.common.store import store
+from cutline.common.store import backends
 from cutline.common.store.records import EpochEntry, Members, PartRef, Publication
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.writer.staging import Budget, ChangesFile, ChunkFile
@@ -50,7 +50,7 @@ class StoreWorld:
         self.disk, self.bucket = Disk(self.trouble), Bucket(self.trouble)
         self.files = rng.random() < 0.7
         self.count[f"store: {'files' if self.files else 'objects'}"] += 1
-        backend: Any = store._Files(_ROOT) if self.files else store._Objects(self.bucket, "s3", "bucket")
+        backend: Any = backends._Files(_ROOT) if self.files else backends._Objects(self.bucket, "s3", "bucket")
         self.processes = [PipelineStore(backend, "shop") for _ in range(3)]
         self.backend = backend
         self.nonces = 0
@@ -276,11 +276,11 @@ def _changes(at: int) -> pa.RecordBatch:
 
 @contextmanager
 def simulated(disk: Disk) -> Iterator[None]:
-    """common/store/store.py works on this disk."""
-    before = store.os
-    vars(store).update(os=disk, open=disk.open)
+    """common/store/backends.py works on this disk."""
+    before = backends.os
+    vars(backends).update(os=disk, open=disk.open)
     try:
         yield
     finally:
-        store.os = before
-        del vars(store)["open"]
+        backends.os = before
+        del vars(backends)["open"]

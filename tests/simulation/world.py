@@ -18,7 +18,6 @@ from typing import Any, cast
 
 from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.mesh.chandy_lamport import Process
-from cutline.common.mesh.host import Parts, load_part
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
     UNLIMITED,
@@ -40,6 +39,7 @@ from cutline.common.mesh.messages import (
     decode,
     encode,
 )
+from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.positions import High, Low, Stop
 from cutline.common.schema import SchemaChanges, TableSchema
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile

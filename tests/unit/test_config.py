@@ -10,20 +10,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cutline.common import config
-from cutline.common.config import (
-    Environment,
+from cutline.common.config.environment import Environment
+from cutline.common.config.pipeline import (
     PipelineConfig,
     Point,
     TableOptions,
+    WorkersConfig,
     load,
     parse,
     select_tables,
-    settings,
     shown,
 )
+from cutline.common.config.settings import settings
 from cutline.common.errors import ConfigError
 
+ROOT = Path(__file__).resolve().parents[2]
 GOOD = """\
 name: shop
 source: {host: 127.0.0.1, port: 3306, user: cdc, password_env: SHOP_PASSWORD}
@@ -83,7 +84,7 @@ def test_the_design_s_own_pipeline_file_is_read_as_written(tmp_path: Path) -> No
         (("stop: null", "stop: {file: a}"), "p.yaml:6:1", "stop must be {file:, position:}, {gtid:} or {timestamp:}"),
         (("stop: null", "stop: {timestamp: 2026-01-01 00:00:00}"), "p.yaml:6:8", "stop.timestamp must say its time"),
         (("initial\nstop: null", "snapshot-only\nstop: {gtid: 0-1-9}"), "p.yaml:1:1", "it can't have a stop too"),
-        (("stop: null", "start: latest"), "p.yaml:6:1", "the key 'start' stands here twice"),
+        (("stop: null", "start: latest"), "p.yaml:6:1", "the key 'start' is given twice"),
         (("password_env: S", "password_file: f, password_env: S"), "p.yaml:2:1", "both password_env and password_file"),
     ],
 )
@@ -161,7 +162,7 @@ def test_a_definition_comes_back_as_the_same_pipeline_without_workers_or_passwor
     assert "workers" not in kept
     assert "hunter2" not in str(kept)
     assert "hunter2" not in repr(read)
-    assert PipelineConfig.from_definition(kept) == read.model_copy(update={"workers": config.WorkersConfig()})
+    assert PipelineConfig.from_definition(kept) == read.model_copy(update={"workers": WorkersConfig()})
 
 
 def test_a_definition_of_another_version_is_refused_by_the_key_that_differs() -> None:
@@ -224,24 +225,23 @@ def test_every_setting_is_listed_with_type_default_and_meaning() -> None:
 def test_no_setting_of_the_environment_is_read_anywhere_else() -> None:
     """A name CUTLINE_... in the code is one of the list, so that the README's table is complete."""
     listed = {one.name for one in settings()}
-    root = Path(config.__file__).parents[1]
-    for path in [*root.glob("common/**/*.py"), *root.glob("services/**/*.py"), *root.glob("spark_writer/**/*.py")]:
+    for path in [*ROOT.glob("common/**/*.py"), *ROOT.glob("services/**/*.py"), *ROOT.glob("spark_writer/**/*.py")]:
         for word in textwrap.dedent(path.read_text()).replace('"', " ").replace("`", " ").split():
             name = word.strip("(),.;:=[]{}'")
             if name.startswith("CUTLINE_") and name.isupper():
-                assert name in listed, f"{path.relative_to(root)} reads {name}, which common/config.py does not list"
+                assert name in listed, f"{path.relative_to(ROOT)} reads {name}, which is not in the list of settings"
 
 
 @pytest.mark.parametrize("file", ["docker-compose.yml", "k8s/base/services.yaml", "Dockerfile"])
 def test_what_is_deployed_names_settings_and_modules_that_exist(file: str) -> None:
-    text = (Path(config.__file__).parents[1] / file).read_text()
+    text = (ROOT / file).read_text()
     assert set(re.findall(r"CUTLINE_[A-Z_]+", text)) <= {one.name for one in settings()}
     for module in re.findall(r"python, -m, ([\w.]+)\]", text):
         assert find_spec(module) is not None, f"{file} starts {module}, which is not there"
 
 
 def test_the_example_pipeline_of_kubernetes_is_a_good_one() -> None:
-    assert load(Path(config.__file__).parents[1] / "k8s/base/pipeline.yaml").name == "shop"
+    assert load(ROOT / "k8s/base/pipeline.yaml").name == "shop"
 
 
 def test_the_first_table_options_whose_glob_matches_count() -> None:

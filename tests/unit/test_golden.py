@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from cutline.common.config import PipelineConfig
-from cutline.common.mesh.host import Parts, load_part
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.mesh.machine import State
 from cutline.common.mesh.messages import Limits, Message, decode, encode
+from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import CheckpointEntry, EpochEntry, PartRef, TableEntry
 from cutline.common.store.store import PipelineStore, Store

@@ -14,6 +14,7 @@ PURE = (
     "common/mesh/machine.py",
     "common/mesh/messages.py",
     "common/positions.py",
+    "common/store/envelope.py",
     "common/store/records.py",
     "common/schema.py",
     "services/enumerator/leader.py",

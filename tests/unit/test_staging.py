@@ -18,7 +18,7 @@ import pytest
 
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.schema import FIELD_ID, META_FIELDS, OP, SEQ, Column, TableSchema
-from cutline.common.store import store as store_file
+from cutline.common.store import backends
 from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.writer import machine, staging
@@ -190,14 +190,14 @@ def test_the_names_of_a_cuts_files_are_made_durable_at_once_and_before_they_are_
     folder = tmp_path / "shop" / "staged"
     folder.mkdir(parents=True)
     synced: list[set[str]] = []
-    plain = store_file._sync_folder
+    plain = backends._sync_folder
 
     def sync(name: str) -> None:
         plain(name)
         if name == str(folder):
             synced.append(set(os.listdir(name)))
 
-    monkeypatch.setattr(store_file, "_sync_folder", sync)
+    monkeypatch.setattr(backends, "_sync_folder", sync)
     records = staging_.stage(machine.StageCut(checkpoint=1, changes=tuple(of), chunks=()))
     assert synced == [{Path(record.path).name for record in records}]
 

@@ -20,9 +20,10 @@ from fsspec.spec import AbstractBufferedFile
 
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.schema import Column, TableSchema
-from cutline.common.store import store
+from cutline.common.store import backends
 from cutline.common.store.records import CheckpointEntry, Main, PartRef, Publication, PublishedTable, TableEntry
-from cutline.common.store.store import PipelineStore, StagingFile, Store, file_name
+from cutline.common.store.staging_file import StagingFile
+from cutline.common.store.store import PipelineStore, Store, file_name
 from tests import records
 from tests.records import epoch
 
@@ -100,7 +101,7 @@ def test_an_empty_store_has_nothing(shop: PipelineStore, url: str) -> None:
 
 
 def test_an_address_of_a_kind_without_put_if_absent_is_refused() -> None:
-    with pytest.raises(ConfigError, match="can't trust with a journal"):
+    with pytest.raises(ConfigError, match="needs put-if-absent"):
         Store("ftp://host/store")
 
 
@@ -274,8 +275,8 @@ def test_a_torn_write_leaves_no_entry_and_the_slot_free(
         raise Torn
 
     with monkeypatch.context() as broken:
-        broken.setattr(store.os, call, tear)
-        broken.setattr(store._Files, "discard", lambda *_: None)
+        broken.setattr(backends.os, call, tear)
+        broken.setattr(backends._Files, "discard", lambda *_: None)
         with pytest.raises(Torn):
             files.put_entry(checkpoint(2, 1))
     assert any(name.endswith(".tmp") for name in os.listdir(files.location("journal")))
@@ -292,7 +293,7 @@ def test_an_error_on_the_way_leaves_no_temporary_file(files: PipelineStore, monk
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(store.os, "fsync", full)
+        broken.setattr(backends.os, "fsync", full)
         with pytest.raises(Unavailable, match=r"0000000002.json: No space left on device"):
             files.put_entry(checkpoint(2, 1))
     assert os.listdir(files.location("journal")) == ["0000000001.json"]
@@ -304,7 +305,7 @@ def test_a_file_system_without_hard_links_is_named_as_the_fault(
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(store.os, "link", refuse)
+    monkeypatch.setattr(backends.os, "link", refuse)
     with pytest.raises(ConfigError, match="without hard links"):
         Store(f"file://{tmp_path}/store").prepare()
 
@@ -319,7 +320,7 @@ def test_a_link_that_was_made_though_it_was_answered_as_refused_counts_as_ours(
         link(source, target)
 
     with monkeypatch.context() as broken:
-        broken.setattr(store.os, "link", repeated)
+        broken.setattr(backends.os, "link", repeated)
         assert files.put_entry(epoch(1, nonce="mine"))
         assert not files.put_entry(epoch(1, nonce="another"))
     assert files.entry(1) == epoch(1, nonce="mine")
@@ -474,7 +475,7 @@ def uploads() -> Uploads:
 
 def half_written(uploads: Uploads, size: int) -> tuple[StagingFile, bytes]:
     """A staged file in the making, with so many bytes written."""
-    file = PipelineStore(store._Objects(uploads, "s3", "bucket"), "shop").open_staged(
+    file = PipelineStore(backends._Objects(uploads, "s3", "bucket"), "shop").open_staged(
         file_name("orders.parquet", epoch=1, incarnation="ab12")
     )
     data = os.urandom(size)
@@ -625,7 +626,7 @@ def test_after_an_unclear_answer_and_in_a_new_epoch_an_entry_builds_on_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(store.os, "fsync", full)
+        broken.setattr(backends.os, "fsync", full)
         with pytest.raises(Unavailable):
             files.put_entry(checkpoint(3, 1, tables=tables))
     files.put_entry(checkpoint(3, 1, tables=tables))

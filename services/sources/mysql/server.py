@@ -36,7 +36,7 @@ from pymysql.constants import COMMAND
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor
 
-from cutline.common.config import PipelineConfig, SourceConfig
+from cutline.common.config.pipeline import PipelineConfig, SourceConfig
 from cutline.common.errors import (
     ConfigError,
     CutlineError,

@@ -24,7 +24,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from cutline.common.config import PipelineConfig, Point
+from cutline.common.config.pipeline import PipelineConfig, Point
 from cutline.common.errors import SourceLost
 from cutline.common.positions import FilePosition, GtidSet, High, MariaGtid, Position, Stop, beyond
 from cutline.services.sources.mysql import server as mysql

@@ -9,6 +9,8 @@ CURSOR = "services/sources/mysql/binlog/cursor.py"
 FRAMES = "services/sources/mysql/binlog/frames.py"
 XA = "services/sources/mysql/binlog/xa.py"
 STORE = "common/store/store.py"
+BACKENDS = "common/store/backends.py"
+STAGING_FILE = "common/store/staging_file.py"
 STAGING = "services/writer/staging.py"
 CHANNELS = "common/mesh/channels.py"
 
@@ -129,31 +131,31 @@ BELOW = (
     ),
     store(
         "a file has its name before it is durable",
-        STORE,
+        BACKENDS,
         "        os.fsync(file.fileno())\n",
         "",
     ),
     store(
         "a name is told before it is durable",
-        STORE,
+        BACKENDS,
         "                _sync_folder(os.path.dirname(location))\n                return won\n",
         "                return won\n",
     ),
     store(
         "a name that was taken is taken for a link of ours",
-        STORE,
+        BACKENDS,
         "            won = os.stat(temporary).st_nlink > 1\n",
         "            won = True\n",
     ),
     store(
         "an object that is there is taken for ours",
-        STORE,
+        BACKENDS,
         "                return self.read(path) == data\n",
         "                return True\n",
     ),
     store(
         "an object whose answer was lost is taken for ours, whatever stands there",
-        STORE,
+        BACKENDS,
         "                    return found == data\n",
         "                    return True\n",
         900,
@@ -166,13 +168,13 @@ BELOW = (
     ),
     store(
         "a full disk is no answer that can be waited for",
-        STORE,
+        BACKENDS,
         '        raise Unavailable(f"the store does not answer at',
         '        raise ProtocolError(f"the store does not answer at',
     ),
     store(
         "the hash of a staged file lacks its last bytes",
-        STORE,
+        STAGING_FILE,
         "        self._digest.update(data)\n        written",
         "        self._digest.update(data[:-1])\n        written",
     ),

@@ -1,32 +1,28 @@
-"""Every setting of Cutline in one place: the pipeline file and the environment, with types, defaults and meanings.
+"""The pipeline file: its keys with types, defaults and meanings, and how it is read.
 
-The pipeline file is checked strictly: an unknown key, a wrong type or a key given twice is refused with its line and
-column, and all faults are told in one `ConfigError`. `settings()` lists what there is; the README's table is tested
-against it.
+The file is checked strictly: an unknown key, a wrong type or a repeated key is refused with its line and column, and
+one `ConfigError` holds all faults.
 
 A pipeline's *definition* is what the store keeps (`PipelineStore.define`): the file's content with defaults filled in
-and paths made absolute, without `workers` (how many processes run is not part of what a pipeline is). It names where
-the password is found, never the password.
+and paths made absolute, without `workers` (the number of processes is no part of a pipeline). It names where the
+password is found, never the password.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
 
+from cutline.common.config.faults import fault, location, repeated_keys, sentence
 from cutline.common.errors import ConfigError, redacted
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
@@ -37,10 +33,6 @@ class _Strict(BaseModel):
     """A part of the pipeline file: no unknown keys, no silent conversions, never changed after it was read."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-def _fault(message: str) -> PydanticCustomError:
-    return PydanticCustomError("cutline", "{message}", {"message": message})
 
 
 class SourceConfig(_Strict):
@@ -64,7 +56,7 @@ class SourceConfig(_Strict):
     @model_validator(mode="after")
     def _one_password(self) -> Self:
         if self.password_env is not None and self.password_file is not None:
-            raise _fault("has both password_env and password_file; keep one of them")
+            raise fault("has both password_env and password_file; keep one of them")
         return self
 
     def password(self, environ: Mapping[str, str] | None = None) -> str:
@@ -147,9 +139,9 @@ class TableOptions(_Strict):
     @model_validator(mode="after")
     def _one_order(self) -> Self:
         if not re.fullmatch(r"[^.!][^.]*\..+", self.tables):
-            raise _fault(f'has tables {self.tables!r}, which is not a glob on db.table, as in "shop.*"')
+            raise fault(f'has tables {self.tables!r}, which is not a glob on db.table, as in "shop.*"')
         if self.chunk_by and self.identity:
-            raise _fault("has identity and chunk_by; a vouched identity is what its table is chunked by, so keep one")
+            raise fault("has identity and chunk_by; a vouched identity is what its table is chunked by, so keep one")
         return self
 
 
@@ -236,32 +228,32 @@ class Point(_Strict):
             try:
                 value = datetime.fromisoformat(value)
             except ValueError:
-                raise _fault("must be a time like 2026-01-31T12:00:00Z") from None
+                raise fault("must be a time like 2026-01-31T12:00:00Z") from None
         if isinstance(value, datetime) and value.tzinfo is None:
-            raise _fault("must say its time zone, as in 2026-01-31T12:00:00Z")
+            raise fault("must say its time zone, as in 2026-01-31T12:00:00Z")
         return value
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         given = {name for name in ("file", "position", "gtid", "timestamp") if getattr(self, name) is not None}
         if given not in ({"file", "position"}, {"gtid"}, {"timestamp"}):
-            raise _fault("must be {file:, position:}, {gtid:} or {timestamp:}")
+            raise fault("must be {file:, position:}, {gtid:} or {timestamp:}")
         return self
 
 
 def _start(value: object) -> object:
     if isinstance(value, str) and value not in START_WORDS:
-        raise _fault(
+        raise fault(
             f"must be {', '.join(START_WORDS)}, {{file:, position:}}, {{gtid:}} or {{timestamp:}}, not {value!r}"
         )
     if not isinstance(value, str | dict | Point):
-        raise _fault(f"must be one of {', '.join(START_WORDS)} or a place in the binlog, not {value!r}")
+        raise fault(f"must be one of {', '.join(START_WORDS)} or a place in the binlog, not {value!r}")
     return Point.model_validate(value) if isinstance(value, dict) else value
 
 
 def _stop(value: object) -> object:
     if not isinstance(value, dict | Point | None):
-        raise _fault(f"must be {{file:, position:}}, {{gtid:}} or {{timestamp:}}, not {value!r}")
+        raise fault(f"must be {{file:, position:}}, {{gtid:}} or {{timestamp:}}, not {value!r}")
     return Point.model_validate(value) if isinstance(value, dict) else value
 
 
@@ -309,7 +301,7 @@ class PipelineConfig(_Strict):
     @classmethod
     def _plain_name(cls, value: str) -> str:
         if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", value):
-            raise _fault(
+            raise fault(
                 f"must be lower case letters, digits, - and _, starting with a letter, at most 63, not {value!r}"
             )
         return value
@@ -318,24 +310,24 @@ class PipelineConfig(_Strict):
     @classmethod
     def _list_of_globs(cls, value: object) -> object:
         if not isinstance(value, list | tuple):
-            raise _fault('must be a list of globs, as in ["shop.*", "!shop.tmp_*"]')
+            raise fault('must be a list of globs, as in ["shop.*", "!shop.tmp_*"]')
         for pattern in value:
             if not isinstance(pattern, str) or not re.fullmatch(r"!?[^.!][^.]*\..+", pattern):
-                raise _fault(f'has {pattern!r}, which is not a glob on db.table, as in "shop.*" or "!shop.tmp_*"')
+                raise fault(f'has {pattern!r}, which is not a glob on db.table, as in "shop.*" or "!shop.tmp_*"')
         if not any(not pattern.startswith("!") for pattern in value):
-            raise _fault("includes nothing; name at least one table without a leading !")
+            raise fault("includes nothing; name at least one table without a leading !")
         return tuple(value)
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         if self.stop is not None and self.start == "snapshot-only":
-            raise _fault("ends after the snapshot by start: snapshot-only, so it can't have a stop too; remove one")
+            raise fault("ends after the snapshot by start: snapshot-only, so it can't have a stop too; remove one")
         return self
 
     @model_validator(mode="after")
     def _chunks_by_identity(self) -> Self:
         if self.snapshot.chunks == "exact" and any(one.chunk_by for one in self.table_options):
-            raise _fault(
+            raise fault(
                 "has table_options with chunk_by, which can't be with snapshot.chunks: exact (a row whose column"
                 " changes would move from chunk to chunk); use replay"
             )
@@ -372,7 +364,7 @@ class PipelineConfig(_Strict):
         try:
             return cls.model_validate(dict(definition))
         except ValidationError as error:
-            faults = (f"the store's definition: {_sentence(detail, detail['loc'])}" for detail in error.errors())
+            faults = (f"the store's definition: {sentence(detail, cls)}" for detail in error.errors())
             raise ConfigError(*faults) from error
 
 
@@ -415,9 +407,6 @@ def select_tables(patterns: Iterable[str], tables: Iterable[str]) -> tuple[str, 
     return tuple(sorted(chosen))
 
 
-# --- reading the file -------------------------------------------------------------------------------------------------
-
-
 def load(path: str | Path) -> PipelineConfig:
     """Read and check a pipeline file; ConfigError holds every fault with file, line and column.
 
@@ -447,11 +436,11 @@ def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None
         raise ConfigError(
             f"{where}: this is not a pipeline; it must be a mapping with the keys name, source, tables and sink"
         )
-    faults = list(_twice(root))
+    faults = list(repeated_keys(root))
     try:
         config = PipelineConfig.model_validate(content)
     except ValidationError as error:
-        faults += ((*_place(root, detail["loc"]), _sentence(detail, detail["loc"])) for detail in error.errors())
+        faults += ((*location(root, detail["loc"]), sentence(detail, PipelineConfig)) for detail in error.errors())
     if faults:
         raise ConfigError(*(f"{where}:{line}:{column}: {sentence}" for line, column, sentence in sorted(faults)))
     return _absolute(config, folder or Path.cwd())
@@ -472,279 +461,3 @@ def _absolute(config: PipelineConfig, folder: Path) -> PipelineConfig:
             "source": config.source.model_copy(update={"password_file": password_file}),
         }
     )
-
-
-def _twice(node: yaml.Node) -> Iterator[tuple[int, int, str]]:
-    """Yield (line, column, sentence) for each key that a mapping has twice; YAML would silently take the last."""
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if key.value in seen:
-                yield (
-                    key.start_mark.line + 1,
-                    key.start_mark.column + 1,
-                    f"the key {key.value!r} stands here twice; keep one",
-                )
-            seen.add(key.value)
-            yield from _twice(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from _twice(value)
-
-
-def _place(root: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, int]:
-    """Return line and column (from 1) of the key or value that `loc` names, or of the nearest part that exists."""
-    mark, node = root.start_mark, root
-    for part in loc:
-        if isinstance(node, yaml.MappingNode):
-            pair = next(((key, value) for key, value in node.value if key.value == str(part)), None)
-            if pair is None:
-                break
-            mark, node = pair[0].start_mark, pair[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            mark = node.start_mark
-        else:
-            break
-    return mark.line + 1, mark.column + 1
-
-
-_EXPECTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-    "tuple_type": "a list",
-    "datetime_type": "a time",
-}
-
-
-def _sentence(detail: ErrorDetails, loc: tuple[int | str, ...]) -> str:
-    """Say one fault that pydantic found in Cutline's words; the value is shown only where it can't be a secret."""
-    name = ".".join(str(part) for part in loc) or "the pipeline"
-    kind, context = detail["type"], detail.get("ctx", {})
-    if kind == "extra_forbidden":
-        known = _known_keys(loc[:-1])
-        near = difflib.get_close_matches(str(loc[-1]), known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(known)}"
-        return f"unknown key {name!r}; {hint}"
-    if kind == "missing":
-        return f"the key {name!r} is missing; add it"
-    if kind == "cutline":
-        return f"{name} {context.get('message', detail['msg'])}"
-    if "password" in name:
-        return f"{name} must be text, the name of a variable or a file; correct it"
-    if kind in _EXPECTED:
-        return f"{name} must be {_EXPECTED[kind]}, not {_shown(detail['input'])}; correct it"
-    if kind == "literal_error":
-        return f"{name} must be {context.get('expected')}, not {_shown(detail['input'])}; correct it"
-    message = detail["msg"].removeprefix("Input should ").removeprefix("Value error, ")
-    return f"{name} must {message}, not {_shown(detail['input'])}; correct it"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list | tuple):
-        return "a list"
-    return "null" if value is None else repr(value)
-
-
-def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
-    """Keys that the mapping at `loc` of the pipeline file may have."""
-    model: type[BaseModel] = PipelineConfig
-    for part in loc:
-        if isinstance(part, int):
-            continue  # an item of a list, whose model is known already
-        inner = _model_of(model.model_fields[str(part)].annotation) if str(part) in model.model_fields else None
-        if inner is None:
-            return []
-        model = inner
-    return list(model.model_fields)
-
-
-def _model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model inside a field's type (`Point | None` -> Point), or None."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for arg in get_args(annotation) if (found := _model_of(arg)) is not None), None)
-
-
-# --- the environment --------------------------------------------------------------------------------------------------
-
-
-def _env(name: str, default: Any, meaning: str) -> Any:
-    return field(default=default, metadata={"name": name, "meaning": meaning})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """The settings of a process, from its environment; `cutline run` sets them for the services that it starts."""
-
-    redis_url: str | None = _env(
-        "CUTLINE_REDIS_URL",
-        None,
-        "the Redis that carries the mesh; unset: `cutline run` starts its own, a service alone refuses",
-    )
-    store_url: str | None = _env(
-        "CUTLINE_STORE_URL", None, "the store (file:// or s3://); unset: `cutline run` uses file://<workdir>/store"
-    )
-    api_token: str | None = _env(
-        "CUTLINE_API_TOKEN", None, "bearer token that /v1 and /metrics ask for; unset: none is asked for"
-    )
-    api_host: str = _env("CUTLINE_API_HOST", "127.0.0.1", "address that the control service listens on")
-    api_port: int = _env("CUTLINE_API_PORT", 8642, "port of the control service; 0 takes a free one")
-    redis_memory_bytes: int = _env(
-        "CUTLINE_REDIS_MEMORY_BYTES",
-        512 << 20,
-        "limit of the Redis that `cutline run` starts (it refuses, never evicts); taken for the limit of one that has "
-        "none",
-    )
-    readers: int = _env(
-        "CUTLINE_READERS", 1, "readers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`"
-    )
-    writers: int = _env(
-        "CUTLINE_WRITERS", 1, "writers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`"
-    )
-    cache: str | None = _env(
-        "CUTLINE_CACHE",
-        None,
-        "folder of what is fetched or made once for all pipelines; unset: `cutline` in XDG_CACHE_HOME, or ~/.cache",
-    )
-    spark_jars: str | None = _env(
-        "CUTLINE_SPARK_JARS", None, "folder of the jars that Spark starts with; unset: `jars` in CUTLINE_CACHE"
-    )
-    log_level: str = _env("CUTLINE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR")
-
-    @classmethod
-    def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
-        """Read the process's environment; an empty variable counts as unset; ConfigError tells every wrong value."""
-        source = os.environ if environ is None else environ
-        values: dict[str, Any] = {}
-        faults = []
-        for one in dataclasses.fields(cls):
-            name = one.metadata["name"]
-            text = source.get(name, "")
-            if not text:
-                continue
-            if one.type == "int":
-                if not text.isdecimal():
-                    faults.append(f"{name} must be a whole number, not {text!r}; correct the environment")
-                    continue
-                values[one.name] = int(text)
-            else:
-                values[one.name] = text
-        if str(values.get("log_level", "INFO")) not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-            faults.append(
-                f"CUTLINE_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {values['log_level']!r}; correct it"
-            )
-        if faults:
-            raise ConfigError(*faults)
-        return cls(**values)
-
-    def need_redis_url(self) -> str:
-        """Return the Redis URL of a service that runs alone; ConfigError if it is not set."""
-        if self.redis_url is None:
-            raise ConfigError(
-                "CUTLINE_REDIS_URL is not set; give it the URL of the mesh's Redis, as in redis://host:6379/0"
-            )
-        return self.redis_url
-
-    def need_store_url(self) -> str:
-        """Return the store's URL of a service that runs alone; ConfigError if it is not set."""
-        if self.store_url is None:
-            raise ConfigError(
-                "CUTLINE_STORE_URL is not set; give it the URL of the store, as in file:///var/lib/cutline/store"
-            )
-        return self.store_url
-
-
-def cache_folder() -> Path:
-    """Return the folder of what is fetched or made once for all pipelines; it need not exist yet."""
-    chosen = Environment.read().cache
-    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "cutline").expanduser().absolute()
-
-
-# --- the list of all settings -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One row of the README's table of settings."""
-
-    where: Literal["environment", "pipeline.yaml"]
-    name: str
-    type: str
-    default: str
-    meaning: str
-
-
-def settings() -> tuple[Setting, ...]:
-    """List every setting there is: the environment's, then the pipeline file's with dotted names."""
-    environment = (
-        Setting(
-            where="environment",
-            name=one.metadata["name"],
-            type="int" if one.type == "int" else "text",
-            default="unset" if one.default is None else str(one.default),
-            meaning=one.metadata["meaning"],
-        )
-        for one in dataclasses.fields(Environment)
-    )
-    return (*environment, *_yaml_settings(PipelineConfig, ""))
-
-
-def _yaml_settings(model: type[BaseModel], prefix: str) -> Iterator[Setting]:
-    for name, info in model.model_fields.items():
-        inner = _model_of(info.annotation)
-        if inner is not None and inner is not Point:
-            yield from _yaml_settings(inner, f"{prefix}{name}.")
-            continue
-        default = info.get_default(call_default_factory=True) if not info.is_required() else None
-        shown = (
-            "required"
-            if info.is_required()
-            else "null"
-            if default is None
-            else "{}"
-            if default == {}
-            else "[]"
-            if default == ()
-            else str(default)
-        )
-        yield Setting(
-            where="pipeline.yaml",
-            name=f"{prefix}{name}",
-            type=_type_name(info.annotation),
-            default=shown,
-            meaning=info.description or "",
-        )
-
-
-def _type_name(annotation: Any) -> str:
-    if annotation is type(None):
-        return "null"
-    if annotation is Point:
-        return "place"
-    arguments = get_args(annotation)
-    text = str(annotation)
-    if get_origin(annotation) is Literal:
-        return " or ".join(str(one) for one in arguments)
-    if text.startswith("tuple"):
-        return "list of text"
-    if text.startswith("dict"):
-        return "mapping"
-    if arguments:
-        return " or ".join(_type_name(one) for one in arguments)
-    return {"str": "text", "int": "int", "float": "number"}[annotation.__name__]
-
-
-def settings_table() -> str:
-    """Render `settings()` as the Markdown table that the README holds."""
-    rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
-    rows += [f"| `{one.name}` | {one.type} | `{one.default}` | {one.meaning} |" for one in settings()]
-    return "\n".join(rows) + "\n"

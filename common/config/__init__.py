@@ -1,0 +1,1 @@
+"""What a person sets: the pipeline file and the environment."""

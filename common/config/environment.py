@@ -1,0 +1,104 @@
+"""The settings of a process, from its environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cutline.common.errors import ConfigError
+
+
+def _env(name: str, default: Any, meaning: str) -> Any:
+    return field(default=default, metadata={"name": name, "meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The settings of a process, from its environment; `cutline run` sets them for the services that it starts."""
+
+    redis_url: str | None = _env(
+        "CUTLINE_REDIS_URL",
+        None,
+        "the Redis that carries the mesh; unset: `cutline run` starts its own, a service alone refuses",
+    )
+    store_url: str | None = _env(
+        "CUTLINE_STORE_URL", None, "the store (file:// or s3://); unset: `cutline run` uses file://<workdir>/store"
+    )
+    api_token: str | None = _env(
+        "CUTLINE_API_TOKEN", None, "bearer token that /v1 and /metrics ask for; unset: none is asked for"
+    )
+    api_host: str = _env("CUTLINE_API_HOST", "127.0.0.1", "address that the control service listens on")
+    api_port: int = _env("CUTLINE_API_PORT", 8642, "port of the control service; 0 takes a free one")
+    redis_memory_bytes: int = _env(
+        "CUTLINE_REDIS_MEMORY_BYTES",
+        512 << 20,
+        "limit of the Redis that `cutline run` starts (it refuses, never evicts); taken for the limit of one that has "
+        "none",
+    )
+    readers: int = _env(
+        "CUTLINE_READERS", 1, "readers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`"
+    )
+    writers: int = _env(
+        "CUTLINE_WRITERS", 1, "writers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`"
+    )
+    cache: str | None = _env(
+        "CUTLINE_CACHE",
+        None,
+        "folder of what is fetched or made once for all pipelines; unset: `cutline` in XDG_CACHE_HOME, or ~/.cache",
+    )
+    spark_jars: str | None = _env(
+        "CUTLINE_SPARK_JARS", None, "folder of the jars that Spark starts with; unset: `jars` in CUTLINE_CACHE"
+    )
+    log_level: str = _env("CUTLINE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR")
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
+        """Read the process's environment; an empty variable counts as unset; ConfigError tells every wrong value."""
+        source = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        faults = []
+        for one in dataclasses.fields(cls):
+            name = one.metadata["name"]
+            text = source.get(name, "")
+            if not text:
+                continue
+            if one.type == "int":
+                if not text.isdecimal():
+                    faults.append(f"{name} must be a whole number, not {text!r}; correct the environment")
+                    continue
+                values[one.name] = int(text)
+            else:
+                values[one.name] = text
+        if str(values.get("log_level", "INFO")) not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+            faults.append(
+                f"CUTLINE_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {values['log_level']!r}; correct it"
+            )
+        if faults:
+            raise ConfigError(*faults)
+        return cls(**values)
+
+    def need_redis_url(self) -> str:
+        """Return the Redis URL of a service that runs alone; ConfigError if it is not set."""
+        if self.redis_url is None:
+            raise ConfigError(
+                "CUTLINE_REDIS_URL is not set; give it the URL of the mesh's Redis, as in redis://host:6379/0"
+            )
+        return self.redis_url
+
+    def need_store_url(self) -> str:
+        """Return the store's URL of a service that runs alone; ConfigError if it is not set."""
+        if self.store_url is None:
+            raise ConfigError(
+                "CUTLINE_STORE_URL is not set; give it the URL of the store, as in file:///var/lib/cutline/store"
+            )
+        return self.store_url
+
+
+def cache_folder() -> Path:
+    """Return the folder of what is fetched or made once for all pipelines; it need not exist yet."""
+    chosen = Environment.read().cache
+    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "cutline").expanduser().absolute()

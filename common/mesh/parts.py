@@ -1,0 +1,66 @@
+"""A member's part of each checkpoint: how it is written, and read again."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cutline.common.mesh.loop import in_store
+from cutline.common.mesh.machine import PartStored, State
+from cutline.common.store.records import Deltas, PartRef, fold
+from cutline.common.store.store import PipelineStore, file_name
+
+
+class Parts:
+    """Saves the parts of one member in one epoch: the first one whole, later ones as what changed since a whole one."""
+
+    def __init__(self, store: PipelineStore, *, member: str, epoch: int, incarnation: str) -> None:
+        self._store, self._member, self._epoch, self._incarnation = store, member, epoch, incarnation
+        self._deltas = Deltas()
+        self._values: tuple[list[Mapping[str, Any]], dict[tuple[str, str], Any]] = ([], {})  # of the last part
+
+    async def save(self, checkpoint: int, state: State) -> PartStored:
+        """Put a part into the store, and the schemas that it names before it. One call at a time."""
+        return PartStored(checkpoint=checkpoint, ref=await in_store(self.put, checkpoint, state))
+
+    def put(self, checkpoint: int, state: State) -> PartRef:
+        """`save`, blocking."""
+        self._store.put_schemas(state.schemas, epoch=self._epoch)
+        sections, values = self._values
+        if list(map(id, state.values.values())) != list(map(id, sections)):
+            values = {(name, key): value for name, section in state.values.items() for key, value in section.items()}
+            self._values = list(state.values.values()), values
+        full, changed = self._deltas.of(values)
+        name = f"{self._member}-{checkpoint}.json.gz"
+        data = gzip.compress(_to_lines(state.head, changed), 1, mtime=0)
+        ref = self._store.put_part(file_name(name, epoch=self._epoch, incarnation=self._incarnation), data)
+        ref = dataclasses.replace(ref, full=full)
+        self._deltas.wrote(ref, values, changed, full=full is None)
+        return ref
+
+
+def load_part(store: PipelineStore, ref: PartRef) -> State:
+    """The part that `ref` names, with all its schemas. Blocking. ProtocolError if a file of it is gone or changed."""
+    head, changed = _of_lines(gzip.decompress(store.read_part(ref)))
+    full = {} if ref.full is None else _of_lines(gzip.decompress(store.read_part(ref.full)))[1]
+    values: dict[str, dict[str, Any]] = {}
+    for (name, key), value in fold(full, changed).items():
+        values.setdefault(name, {})[key] = value
+    named = {table.get(by) for table in values.get("tables", {}).values() for by in ("schema", "before")} - {None}
+    return State(head=head, values=values, schemas=tuple(store.schemas(named).values()))
+
+
+def _to_lines(head: Mapping[str, Any], values: Mapping[tuple[str, str], Any]) -> bytes:
+    """A part's form: its head, then section, key and value (null: gone), a line each. Made line by line, since encoding
+    holds the interpreter, and others have to answer in time."""
+    lines = [json.dumps(head, separators=(",", ":"))]
+    lines += [json.dumps((*key, value), separators=(",", ":")) for key, value in values.items()]
+    return "\n".join(lines).encode()
+
+
+def _of_lines(data: bytes) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+    head, *lines = data.split(b"\n")
+    return json.loads(head), {(name, key): value for name, key, value in map(json.loads, lines)}

@@ -1,0 +1,306 @@
+"""Files and objects as the store needs them: put if absent, listing, files that grow, durable names."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, Protocol, cast
+
+import fsspec
+
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
+
+_OBJECTS = ("memory", "s3")
+_STALE_SECONDS = 86_400.0
+
+
+class Backend(Protocol):
+    """Files or objects, as the store uses them. Paths are relative to the store's root.
+
+    Every method raises ConfigError where Cutline lacks a right, Unavailable where the disk or the object store fails.
+    """
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Put if absent: write a file whole and durable, or return False if its name is taken by other bytes."""
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's bytes, None if there is no such file."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file of this name."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, in no order; none if there is no such folder."""
+
+    def open_read(self, path: str) -> BinaryIO:
+        """Open a file for reading. Raises FileNotFoundError."""
+
+    def open_new(self, path: str) -> tuple[BinaryIO, str]:
+        """Begin a file that grows; return it and its temporary name. It gets the name `path` by `settle`."""
+
+    def settle(self, file: BinaryIO, temporary: str, path: str) -> None:
+        """Make the bytes durable and give the file its name; the name is durable after `sync` of its folder."""
+
+    def sync(self, folder: str) -> None:
+        """Make the names in a folder durable."""
+
+    def discard(self, file: BinaryIO, temporary: str) -> None:
+        """Drop a file that was begun; never raises."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it exists."""
+
+    def stale(self, folder: str, name: str) -> bool:
+        """Whether a temporary file is so old that its writer must be dead."""
+
+    def location(self, path: str) -> str:
+        """Return the absolute path or the object's address."""
+
+
+@contextmanager
+def store_errors(location: str) -> Iterator[None]:
+    """Turn an OSError inside into ConfigError (no right, read-only) or Unavailable, with the location."""
+    try:
+        yield
+    except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
+        raise ConfigError(
+            f"{location} can't be used ({error.strerror or error}); give Cutline the right to it"
+        ) from error
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            raise ConfigError(f"{location} is on a read-only file system; put the store elsewhere") from error
+        raise Unavailable(f"the store does not answer at {location}: {error.strerror or error}") from error
+
+
+class _Files:
+    """A folder of this machine, or one mounted here."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def location(self, path: str) -> str:
+        return os.path.join(self._root, path) if path else self._root
+
+    def create(self, path: str, data: bytes) -> bool:
+        location = self.location(path)
+        with store_errors(location):
+            if os.path.lexists(location):
+                return False
+            file, temporary = self.open_new(path)
+            try:
+                file.write(data)
+                won = self._link(file, temporary, location)
+                _sync_folder(os.path.dirname(location))
+                return won
+            except BaseException:
+                self.discard(file, temporary)
+                raise
+
+    def read(self, path: str) -> bytes | None:
+        location = self.location(path)
+        with store_errors(location):
+            try:
+                with open(location, "rb") as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(self.location(path))
+
+    def names(self, folder: str) -> list[str]:
+        location = self.location(folder)
+        with store_errors(location):
+            try:
+                return os.listdir(location)
+            except FileNotFoundError:
+                return []
+
+    def open_read(self, path: str) -> BinaryIO:
+        return open(self.location(path), "rb")
+
+    def open_new(self, path: str) -> tuple[BinaryIO, str]:
+        folder, name = os.path.split(self.location(path))
+        temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
+        with store_errors(temporary):
+            try:
+                return open(temporary, "xb"), temporary
+            except FileNotFoundError:
+                _make_folder(folder)
+                return open(temporary, "xb"), temporary
+
+    def settle(self, file: BinaryIO, temporary: str, path: str) -> None:
+        location = self.location(path)
+        with store_errors(location):
+            if not self._link(file, temporary, location):
+                raise ProtocolError(
+                    f"{location} is there already, though its name was to be unique; stop the second writer"
+                )
+
+    def sync(self, folder: str) -> None:
+        location = self.location(folder)
+        with store_errors(location):
+            _sync_folder(location)
+
+    def discard(self, file: BinaryIO, temporary: str) -> None:
+        with suppress(OSError):
+            file.close()
+        with suppress(OSError):
+            os.unlink(temporary)
+
+    def remove(self, path: str) -> None:
+        location = self.location(path)
+        with store_errors(location), suppress(FileNotFoundError):
+            os.unlink(location)
+
+    def stale(self, folder: str, name: str) -> bool:
+        try:
+            return time.time() - os.stat(os.path.join(self.location(folder), name)).st_mtime > _STALE_SECONDS
+        except OSError:
+            return False
+
+    def _link(self, file: BinaryIO, temporary: str, location: str) -> bool:
+        """Make the bytes written durable, then give them their name; False if it was taken. The name is durable once
+        its folder is synced."""
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        try:
+            os.link(temporary, location)
+            won = True
+        except FileExistsError:  # NFS says so too if it repeated a link of ours whose answer was lost
+            won = os.stat(temporary).st_nlink > 1
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV):
+                raise ConfigError(
+                    f"{location} is on a file system without hard links; put the store on one that has them"
+                ) from error
+            raise
+        os.unlink(temporary)
+        return won
+
+
+class _Objects:
+    """An object store by fsspec, or fsspec's memory in tests."""
+
+    def __init__(self, filesystem: Any, protocol: str, root: str) -> None:
+        self._fs = filesystem
+        self._protocol = protocol
+        self._root = root.rstrip("/")
+
+    def location(self, path: str) -> str:
+        return f"{self._protocol}://{self._path(path).lstrip('/')}"
+
+    def create(self, path: str, data: bytes) -> bool:
+        with store_errors(self.location(path)):
+            try:
+                self._fs.pipe_file(self._path(path), data, mode="create")
+                return True
+            except FileExistsError:
+                return self.read(path) == data
+            except OSError:
+                if (found := self.read(path)) is not None:
+                    return found == data
+                raise
+
+    def read(self, path: str) -> bytes | None:
+        with store_errors(self.location(path)):
+            try:
+                return cast(bytes, self._fs.cat_file(self._path(path)))
+            except FileNotFoundError:
+                return None
+
+    def exists(self, path: str) -> bool:
+        with store_errors(self.location(path)):
+            self._fs.invalidate_cache()
+            return bool(self._fs.exists(self._path(path)))
+
+    def names(self, folder: str) -> list[str]:
+        with store_errors(self.location(folder)):
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.ls(self._path(folder), detail=False)
+            except FileNotFoundError:
+                return []
+            return [name.rstrip("/").rsplit("/", 1)[-1] for name in found]
+
+    def open_read(self, path: str) -> BinaryIO:
+        return cast(BinaryIO, self._fs.open(self._path(path), "rb"))
+
+    def open_new(self, path: str) -> tuple[BinaryIO, str]:
+        """Whoever closes the file, the interpreter too when it is forgotten, completes no upload but by `settle`."""
+        with store_errors(self.location(path)):
+            file = self._fs.open(self._path(path), "wb")
+            file.autocommit = False
+            return cast(BinaryIO, file), path
+
+    def settle(self, file: Any, temporary: str, path: str) -> None:
+        with store_errors(self.location(path)):
+            file.autocommit = True
+            file.close()
+
+    def sync(self, folder: str) -> None:
+        """Objects are durable when they are there."""
+
+    def discard(self, file: Any, temporary: str) -> None:
+        """Abort the upload: closing the file would complete it, and its object would be there for a while."""
+        file.autocommit = False
+        with suppress(OSError):
+            file.discard()
+        if self._protocol == "memory":  # fsspec's memory has an object as soon as it is opened
+            with suppress(OSError):
+                self._fs.rm_file(self._path(temporary))
+        else:
+            file.closed = True  # or it would begin another upload when it is forgotten
+
+    def remove(self, path: str) -> None:
+        with store_errors(self.location(path)), suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(path))
+
+    def stale(self, folder: str, name: str) -> bool:
+        return False
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+
+def backend_of(url: str) -> Backend:
+    """The backend of a store's address. Raises ConfigError for an address of an unknown kind."""
+    protocol = url.split("://", 1)[0] if "://" in url else "file"
+    if protocol in ("file", "local"):
+        return _Files(os.path.abspath(url.split("://", 1)[-1]))
+    if protocol in _OBJECTS:
+        try:
+            filesystem, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(
+                f"the store {redacted(url)!r} can't be opened ({error}); install what fsspec asks for"
+            ) from error
+        return _Objects(filesystem, protocol, root)
+    raise ConfigError(
+        f"the store {redacted(url)!r} is of an unsupported kind: a journal needs put-if-absent; use file:// or s3://"
+    )
+
+
+def _make_folder(folder: str) -> None:
+    """Make a folder and those above it, each durable in the one above."""
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for made in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(made)
+        _sync_folder(os.path.dirname(made))
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

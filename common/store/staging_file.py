@@ -1,0 +1,79 @@
+"""A staged file in the making."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from typing import Any, BinaryIO
+
+from cutline.common.store.backends import Backend, store_errors
+from cutline.common.store.records import PartRef
+
+
+class StagingFile(io.RawIOBase):
+    """A staged file in the making: write-only, hashed as it is written, without a name until `commit`.
+
+    pyarrow's ParquetWriter takes it as its sink. Closing it without `commit` drops it, as a crash would.
+    """
+
+    def __init__(self, backend: Backend, pipeline: str, path: str) -> None:
+        """Made by `PipelineStore.open_staged`."""
+        self.path = path
+        self._backend = backend
+        self._target = f"{pipeline}/{path}"
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self._file: BinaryIO | None = None
+        self._file, self._temporary = backend.open_new(self._target)
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Append bytes. Raises Unavailable when the disk is full."""
+        if self._file is None:
+            raise ValueError(f"{self.path} is closed")
+        with store_errors(self._backend.location(self._target)):
+            self._file.write(data)
+        self._digest.update(data)
+        written = memoryview(data).nbytes
+        self._size += written
+        return written
+
+    def tell(self) -> int:
+        """Return the number of bytes written."""
+        return self._size
+
+    def commit(self) -> PartRef:
+        """Give the file its name; all durable on return."""
+        ref = self.settle()
+        self._backend.sync(os.path.dirname(self._target))
+        return ref
+
+    def settle(self) -> PartRef:
+        """Make the bytes durable and give the file its name, which is durable after `PipelineStore.sync_staged`; nobody
+        may be told of it before."""
+        file, self._file = self._file, None
+        if file is None:
+            raise ValueError(f"{self.path} is closed")
+        try:
+            self._backend.settle(file, self._temporary, self._target)
+        except BaseException:
+            self._backend.discard(file, self._temporary)
+            raise
+        finally:
+            super().close()
+        return PartRef(path=self.path, sha256=self._digest.hexdigest(), size=self._size)
+
+    def discard(self) -> None:
+        """Drop the file; harmless when it was committed or dropped before."""
+        file, self._file = self._file, None
+        if file is not None:
+            self._backend.discard(file, self._temporary)
+        super().close()
+
+    def close(self) -> None:
+        """`discard`; the interpreter calls it too when the file is forgotten."""
+        self.discard()
