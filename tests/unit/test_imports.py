@@ -1,0 +1,121 @@
+"""Imports point one way: `enumerator`, `reader`, `writer`, `run` and `control` stand on `sources` and `spark_writer`,
+which stand on `common`; and no module imports itself by way of others.
+
+`ALLOWED` is the list of all arrows between packages. A module belongs to the longest of these names that its own
+begins with; inside of a package only cycles are refused.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TOP = ("common", "services", "spark_writer")
+RECORDS = {"common.errors", "common.schema", "common.positions"}
+MESH = {*RECORDS, "common.store", "common.config", "common.mesh"}
+
+ALLOWED: dict[str, set[str]] = {
+    "common": set(),
+    "common.errors": set(),
+    "common.parquet": set(),
+    "common.schema": {"common.errors"},
+    "common.positions": {"common.errors"},
+    "common.config": {"common.errors"},
+    "common.programs": {"common.errors", "common.config"},
+    "common.store": RECORDS,
+    "common.mesh": {*RECORDS, "common.store", "common.config"},
+    "services.sources": MESH,
+    "spark_writer": {*MESH, "common.parquet", "common.programs"},
+    "services.client": set(),
+    "services.control": MESH,
+    "services.enumerator": {*MESH, "services.sources"},
+    "services.reader": {*MESH, "services.sources"},
+    "services.writer": {*MESH, "common.parquet"},
+    "services.run": {*MESH, "common.programs", "services.sources", "spark_writer"},
+    "services": set(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """An import of one module of the product by another."""
+
+    importer: str
+    imported: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.where} imports {self.imported}"
+
+
+def package(module: str) -> str:
+    """The package of `ALLOWED` that a module belongs to."""
+    return max((name for name in ALLOWED if f"{module}.".startswith(f"{name}.")), key=len)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the product and its file."""
+    files = [path for top in TOP for path in sorted((ROOT / top).rglob("*.py"))]
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """The modules of the product that a statement imports, without the leading `cutline.`."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+    else:
+        return
+    for name in names:
+        module = name.removeprefix("cutline.")
+        if module != name:
+            yield module if module in modules() else module.rpartition(".")[0]
+
+
+@cache
+def arrows() -> tuple[Arrow, ...]:
+    """Every import of the product's own modules, wherever in a file it stands."""
+    return tuple(
+        Arrow(importer=importer, imported=name, where=f"{path.relative_to(ROOT)}:{node.lineno}")
+        for importer, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in imported(node)
+    )
+
+
+def test_every_import_is_an_allowed_arrow() -> None:
+    refused = [
+        arrow
+        for arrow in arrows()
+        if (source := package(arrow.importer)) != (target := package(arrow.imported)) and target not in ALLOWED[source]
+    ]
+    assert not refused, "\n".join(map(str, refused))
+
+
+def test_no_package_and_no_module_imports_itself_by_way_of_others() -> None:
+    graph: dict[str, set[str]] = {name: set() for name in modules()}
+    for arrow in arrows():
+        graph[arrow.importer].add(arrow.imported)
+    for cyclic in (ALLOWED, graph):
+        try:
+            TopologicalSorter(cyclic).prepare()
+        except CycleError as error:
+            between = set(zip(error.args[1][1:], error.args[1], strict=False))
+            lines = [str(arrow) for arrow in arrows() if (arrow.importer, arrow.imported) in between]
+            raise AssertionError("\n".join([" <- ".join(error.args[1]), *lines])) from error
+
+
+def test_a_module_of_the_product_imports_no_test() -> None:
+    for path in modules().values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(f"{name}.".startswith("tests.") for name in names), f"{path}:{node.lineno}"
