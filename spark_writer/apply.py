@@ -56,7 +56,7 @@ COMPACTION_REST = 4.0
 """Seconds of rest after each second of compaction."""
 Clock = Callable[[], float]
 Schemas = Callable[[Collection[str]], Mapping[str, TableSchema]]
-_STANDS_STILL = ("waiting", "quarantined", "paused", "dropped")
+_STANDS_STILL = ("waiting", "quarantined", "dropped")
 _MACHINE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "ENOMEM", "EMFILE", "ENFILE", "EROFS")}
 _MACHINE_IN_JAVA = re.compile(
     r"No space left on device|Disk quota exceeded|disk is full|Too many open files|java\.lang\.OutOfMemoryError"

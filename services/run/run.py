@@ -61,7 +61,7 @@ LOOK_SECONDS = 0.5
 SAVEPOINT_SECONDS = 180.0
 ASK_AGAIN_SECONDS = 10.0
 THROTTLE_SECONDS = 30.0
-AT_REST = frozenset({"quarantined", "paused", "dropped"})  # nothing more comes of them until somebody acts
+AT_REST = frozenset({"quarantined", "dropped"})  # nothing more comes of them until somebody acts
 
 
 # --- children ---------------------------------------------------------------------------------------------------------

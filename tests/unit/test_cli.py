@@ -261,7 +261,6 @@ def test_unsettled_are_the_tables_that_still_move() -> None:
         "a": table("live"),
         "b": table("quarantined"),
         "c": table("catch-up"),
-        "e": table("paused"),
         "f": table("dropped"),
     }
     assert standalone.unsettled(tables) == ("c", "d")
@@ -290,9 +289,9 @@ def test_a_table_is_published_when_main_shows_the_generation_that_is_live(shown:
 
 def test_tables_that_are_not_live_are_named_with_their_cause() -> None:
     assert standalone.not_live({"a": table("live")}) is None
-    told = standalone.not_live({"a": table("live"), "b": table("quarantined", cause="no key"), "c": table("paused")})
+    told = standalone.not_live({"a": table("live"), "b": table("quarantined", cause="no key"), "c": table("waiting")})
     assert told is not None
-    assert "b (quarantined: no key), c (paused: no cause given)" in told
+    assert "b (quarantined: no key), c (waiting: no cause given)" in told
 
 
 def test_tables_that_are_dropped_at_the_source_are_named_and_are_no_fault() -> None:
