@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from cutline.common.config.pipeline import load
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.services.run import check, cli, lake
@@ -89,7 +90,7 @@ def test_a_catalog_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(GOOD)
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake/catalog.db").write_text("this is no database at all" * 10)
-    config = cli.configuration.load(tmp_path / "p.yaml")
+    config = load(tmp_path / "p.yaml")
     with pytest.raises(ConfigError, match=r"catalog\.db can't be read as an Iceberg catalogue"):
         lake.metadata_files(config)
 
