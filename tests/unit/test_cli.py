@@ -212,7 +212,7 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     code = f"""
 import os, sys, time
 from pathlib import Path
-from cutline.services.standalone import Child, Supervisor
+from cutline.services.run.run import Child, Supervisor
 one = Child(name="a", command=[sys.executable, "-c", {SLEEPS!r}], log=Path({str(tmp_path / "a.log")!r}))
 supervisor = Supervisor([one], os.environ)
 supervisor.tick(0.0)
