@@ -29,11 +29,11 @@ TABLES = {"hot.t": (("id", "version", "who"), ("id",))}
 NAIVE = (
     "-c",
     """
-from cutline.common import mysql
 from cutline.common.mesh.host import run_service
 from cutline.common.positions import Low, Position
-from cutline.services.reader import chunk
 from cutline.services.reader.__main__ import main
+from cutline.services.sources.mysql import chunk
+from cutline.services.sources.mysql import server as mysql
 
 taken = []
 
