@@ -27,8 +27,8 @@ Every Arrow field is nullable, NOT NULL columns too: zero dates and the rows of 
 Field ids are Iceberg's: 1..n over the columns, then one for the element of each VECTOR (Iceberg's own order for a new
 table), and the next free one for each column that comes later. They never change and are never used again.
 
-Change together with: decode/rows.py (the decoders) and binlog/ddl.py in services/sources/mysql, spark_writer/tables.py
-(DDL).
+Change together with: decode/rows.py (the decoders) and binlog/ddl.py in services/sources/mysql,
+spark_writer/iceberg/columns.py (DDL).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from cutline.common.mesh.redis import connect
 from cutline.common.store.store import Store
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import PipelineApplier
-from cutline.spark_writer.tables import Lake
+from cutline.spark_writer.iceberg.lake import Lake
 
 logger = logging.getLogger("cutline.spark_writer")
 LOOK_SECONDS = 0.5

@@ -3,7 +3,7 @@
 1. claim a number w: everything is made on branches `staging_w`, which nobody else writes and nobody reads;
 2. for each table, go on from `work` of the newest publication on the chain (common/store/chain.py);
 3. apply the chain's later entries, several at once when behind: adopt chunk files, then delete and add what changed;
-   what they leave in the lake and in its catalogue is synced (spark_writer/tables.py);
+   what they leave in the lake and in its catalogue is synced (spark_writer/iceberg/durable.py);
 4. publication N, put if absent: **the commit point**. Who is refused it starts again at 1;
 5. from the publication's record alone, and again at each start: `main` of each live table, with the tag `checkpoint_N`
    of a kept cut in the same commit, then the rows of `_cutline.publications`.
@@ -42,12 +42,15 @@ from cutline.common.schema import TableSchema
 from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, only, publication
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, Publication, Quarantine, StagedFile, Work
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.maintenance import TIER, compact, drop_branches, expire
-from cutline.spark_writer.positions import FileLost
-from cutline.spark_writer.publications import Publications
+from cutline.spark_writer.iceberg.columns import Layout
+from cutline.spark_writer.iceberg.files import FileLost
+from cutline.spark_writer.iceberg.jvm import Refused
+from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.maintenance import TIER, compact, drop_branches, expire
+from cutline.spark_writer.iceberg.publications import Publications
+from cutline.spark_writer.iceberg.table import Change, LakeTable, TableFault, snapshot_lost, table_dropped
 from cutline.spark_writer.session import first_line
 from cutline.spark_writer.staged import Staged, StagedLost, adopt, portions, reduce, write_live
-from cutline.spark_writer.tables import Change, Lake, LakeTable, Layout, Refused, TableFault, dropped, gone
 
 logger = logging.getLogger("cutline.spark_writer")
 BATCH_ENTRIES = 100
@@ -568,12 +571,12 @@ class Incarnation:
     def _apply_table(self, one: TableWork, done: Work | None, summary: Mapping[str, str], *, copy: bool) -> Work:
         """Bring one table's branch from `done` to the end of a batch; chunks and emptiness first, then what changed."""
         table = self._table(one.table_id, make=done is None)
-        table.fit()
+        table.check_writable()
         layout = table.layout(one.schema, one.generation)
         self._layouts[one.table_id] = layout
         head = done.snapshot_id if done is not None else None
         if head is not None and not table.has_snapshot(head):
-            raise TableFault(gone(one.table_id), lost=True)
+            raise TableFault(snapshot_lost(one.table_id), lost=True)
         fresh = done is None or done.generation != one.generation
         truncated = one.truncated_at is not None
         chunks = []
@@ -608,7 +611,7 @@ class Incarnation:
         if table is None:
             table = self._lake.ensure(table_id) if make else self._lake.load(table_id)
             if table is None:
-                raise TableFault(dropped(table_id), lost=True)
+                raise TableFault(table_dropped(table_id), lost=True)
             self._tables[table_id] = table
         return table
 
@@ -686,7 +689,7 @@ class Incarnation:
             published_at=self._clock(),
             quarantined=self.quarantined,
         )
-        self._lake.settle()
+        self._lake.sync_catalogue()
         before = self.published.n if self.published is not None else 0
         between = [slot for slot in self._chain.after(before) if slot < record.n]
         if any(self._store.publication(slot) is not None for slot in between):

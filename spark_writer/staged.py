@@ -6,8 +6,6 @@ changes and one row group. What is in proportion to a table is elsewhere: `LakeT
 
 from __future__ import annotations
 
-import itertools
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,15 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cutline.common import parquet
 from cutline.common.errors import ProtocolError
 from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
 from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.positions import opened
-from cutline.spark_writer.tables import LakeTable, Layout, default_value, open_output, settle
+from cutline.spark_writer.iceberg.columns import Layout, default_value
+from cutline.spark_writer.iceberg.files import open_parquet
+from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
-ROW_GROUP_ROWS = 200_000
 PORTION_ROWS = 1_000_000
 PORTION_BYTES = 256 << 20
 
@@ -68,7 +65,7 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
         if not copy and layout.offset == 0 and _fits(file.schema_arrow, layout):
             return table.data_file(store.location(staged.record.path))
         groups = (file.read_row_group(at) for at in range(file.num_row_groups))
-        (copied,) = write_rows(table, layout, (project(group, staged.schema, layout) for group in groups))
+        (copied,) = write_rows(table, (project(group, staged.schema, layout) for group in groups))
     return copied
 
 
@@ -79,7 +76,7 @@ def _verified(store: PipelineStore, staged: Staged) -> Iterator[pq.ParquetFile]:
     except ProtocolError as error:
         raise StagedLost(str(error)) from error
     path = store.location(staged.record.path)
-    with opened(path) as file:
+    with open_parquet(path) as file:
         if file.metadata.num_rows != staged.record.rows:
             raise StagedLost(f"{path} has {file.metadata.num_rows} rows, its record says {staged.record.rows}")
         yield file
@@ -120,7 +117,7 @@ def reduce(store: PipelineStore, portion: Sequence[Staged], layout: Layout, afte
     parts = []
     for staged in portion:
         columns = [_same_column(staged.schema, column.field_id) for column in layout.schema.key_columns]
-        with opened(store.location(staged.record.path)) as file:
+        with open_parquet(store.location(staged.record.path)) as file:
             read = file.read_row_groups(list(cast(range, staged.groups)), columns=[*columns, SEQ, OP])
         wanted = pc.not_equal(read[OP], "t")
         if after is not None:
@@ -152,7 +149,7 @@ def write_live(
 
     def groups() -> Iterator[pa.Table]:
         for staged in portion:
-            with opened(store.location(staged.record.path)) as file:
+            with open_parquet(store.location(staged.record.path)) as file:
                 for at_group in cast(range, staged.groups):
                     group = file.read_row_group(at_group)
                     seq = group[SEQ].to_numpy()
@@ -162,7 +159,7 @@ def write_live(
                     if kept.num_rows:
                         yield project(kept, staged.schema, layout)
 
-    return write_rows(table, layout, groups()) if len(reduced.live) else []
+    return write_rows(table, groups()) if len(reduced.live) else []
 
 
 def project(rows: pa.Table, schema: TableSchema, layout: Layout) -> pa.Table:
@@ -184,20 +181,6 @@ def project(rows: pa.Table, schema: TableSchema, layout: Layout) -> pa.Table:
             else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
         )
     return pa.Table.from_arrays(columns, schema=layout.arrow)
-
-
-def write_rows(table: LakeTable, layout: Layout, groups: Iterator[pa.Table]) -> list[Any]:
-    """Write tables of `layout` as one data file of the lake, durable; return it described, [] if there are no rows."""
-    first = next(groups, None)
-    if first is None:
-        return []
-    path = table.new_file(f"{uuid.uuid4().hex}.parquet")
-    with open_output(path) as sink:
-        with parquet.writer(sink, first) as writer:
-            for group in itertools.chain((first,), groups):
-                writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
-    settle([path])
-    return [table.data_file(path)]
 
 
 def _same_column(schema: TableSchema, number: int) -> str:

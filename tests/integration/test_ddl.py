@@ -10,7 +10,7 @@ from __future__ import annotations
 from cutline.common.schema import Column, TableSchema, parse_type
 from cutline.services.sources.mysql import server as seam
 from cutline.services.sources.mysql.binlog import ddl
-from cutline.spark_writer.tables import default_value
+from cutline.spark_writer.iceberg.columns import default_value
 from tests.integration.test_binlog import connected, stream
 from tests.integration.test_bounds import rows_of
 from tests.servers import Database, MariaDB, MySQL

@@ -16,7 +16,7 @@ from pymysql.constants import ER
 
 from cutline.common.schema import META_FIELDS
 from cutline.spark_writer import session
-from cutline.spark_writer.tables import quoted
+from cutline.spark_writer.iceberg.columns import quoted
 from tests.integration.mesh import Mesh, connection
 from tests.integration.test_lake import savepoint, writing
 from tests.integration.test_spark_writer import load_iceberg

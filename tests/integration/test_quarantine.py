@@ -23,9 +23,10 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.records import CheckpointEntry, Publication
-from cutline.spark_writer import apply, session, tables
+from cutline.spark_writer import apply, session
 from cutline.spark_writer.apply import Incarnation, PipelineApplier
-from cutline.spark_writer.tables import LakeTable
+from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.table import LakeTable
 from tests.integration.mesh import Mesh
 from tests.integration.test_spark_writer import Bench, Row, T, U, order, same
 from tests.servers import Database, MariaDB
@@ -99,7 +100,7 @@ FAULTS = {
     "dropped, and another made": Fault(
         do=sql("DROP TABLE lake.shop.stock", "CREATE TABLE lake.shop.stock (a int) USING iceberg"),
         undo=sql("DROP TABLE lake.shop.stock"),
-        cause="belongs to nobody|dropped|UUID",
+        cause="was not made by Cutline|dropped|UUID",
         lost=True,
     ),
     "a view in its place": Fault(
@@ -213,7 +214,7 @@ def test_a_table_of_that_name_that_belongs_to_somebody_else_keeps_nobody_waiting
     journal.chunk(U, [stock(number, 1) for number in range(5)])
     journal.checkpoint()
     incarnation = bench.apply()
-    assert "belongs to nobody that Cutline knows" in parked(bench)
+    assert "was not made by Cutline" in parked(bench)
     journal.table(U)
     journal.chunk(U, [stock(number, 2) for number in range(5, 9)])
     journal.change(U, ("+U", stock(1, 10)))
@@ -465,16 +466,16 @@ def test_a_start_that_fails_takes_its_branches_with_it_waits_longer_each_time_an
     """1. Both tables are live. 2. Both change, and a publication can't be made, six times. 3. It can be."""
     journal, _ = bench.journal, both_live(bench)
     before = branches(bench, HEALTHY)
-    real, left = tables.Lake.settle, 6
+    real, left = Lake.sync_catalogue, 6
 
-    def settle(lake: tables.Lake) -> None:
+    def sync_catalogue(lake: Lake) -> None:
         nonlocal left
         if left:
             left -= 1
             raise Unavailable("the catalogue is full")
         real(lake)
 
-    monkeypatch.setattr(tables.Lake, "settle", settle)
+    monkeypatch.setattr(Lake, "sync_catalogue", sync_catalogue)
     journal.change(T, ("+U", order(1, "second")))
     journal.change(U, ("+U", stock(1, 200)))
     last = journal.checkpoint()

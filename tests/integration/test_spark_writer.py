@@ -37,10 +37,11 @@ from cutline.common.store.store import Store
 from cutline.services.run.lake import where
 from cutline.services.writer import staging
 from cutline.services.writer.staging import ChangesFile, ChunkFile
-from cutline.spark_writer import apply, session, staged, tables
+from cutline.spark_writer import apply, session, staged
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.maintenance import expire
-from cutline.spark_writer.tables import Lake
+from cutline.spark_writer.iceberg import durable
+from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.maintenance import expire
 from tests import records
 
 Row = dict[str, Any]
@@ -605,7 +606,7 @@ def test_inserts_into_a_table_without_a_key_are_appended_once_each(bench: Bench)
 def test_a_publication_names_only_what_was_synced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file of the lake, then the catalogue; each publication has data files and deletion vectors of its own."""
     journal, synced, published = bench.journal, list[str](), list[int]()
-    folder, sync = journal.root / "lake", tables.sync
+    folder, sync = journal.root / "lake", durable.sync
 
     def noted(path: str) -> None:
         sync(path)
@@ -619,7 +620,7 @@ def test_a_publication_names_only_what_was_synced(bench: Bench, monkeypatch: pyt
             assert f"{folder}/catalog.db-wal" in synced[before:]
             published.append(len(files))
 
-    monkeypatch.setattr(tables, "sync", noted)
+    monkeypatch.setattr(durable, "sync", noted)
     journal.table(T)
     journal.chunk(T, [order(number) for number in range(8)])
     journal.checkpoint()
@@ -1001,7 +1002,7 @@ import sys
 from cutline.common.store.store import Store
 from cutline.spark_writer import apply, session
 from cutline.spark_writer.apply import Incarnation
-from cutline.spark_writer.tables import Lake
+from cutline.spark_writer.iceberg.lake import Lake
 store = Store(sys.argv[1]).pipeline("shop")
 spark = session.start({"spark.driver.memory": "512m"})
 def reached(step):

@@ -10,7 +10,7 @@ import pytest
 from pyroaring import BitMap64
 
 from cutline.common.errors import ProtocolError
-from cutline.spark_writer.positions import decode, encode, merged, without
+from cutline.spark_writer.iceberg.deletion_vectors import decode, encode, merged, without
 
 
 def sample(*spans: tuple[int, int, int]) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cutline.spark_writer.maintenance import ROUND_BYTES, SMALL_BYTES, TIER, worth_compacting
-from cutline.spark_writer.positions import DataFile
+from cutline.spark_writer.iceberg.files import DataFile
+from cutline.spark_writer.iceberg.maintenance import ROUND_BYTES, SMALL_BYTES, TIER, worth_compacting
 
 
 def file(name: str, size: int, rows: int = 1000) -> DataFile:

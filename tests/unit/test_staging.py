@@ -25,8 +25,8 @@ from cutline.services.writer import machine, staging
 from cutline.services.writer.__main__ import Staging
 from cutline.services.writer.staging import Budget, ChangesFile, ChunkFile
 from cutline.spark_writer import staged
+from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.staged import Staged, portions, reduce
-from cutline.spark_writer.tables import Layout
 
 T = TableSchema(
     table_id="shop.orders",
@@ -239,7 +239,7 @@ def test_a_column_may_have_any_name_of_ours(store: PipelineStore, monkeypatch: p
     record = file.close()
     layout = Layout(schema=schema, generation=2, offset=0, arrow=schema.arrow, java=None)
     written: list[pa.Table] = []
-    monkeypatch.setattr(staged, "write_rows", lambda table, layout, groups: written.extend(groups))
+    monkeypatch.setattr(staged, "write_rows", lambda table, groups: written.extend(groups))
     (portion,) = portions(store, [Staged(record=record, schema=schema)])
     reduced = reduce(store, portion, layout, None)
     assert reduced.live.tolist() == [101, 103]

@@ -13,21 +13,18 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
-from urllib.parse import unquote, urlparse
+from typing import Any, cast
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cutline.common.errors import ProtocolError
 from cutline.common.schema import FIELD_ID
+from cutline.spark_writer.iceberg.durable import sync_files
+from cutline.spark_writer.iceberg.files import Contents, DataFile, FileLost, RowGroup, open_parquet
+from cutline.spark_writer.iceberg.jvm import Jvm
 
 DRIVER_ROWS = 200_000_000
 SEARCH_BYTES = 128 << 20
@@ -36,45 +33,7 @@ _MAGIC = 1681511377
 _RUNS, _NO_RUNS = 12347, 12346
 
 
-class FileLost(ProtocolError):
-    """A file that the lake names is missing or can't be read."""
-
-
-@dataclass(slots=True, kw_only=True)
-class DataFile:
-    """One Parquet file of a snapshot; `vector` is Iceberg's DeleteFile of its dead rows or None.
-
-    `dead` (sorted positions), `groups` and `names` are read when they are first needed; nothing else ever changes.
-    """
-
-    path: str
-    rows: int
-    size: int
-    vector: Any = None
-    dead: Any = None
-    groups: tuple[RowGroup, ...] | None = None
-    names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowGroup:
-    """A row group's place in its file and the range of its first key column (None: not known)."""
-
-    first: int
-    rows: int
-    least: Any
-    most: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """The data files of one snapshot, by path."""
-
-    snapshot_id: int
-    files: Mapping[str, DataFile] = field(repr=False)
-
-
-def by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> dict[str, Any]:
+def find_by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> dict[str, Any]:
     """Find the rows of a snapshot that have one of `keys`: path -> sorted numpy array of positions, dead rows included.
 
     `ids` are the lake's field ids of the identity key; `keys` has the columns `k0`, `k1`, ... in that order and in the
@@ -98,7 +57,7 @@ def by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> dict[s
         wanted = [at for at, group in enumerate(groups) if _meets(group, ends, ordered)]
         if not wanted:
             continue
-        with opened(file.path) as source:
+        with open_parquet(file.path) as source:
             for at in wanted:
                 read = source.read_row_group(at, columns=list(file.names)).select(list(file.names))
                 columns = [read.column(number).cast(field.type) for number, field in enumerate(keys.schema)]
@@ -145,7 +104,7 @@ def merged(dead: Any, places: Any) -> Any:
 
 def _describe(file: DataFile, ids: tuple[int, ...]) -> None:
     """Read a file's footer: the names of its key columns and the key range of each row group."""
-    with opened(file.path) as source:
+    with open_parquet(file.path) as source:
         by_id = {
             int(one.metadata[FIELD_ID]): at
             for at, one in enumerate(source.schema_arrow)
@@ -181,10 +140,10 @@ def _ordered(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_date(kind))
 
 
-def by_spark(
+def find_by_spark(
     session: SparkSession, table: str, snapshot_id: int, names: tuple[str, ...], keys: pa.Table
 ) -> dict[str, Any]:
-    """Do what `by_arrow` does as a Spark job; `names` are the key's columns in that snapshot, quoted as `table` is.
+    """Do the work of `find_by_arrow` as a Spark job; `names` are the key's columns in that snapshot, quoted for Spark.
 
     Dead rows are not among the answer. Raises what Spark raises.
     """
@@ -214,6 +173,42 @@ def by_spark(
 
 
 # Deletion vectors
+
+
+def read_vector(io: Any, vector: Any) -> Any:
+    """Read a deletion vector (Iceberg's DeleteFile, None: no row is deleted) through Iceberg's FileIO: its sorted
+    positions.
+    """
+    if vector is None:
+        return np.empty(0, np.int64)
+    stream = io.newInputFile(vector.location()).newStream()
+    try:
+        stream.seek(vector.contentOffset())
+        return decode(bytes(stream.readNBytes(int(vector.contentSizeInBytes()))))
+    finally:
+        stream.close()
+
+
+def write_vectors(jvm: Jvm, table: Any, dead: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a deletion vector for each data file (path -> sorted positions) of Iceberg's Table, durable; return
+    path -> Iceberg's DeleteFile.
+    """
+    iceberg, scala = jvm.iceberg, jvm.root.scala.jdk.javaapi
+    nothing = scala.CollectionConverters.asScala(jvm.root.java.util.HashMap()).withDefaultValue(None)
+    no_earlier_vectors = scala.FunctionConverters.asJavaFunction(nothing)
+    output = iceberg.io.OutputFileFactory.builderFor(table, 0, 0).format(iceberg.FileFormat.PUFFIN)
+    writer = iceberg.deletes.BaseDVFileWriter(output.build(), no_earlier_vectors)
+    for path, positions in dead.items():
+        vector = encode(positions)
+        builder = iceberg.FileMetadata.deleteFileBuilder(table.spec()).ofPositionDeletes()
+        builder = builder.withFormat("puffin").withPath(path).withFileSizeInBytes(len(vector))
+        builder = builder.withReferencedDataFile(path).withContentOffset(0).withContentSizeInBytes(len(vector))
+        described = builder.withRecordCount(len(positions)).build()
+        writer.delete(path, iceberg.deletes.PositionDeleteIndex.deserialize(vector, described), table.spec(), None)
+    writer.close()
+    written = writer.result().deleteFiles()
+    sync_files({str(file.location()) for file in written})
+    return {str(file.referencedDataFile()): file for file in written}
 
 
 def encode(positions: Any) -> bytes:
@@ -292,30 +287,3 @@ def _decode_32(body: bytes, at: int) -> tuple[Any, int]:
             at += 8192
         found.append(low + (int(key) << 16))
     return (np.concatenate(found) if found else np.empty(0, np.int64)), at
-
-
-# Files
-
-
-def local_path(path: str) -> str | None:
-    """Return the local path of `file:` addresses and plain paths, None for others."""
-    if path.startswith("file:"):
-        return unquote(urlparse(path).path)
-    return None if "://" in path else path
-
-
-@contextmanager
-def opened(path: str) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file of the store or the lake. FileLost if it is missing or none."""
-    local = local_path(path)
-    try:
-        source = cast(BinaryIO, open(local, "rb") if local is not None else fsspec.open(path, "rb").open())
-    except FileNotFoundError as error:
-        raise FileLost(f"{path} is missing though it is named; restore it from a backup") from error
-    with source:
-        try:
-            file = pq.ParquetFile(source)
-        except pa.ArrowInvalid as error:
-            raise FileLost(f"{path} is not a Parquet file ({error}); restore it from a backup") from error
-        with file:
-            yield file

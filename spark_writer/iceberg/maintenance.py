@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from cutline.common.schema import FIELD_ID
-from cutline.spark_writer.positions import DataFile, opened
-from cutline.spark_writer.staged import write_rows
-from cutline.spark_writer.tables import LakeTable, Layout, answered, default_value
+from cutline.spark_writer.iceberg.columns import Layout, default_value
+from cutline.spark_writer.iceberg.files import DataFile, open_parquet
+from cutline.spark_writer.iceberg.jvm import failing_as
+from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 TIER = 8
 SMALL_BYTES = 16 << 20
@@ -58,7 +59,7 @@ def compact(
     if not chosen:
         return head
     rows = (living for file in chosen for living in _living(file, table.dead(file), layout))
-    added = write_rows(table, layout, rows)
+    added = write_rows(table, rows)
     return table.commit(
         branch=branch, base=head, layout=layout, summary=summary, change=table.rewrite(head, chosen, added)
     )
@@ -66,7 +67,7 @@ def compact(
 
 def _living(file: DataFile, dead: Any, layout: Layout) -> Iterator[pa.Table]:
     """Yield a data file's living rows by row group, in the columns of `layout`."""
-    with opened(file.path) as source:
+    with open_parquet(file.path) as source:
         start = 0
         for at in range(source.num_row_groups):
             group = source.read_row_group(at)
@@ -106,14 +107,14 @@ def expire(table: LakeTable, *, before_ms: int, spare: Collection[str] = ()) -> 
     id; so they are named here, as Iceberg itself chose them by age. It reads the manifests of the retained snapshots,
     each once, and only if a manifest goes: where nothing expired it costs nothing.
     """
-    with answered(f"snapshots of {table.table_id} could not be expired"):
+    with failing_as(f"snapshots of {table.table_id} could not be expired"):
         table.refresh()
-        unneeded = table.lake.jvm.java.util.stream.Stream.builder()
+        unneeded = table.jvm.root.java.util.stream.Stream.builder()
         expiry = table.java.expireSnapshots().expireOlderThan(before_ms).retainLast(1).deleteWith(unneeded)
         for snapshot in expiry.apply():
             expiry.expireSnapshotId(snapshot.snapshotId())
         expiry.commit()
-        table.settle()
+        table.sync_metadata()
         paths = {str(path) for path in unneeded.build().toArray()}
         for path in paths - set(spare):
             table.java.io().deleteFile(path)
@@ -122,12 +123,12 @@ def expire(table: LakeTable, *, before_ms: int, spare: Collection[str] = ()) -> 
 
 def drop_branches(table: LakeTable, *, ours: str) -> None:
     """Drop the staging branches of older Spark writers; call it once a publication's `work` is on branch `ours`."""
-    with answered(f"old branches of {table.table_id} could not be dropped"):
+    with failing_as(f"old branches of {table.table_id} could not be dropped"):
         table.refresh()
-        old = table.left_by_older(ours)
+        old = table.older_branches(ours)
         if old and table.head(ours) is not None:
             manage = table.java.manageSnapshots()
             for name in old:
                 manage.removeBranch(name)
             manage.commit()
-            table.settle()
+            table.sync_metadata()

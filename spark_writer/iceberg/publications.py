@@ -20,11 +20,16 @@ from cutline.common.errors import Unavailable
 from cutline.common.positions import Position
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.records import Publication, changes
-from cutline.spark_writer.maintenance import expire
+from cutline.spark_writer.iceberg.durable import sync_files
+from cutline.spark_writer.iceberg.files import open_output
+from cutline.spark_writer.iceberg.jvm import failing_as
+from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.maintenance import expire
+from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.session import CATALOG
-from cutline.spark_writer.tables import NAMESPACE, Lake, LakeTable, answered, open_output, settle
 
 logger = logging.getLogger("cutline.spark_writer")
+NAMESPACE = "_cutline"
 NAME = "publications"
 VIEW = "cuts"
 _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
@@ -77,19 +82,19 @@ class Publications:
 
     def write(self, record: Publication, before: Publication | None) -> None:
         """Write the rows of `record`; `before` is what this incarnation wrote last. Raises Unavailable."""
-        with answered(f"{NAMESPACE}.{NAME} could not be written"):
+        with failing_as(f"{NAMESPACE}.{NAME} could not be written"):
             table = self._table = self._table or self._open()
             rows = publication_rows(record, before, self._lake.pipeline)
             path = table.new_file(f"{uuid.uuid4().hex}.parquet")
             with open_output(path) as sink:
                 pq.write_table(pa.Table.from_pylist(rows, schema=_ARROW), sink, compression="zstd", store_schema=False)
-            expressions = self._lake.iceberg.expressions.Expressions
+            expressions = self._lake.jvm.iceberg.expressions.Expressions
             those = getattr(expressions, "and")(
                 expressions.equal("pipeline", self._lake.pipeline), expressions.equal("checkpoint", record.n)
             )
             table.java.newOverwrite().overwriteByRowFilter(those).addFile(table.data_file(path)).commit()
-            settle([path])
-            table.settle()
+            sync_files([path])
+            table.sync_metadata()
 
     def check(self, *, made: bool) -> None:
         """Raise Unavailable unless the lake takes a commit on this table, which is Cutline's own.
@@ -97,7 +102,7 @@ class Publications:
         So it is known that the catalogue and the warehouse answer when another table gives an error. `made`: it was
         there before, so it must be there now.
         """
-        with answered("the lake does not take a commit on a table of Cutline's own"):
+        with failing_as("the lake does not take a commit on a table of Cutline's own"):
             table = self._open(made=made)
             table.java.updateProperties().set("cutline.checked", uuid.uuid4().hex).commit()
 
@@ -105,7 +110,7 @@ class Publications:
         """Expire old snapshots of the table, and merge this pipeline's small files of publications before `n`."""
         table = self._table = self._table or self._open()
         expire(table, before_ms=before_ms)
-        with answered(f"{NAMESPACE}.{NAME} could not be tidied"):
+        with failing_as(f"{NAMESPACE}.{NAME} could not be tidied"):
             self._lake.session.sql(
                 f"CALL {CATALOG}.system.rewrite_data_files(table => '{NAMESPACE}.{NAME}',"
                 f" where => \"pipeline = '{self._lake.pipeline}' and checkpoint < {n}\","
@@ -115,22 +120,22 @@ class Publications:
     def make_view(self) -> None:
         """Make the view if it is not there (takes seconds, so call it when idle); a catalogue may not know views."""
         try:
-            with answered(f"there is no view {NAMESPACE}.{VIEW}"):
+            with failing_as(f"there is no view {NAMESPACE}.{VIEW}"):
                 self._lake.session.sql(_VIEW)
         except Unavailable as error:
             logger.warning("%s", error)
 
     def _open(self, *, made: bool = False) -> LakeTable:
-        if made and not self._lake.catalog.tableExists(self._lake.identifier(NAMESPACE, NAME)):
+        if made and not self._lake.exists(NAMESPACE, NAME):
             raise Unavailable(
                 f"the lake has no {NAMESPACE}.{NAME} any more: it is not the lake that was written; mend the catalogue"
             )
-        types, fields = self._lake.iceberg.types.Types, self._lake.jvm.java.util.ArrayList()
+        types, fields = self._lake.jvm.iceberg.types.Types, self._lake.jvm.root.java.util.ArrayList()
         for at, (name, _, kind) in enumerate(_COLUMNS, start=1):
             made = types.TimestampType.withZone() if kind == "TimestampType" else getattr(types, kind).get()
             fields.add(types.NestedField.optional(at, name, made))
-        java = self._lake.create(NAMESPACE, NAME, self._lake.iceberg.Schema(fields), _PROPERTIES)
-        return LakeTable(self._lake, f"{NAMESPACE}.{NAME}", java)
+        java = self._lake.create(NAMESPACE, NAME, self._lake.jvm.iceberg.Schema(fields), _PROPERTIES)
+        return self._lake.table(f"{NAMESPACE}.{NAME}", java)
 
 
 def publication_rows(record: Publication, before: Publication | None, pipeline: str) -> list[dict[str, Any]]:

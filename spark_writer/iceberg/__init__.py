@@ -1,0 +1,1 @@
+"""Cutline's side of Iceberg: the catalogue, the lake tables and every commit made to them, through its Java API."""

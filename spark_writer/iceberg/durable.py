@@ -1,0 +1,47 @@
+"""Makes what a commit wrote durable, where it lies on this machine's disks.
+
+Iceberg does not fsync the files that it writes to a local folder, and a publication must not outlive the files that it
+names. So, in this order:
+
+1. each data file and each deletion vector is synced once it is written, with its folder;
+2. after each commit the table's new metadata files are synced (`LakeTable.sync_metadata`);
+3. before a publication the catalogue's SQLite file is synced (`Lake.sync_catalogue`), because `synchronous=NORMAL`
+   leaves that to us. The durable catalogue therefore names durable files only.
+
+Code outside the JVM cannot sync *between* a metadata file and the catalogue's row that names it. If the machine (not
+the process) dies within those milliseconds, and the operating system wrote the row back first, a person must set that
+row to the previous metadata file of the table. Object stores and other catalogues are durable by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+
+from cutline.spark_writer.iceberg.files import local_path
+
+
+def sync_files(paths: Iterable[str]) -> None:
+    """Sync the files that are on this machine, with Hadoop's checksum files, and then their folders."""
+    folders = set()
+    for path in paths:
+        local = local_path(path)
+        if local is None:
+            continue
+        folder, name = os.path.split(local)
+        folders.add(folder)
+        for file in (local, os.path.join(folder, f".{name}.crc")):
+            with suppress(FileNotFoundError):
+                sync(file)
+    for folder in folders:
+        sync(folder)
+
+
+def sync(path: str) -> None:
+    """Sync one file or folder of this machine."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

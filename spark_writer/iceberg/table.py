@@ -1,0 +1,508 @@
+"""One lake table: its branches, its contents, and the commits that Cutline makes to it.
+
+Every commit is one swap of the table's metadata, made by Iceberg's table API from a base that we have read. If another
+commit came in between, the swap is refused (`CommitFailedException`) and prepared again from the new metadata, a few
+times. Any other answer is left to the caller. Nothing here uses Spark SQL's view of a table, for this reason:
+
+**A new column is usable on staging before `main` shows it.** A snapshot carries the id of the schema it was made with,
+and a table has one *current* schema, which readers of `main` get. So a staging commit runs in a transaction that makes
+the new schema current, adds the snapshot, and makes the old schema current again; all three are one metadata file. Data
+files carry field ids and are added with their metrics, so no writer needs the current schema either. `main` moves by
+one such swap too: the snapshot's schema becomes current, `main` names the snapshot, `cutline.published` = [w, N], and a
+kept cut gets its tags. Hence a rename, a dropped column or a generation with other types is shown at its own cut, never
+before, and no hidden column names are needed.
+
+A change deletes by deletion vector (deletion_vectors.py finds the positions of a batch's keys), and the new images of
+the rows are added in the same commit (`RowDelta`). Each commit is followed by a sync (durable.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+
+from cutline.common import parquet
+from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.schema import TableSchema, split_table_id
+from cutline.spark_writer.iceberg.columns import OFFSET, Layout, lay_out, quoted
+from cutline.spark_writer.iceberg.deletion_vectors import (
+    DRIVER_ROWS,
+    find_by_arrow,
+    find_by_spark,
+    merged,
+    read_vector,
+    without,
+    write_vectors,
+)
+from cutline.spark_writer.iceberg.durable import sync_files
+from cutline.spark_writer.iceberg.files import Contents, DataFile, local_path, open_output
+from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict
+from cutline.spark_writer.session import CATALOG
+
+OWNER = "cutline.pipeline"
+PUBLISHED = "cutline.published"
+FORMAT_VERSION = 3
+STAGING = re.compile(r"staging_(\d+)")
+CONFLICTS = 5
+"""The number of attempts at a commit while others commit to the table at the same time."""
+ROW_GROUP_ROWS = 200_000
+
+Committed = TypeVar("Committed")
+Files = dict[str, DataFile]
+Change = Callable[[Any], tuple[Any, Files]]
+"""Given Iceberg's Transaction, prepares an update in it; also returns the data files that the branch then has."""
+
+
+class TableFault(ConfigError):
+    """Somebody else changed a lake table so that Cutline can't go on in it; a person must mend it.
+
+    `lost`: the rows that it held are gone too.
+    """
+
+    def __init__(self, cause: str, *, lost: bool = False) -> None:
+        """Take the cause, one sentence with its remedy."""
+        super().__init__(cause)
+        self.lost = lost
+
+
+class LakeTable:
+    """One lake table. One thread at a time; `refresh` before reading what others may have changed."""
+
+    def __init__(self, jvm: Jvm, pipeline: str, table_id: str, java: Any) -> None:
+        """Take Iceberg's Table `java`; made by `Lake`."""
+        self.driver_rows = DRIVER_ROWS
+        self.table_id = table_id
+        self.java = java
+        self.jvm = jvm
+        self._pipeline = pipeline
+        self._contents: Contents | None = None
+        self._synced: frozenset[str] = frozenset()
+        database, name = split_table_id(table_id)
+        self.spark_name = ".".join(quoted(part) for part in (CATALOG, database, name))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties as last read."""
+        return dict(self.java.properties())
+
+    def refresh(self) -> None:
+        """Read the table's current metadata."""
+        self.java.refresh()
+
+    def check_owner(self) -> None:
+        """Raise TableFault if the table, as last read, does not belong to this pipeline."""
+        owner = self.metadata().property(OWNER, None)
+        if owner != self._pipeline:
+            whose = f"belongs to pipeline {owner}, not" if owner else "was not made by Cutline and does not belong"
+            raise TableFault(
+                f"the lake table {CATALOG}.{self.table_id} {whose} to pipeline {self._pipeline}; choose another"
+                " warehouse or remove that table"
+            )
+
+    def check_writable(self) -> None:
+        """Read the table, and raise TableFault if Cutline can't add rows to it in its present form."""
+        with failing_as(f"the lake table {self.table_id} could not be read"):
+            self.refresh()
+            self.check_owner()
+            metadata = self.metadata()
+            spec, version = metadata.spec(), int(metadata.formatVersion())
+            if not spec.isUnpartitioned():
+                fields = ", ".join(str(field.name()) for field in spec.fields())
+                raise TableFault(
+                    f"another user partitioned the lake table {CATALOG}.{self.table_id} by {fields}, and Cutline can't"
+                    " write to partitions; remove them by ALTER TABLE ... DROP PARTITION FIELD"
+                )
+            if version != FORMAT_VERSION:
+                raise TableFault(
+                    f"another user set the format version of the lake table {CATALOG}.{self.table_id} to {version},"
+                    " which Cutline can't write; drop the table, and it is read again"
+                )
+
+    def metadata(self) -> Any:
+        """Return Iceberg's TableMetadata as last read."""
+        return self.java.operations().current()
+
+    def sync_metadata(self) -> None:
+        """Make the metadata files of this and others' commits durable; call it after each commit."""
+        folder = local_path(str(self.metadata().metadataFileLocation()).rpartition("/")[0])
+        if folder is None:
+            return
+        names = frozenset(name for name in os.listdir(folder) if not name.startswith("."))
+        sync_files(os.path.join(folder, name) for name in names - self._synced)
+        if not self._synced:  # the table's own folder and that of its schema may be new too
+            above = os.path.dirname(folder)
+            sync_files([folder, above, os.path.dirname(above)])
+        self._synced = names
+
+    def head(self, ref: str) -> int | None:
+        """Return the snapshot that a branch or tag names, or None."""
+        found = self.metadata().ref(ref)
+        return None if found is None else int(found.snapshotId())
+
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        """Whether a snapshot has not expired."""
+        return self.metadata().snapshot(snapshot_id) is not None
+
+    def made_ms(self, snapshot_id: int) -> int | None:
+        """Return when a snapshot was made, in ms since 1970; None if it has expired."""
+        snapshot = self.metadata().snapshot(snapshot_id)
+        return None if snapshot is None else int(snapshot.timestampMillis())
+
+    def layout(self, schema: TableSchema, generation: int) -> Layout:
+        """Lay out `schema` in this table, as last read."""
+        return lay_out(self.jvm, self.metadata(), schema, generation)
+
+    # Files
+
+    def new_file(self, name: str) -> str:
+        """Return the full path for a new data file."""
+        return str(self.java.locationProvider().newDataLocation(name))
+
+    def data_file(self, path: str) -> Any:
+        """Return Iceberg's DataFile of a Parquet file that carries the lake's field ids; metrics from its footer."""
+        iceberg = self.jvm.iceberg
+        source = self.java.io().newInputFile(path)
+        metrics = iceberg.parquet.ParquetUtil.fileMetrics(source, iceberg.MetricsConfig.forTable(self.java))
+        builder = iceberg.DataFiles.builder(self.java.spec()).withPath(path).withFormat("parquet")
+        return builder.withFileSizeInBytes(source.getLength()).withMetrics(metrics).build()
+
+    def contents(self, snapshot_id: int) -> Contents:
+        """Return the data files of a snapshot; planned by Iceberg once, then known from our own commits."""
+        if self._contents is None or self._contents.snapshot_id != snapshot_id:
+            files: Files = {}
+            with failing_as(f"the files of {self.table_id} could not be listed"):
+                for file, vector in self._planned(snapshot_id):
+                    path = str(file.location())
+                    files[path] = DataFile(
+                        path=path, rows=int(file.recordCount()), size=int(file.fileSizeInBytes()), vector=vector
+                    )
+            self._contents = Contents(snapshot_id=snapshot_id, files=files)
+        return self._contents
+
+    def _planned(self, snapshot_id: int, paths: Collection[str] | None = None) -> Iterator[tuple[Any, Any]]:
+        """Yield Iceberg's DataFile and DeleteFile (or None) of a snapshot's files, or of those in `paths`."""
+        planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
+        tasks = planned.iterator()
+        while tasks.hasNext():
+            task = tasks.next()
+            file, deletes = task.file(), task.deletes()
+            if paths is None or str(file.location()) in paths:
+                yield file, None if deletes.isEmpty() else deletes.get(0)
+        planned.close()
+
+    def positions(self, snapshot_id: int, layout: Layout, keys: pa.Table) -> dict[str, Any]:
+        """Find the living rows of a snapshot that have one of `keys`: path -> sorted numpy array of positions.
+
+        `keys` has the columns `k0`, `k1`, ... in the order of the identity key and in the lake's types, each key once.
+        """
+        contents = self.contents(snapshot_id)
+        ids = tuple(column.field_id + layout.offset for column in layout.schema.key_columns)
+        if sum(file.rows for file in contents.files.values()) <= self.driver_rows:
+            found = find_by_arrow(contents, ids, keys)
+        else:
+            schema = self.metadata().schemasById().get(self.metadata().snapshot(snapshot_id).schemaId())
+            names = tuple(quoted(str(schema.findColumnName(number))) for number in ids)
+            with failing_as(f"the changed rows of {self.table_id} could not be found"):
+                found = find_by_spark(self.jvm.session, self.spark_name, snapshot_id, names, keys)
+        living = {}
+        for path, positions in found.items():
+            remaining = without(positions, self.dead(contents.files[path]))
+            if len(remaining):
+                living[path] = remaining
+        return living
+
+    def dead_rows(self, file: DataFile) -> int:
+        """Return how many rows of a file are deleted."""
+        return 0 if file.vector is None else int(file.vector.recordCount())
+
+    def dead(self, file: DataFile) -> Any:
+        """Return the sorted positions of a file's deleted rows."""
+        if file.dead is None:
+            with failing_as(f"the deletion vector of {file.path} could not be read"):
+                file.dead = read_vector(self.java.io(), file.vector)
+        return file.dead
+
+    # Commits on staging
+
+    def commit(
+        self,
+        *,
+        branch: str,
+        base: int | None,
+        layout: Layout,
+        summary: Mapping[str, str],
+        change: Change,
+        keep: str | None = None,
+    ) -> int:
+        """Make one snapshot on `branch` and return its id.
+
+        `base` is the branch's head as we know it. If the branch does not exist, it begins at `base` (None: at nothing,
+        or at `main`, so `change` must then empty it), and the branches that older starts have left are removed, except
+        `keep`, which a publication names. `change` is the result of `replace_all`, `append`, `upsert` or `rewrite`.
+        The snapshot has the schema of `layout`; the table's current schema changes only while there is no `main` that
+        anybody could read.
+        Raises Unavailable if the branch has moved since, Refused if others commit all the time.
+        """
+
+        def once() -> int:
+            builder_of, operations = self.jvm.iceberg.TableMetadata.buildFrom, self.java.operations()
+            start = operations.current()
+            head = self.head(branch)
+            if head is not None and head != base:
+                raise Unavailable(
+                    f"branch {branch} of {self.table_id} was moved by another process; starting again on a new branch"
+                )
+            transaction = self.java.newTransaction()
+            inner = transaction.table().operations()
+            builder = builder_of(start)
+            if head is None:
+                if base is not None:
+                    builder.setBranchSnapshot(base, branch)
+                for name in self.older_branches(branch):
+                    if name != keep:
+                        builder.removeRef(name)
+            if f"{OFFSET}{layout.generation}" not in self.properties:
+                builder.setProperties({f"{OFFSET}{layout.generation}": str(layout.offset)})
+            highest = max(int(start.lastColumnId()), layout.highest_id)
+            prepared = builder.setCurrentSchema(layout.java, highest).build()
+            if prepared.changes().size():
+                inner.commit(inner.current(), prepared)
+            update, files = change(transaction)
+            update.toBranch(branch)
+            for key, value in summary.items():
+                update.set(key, value)
+            update.commit()
+            end = inner.current()
+            if start.ref("main") is not None and end.currentSchemaId() != start.currentSchemaId():
+                end = builder_of(end).setCurrentSchema(start.currentSchemaId()).build()
+            snapshot_id = int(end.ref(branch).snapshotId())
+            operations.commit(start, end)
+            self.sync_metadata()
+            self._contents = Contents(snapshot_id=snapshot_id, files=files)
+            return snapshot_id
+
+        # `check_writable` has read the table. If it has changed since, the first attempt is refused.
+        return self._committed(f"a commit on {branch} of the lake table {self.table_id} was refused", once, read=False)
+
+    def _committed(self, failure: str, once: Callable[[], Committed], *, read: bool = True) -> Committed:
+        """Read the table and call `once`, again while others commit in between; Refused names the `failure`."""
+        with failing_as(failure):
+            for attempt in range(CONFLICTS):
+                if read or attempt:
+                    self.java.refresh()
+                try:
+                    return once()
+                except Py4JJavaError as error:
+                    if attempt == CONFLICTS - 1 or not is_conflict(error):
+                        raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _swap(self, base: Any, builder: Any) -> None:
+        """Replace the metadata `base` by that of `builder`, if they differ."""
+        metadata = builder.build()
+        if metadata.changes().size():
+            self.java.operations().commit(base, metadata)
+            self.sync_metadata()
+
+    def older_branches(self, branch: str) -> list[str]:
+        """Return the staging branches, as last read, of starts before the one that made `branch`."""
+        ours = STAGING.fullmatch(branch)
+        number, metadata = int(ours[1]) if ours else 0, self.metadata()
+        found = []
+        # One call for all names: a table may have hundreds of tags.
+        for name in str(self.jvm.root.java.lang.String.join("\n", metadata.refs().keySet())).split("\n"):
+            match = STAGING.fullmatch(name)
+            ref = metadata.ref(name) if match is not None and int(match[1]) < number else None
+            # A user's branch may have such a name; its head was not committed by that start.
+            if ref is not None and match is not None:
+                head = metadata.snapshot(ref.snapshotId())
+                if head is not None and head.summary().get("cutline.w") == match[1]:
+                    found.append(name)
+        return found
+
+    def rewind(self, branch: str, snapshot_id: int | None) -> None:
+        """Set a branch of ours back to a snapshot; None: remove the branch."""
+
+        def once() -> None:
+            base = self.java.operations().current()
+            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
+            if snapshot_id is not None and self.has_snapshot(snapshot_id):
+                builder.setBranchSnapshot(snapshot_id, branch)
+            elif base.ref(branch) is not None:
+                builder.removeRef(branch)
+            self._swap(base, builder)
+
+        self._committed(f"the branch {branch} of {self.table_id} could not be set back", once)
+        self._contents = None
+
+    def replace_all(self, added: Sequence[Any]) -> Change:
+        """Return the change that empties the branch and adds data files."""
+
+        def update(transaction: Any) -> tuple[Any, Files]:
+            all_rows = self.jvm.iceberg.expressions.Expressions.alwaysTrue()
+            overwrite = transaction.newOverwrite().overwriteByRowFilter(all_rows)
+            for file in added:
+                overwrite.addFile(file)
+            return overwrite, _by_path(added)
+
+        return update
+
+    def append(self, base: int, added: Sequence[Any]) -> Change:
+        """Return the change that adds data files (maybe none) to those of snapshot `base`."""
+
+        def update(transaction: Any) -> tuple[Any, Files]:
+            append = transaction.newAppend()
+            for file in added:
+                append.appendFile(file)
+            return append, {**self.contents(base).files, **_by_path(added)}
+
+        return update
+
+    def upsert(self, base: int, added: Sequence[Any], deleted: Mapping[str, Any]) -> Change:
+        """Return the change that deletes living rows of snapshot `base` (path -> positions) and adds data files."""
+
+        def update(transaction: Any) -> tuple[Any, Files]:
+            files = {**self.contents(base).files, **_by_path(added)}
+            delta = transaction.newRowDelta().validateFromSnapshot(base)
+            for file in added:
+                delta.addRows(file)
+            dead = {path: merged(self.dead(files[path]), positions) for path, positions in deleted.items()}
+            for path, vector in (write_vectors(self.jvm, self.java, dead) if dead else {}).items():
+                old = files[path]
+                if old.vector is not None:
+                    delta.removeDeletes(old.vector)
+                delta.addDeletes(vector)
+                files[path] = replace(old, vector=vector, dead=dead[path])
+            return delta, files
+
+        return update
+
+    def rewrite(self, base: int, old: Sequence[DataFile], added: Sequence[Any]) -> Change:
+        """Return the change that replaces data files of snapshot `base` by others with the same living rows."""
+
+        def update(transaction: Any) -> tuple[Any, Files]:
+            files = dict(self.contents(base).files)
+            rewrite = transaction.newRewrite().validateFromSnapshot(base)
+            for file, vector in self._planned(base, {each.path for each in old}):
+                rewrite.deleteFile(file)
+                if vector is not None:
+                    rewrite.deleteFile(vector)
+                del files[str(file.location())]
+            for file in added:
+                rewrite.addFile(file)
+            return rewrite, {**files, **_by_path(added)}
+
+        return update
+
+    # Commits that readers see
+
+    def untag(self, tags: Mapping[str, int]) -> None:
+        """Drop each of these tags that names the given snapshot; a tag of that name on another snapshot stays."""
+
+        def once() -> None:
+            base = self.java.operations().current()
+            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
+            for name, snapshot_id in tags.items():
+                ref = base.ref(name)
+                if ref is not None and ref.isTag() and ref.snapshotId() == snapshot_id:
+                    builder.removeRef(name)
+            self._swap(base, builder)
+
+        self._committed(f"old tags of {self.table_id} could not be dropped", once)
+
+    def tag(self, name: str, snapshot_id: int) -> None:
+        """Create or replace a tag on a snapshot. Raises Unavailable on a conflict."""
+
+        def once() -> None:
+            base = self.java.operations().current()
+            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
+            builder.setRef(name, self.jvm.iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
+            self._swap(base, builder)
+
+        self._committed(f"the tag {name} of {self.table_id} could not be set", once)
+
+    def show(
+        self,
+        *,
+        snapshot_id: int,
+        w: int,
+        n: int,
+        tag: bool,
+        work: str | None,
+        allowed: Callable[[tuple[int, int]], bool],
+    ) -> bool:
+        """Let `main` (and the tag `checkpoint_N` of a kept cut) name a publication's snapshot; True if it now does.
+
+        One swap of the metadata: schema of the snapshot, `main`, `cutline.published` = [w, N], tag. It also removes the
+        branches that older starts have left, except `work`, which the publication names. It is refused (False) if
+        `allowed` returns False for the (w, N) that `main` shows. Repeating it changes nothing. Raises Refused if others
+        commit all the time, TableFault if the table belongs to another owner or has no such snapshot.
+        """
+
+        def once() -> bool:
+            base = self.java.operations().current()
+            self.check_owner()
+            shown_w, shown_n = json.loads(self.properties.get(PUBLISHED, "[0, 0]"))
+            if not allowed((shown_w, shown_n)):
+                return False
+            snapshot = base.snapshot(snapshot_id)
+            if snapshot is None:
+                raise TableFault(snapshot_lost(self.table_id), lost=True)
+            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
+            builder.setCurrentSchema(int(snapshot.schemaId()))
+            builder.setBranchSnapshot(snapshot_id, "main")
+            if [shown_w, shown_n] != [w, n]:
+                builder.setProperties({PUBLISHED: json.dumps([w, n])})
+            if tag:
+                builder.setRef(f"checkpoint_{n}", self.jvm.iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
+            for name in self.older_branches(f"staging_{w}"):
+                if name != work:
+                    builder.removeRef(name)
+            self._swap(base, builder)
+            return True
+
+        return self._committed(f"main of {self.table_id} could not be moved to publication {n}", once)
+
+
+def write_rows(table: LakeTable, groups: Iterator[pa.Table]) -> list[Any]:
+    """Write Arrow tables in the table's layout as one durable data file; return its description, [] for no rows."""
+    first = next(groups, None)
+    if first is None:
+        return []
+    path = table.new_file(f"{uuid.uuid4().hex}.parquet")
+    with open_output(path) as sink:
+        with parquet.writer(sink, first) as writer:
+            for group in itertools.chain((first,), groups):
+                writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+    sync_files([path])
+    return [table.data_file(path)]
+
+
+def table_dropped(table_id: str) -> str:
+    """Return the cause to give when a lake table is gone."""
+    return f"the lake table {CATALOG}.{table_id} was dropped by another user; retry the table to read it again"
+
+
+def snapshot_lost(table_id: str) -> str:
+    """Return the cause to give when a lake table lacks the snapshot from which Cutline continues."""
+    return (
+        f"the lake table {CATALOG}.{table_id} no longer has the snapshot from which Cutline continues, because another"
+        " user expired or replaced it; retry the table to read it again"
+    )
+
+
+def _by_path(added: Sequence[Any]) -> Files:
+    files = {}
+    for file in added:
+        path = str(file.location())
+        files[path] = DataFile(path=path, rows=int(file.recordCount()), size=int(file.fileSizeInBytes()))
+    return files
