@@ -5,11 +5,13 @@ the rows of a batch's keys, their positions are needed: a scan of the key column
 meets the batch. Up to `DRIVER_ROWS` rows the driver does that with Arrow, a row group at a time (a Spark job takes
 seconds before it reads a row); beyond it Spark does, on as many machines as it has.
 
-The vectors are Iceberg's: Puffin blobs of 64-bit Roaring bit maps in the portable form.
+A deletion vector is a blob in a Puffin file: 64-bit Roaring bitmaps in the portable format, which pyroaring (CRoaring)
+reads and writes; Iceberg adds a length, a magic number and a CRC-32.
 """
 
 from __future__ import annotations
 
+import array
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -29,8 +32,7 @@ from cutline.spark_writer.iceberg.jvm import Jvm
 DRIVER_ROWS = 200_000_000
 SEARCH_BYTES = 128 << 20
 BROADCAST_KEYS = 4_000_000
-_MAGIC = 1681511377
-_RUNS, _NO_RUNS = 12347, 12346
+_MAGIC = struct.pack("<I", 1681511377)
 
 
 def find_by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> dict[str, Any]:
@@ -212,78 +214,20 @@ def write_vectors(jvm: Jvm, table: Any, dead: Mapping[str, Any]) -> dict[str, An
 
 
 def encode(positions: Any) -> bytes:
-    """Serialize sorted distinct positions as Iceberg has it: length, magic, 64-bit Roaring, CRC-32."""
-    positions = positions.astype(np.uint64)
-    high = positions >> np.uint64(32)
-    keys = np.unique(high)
-    parts = [struct.pack("<IQ", _MAGIC, len(keys))]
-    for key in keys:
-        parts += [struct.pack("<I", int(key)), _encode_32(positions[high == key] & np.uint64(0xFFFFFFFF))]
-    body = b"".join(parts)
+    """Serialize sorted distinct positions as Iceberg does: length, magic, 64-bit Roaring, CRC-32."""
+    values = array.array("Q", positions.astype("<u8").tobytes())  # pyroaring takes this faster than a numpy array
+    body = _MAGIC + BitMap64(values).serialize()
     return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
 
-def _encode_32(values: Any) -> bytes:
-    """Roaring without runs: sorted arrays of up to 4,096 values a container, bit maps above."""
-    keys, starts = np.unique(values >> np.uint64(16), return_index=True)
-    head, bodies = [struct.pack("<II", _NO_RUNS, len(keys))], []
-    for key, low in zip(keys, np.split(values & np.uint64(0xFFFF), starts[1:]), strict=True):
-        head.append(struct.pack("<HH", int(key), len(low) - 1))
-        if len(low) <= 4096:
-            bodies.append(low.astype("<u2").tobytes())
-        else:
-            bits = np.zeros(65536, np.uint8)
-            bits[low] = 1
-            bodies.append(np.packbits(bits, bitorder="little").tobytes())
-    at = 8 + 8 * len(keys)
-    for body in bodies:
-        head.append(struct.pack("<I", at))
-        at += len(body)
-    return b"".join([*head, *bodies])
-
-
 def decode(content: bytes) -> Any:
-    """Read a deletion vector of any writer: a sorted numpy array of positions. FileLost if it is corrupt."""
+    """Return the sorted positions of a deletion vector of any writer. FileLost if it is corrupt."""
     (length,) = struct.unpack_from(">I", content)
     body = content[4 : 4 + length]
-    magic, count = struct.unpack_from("<IQ", body)
-    if magic != _MAGIC or content[4 + length :] != struct.pack(">I", zlib.crc32(body)):
+    if body[:4] != _MAGIC or content[4 + length :] != struct.pack(">I", zlib.crc32(body)):
         raise FileLost("a deletion vector is corrupt (its CRC-32 is wrong); restore it from a backup")
-    found, at = [], 12
-    for _ in range(count):
-        (high,) = struct.unpack_from("<I", body, at)
-        values, at = _decode_32(body, at + 4)
-        found.append(values + (high << 32))
-    return np.concatenate(found) if found else np.empty(0, np.int64)
-
-
-def _decode_32(body: bytes, at: int) -> tuple[Any, int]:
-    (cookie,) = struct.unpack_from("<I", body, at)
-    at += 4
-    if cookie & 0xFFFF == _RUNS:
-        count = (cookie >> 16) + 1
-        flags = np.unpackbits(np.frombuffer(body, np.uint8, (count + 7) // 8, at), bitorder="little")[:count]
-        at += (count + 7) // 8
-    else:
-        (count,) = struct.unpack_from("<I", body, at)
-        flags = np.zeros(count, np.uint8)
-        at += 4
-    heads = np.frombuffer(body, "<u2", 2 * count, at).reshape(count, 2).astype(np.int64)
-    at += 4 * count
-    if cookie & 0xFFFF != _RUNS or count >= 4:
-        at += 4 * count
-    found = []
-    for (key, less), runs in zip(heads, flags, strict=True):
-        if runs:
-            (pairs,) = struct.unpack_from("<H", body, at)
-            spans = np.frombuffer(body, "<u2", 2 * pairs, at + 2).reshape(pairs, 2).astype(np.int64)
-            low = np.concatenate([np.arange(start, start + more + 1) for start, more in spans])
-            at += 2 + 4 * pairs
-        elif less < 4096:
-            low = np.frombuffer(body, "<u2", less + 1, at).astype(np.int64)
-            at += 2 * (int(less) + 1)
-        else:
-            low = np.flatnonzero(np.unpackbits(np.frombuffer(body, np.uint8, 8192, at), bitorder="little"))
-            at += 8192
-        found.append(low + (int(key) << 16))
-    return (np.concatenate(found) if found else np.empty(0, np.int64)), at
+    try:
+        values = BitMap64.deserialize(body[4:]).to_array()
+    except (ValueError, IndexError) as error:
+        raise FileLost(f"a deletion vector is corrupt ({error}); restore it from a backup") from error
+    return np.frombuffer(values, np.uint64).astype(np.int64)

@@ -26,29 +26,38 @@ SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("positions", SAMPLES.values(), ids=SAMPLES.keys())
-def test_a_vector_is_what_croaring_reads_and_writes(positions: np.ndarray) -> None:
-    content = encode(positions)
-    assert decode(content).tolist() == positions.tolist()
-    assert list(BitMap64.deserialize(content[8:-4])) == positions.tolist()
+def framed(bitmaps: bytes) -> bytes:
+    """Frame serialized bitmaps as Iceberg's specification says: length, magic, CRC-32."""
+    body = struct.pack("<I", 1681511377) + bitmaps
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
 
 @pytest.mark.parametrize("positions", SAMPLES.values(), ids=SAMPLES.keys())
-def test_a_vector_with_runs_of_another_writer_is_read(positions: np.ndarray) -> None:
-    bits = BitMap64(positions.tolist())
-    bits.run_optimize() if hasattr(bits, "run_optimize") else None
-    body = struct.pack("<I", 1681511377) + bits.serialize()
-    content = struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
-    assert decode(content).tolist() == positions.tolist()
+@pytest.mark.parametrize("runs", [True, False], ids=["with runs", "without"])
+def test_a_vector_of_any_writer_is_read(positions: np.ndarray, runs: bool) -> None:
+    found = decode(framed(BitMap64(positions.tolist(), optimize=runs).serialize()))
+    assert (found.dtype, found.tolist()) == (np.int64, positions.tolist())
+    assert decode(encode(positions)).tolist() == positions.tolist()
+
+
+def test_a_vector_has_the_bytes_of_the_specification() -> None:
+    """An array, a bitmap and a run container, in two bitmaps of 32 bits."""
+    low = [7, 9]
+    dense = list(range(65536, 131072, 2))
+    high = [(5 << 32) + at for at in range(100, 200)]
+    bits = b"\x55" * 8192
+    first = struct.pack("<IIHHHHII", 12346, 2, 0, 1, 1, 32767, 24, 28) + struct.pack("<HH", *low) + bits
+    second = struct.pack("<IBHHHHH", 12347, 1, 0, 99, 1, 100, 99)
+    wanted = framed(struct.pack("<QI", 2, 0) + first + struct.pack("<I", 5) + second)
+    assert encode(np.array(low + dense + high, np.int64)) == wanted
+    assert decode(wanted).tolist() == low + dense + high
 
 
 def test_a_run_container_is_read() -> None:
     runs = struct.pack("<HHHHH", 2, 10, 4, 100, 0)
     bits = struct.pack("<IB", 12347, 1) + struct.pack("<HH", 1, 5) + runs
-    body = struct.pack("<IQI", 1681511377, 1, 2) + bits
-    content = struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
     base = (2 << 32) + (1 << 16)
-    assert decode(content).tolist() == [base + low for low in (10, 11, 12, 13, 14, 100)]
+    assert decode(framed(struct.pack("<QI", 1, 2) + bits)).tolist() == [base + low for low in (10, 11, 12, 13, 14, 100)]
 
 
 def test_a_torn_vector_is_refused() -> None:
@@ -56,6 +65,12 @@ def test_a_torn_vector_is_refused() -> None:
     content[40] ^= 1
     with pytest.raises(ProtocolError, match="corrupt"):
         decode(bytes(content))
+
+
+@pytest.mark.parametrize("bitmaps", [b"", b"\x01" + bytes(7), b"\xff" * 40])
+def test_a_vector_with_a_right_checksum_and_no_bitmaps_is_refused(bitmaps: bytes) -> None:
+    with pytest.raises(ProtocolError, match="corrupt"):
+        decode(framed(bitmaps))
 
 
 def test_sorted_positions_are_merged_and_taken_away() -> None:
