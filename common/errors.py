@@ -1,18 +1,18 @@
-"""The error tree of Cutline, split by what the driver does next.
+"""The error tree of Cutline, split by what the service does next.
 
-| error | the driver |
+| error | the service |
 |---|---|
-| `ProtocolError` | stops the pipeline and tells the story: our own parts disagree, or a message is corrupt or foreign |
+| `ProtocolError` | stops the pipeline and reports why: Cutline's parts disagree, or a message is corrupt or foreign |
 | `ConfigError` | stops at the start with exit code 2: a person must change a file, a grant or a server setting |
 | `SourceLost` | quarantines the table (or halts the pipeline if no table is named): a person decides |
 | `NextGeneration`, a SourceLost | reads the table again from its beginning |
-| `NoTable`, a NextGeneration | waits for a table of that name: it is dropped, which is no fault |
+| `NoTable`, a NextGeneration | waits for a table of that name: the table was dropped, which is no fault |
 | `Unavailable` | retries with backoff, then restores from the newest checkpoint |
-| `NoRoom`, an Unavailable | frees what is its own in Redis and not needed any more |
-| `ServerIdTaken`, an Unavailable | takes another server id, if it is free to choose |
+| `NoRoom`, an Unavailable | frees the memory of its own that it no longer needs in Redis |
+| `ServerIdTaken`, an Unavailable | takes another server id, unless the pipeline file sets one |
 
-A library's error becomes one of these at the seam (`raise ... from error`). A message is one sentence: what happened,
-to what, what to do.
+A library's error becomes one of these where Cutline calls the library (`raise ... from error`). A message is one
+sentence: what happened, to what, what to do.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class CutlineError(Exception):
 
 
 class ProtocolError(CutlineError):
-    """A rule between our own parts was broken; going on could lose or double rows."""
+    """A rule between Cutline's own parts is broken; going on could lose or duplicate rows."""
 
 
 class ConfigError(CutlineError):
-    """What was asked for can't be done as configured.
+    """The configuration is wrong, or does not allow a request.
 
-    `faults` holds every fault found, one sentence each, so that a person mends them all in one go.
+    `faults` holds every fault found, one sentence each, so that a person can correct them all at once.
     """
 
     def __init__(self, *faults: str) -> None:
@@ -41,9 +41,9 @@ class ConfigError(CutlineError):
 
 
 class SourceLost(CutlineError):
-    """The source no longer has, or no longer tells, what we need; only a person or a new generation goes on from here.
+    """The source lost, or no longer reports, data that Cutline needs; only a person or a new generation helps.
 
-    `table` is the table ("db.table") to quarantine, or None if the whole source is meant.
+    `table` is the table ("db.table") to quarantine, or None for the whole source.
     """
 
     def __init__(self, cause: str, table: str | None = None) -> None:
@@ -54,25 +54,25 @@ class SourceLost(CutlineError):
 
 
 class NextGeneration(SourceLost):
-    """What was read of a table, or its watermarks, hold no longer; reading it again from its beginning mends that."""
+    """Rows read so far, or watermarks, of a table are no longer valid; the table must be snapshotted again."""
 
 
 class NoTable(NextGeneration):
-    """The source surely has no such table (any more); never raised for one that we may not look at."""
+    """The source certainly has no such table (any more); never raised where only the right to see it is missing."""
 
 
 class Unavailable(CutlineError):
-    """Something outside did not answer; the same call may succeed later."""
+    """An outside system did not answer; the same call may succeed later."""
 
 
 class NoRoom(Unavailable):
-    """Redis is at its limit (`maxmemory`) and refuses whatever may need more; what frees or only prolongs it does."""
+    """Redis is at its limit (`maxmemory`) and refuses commands that may need more memory; others still work."""
 
 
 class ServerIdTaken(Unavailable):
-    """Another client reads the binlog with our server id, and the server ended our connection in favour of its own."""
+    """Another client reads the binlog with our server id, so the server closed our connection."""
 
 
 def redacted(url: str) -> str:
-    """A URL as messages may show it: without user, password and the values of its query."""
+    """A URL that is safe to show in messages: without user, password and the values of its query."""
     return re.sub(r"([?&][^=&]*)=[^&]*", r"\1=***", re.sub(r"(?<=://).*@", "***@", url))

@@ -1,4 +1,4 @@
-"""How rows become Parquet, in staged files and in the lake's own: adopted as they are, both are read by queries."""
+"""How rows become Parquet, in staged files and in the lake's own: the lake adopts staged files, queries read both."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ SMALL_BYTES = 64 << 10
 
 
 def writer(sink: Any, first: pa.Table, *, whole: bool = False) -> pq.ParquetWriter:
-    """Open a Parquet file in `sink` for tables of the schema of `first`, which is not written yet; `whole`: it is all.
+    """Open a Parquet file in `sink` for tables with the schema of `first`, which the caller writes; `whole`: no other
+    table follows.
 
-    zstd, checksums of pages, no Arrow schema (its types would come back on reading). A column whose values repeat in
-    the first rows gets a dictionary, which makes it smaller; others it would make larger, and slower to write. A small
-    file has neither: both would take longer than all else of it, and its footer is most of it.
+    zstd, checksums of pages, no Arrow schema (a reader would restore its types). A column whose values repeat in the
+    first rows gets a dictionary, which makes it smaller; it would make other columns larger, and slower to write. A
+    small file has neither compression nor dictionaries: they would cost more time than the rest, and most of the file
+    is its footer.
     """
     small = whole and first.nbytes < SMALL_BYTES
     return pq.ParquetWriter(

@@ -3,16 +3,16 @@
 "Distributed Snapshots: Determining Global States of Distributed Systems", ACM TOCS 3(1), 1985. Its rules, in short:
 
 - Marker-sending rule: p records its state, then sends one marker along each outbound channel *before* any further
-  message (`_record`: the marker effects come first, and the driver keeps their order).
+  message (`_record`: the markers are the first effects, and `Loop` keeps the order of effects).
 - Marker-receiving rule for channel c: if p has not recorded its state, it records it, and the state of c is empty;
-  otherwise the state of c is what came along c after p recorded and before this marker (`_marker`).
+  otherwise the state of c is the messages that came along c after p recorded and before this marker (`_marker`).
 
-It relies on: every channel is FIFO and loses nothing (channels.py ends the epoch otherwise); one checkpoint at
-a time (the enumerator starts N only after N-1 is in the journal). A machine may hold a marker back for a bounded
-while (a reader inside a transaction): that is a slow channel, so whatever comes after the marker on it waits too.
+It relies on: every channel is FIFO and loses no message (else channels.py ends the epoch); one checkpoint at a time
+(the enumerator starts N only after N-1 is in the journal). A machine may delay a marker for a limited time (a reader
+inside a transaction): the channel is then slow, so the messages behind the marker wait too.
 
-What must change together: `Marker` in messages.py, and the writer's rule that a message belongs to the first checkpoint
-above `after`.
+Change together: `Marker` in messages.py, and the writer's rule that a message belongs to the first checkpoint above
+`after`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from cutline.common.mesh.messages import Marker, Message
 class Process:
     """One process: `machine` between its `inbound` and `outbound` channels, each named by the peer at its other end.
 
-    An initiator is the one process whose `start` is called; its inbound channels all return a marker in the end, and a
-    marker that it did not start is refused.
-    `recording=False` is for a machine that keeps in-flight messages apart itself, by `MessageReceived.after`.
+    The initiator is the one process whose `start` is called; a marker returns on each of its inbound channels, and it
+    refuses markers of other checkpoints. `recording=False` is for a machine that separates in-flight messages itself,
+    by `MessageReceived.after`.
     """
 
     def __init__(
@@ -54,19 +54,21 @@ class Process:
         self._open: dict[str, list[Message]] = {}  # channels whose state is still being recorded
         self._closed: dict[str, list[Message]] = {}
         self._state = State()
-        self._held: list[MessageReceived] = []  # a marker that waits for `ready`, and what came behind it
+        self._held: list[MessageReceived] = []  # a marker that waits for `ready`, and the messages behind it
 
     def start(self, checkpoint: int, kept: bool, now: float) -> list[Effect]:
-        """Initiate `checkpoint`: this process records as if a marker had reached it. Refused while one is in flight."""
+        """Initiate `checkpoint`: record as if a marker had arrived. ProtocolError while another one is in flight."""
         if self.checkpoint is not None:
             raise ProtocolError(f"checkpoint {checkpoint} was started while {self.checkpoint} is in flight")
         return self._record(checkpoint, kept, through=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one fact; markers are taken here and everything else is the machine's."""
+        """Take one fact; the process handles markers, the machine all other facts."""
         if isinstance(event, MessageReceived):
             if event.channel not in self.inbound:
-                raise ProtocolError(f"a message came on {event.channel!r}, which is no inbound channel of this process")
+                raise ProtocolError(
+                    f"a message arrived on {event.channel!r}, which is no inbound channel of this process"
+                )
             if self._held and event.channel == self._held[0].channel:
                 self._held.append(event)
                 return []

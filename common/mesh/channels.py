@@ -1,24 +1,23 @@
 """Channels of the mesh: one Redis stream for each directed pair, one sender, one receiver, first in first out.
 
-What a channel promises, and by what:
+What a channel promises, and how:
 
-- **Nothing is lost unseen, nothing comes twice.** A message's stream ID is its number in its channel (`{n}-0`, from
-  1, each one greater by one). The leader makes an epoch's streams with message 1; a sender never makes one
-  (NOMKSTREAM), so a nil answer means that Redis lost the stream, or that the epoch is over. A receiver that misses a
-  number knows that Redis lost a message. Both are `ChannelLost`: restore. A sender that is idle sends an empty
-  message each second (`Sender.idle`), so that a lost tail shows too.
-- **A lost answer does no harm.** We repeat an XADD with the same ID; "equal or smaller" on our own retry means that
-  it is there already, which is verified by reading it. On a first try it means a second sender: `ProtocolError`.
-- **Redis stays small.** The receiver trims what it has taken, and a sender holds counted messages back while those
-  sent and not yet taken would pass its credit. It sees what was taken without a message from the receiver: numbers
-  have no holes, so the stream's length says where its first entry stands. Nothing overtakes: later messages, counted
-  or not, wait behind.
-- **No message is too large for Redis.** A body over 8 MiB travels as fragments, and a counted one already over its
-  channel's credit; a fragment is a number too, and has its own credit. So any message passes any credit.
+- **No message is lost unnoticed, none arrives twice.** A message's stream ID is its number in the channel (`{n}-0`,
+  counting from 1 without gaps). The leader creates an epoch's streams with message 1; a sender never creates a stream
+  (NOMKSTREAM), so a nil answer means that Redis lost the stream, or that the epoch is over. A receiver that sees a gap
+  knows that Redis lost a message. Both are `ChannelLost`: restore. An idle sender sends an empty message each second
+  (`Sender.idle`), so that the receiver notices a lost tail too.
+- **A lost answer does no harm.** A sender repeats the XADD with the same ID; "equal or smaller" on its own retry means
+  that the entry exists, which it verifies by reading it. On a first try it means a second sender: `ProtocolError`.
+- **Redis stays small.** The receiver trims taken messages, and a sender holds counted messages back while those sent
+  and not yet taken would exceed its credit. The sender needs no message from the receiver: numbers have no gaps, so
+  the stream's length tells its first entry. Order holds: later messages, counted or not, wait behind.
+- **No message is too large for Redis.** A body over 8 MiB travels as fragments, a counted body already above its
+  channel's credit; each fragment has its own number and its own credit, so any message passes with any credit.
 
-On the wire an entry has the fields `h` (header, JSON), `b` (body, raw bytes such as Arrow IPC), `c` (crc32 of h and
+An entry of the stream has the fields `h` (header, JSON), `b` (body, raw bytes such as Arrow IPC), `c` (crc32 of h and
 b, decimal) and, for a fragment, `f` ("i/n", from 1; only the first carries the header). The types `open` and `idle`
-belong to the channel itself and are not handed out. What is changed here must be changed in both classes.
+are the channel's own and are not handed out. Change `Sender` and `Receiver` together.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class ChannelLost(Unavailable):
     """Redis lost a message, or the whole stream, of `channel`; only a restore goes on from here."""
 
     def __init__(self, channel: str, cause: str) -> None:
-        """Take the stream's name and what was seen, one sentence."""
+        """Take the stream's name and the evidence, one sentence."""
         super().__init__(f"channel {channel} is lost: {cause}")
         self.channel = channel
         self.cause = cause
@@ -78,11 +77,11 @@ def stream_name(pipeline: str, epoch: int, sender: str, receiver: str) -> str:
 async def create(
     redis: Redis, names: Iterable[str], first: Mapping[str, Any], *, patience_seconds: float = PATIENCE_SECONDS
 ) -> None:
-    """Make an epoch's streams, each with message 1; only the leader that holds the epoch's journal entry calls this.
+    """Create an epoch's streams, each with message 1; only the leader that wrote the epoch's journal entry calls this.
 
-    `first` should carry epoch, nonce and cause, for whoever looks at the stream; its type is set to "open". Safe to
-    repeat after a lost answer. Raises ProtocolError if a stream is there with another message 1, Unavailable if Redis
-    stays silent.
+    `first` should carry epoch, nonce and cause, for a person who reads the stream; its type is set to "open". Safe to
+    repeat after a lost answer. Raises ProtocolError if a stream exists with another message 1, Unavailable if Redis
+    doesn't answer.
     """
     header = json.dumps({**first, "type": "open"}, separators=(",", ":")).encode()
     wire = Wire(redis)
@@ -95,9 +94,9 @@ async def create(
 
 
 async def drop(redis: Redis, pipeline: str, *, before: int) -> int:
-    """Remove the streams of a pipeline's epochs below `before`, and return how many there were.
+    """Remove the streams of a pipeline's epochs below `before`; return their number.
 
-    Whoever still sends in such an epoch is mute from then on. Raises Unavailable.
+    Members of such an epoch can no longer send. Raises Unavailable.
     """
     dropped = 0
     async with answered(f"remove old streams of pipeline {pipeline}"):
@@ -114,13 +113,13 @@ return redis.call('UNLINK', KEYS[2])
 
 
 async def free(redis: Redis, pipeline: str, lease: str) -> int:
-    """Remove all streams of a pipeline that nobody leads: whoever leads it next makes an epoch of its own.
+    """Remove all streams of a pipeline without a leader; its next leader starts a new epoch anyway.
 
-    For who can't take the key `lease` because Redis is full. Returns how many there were; none if somebody holds the
-    lease. Needs no memory. Raises Unavailable.
+    For a candidate that can't take the key `lease` because Redis is full. Returns the number of streams removed: 0 if
+    the lease has an owner. Needs no memory. Raises Unavailable.
     """
     freed = 0
-    async with answered(f"remove the streams that nobody needs of pipeline {pipeline}"):
+    async with answered(f"remove unused streams of pipeline {pipeline}"):
         async for name, _ in _streams(redis, pipeline):
             freed += int(await cast(Any, redis.eval(_FREE, 2, lease, name)))
     return freed
@@ -162,7 +161,7 @@ class _Entry:
 
 
 class _Patience:
-    """How long to go on asking a Redis that doesn't answer: growing pauses, then the last cause is raised."""
+    """Retries while Redis doesn't answer: growing pauses, then the last error is raised."""
 
     def __init__(self, seconds: float, what: str) -> None:
         self._seconds = seconds
@@ -174,7 +173,7 @@ class _Patience:
         now = time.monotonic()
         if self._since is None:
             self._since = now
-            _log.warning("%s: %s; trying again for %.0f s", self._what, cause, self._seconds)
+            _log.warning("%s: %s; retrying for %.0f s", self._what, cause, self._seconds)
         if now - self._since + self._pause > self._seconds:
             raise Unavailable(f"{self._what}: {cause} (for {now - self._since:.0f} s)") from cause
         await asyncio.sleep(self._pause)
@@ -188,9 +187,9 @@ class _Patience:
 
 
 async def _add(wire: Wire, name: str, entries: Sequence[_Entry], *, patience_seconds: float, make: bool = False) -> int:
-    """Put the entries into the stream, in order, and return the stream's length after the last one.
+    """Append the entries to the stream, in order, and return the stream's length after the last one.
 
-    Repeats with the same IDs while Redis doesn't answer, up to the patience.
+    Repeats with the same IDs while Redis doesn't answer, for at most `patience_seconds`.
     """
     stream = name.encode()
     commands: list[Command] = [entry.command(stream, make) for entry in entries]
@@ -200,9 +199,9 @@ async def _add(wire: Wire, name: str, entries: Sequence[_Entry], *, patience_sec
     while True:
         try:
             answers = await wire.exchange(commands)
-            there = _judge(name, entries, answers, repeated=repeated)
-            if there:
-                await _verify(wire, name, there)
+            existing = _interpret(name, entries, answers, repeated=repeated)
+            if existing:
+                await _verify(wire, name, existing)
         except ChannelLost:
             raise
         except Unavailable as error:
@@ -213,13 +212,13 @@ async def _add(wire: Wire, name: str, entries: Sequence[_Entry], *, patience_sec
             return int(answers[-1])
 
 
-def _judge(name: str, entries: Sequence[_Entry], answers: Sequence[Any], *, repeated: bool) -> list[_Entry]:
-    """Say what Redis's answers to our XADDs mean; return the entries of a repetition that were there already.
+def _interpret(name: str, entries: Sequence[_Entry], answers: Sequence[Any], *, repeated: bool) -> list[_Entry]:
+    """Interpret Redis's answers to our XADDs; return the entries that an earlier try had already appended.
 
-    The rules stand here only. nil: the stream is gone. "Equal or smaller": there already, if we repeat, else a second
-    sender. No room or not writable: ask again, unless a later entry got in, which leaves a hole for ever.
+    nil: the stream is gone. "Equal or smaller": appended by an earlier try of ours, or, on a first try, by a second
+    sender. Out of memory or not writable: retry, unless Redis took a later entry, which leaves a gap forever.
     """
-    there: list[_Entry] = []
+    existing: list[_Entry] = []
     refused: tuple[int, ResponseError] | None = None
     for entry, answer in zip(entries, answers, strict=False):
         if not isinstance(answer, ResponseError):
@@ -233,20 +232,20 @@ def _judge(name: str, entries: Sequence[_Entry], answers: Sequence[Any], *, repe
                 raise ProtocolError(
                     f"channel {name} already has a message {entry.number} that is not ours; stop the second sender"
                 )
-            there.append(entry)
+            existing.append(entry)
         elif isinstance(answer, (OutOfMemoryError, ReadOnlyError)) or str(answer).startswith("MISCONF"):
             refused = refused or (entry.number, answer)
         else:
             raise ProtocolError(f"channel {name} can't take message {entry.number}: Redis says {answer}") from answer
     if refused is not None:
-        raise Unavailable(f"Redis refused message {refused[0]} ({refused[1]}); give it room or make it writable")
+        raise Unavailable(f"Redis refused message {refused[0]} ({refused[1]}); give it memory or make it writable")
     if isinstance(answers[-1], ResponseError):
-        raise ProtocolError(f"channel {name} is no stream: Redis says {answers[-1]}") from answers[-1]
-    return there
+        raise ProtocolError(f"channel {name} is not a stream: Redis says {answers[-1]}") from answers[-1]
+    return existing
 
 
 async def _verify(wire: Wire, name: str, entries: Sequence[_Entry]) -> None:
-    """Make sure that what Redis has under our numbers is ours; what was trimmed was taken, so it was checked."""
+    """Verify that the entries in Redis with our numbers are ours; the receiver checked those that it trimmed."""
     stream = name.encode()
     ids = [b"%d-0" % entry.number for entry in entries]
     for entry, found in zip(entries, await wire.exchange([(b"XRANGE", stream, i, i) for i in ids]), strict=True):
@@ -257,25 +256,24 @@ async def _verify(wire: Wire, name: str, entries: Sequence[_Entry]) -> None:
             if fields[::2][:3] != [b"h", b"b", b"c"] or fields[1] != entry.header or fields[5] != entry.crc:
                 remedy = "stop the second sender"
                 if entry.number == 1:
-                    remedy = "give each store its own Redis, or remove what an earlier one left there"
+                    remedy = "give each store its own Redis, or remove the keys of an earlier store"
                 raise ProtocolError(f"channel {name} has a message {entry.number} that is not ours; {remedy}")
 
 
 class Sender:
     """The sending end of one channel of one epoch; message 1 was the leader's, so ours begin at 2.
 
-    `post` takes a message at once and in order; a task of our own brings it to Redis, many to a round trip. `send` is
-    `post`, then a wait until the outbox has room: whoever makes rows must use it, or memory grows. What the task met
-    is raised by the next call of any method, so call `idle` each second. A body must not be changed after it was
-    handed over.
+    `post` queues a message at once and in order; a task of the sender's own appends many per round trip. `send` is
+    `post`, then a wait until the outbox has room: callers that produce rows must use it, or memory grows. The next
+    call of any method raises the task's error, so call `idle` each second. Don't change a body after handing it over.
     """
 
     def __init__(
         self, redis: Redis, name: str, *, credit_bytes: int, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        """Take a client of `wire.connect`; `credit_bytes` bounds the counted bytes that are sent and not taken, and may
-        be set anew at any time. A single entry passes any credit: one of up to 64 KiB, or a message that was posted
-        before the credit was lowered."""
+        """Take a client of `mesh.redis.connect`; `credit_bytes` limits the counted bytes that are sent and not taken,
+        and may be changed at any time. A single entry passes any credit: one of up to 64 KiB, or a message that was
+        posted before the credit was lowered."""
         self.name = name
         self.credit_bytes = credit_bytes
         self._patience_seconds = patience_seconds
@@ -293,24 +291,24 @@ class Sender:
         self._moved = asyncio.Event()
 
     def post(self, header: Mapping[str, Any], body: Body = b"", *, counted: bool) -> None:
-        """Queue one message behind all earlier ones; several posts without an await between are one step.
+        """Queue one message behind all earlier ones; several posts without an await between them are one step.
 
-        `header["type"]` names the message. `counted` bytes wait for credit. Raises what the channel has failed of
+        `header["type"]` names the message. `counted` bytes wait for credit. Raises the error that ended the channel
         (ChannelLost, Unavailable, ProtocolError), ProtocolError for a message over 256 MiB or with a header over 8
         MiB.
         """
         self._queue(json.dumps(header, separators=(",", ":")).encode(), body, counted=counted)
 
     async def send(self, header: Mapping[str, Any], body: Body = b"", *, counted: bool) -> None:
-        """`post`, then `room`: waits while the receiver is behind by more than the credit, or Redis is away."""
+        """`post`, then `room`: waits while the receiver is behind by more than the credit, or Redis is unreachable."""
         self.post(header, body, counted=counted)
         await self.room()
 
     async def room(self) -> None:
         """Wait until the outbox holds no more than 4 MiB (or the credit) and 1024 entries, and no fragment, which
-        keeps all of its message's body alive.
+        keeps its message's whole body in memory.
 
-        Raises what the channel has failed of.
+        Raises the error that ended the channel.
         """
         limit = min(_OUTBOX_BYTES, self.credit_bytes)
         while self._outbox and (
@@ -320,9 +318,9 @@ class Sender:
         self._check()
 
     async def idle(self) -> None:
-        """Send an empty message if nothing has been posted since the last call; the driver calls this each second.
+        """Send an empty message if none was posted since the last call; `Links` calls this each second.
 
-        Raises what the channel has failed of.
+        Raises the error that ended the channel.
         """
         self._check()
         if not self._busy and not self._outbox:
@@ -330,13 +328,13 @@ class Sender:
         self._busy = False
 
     async def flush(self) -> None:
-        """Wait until all that was posted is in Redis, credit and all. Raises what the channel has failed of."""
+        """Wait until all posted messages are in Redis. Raises the error that ended the channel."""
         while self._outbox:
             await self._step()
         self._check()
 
     async def close(self) -> None:
-        """Stop at once; what has not reached Redis stays unsent (call `flush` first if it matters)."""
+        """Stop at once; queued messages stay unsent (call `flush` first if they matter)."""
         if self._pump_task is not None:
             self._pump_task.cancel()
             await asyncio.gather(self._pump_task, return_exceptions=True)
@@ -401,7 +399,7 @@ class Sender:
         self._moved = asyncio.Event()
 
     async def _next_flight(self) -> tuple[list[_Entry], int]:
-        """Take the entries that go out next, without removing them, after waiting for the first one's credit."""
+        """Return the next entries to send, without removing them, once there is credit for the first."""
         pause, longest = _CREDIT_POLL_SECONDS
         while True:
             flight: list[_Entry] = []
@@ -435,7 +433,7 @@ class Sender:
             return int(length)
 
     def _note_taken(self, length: int) -> None:
-        """Numbers have no holes, so all below the last `length` ones have been trimmed, which is to say taken."""
+        """Numbers have no gaps, so all entries before the last `length` were trimmed, so taken."""
         self._taken = max(self._taken, self._added - length)
         while self._untaken and self._untaken[0][0] <= self._taken:
             self._untaken_bytes -= self._untaken.popleft()[1]
@@ -443,7 +441,7 @@ class Sender:
 
 @dataclass(slots=True)
 class _Inlet:
-    """What the receiver knows of one channel; numbers are entries, fragments included."""
+    """The receiver's state of one channel; numbers count entries, fragments included."""
 
     name: str
     heard: float
@@ -458,15 +456,15 @@ class _Inlet:
 
     @property
     def settled(self) -> int:
-        """Up to here Redis needs to keep nothing; idle messages and fragments in hand go with what was taken before."""
+        """The last entry that Redis may forget: the last taken, or the last read if no message waits to be taken."""
         return self.taken if self.handed else self.last
 
 
 class Receiver:
     """The receiving end of all channels that lead to one service in one epoch.
 
-    One task calls `receive`; `taken` may be called by others. Memory: about 16 MiB is asked for at a time, never more
-    than the credits of all senders together, and a fragmented message on top while it is put together.
+    One task calls `receive`; any task may call `taken`. Memory: it reads about 16 MiB at a time, never more than the
+    credits of all senders together, and holds a fragmented message on top while it joins the fragments.
     """
 
     def __init__(
@@ -477,7 +475,7 @@ class Receiver:
         silence_seconds: float = 10.0,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        """Take a client made by `wire.connect` and the streams' names, each read from its message 1."""
+        """Take a client of `mesh.redis.connect` and the streams' names; reads each from its message 1."""
         now = time.monotonic()
         self._inlets = {name.encode(): _Inlet(name=name, heard=now) for name in names}
         self._silence_seconds = silence_seconds
@@ -489,12 +487,12 @@ class Receiver:
         self._largest = 4096
 
     async def receive(self, *, wait_seconds: float = 1.0) -> list[tuple[str, dict[str, Any], bytes]]:
-        """Return the next messages as (channel, header, body): in order within a channel, each once, none left out.
+        """Return the next messages as (channel, header, body): in order within a channel, each once, none skipped.
 
-        Waits at most about `wait_seconds` for the first one and may return nothing. Nothing is lost when it is
-        cancelled. Raises ChannelLost at a gap or a missing stream, ProtocolError at a corrupt or foreign entry,
-        Unavailable when Redis has been silent for longer than the patience. The typical mistake: not to call `taken`,
-        which stops the senders for want of credit.
+        Waits about `wait_seconds` for the first one and may return an empty list. A cancellation loses no message.
+        Raises ChannelLost at a gap or a missing stream, ProtocolError at a corrupt or foreign entry, Unavailable if
+        Redis does not answer for `patience_seconds`. The typical mistake: not to call `taken`, so that senders stop
+        without credit.
         """
         if not self._inlets:
             await asyncio.sleep(wait_seconds)
@@ -506,10 +504,10 @@ class Receiver:
                 return messages
 
     async def taken(self, name: str, count: int | None = None) -> None:
-        """Note that the oldest `count` messages handed out of channel `name` are done with (None: all).
+        """Note that the oldest `count` messages handed out of channel `name` are processed (None: all).
 
-        That gives their credit back: the trim travels with the next `receive`, or by itself if one is waiting or much
-        was taken. Never waits for Redis, and raises nothing if it is away: the next `receive` will.
+        That returns their credit: the trim travels with the next `receive`, or by itself if a `receive` is waiting or
+        much was taken. Never waits for Redis and never raises: the next `receive` reports an unreachable Redis.
         """
         inlet = self._inlets[name.encode()]
         for _ in range(len(inlet.handed) if count is None else count):
@@ -595,8 +593,8 @@ class Receiver:
             except Unavailable as error:
                 await self._patience.failed(error)
                 return
-            for (_, inlet), there in zip(silent, answers, strict=True):
-                if there != 1:
+            for (_, inlet), exists in zip(silent, answers, strict=True):
+                if exists != 1:
                     raise ChannelLost(
                         inlet.name,
                         f"the stream is gone after message {inlet.last} (Redis emptied, or the epoch is over)",
@@ -607,17 +605,17 @@ class Receiver:
 def _take_entry(
     inlet: _Inlet, entry_id: bytes, fields: list[bytes]
 ) -> tuple[tuple[str, dict[str, Any], bytes] | None, int]:
-    """Check one entry and fold it into its channel; return the message that it completes and its size in bytes."""
+    """Check one entry and add it to its channel; return the message that it completes, and its size in bytes."""
     if fields[::2] not in ([b"h", b"b", b"c"], [b"h", b"b", b"c", b"f"]):
         names = ", ".join(repr(f.decode(errors="replace")) for f in fields[::2])
         raise ProtocolError(
-            f"channel {inlet.name} has a foreign entry {entry_id.decode()} with fields {names}; stop who writes there"
+            f"channel {inlet.name} has a foreign entry {entry_id.decode()} with fields {names}; stop its writer"
         )
     header, body, crc = fields[1], fields[3], fields[5]
     number = inlet.last + 1
     if entry_id != b"%d-0" % number:
         raise ChannelLost(
-            inlet.name, f"after message {inlet.last} came {entry_id.decode()} (Redis lost what was between)"
+            inlet.name, f"after message {inlet.last} came {entry_id.decode()} (Redis lost the entries between)"
         )
     if crc != b"%d" % crc32(body, crc32(header)):
         raise ProtocolError(
@@ -650,7 +648,7 @@ def _take_entry(
         kind = known["type"]
     except (ValueError, TypeError, KeyError) as error:
         raise ProtocolError(
-            f"message {number} of channel {inlet.name} has no readable header; stop who writes there"
+            f"message {number} of channel {inlet.name} has no readable header; stop its writer"
         ) from error
     if kind in ("open", "idle"):
         return None, size

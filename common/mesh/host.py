@@ -1,19 +1,18 @@
-"""Driving a machine: facts in, effects out in order, channels on both sides. All waiting of a service happens here.
+"""A service process of the mesh: its presence, the epochs that it joins, how it starts and ends.
 
-The order of durability, once for the whole of Cutline; nothing of a later line may happen before all of the earlier
-ones:
+The order of durability for the whole of Cutline. No part of a step may happen before all earlier steps are complete:
 
 1. the data of checkpoint N is durable (writers: staged files fsynced under their final names);
 2. each member's part of N is saved (parts, fsynced);
-3. the journal's entry N is written by put-if-absent: from here on N exists, and a restore begins at N;
+3. journal entry N is written by put-if-absent: from then on N exists, and a restore begins at N;
 4. the Spark writer applies N on its own branch of each table;
-5. publication N is written by put-if-absent: from here on N is shown, whatever happens;
-6. tags, `main` and `_cutline.publications` are made from publication N, as often as it takes.
+5. publication N is written by put-if-absent: from then on the lake will show N, whatever happens;
+6. tags, `main` and `_cutline.publications` are made from publication N, repeatedly until they succeed.
 
-A message is *taken* (trimmed from its stream, its credit returned) when all effects of its fact are carried out.
-If anything of an epoch fails, everything of that epoch stops, and its cause is told by the service's presence; the
-leader starts the next epoch. Blocking calls run in threads behind `Loop.spawn` or awaited: those to the store in the
-store's own (`in_store`), those to a source in that source's own (`OneThread`), so that neither waits for the other.
+A message is *taken* (trimmed from its stream, its credit returned) once all effects of its fact are carried out.
+If any task of an epoch fails, all tasks of that epoch stop and the service's presence reports the cause; the leader
+starts the next epoch. Blocking calls run in threads, awaited or behind `Loop.spawn`: calls to the store in the store's
+threads (`in_store`), calls to a source in a thread of that source (`OneThread`), so that neither waits for the other.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ Join = Callable[[PipelineStore, EpochEntry, int], Coroutine[Any, Any, None]]
 
 
 class Host:
-    """One service process of the mesh: says that it is there, and takes part in every pipeline whose plan names it.
+    """One service process of the mesh: it announces its presence and joins each pipeline whose epoch entry names it.
 
     `join(store, entry, index)` runs its member (number `index` of its role) in the epoch of that journal entry, until
-    it is cancelled or fails. A failure is told by the presence and touches no other pipeline.
+    it is cancelled or fails. The presence reports a failure; no other pipeline is affected.
     """
 
     def __init__(self, role: str, redis: Redis, store: Store) -> None:
@@ -70,13 +69,13 @@ class Host:
     def _end(self) -> None:
         if not self.asked_to_end.is_set():
             self.asked_to_end.set()
-            # A SELECT, or a store that doesn't answer, may hold a thread, which the interpreter would wait for.
+            # The interpreter waits for its threads at exit, and a SELECT or an unreachable store may block a thread.
             last = threading.Timer(END_SECONDS, os._exit, (0,))
             last.daemon = True
             last.start()
 
     async def present(self) -> None:
-        """Say each second that this service is there, and at its end that it is gone."""
+        """Announce this service each second, and withdraw it at the end."""
         lag = LoopLag()
         try:
             while True:
@@ -90,7 +89,7 @@ class Host:
                     leaving=self.asked_to_end.is_set(),
                     loop_lag_seconds=round(lag.longest(), 4),
                 )
-                with suppress(Unavailable):  # our absence is what tells
+                with suppress(Unavailable):  # the missing presence reports it
                     await self.registry.announce_presence(service)
                 await asyncio.sleep(1.0)
         finally:
@@ -126,15 +125,15 @@ class Host:
             await asyncio.sleep(TICK_SECONDS)
 
     async def _released(self, running: Mapping[str, tuple[int, asyncio.Task[None]]]) -> None:
-        """Wait until no epoch needs this service: its leader takes a checkpoint and begins the next one without it.
+        """Wait until no epoch needs this service: the leader takes a checkpoint, then begins an epoch without it.
 
-        Not longer than LEAVE_SECONDS, and not if nobody is there to lead.
+        At most LEAVE_SECONDS, and not where no enumerator is left to lead.
         """
         with suppress(TimeoutError, Unavailable):
             async with asyncio.timeout(LEAVE_SECONDS):
                 while any(not task.done() for _, task in running.values()):
-                    there = await self.registry.services()
-                    if not any(one.role == "enumerator" and not one.leaving for one in there):
+                    services = await self.registry.services()
+                    if not any(service.role == "enumerator" and not service.leaving for service in services):
                         return
                     await asyncio.sleep(TICK_SECONDS)
 
@@ -143,7 +142,10 @@ class Host:
             store = self.store.pipeline(pipeline)
             entry = await in_store(store.entry, epoch)
             if not isinstance(entry, EpochEntry):
-                raise ProtocolError(f"epoch {epoch} of {pipeline} is announced but slot {epoch} holds no epoch entry")
+                raise ProtocolError(
+                    f"Redis announces epoch {epoch} of {pipeline}, but journal slot {epoch} holds no epoch entry;"
+                    " give each store its own Redis"
+                )
             members = entry.members.readers if self.role == "reader" else entry.members.writers
             if self.incarnation not in members:
                 return
@@ -160,7 +162,7 @@ class Host:
 
 
 def gave_up(epoch: int, error: Exception) -> GaveUp:
-    """What there is to tell of an epoch that ended by this error."""
+    """The report of an epoch that this error ended."""
     if isinstance(error, CutlineError):
         halts = isinstance(error, (ProtocolError, SourceLost))
         return GaveUp(epoch=epoch, cause=str(error) or type(error).__name__, halts=halts)
@@ -170,19 +172,20 @@ def gave_up(epoch: int, error: Exception) -> GaveUp:
 
 
 async def finished(work: Coroutine[Any, Any, None]) -> None:
-    """Ask Redis for this at an end, in a task that nobody has cancelled (`wire` heeds that); it may be away."""
+    """Make a last request to Redis while this task is being cancelled; `mesh.redis` refuses to work in such a task, so
+    another task makes it. Redis may be unreachable."""
     with suppress(Unavailable):
         await asyncio.create_task(work)
 
 
 def raise_open_files() -> None:
-    """Let this process open as many files as its hard limit allows; the soft one is 1,024 nearly everywhere."""
+    """Raise the limit of open files to the hard limit; the default soft limit is 1,024 nearly everywhere."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def run_service(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a service process until it is ended; a wrong configuration is told on stderr and exits with 2."""
+    """Run a service process until it ends; a wrong configuration is reported on stderr and exits with 2."""
     try:
         level = Environment.read().log_level
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

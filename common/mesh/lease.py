@@ -1,10 +1,11 @@
 """The lease of a pipeline's leader: liveness only.
 
-It says who should lead, so that two candidates don't disturb each other for long. It does not say who may: Redis may
-be emptied, a process may sleep through its time. What a leader writes is safe by the journal's put-if-absent alone.
+The lease chooses a leader, so that two candidates don't disturb each other for long. It grants no right to write: Redis
+may be emptied, and a process may be suspended past its lease. Only the journal's put-if-absent makes a leader's writes
+safe.
 
-Who holds it keeps it in a Redis that is full: a SET is refused there, but not a GET and a PEXPIRE in a script. Who
-doesn't can't take it there, and frees what the pipeline's dead epochs left (`channels.free`).
+A holder keeps its lease in a full Redis: Redis refuses a SET then, but not a GET and a PEXPIRE in a script. A candidate
+can't take the lease there, and frees the streams of the pipeline's dead epochs (`channels.free`).
 """
 
 from __future__ import annotations
@@ -35,35 +36,35 @@ def lease_name(pipeline: str) -> str:
 class Lease:
     """One owner's claim on one name, for `ttl_seconds` from the last `acquire` or `renew` that returned True.
 
-    Renew three times in a ttl. All methods raise Unavailable if Redis doesn't answer; the holder then goes on (the
-    journal protects it) and asks again, and a candidate doesn't start.
+    Renew three times in a ttl. All methods raise Unavailable if Redis doesn't answer; the holder then continues (the
+    journal protects it) and tries again; a candidate doesn't start.
     """
 
     def __init__(self, redis: Redis, name: str, owner: str, ttl_seconds: float) -> None:
-        """Take a client of `wire.connect`, the key (`lease_name`), the owner's incarnation and the lease's time."""
+        """Take a client of `mesh.redis.connect`, the key (`lease_name`), the owner's incarnation, the time to live."""
         self.name = name
         self.owner = owner
         self._redis = redis
         self._ttl_ms = int(ttl_seconds * 1000)
 
     async def acquire(self) -> bool:
-        """Take the lease if nobody has it; True also if it is ours already (then its time begins again).
+        """Take the lease if it is free; True also if it is already ours (which renews it).
 
-        Raises NoRoom if nobody has it and Redis is full.
+        Raises NoRoom if it is free and Redis is full.
         """
         async with answered(f"take the lease {self.name}"):
-            there = await self._run(_RENEW, self._ttl_ms)
-            if there >= 0:
-                return there == 1
+            renewed = await self._run(_RENEW, self._ttl_ms)
+            if renewed >= 0:
+                return renewed == 1
             return bool(await self._redis.set(self.name, self.owner, nx=True, px=self._ttl_ms))
 
     async def renew(self) -> bool:
-        """Begin the time again; False if the lease ran out, or is another's: stop leading."""
+        """Restart the time to live; False if the lease expired or has another owner: stop leading."""
         async with answered(f"renew the lease {self.name}"):
             return await self._run(_RENEW, self._ttl_ms) == 1
 
     async def release(self) -> None:
-        """Give the lease back if it is ours, so that a successor needn't wait."""
+        """Release the lease if it is ours, so that a successor needn't wait."""
         async with answered(f"release the lease {self.name}"):
             await self._run(_RELEASE)
 

@@ -1,4 +1,4 @@
-"""All channels of one member in one epoch, and the share of Redis that each of them gets."""
+"""All channels of one member in one epoch, and the share of Redis's memory for each."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SHARE_SECONDS = 10.0
 
 
 def credit_bytes(redis_bytes: int, *, pipelines: int, channels: int) -> int:
-    """How many bytes of rows one channel may have under way: a quarter of Redis is shared by all pipelines' channels.
+    """How many bytes of rows one channel may have in flight: all pipelines' channels share a quarter of Redis's memory.
 
     Redis can hold such bytes three times: in the command that brings them, in the stream, and in the answer that a slow
     or hung receiver has not read yet. The last quarter is for each channel's overhead, and for the streams of an epoch
-    that has just ended. At most 32 MiB, and at least the 64 KiB that any message passes in pieces.
+    that has just ended. At most 32 MiB, and at least the 64 KiB of the smallest fragments.
     """
     share = redis_bytes // 4 // max(1, pipelines) // max(1, channels)
     return max(LEAST_CREDIT_BYTES, min(CREDIT_BYTES, share))
@@ -47,7 +47,7 @@ class Links:
         outbound: Iterable[str],
         channels: int = 1,
     ) -> None:
-        """`channels`: how many of the epoch carry rows, all members' together; they share what Redis has for them."""
+        """`channels`: how many channels of the epoch carry rows, of all members; they share Redis's memory for rows."""
         self._redis = redis
         self._channels = channels
         self._inbound = {stream_name(pipeline, epoch, peer, name): peer for peer in inbound}
@@ -59,7 +59,7 @@ class Links:
         self._used: set[str] = set()
 
     async def send(self, order: Send) -> None:
-        """Queue the message behind all earlier ones to that receiver; waits while its channel has no room."""
+        """Queue the message behind all earlier ones to that receiver; waits while its channel is full."""
         message, sender = order.message, self._senders[order.receiver]
         self._used.add(order.receiver)
         if isinstance(message, Records):
@@ -68,7 +68,7 @@ class Links:
             await sender.send(encode(message), counted=False)
 
     async def pump(self, loop: Loop) -> None:
-        """Hand every message that comes to the loop; returns its credit when it was taken."""
+        """Hand every received message to the loop; return its credit once it was taken."""
         room = asyncio.Semaphore(64)
         while True:
             for stream, header, body in await self._receiver.receive():
@@ -82,8 +82,8 @@ class Links:
                 loop.tell(MessageReceived(channel=self._inbound[stream], message=message), taken)
 
     async def idle(self) -> None:
-        """Send an empty message each second where nothing else was sent, so that a lost tail shows; and keep each
-        channel's credit its share of Redis, which pipelines that come later make smaller."""
+        """Send an empty message each second on channels without traffic, so that the receiver notices a lost tail; and
+        adjust each channel's credit, since more pipelines make the shares smaller."""
         share_at = 0.0
         while True:
             if time.monotonic() >= share_at and await self._shared():
@@ -95,19 +95,19 @@ class Links:
                     await sender.idle()
 
     async def _shared(self) -> bool:
-        """Set the credits; until then they are the least, since nothing is known of Redis. False if it is away."""
+        """Set the credits, which begin at the minimum; False if Redis is unreachable."""
         try:
-            told = await memory(self._redis)
+            used = await memory(self._redis)
             pipelines = len(await Registry(self._redis).epochs())
-        except (Unavailable, ConfigError):  # the channels themselves tell what is wrong
+        except (Unavailable, ConfigError):  # the channels report the same error
             return False
-        limit = (told and told.limit_bytes) or Environment.read().redis_memory_bytes
+        limit = (used and used.limit_bytes) or Environment.read().redis_memory_bytes
         for sender in self._senders.values():
             sender.credit_bytes = credit_bytes(limit, pipelines=pipelines, channels=self._channels)
         return True
 
     async def close(self) -> None:
-        """End all connections; what is still queued is not sent any more."""
+        """Close all connections; queued messages stay unsent."""
         with suppress(CutlineError):
             await self._receiver.close()
         for sender in self._senders.values():

@@ -1,4 +1,4 @@
-"""The run of one machine: facts in, effects out in order; the clock that it sees, and the threads that may block."""
+"""The event loop's side of a service: one machine's run, its clock, the loop's lag, and threads for blocking calls."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 class Clock:
-    """Wall-clock seconds that never go back and never stand still, which is what machines are given as `now`."""
+    """Wall-clock seconds that never go back and never stand still; machines get them as `now`."""
 
     def __init__(self) -> None:
         self._last = self._steady = 0.0
 
     def __call__(self) -> float:
-        """The time now; if the system's clock was set back, what has passed since the last call on top of that one."""
+        """The time now; after the system's clock was set back, the last time returned plus the time since."""
         steady = time.monotonic()
         self._last = max(time.time(), self._last + steady - self._steady)
         self._steady = steady
@@ -32,11 +32,11 @@ class Clock:
 
 
 class Loop:
-    """One machine's run: takes facts one by one and awaits `perform` for each effect, in order.
+    """One machine's run: hands it facts one by one and awaits `perform` for each effect, in order.
 
-    `perform` must return when the effect's place in the order is secure: a `Send` when it is queued on its channel,
-    an append when the file has it. What takes long and needs no order goes to `spawn`, whose result, if it is an
-    Event, is told.
+    `perform` must return once the effect's place in the order is certain: a `Send` when the message is queued on its
+    channel, an append when the file holds the rows. Slow work that needs no order goes to `spawn`; if its result is an
+    Event, the machine gets that as a fact.
     """
 
     def __init__(
@@ -49,30 +49,30 @@ class Loop:
         self._clock = Clock()
 
     def tell(self, event: Event, taken: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Queue a fact; `taken` is awaited when its effects are carried out."""
+        """Queue a fact; `taken` is awaited once its effects are carried out."""
         self._inbox.put_nowait((event, taken))
 
     def spawn(self, work: Coroutine[Any, Any, Event | None]) -> asyncio.Task[None]:
-        """Do slow work beside the loop. If it raises, the whole run ends with that error."""
+        """Do slow work in a task of its own. If it raises, the whole run ends with that error."""
         if self._group is None:
             work.close()
-            raise ProtocolError("an effect was to be carried out after its epoch ended")
-        return self._group.create_task(self._told(work))
+            raise ProtocolError("an effect was ordered after its epoch ended")
+        return self._group.create_task(self._report(work))
 
-    async def _told(self, work: Coroutine[Any, Any, Event | None]) -> None:
+    async def _report(self, work: Coroutine[Any, Any, Event | None]) -> None:
         event = await work
         if event is not None:
             self.tell(event)
 
     async def run(self, *beside: Coroutine[Any, Any, None]) -> None:
-        """Run until cancelled, with `beside` in the same group; the first error of any of it ends all and is raised."""
+        """Run until cancelled, with the tasks `beside` in the same group; the first error ends all and is raised."""
         try:
             async with together(self._tick(), *beside) as group:
                 self._group = group
                 while True:
                     event, taken = await self._inbox.get()
                     effects = deque(self._handle(event, self._clock()))
-                    del event  # rows may be in it, and in each effect, that are large: none outlives its turn
+                    del event  # it and its effects may hold large batches of rows; free each after its turn
                     while effects:
                         await self._perform(effects.popleft())
                     if taken is not None:
@@ -88,7 +88,7 @@ class Loop:
 
 @asynccontextmanager
 async def together(*works: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group of these works; its first error, which ended the group, is raised as it is."""
+    """A task group of these coroutines; raises the error that ended the group, not the ExceptionGroup around it."""
     try:
         async with asyncio.TaskGroup() as group:
             for work in works:
@@ -106,15 +106,15 @@ def _first_of(error: BaseExceptionGroup[BaseException]) -> Exception:
 
 
 class LoopLag:
-    """How long the event loop lets those wait who are due: a call that is due over and over, and comes late."""
+    """How late the event loop runs calls that are due, measured by a call that repeats every 10 ms."""
 
     LOOK_SECONDS = 0.01
 
     def __init__(self, window_seconds: float = 15.0) -> None:
-        """Look from now on, on the loop that runs."""
+        """Measure the running loop from now on."""
         self._loop = asyncio.get_running_loop()
         self._window = window_seconds
-        self._late: deque[tuple[float, float]] = deque()  # when, by how much: the longest first, the newest last
+        self._late: deque[tuple[float, float]] = deque()  # (when, how late): the largest first, the newest last
         self._due = self._loop.time()
         self._look()
 
@@ -128,20 +128,20 @@ class LoopLag:
         self._next = self._loop.call_at(self._due, self._look)
 
     def longest(self) -> float:
-        """The longest wait of the window, in seconds."""
+        """The longest delay within the window, in seconds."""
         while len(self._late) > 1 and self._late[0][0] < self._loop.time() - self._window:
             self._late.popleft()
         return self._late[0][1]
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         self._next.cancel()
 
 
 class OneThread:
-    """Blocking calls on one object that is not for two threads: they run one after another, in a thread of their own.
+    """Blocking calls on an object that allows one thread at a time: they run one after another, in one thread.
 
-    A call goes on in its thread when whoever awaited it was cancelled, so the end must stand in the same queue.
+    A call continues in the thread after its awaiting task was cancelled, so the closing call must join the same queue.
     """
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class OneThread:
         return await asyncio.wrap_future(self._pool.submit(function))
 
     def end(self, function: Callable[[], object]) -> None:
-        """Run `function` behind all earlier calls, as the last, without waiting for it."""
+        """Run `function` behind all earlier calls, as the last call; don't wait for it."""
         self._pool.submit(function)
         self._pool.shutdown(wait=False)
 
@@ -161,6 +161,6 @@ _STORE = ThreadPoolExecutor(max_workers=8, thread_name_prefix="cutline-store")
 
 
 async def in_store(call: Callable[..., T], *arguments: object) -> T:
-    """Make a blocking call to the store, in one of its threads. Nothing else may run there, so that the journal never
-    waits for a source that doesn't answer, nor for anything but the store."""
+    """Make a blocking call to the store, in one of the threads for the store. No other call may run there, so that the
+    journal never waits for an unreachable source, nor for anything but the store."""
     return await asyncio.get_running_loop().run_in_executor(_STORE, call, *arguments)

@@ -1,4 +1,4 @@
-"""A member's part of each checkpoint: how it is written, and read again."""
+"""A member's part of each checkpoint: how it is saved and loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cutline.common.store.store import PipelineStore, file_name
 
 
 class Parts:
-    """Saves the parts of one member in one epoch: the first one whole, later ones as what changed since a whole one."""
+    """Saves the parts of one member in one epoch: the first in full, later ones as the changes since a full one."""
 
     def __init__(self, store: PipelineStore, *, member: str, epoch: int, incarnation: str) -> None:
         self._store, self._member, self._epoch, self._incarnation = store, member, epoch, incarnation
@@ -23,7 +23,7 @@ class Parts:
         self._values: tuple[list[Mapping[str, Any]], dict[tuple[str, str], Any]] = ([], {})  # of the last part
 
     async def save(self, checkpoint: int, state: State) -> PartStored:
-        """Put a part into the store, and the schemas that it names before it. One call at a time."""
+        """Put the schemas that a part names, then the part, into the store. One call at a time."""
         return PartStored(checkpoint=checkpoint, ref=await in_store(self.put, checkpoint, state))
 
     def put(self, checkpoint: int, state: State) -> PartRef:
@@ -43,7 +43,7 @@ class Parts:
 
 
 def load_part(store: PipelineStore, ref: PartRef) -> State:
-    """The part that `ref` names, with all its schemas. Blocking. ProtocolError if a file of it is gone or changed."""
+    """The part at `ref`, with all its schemas. Blocking. ProtocolError if a file of it is missing or changed."""
     head, changed = _of_lines(gzip.decompress(store.read_part(ref)))
     full = {} if ref.full is None else _of_lines(gzip.decompress(store.read_part(ref.full)))[1]
     values: dict[str, dict[str, Any]] = {}
@@ -54,8 +54,8 @@ def load_part(store: PipelineStore, ref: PartRef) -> State:
 
 
 def _to_lines(head: Mapping[str, Any], values: Mapping[tuple[str, str], Any]) -> bytes:
-    """A part's form: its head, then section, key and value (null: gone), a line each. Made line by line, since encoding
-    holds the interpreter, and others have to answer in time."""
+    """A part's file: a line for its head, then one for each value: section, key, value (null: removed). Encoded line by
+    line, since json.dumps holds the interpreter lock and the event loop must answer in time."""
     lines = [json.dumps(head, separators=(",", ":"))]
     lines += [json.dumps((*key, value), separators=(",", ":")) for key, value in values.items()]
     return "\n".join(lines).encode()

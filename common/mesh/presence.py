@@ -1,11 +1,10 @@
-"""What services tell each other in Redis beside the channels: who is there, which epoch runs, how it goes, what is
-asked.
+"""Shared notes in Redis beside the channels: which services are present, which epoch runs, status and requests.
 
-What is said again and again without a change needs no memory, so that it goes on in a Redis that is full: services
-stay present there, and a leader's epoch stays announced.
+Repeating an unchanged note needs no memory, so it succeeds in a full Redis too: services stay present, and a leader's
+epoch stays announced.
 
-Nothing here is relied on for safety, and all of it comes back by itself after Redis was emptied, except requests,
-which whoever asked must ask again. Keys: `cutline:service:{incarnation}` (JSON, 5 s) with the index
+Safety does not rest on these notes. After Redis was emptied, services write them again, except requests, which must be
+made again. Keys: `cutline:service:{incarnation}` (JSON, 5 s) with the index
 `cutline:services`, and `cutline:epochs`, `cutline:status:{pipeline}`, `cutline:requests:{pipeline}` (the leader's) and
 `cutline:requests:{pipeline}:spark_writer`.
 """
@@ -37,7 +36,7 @@ return bodies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaveUp:
-    """An epoch that a service had to give up, and why; `halts` if trying again can't mend it."""
+    """An epoch that a service gave up, and why; `halts` if another try can't succeed."""
 
     epoch: int
     cause: str
@@ -48,8 +47,8 @@ class GaveUp:
 class Service:
     """One service process that was alive within the last 5 seconds.
 
-    `failed` names the newest epoch that it gave up of each pipeline; `leaving`: it was asked to end, and does as soon
-    as no epoch needs it. `loop_lag_seconds`: the longest that its event loop let somebody wait in the last 15 s.
+    `failed` has the newest epoch of each pipeline that it gave up; `leaving`: it was asked to end, and will as soon as
+    no epoch needs it. `loop_lag_seconds`: the longest delay of its event loop within the last 15 s.
     """
 
     incarnation: str
@@ -66,14 +65,14 @@ class Registry:
     """The shared notes in Redis. Every method raises Unavailable if Redis doesn't answer."""
 
     def __init__(self, redis: Redis) -> None:
-        """Take a client of `wire.connect`."""
+        """Take a client of `mesh.redis.connect`."""
         self._redis: Any = redis
-        self._said: dict[str, str] = {}  # of each service that was announced here, what Redis has of it
+        self._announced: dict[str, str] = {}  # incarnation -> the JSON that Redis has of it
 
     async def announce_presence(self, service: Service) -> None:
-        """Say that `service` is alive; call it each second, it counts for 5.
+        """Announce that `service` is alive, for the next 5 s; call it each second.
 
-        Raises NoRoom if there is something new to be said and Redis is full; what was said before goes on to count.
+        Raises NoRoom if something changed and Redis is full; the earlier note stays valid.
         """
         key, known = f"cutline:service:{service.incarnation}", asdict(service)
         del known["incarnation"]
@@ -81,24 +80,24 @@ class Registry:
         async with answered("announce a service"), self._redis.pipeline(transaction=False) as pipe:
             pipe.expire(key, PRESENCE_SECONDS)
             pipe.sismember(_INDEX, service.incarnation)
-            if all(await pipe.execute()) and self._said.get(service.incarnation) == body:
+            if all(await pipe.execute()) and self._announced.get(service.incarnation) == body:
                 return
-            self._said.pop(service.incarnation, None)  # unknown until it is answered
+            self._announced.pop(service.incarnation, None)  # unknown until Redis answers
             pipe.set(key, body, ex=PRESENCE_SECONDS)
             pipe.sadd(_INDEX, service.incarnation)
             await pipe.execute()
-            self._said[service.incarnation] = body
+            self._announced[service.incarnation] = body
 
     async def withdraw_presence(self, incarnation: str) -> None:
-        """Say that a service is leaving, so that nobody waits out its 5 seconds."""
-        self._said.pop(incarnation, None)
+        """Remove a service's note at once, so that no one waits for its 5 s to pass."""
+        self._announced.pop(incarnation, None)
         async with answered("withdraw a service"), self._redis.pipeline(transaction=False) as pipe:
             pipe.delete(f"cutline:service:{incarnation}")
             pipe.srem(_INDEX, incarnation)
             await pipe.execute()
 
     async def services(self) -> list[Service]:
-        """Return who is alive, by role and then by incarnation."""
+        """Return the services that are alive, sorted by role, then by incarnation."""
         async with answered("list the services"):
             incarnations = sorted(_text(name) for name in await self._redis.smembers(_INDEX))
             if not incarnations:
@@ -110,15 +109,15 @@ class Registry:
         for incarnation, body in zip(incarnations, bodies, strict=True):
             if body is not None:
                 known = _parsed(body, f"cutline:service:{incarnation}")
-                known["failed"] = {name: GaveUp(**of) for name, of in known["failed"].items()}
+                known["failed"] = {name: GaveUp(**failure) for name, failure in known["failed"].items()}
                 found.append(Service(incarnation=incarnation, **known))
         return sorted(found, key=lambda service: (service.role, service.incarnation))
 
     async def announce_epoch(self, pipeline: str, epoch: int) -> None:
-        """Say which epoch of a pipeline runs; services read its journal entry and join. Repeat it each second."""
+        """Announce the running epoch of a pipeline; services read its journal entry and join. Repeat it each second."""
         async with answered(f"announce an epoch of pipeline {pipeline}"):
-            said = await self._redis.hget(_EPOCHS, pipeline)
-            if said is None or _text(said) != str(epoch):
+            announced = await self._redis.hget(_EPOCHS, pipeline)
+            if announced is None or _text(announced) != str(epoch):
                 await self._redis.hset(_EPOCHS, pipeline, epoch)
 
     async def epochs(self) -> dict[str, int]:
@@ -130,37 +129,35 @@ class Registry:
     async def put_status(
         self, pipeline: str, part: str, status: Mapping[str, Any], *, tables: str | None = None
     ) -> None:
-        """Replace what one part of a pipeline (a member, or a topic such as "source") shows of itself; with `tables`
-        also the enumerator's tables, as JSON, which stay until then."""
+        """Replace the status of one part of a pipeline (a member, or a topic such as "source"); with `tables`, also
+        the enumerator's tables, as JSON; without, they stay as they are."""
         shown = {part: json.dumps(status)} | ({} if tables is None else {_TABLES: tables})
         async with answered(f"write the status of pipeline {pipeline}"):
             await self._redis.hset(f"cutline:status:{pipeline}", mapping=cast(dict[str | bytes, Any], shown))
 
     async def status(self, pipeline: str) -> dict[str, dict[str, Any]]:
-        """Return what each part of a pipeline last showed of itself; each should carry its own time."""
+        """Return the last status of each part of a pipeline; each should carry its own time."""
         key = f"cutline:status:{pipeline}"
         async with answered(f"read the status of pipeline {pipeline}"):
             found = await self._redis.hgetall(key)
         return merged({_text(part): _parsed(body, key) for part, body in found.items()})
 
     async def request(self, pipeline: str, request: Mapping[str, Any], *, to: str = LEADER) -> None:
-        """Ask a pipeline's leader (a kept checkpoint, a table to be read again) or its Spark writer (a table to be
-        tried again) for something; the newest goes last.
+        """Queue a request to a pipeline's leader (a savepoint, a new generation of a table) or to its Spark writer
+        (retry a table).
         """
         async with answered(f"pass a request to pipeline {pipeline}"):
             await self._redis.rpush(_requests(pipeline, to), json.dumps(request))
 
     async def take_requests(self, pipeline: str, *, to: str = LEADER) -> list[dict[str, Any]]:
-        """Take all waiting requests, oldest first; a service that dies with them loses them, and a person asks
-        again.
-        """
+        """Take all waiting requests, oldest first. If the service dies, they are lost and a person must repeat them."""
         key = _requests(pipeline, to)
         async with answered(f"take the requests to pipeline {pipeline}"):
-            bodies = await self._redis.eval(_TAKE, 1, key)  # a full Redis refuses whatever is queued in a MULTI
+            bodies = await self._redis.eval(_TAKE, 1, key)  # a full Redis refuses commands queued in a MULTI
         return [_parsed(body, key) for body in bodies]
 
     async def forget(self, pipeline: str) -> None:
-        """Remove all notes about a pipeline that was deleted."""
+        """Remove all notes about a deleted pipeline."""
         async with answered(f"forget pipeline {pipeline}"), self._redis.pipeline(transaction=False) as pipe:
             pipe.hdel(_EPOCHS, pipeline)
             pipe.delete(f"cutline:status:{pipeline}", _requests(pipeline, LEADER), _requests(pipeline, SPARK_WRITER))
@@ -168,7 +165,7 @@ class Registry:
 
 
 def merged(parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The status of a pipeline, of the parts that Redis has: the enumerator's tables are one of their own there."""
+    """A pipeline's status from the fields of its Redis hash, where the enumerator's tables are a field of their own."""
     tables = parts.pop(_TABLES, None)
     if tables is not None and "enumerator" in parts:
         parts["enumerator"]["tables"] = tables
@@ -176,14 +173,14 @@ def merged(parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def tables(status: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the captured tables of a pipeline's status: as the enumerator tells, but quarantined where the Spark
-    writer can't apply that generation.
+    """Return the captured tables of a pipeline's status: the enumerator's, but quarantined where the Spark writer can't
+    apply that generation.
     """
     found = dict((status.get("enumerator") or {}).get("tables") or {})
     for table, held in ((status.get("spark_writer") or {}).get("quarantined") or {}).items():
-        one = found.get(table, {})
-        if one.get("generation") == held["generation"] and one["phase"] != "dropped":
-            found[table] = {**one, "phase": "quarantined", "cause": held["cause"]}
+        entry = found.get(table, {})
+        if entry.get("generation") == held["generation"] and entry["phase"] != "dropped":
+            found[table] = {**entry, "phase": "quarantined", "cause": held["cause"]}
     return found
 
 
@@ -199,4 +196,6 @@ def _parsed(body: bytes | str, key: str) -> dict[str, Any]:
     try:
         return cast(dict[str, Any], json.loads(body))
     except ValueError as error:
-        raise ProtocolError(f"{key} in Redis is not JSON of ours; remove that key and see who writes there") from error
+        raise ProtocolError(
+            f"{key} in Redis is not JSON that Cutline wrote; remove that key and find its writer"
+        ) from error

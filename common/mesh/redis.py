@@ -1,7 +1,7 @@
-"""The one seam to redis-py: a client whose retries are off, and a connection that says exactly what was answered.
+"""All use of redis-py: a client without retries, and a connection that returns Redis's exact answers.
 
-redis-py 8 repeats a command up to ten times after a lost answer. A channel that numbers its messages must be the only
-one to decide whether to ask again, so `connect` turns that off and `Wire` goes below the client's command layer.
+redis-py 8 repeats a command up to ten times after a lost answer. A channel numbers its messages, so only the channel
+may decide to repeat one: `connect` turns retries off, and `Wire` works below the client's command layer.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ Command = tuple[bytes | int | memoryview, ...]
 
 
 def connect(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Redis:
-    """Make a client for `url` that never repeats a command; no connection is opened yet.
+    """Make a client for `url` that never repeats a command; it opens no connection yet.
 
-    Every part of Cutline that talks to Redis takes a client made here. Raises ConfigError for an address that can't
-    be read.
+    Every part of Cutline that uses Redis takes such a client. Raises ConfigError for a malformed address.
     """
     try:
         return Redis.from_url(
@@ -46,19 +45,19 @@ def connect(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Redis:
             max_connections=1 << 16,
         )
     except ValueError:
-        # what redis-py says of it may be a piece of the password
+        # redis-py's message may hold a part of the password
         raise ConfigError(
-            f"the Redis address {redacted(url)!r} can't be read; write CUTLINE_REDIS_URL as redis://host:port/0, with"
+            f"the Redis address {redacted(url)!r} is malformed; write CUTLINE_REDIS_URL as redis://host:port/0, with"
             " %2F for a / in a password"
         ) from None
 
 
 @asynccontextmanager
 async def answered(what: str) -> AsyncIterator[None]:
-    """Turn what redis-py raises inside into an error of Cutline's tree; `what` says in a few words what was asked.
+    """Turn redis-py's errors inside into Cutline's; `what` describes the request for the message ("list the epochs").
 
-    Raises ConfigError when Redis refuses the password or the command, NoRoom when it is full, Unavailable for
-    everything else.
+    Raises ConfigError when Redis refuses the password or the command, NoRoom when it is full, Unavailable for all
+    other errors.
     """
     try:
         yield
@@ -69,35 +68,35 @@ async def answered(what: str) -> AsyncIterator[None]:
         ) from error
     except OutOfMemoryError as error:
         raise NoRoom(
-            f"Redis has no room to {what} ({error}); give it more memory, or remove what others left"
+            f"Redis has no room to {what} ({error}); give it more memory, or remove other applications' keys"
         ) from error
     except (RedisError, OSError, TimeoutError) as error:
-        raise Unavailable(f"Redis did not answer when asked to {what}: {_words(error)}") from error
+        raise Unavailable(f"Redis did not answer a request to {what}: {_words(error)}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What Redis uses, and its limit (`maxmemory`): None if it has none."""
+    """The memory that Redis uses, and its limit (`maxmemory`), None without one."""
 
     used_bytes: int
     limit_bytes: int | None
 
 
 async def memory(redis: Redis) -> Memory | None:
-    """Redis's memory; None if we may not ask. Raises Unavailable if it is away."""
-    async with answered("tell its memory"):
+    """Redis's memory; None without the right to ask. Raises Unavailable."""
+    async with answered("report its memory"):
         try:
-            told = await redis.info("memory")
-            return Memory(used_bytes=int(told["used_memory"]), limit_bytes=int(told["maxmemory"]) or None)
+            info = await redis.info("memory")
+            return Memory(used_bytes=int(info["used_memory"]), limit_bytes=int(info["maxmemory"]) or None)
         except (ResponseError, KeyError, AuthorizationError):
             return None
 
 
 def _heed_cancel() -> None:
-    """Raise CancelledError if this task was cancelled and nobody has heard it.
+    """Raise CancelledError if this task was cancelled and the cancellation was swallowed.
 
-    redis-py sends by `asyncio.wait_for`, which before Python 3.12 swallows a cancel that comes just as the bytes are
-    out. An epoch that ends waits for its tasks: one that missed its cancel would hold it for ever.
+    redis-py sends with `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that arrives just after the
+    bytes were sent. An ending epoch waits for its tasks: a task that missed its cancellation would block it forever.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -105,14 +104,14 @@ def _heed_cancel() -> None:
 
 
 class Wire:
-    """One connection that carries commands in order and hands back one answer a command.
+    """One connection that sends commands in order and returns one answer for each.
 
-    Not for two tasks at a time. After any failure the connection is closed, so that a late answer can't be taken for
-    another command's; the next `exchange` opens a new one.
+    One task at a time may use it. Any failure closes the connection, so that a late answer can't be mistaken for
+    another command's; the next `exchange` opens a new connection.
     """
 
     def __init__(self, redis: Redis) -> None:
-        """Take a client made by `connect`, whose time-out holds; the connection is opened by the first `exchange`."""
+        """Take a client made by `connect`, with its time-out; the first `exchange` opens the connection."""
         self._pool: Any = redis.connection_pool
         self._timeout_seconds: float = self._pool.connection_kwargs["socket_timeout"]
         self._connection: Any = None
@@ -120,9 +119,9 @@ class Wire:
     async def exchange(self, commands: Sequence[Command], *, wait_seconds: float = 0.0) -> list[Any]:
         """Send all commands at once (no MULTI) and return their answers in order, bytes undecoded.
 
-        An error that Redis answers to one command stands in its place as a `ResponseError`; it is not raised.
-        `wait_seconds` is how long Redis itself may block. Raises Unavailable when it is not known what Redis did (the
-        caller asks again and must cope with a command that was carried out), ConfigError when the password is
+        Redis's error for a command is returned in the place of its answer, as a `ResponseError`; it is not raised.
+        `wait_seconds` is how long Redis itself may block. Raises Unavailable when it is unknown whether Redis ran the
+        commands (the caller repeats them, and must allow for commands that ran), ConfigError when the password is
         refused.
         """
         try:
@@ -164,7 +163,7 @@ class Wire:
 
 
 def _packed(commands: Sequence[Command]) -> list[bytes | memoryview]:
-    """Write commands in Redis's protocol (arrays of bulk strings); redis-py's own way takes three times as long."""
+    """Write commands in Redis's protocol (arrays of bulk strings); redis-py's own encoder takes three times as long."""
     pieces: list[bytes | memoryview] = []
     for command in commands:
         pieces.append(b"*%d\r\n" % len(command))

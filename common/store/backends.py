@@ -1,4 +1,4 @@
-"""Files and objects as the store needs them: put if absent, listing, files that grow, durable names."""
+"""The file systems of the store, files and objects: put if absent, listing, files that grow, durable names."""
 
 from __future__ import annotations
 
@@ -137,9 +137,7 @@ class _Files:
         location = self.location(path)
         with store_errors(location):
             if not self._link(file, temporary, location):
-                raise ProtocolError(
-                    f"{location} is there already, though its name was to be unique; stop the second writer"
-                )
+                raise ProtocolError(f"{location} exists already, though its name is unique; stop the second writer")
 
     def sync(self, folder: str) -> None:
         location = self.location(folder)
@@ -164,15 +162,15 @@ class _Files:
             return False
 
     def _link(self, file: BinaryIO, temporary: str, location: str) -> bool:
-        """Make the bytes written durable, then give them their name; False if it was taken. The name is durable once
-        its folder is synced."""
+        """Make the bytes durable, then link the file to its name; False if the name is taken. The name is durable
+        once its folder is synced."""
         file.flush()
         os.fsync(file.fileno())
         file.close()
         try:
             os.link(temporary, location)
             won = True
-        except FileExistsError:  # NFS says so too if it repeated a link of ours whose answer was lost
+        except FileExistsError:  # NFS reports this too when it repeats our own link after a lost answer
             won = os.stat(temporary).st_nlink > 1
         except OSError as error:
             if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV):
@@ -185,7 +183,7 @@ class _Files:
 
 
 class _Objects:
-    """An object store by fsspec, or fsspec's memory in tests."""
+    """An object store through fsspec, or fsspec's memory in tests."""
 
     def __init__(self, filesystem: Any, protocol: str, root: str) -> None:
         self._fs = filesystem
@@ -232,7 +230,7 @@ class _Objects:
         return cast(BinaryIO, self._fs.open(self._path(path), "rb"))
 
     def open_new(self, path: str) -> tuple[BinaryIO, str]:
-        """Whoever closes the file, the interpreter too when it is forgotten, completes no upload but by `settle`."""
+        """Only `settle` completes the upload: neither closing the file nor its garbage collection does."""
         with store_errors(self.location(path)):
             file = self._fs.open(self._path(path), "wb")
             file.autocommit = False
@@ -244,18 +242,18 @@ class _Objects:
             file.close()
 
     def sync(self, folder: str) -> None:
-        """Objects are durable when they are there."""
+        """An object is durable once it exists."""
 
     def discard(self, file: Any, temporary: str) -> None:
-        """Abort the upload: closing the file would complete it, and its object would be there for a while."""
+        """Abort the upload; closing the file would complete it, and the object would exist for a while."""
         file.autocommit = False
         with suppress(OSError):
             file.discard()
-        if self._protocol == "memory":  # fsspec's memory has an object as soon as it is opened
+        if self._protocol == "memory":  # fsspec's memory creates the object when it is opened
             with suppress(OSError):
                 self._fs.rm_file(self._path(temporary))
         else:
-            file.closed = True  # or it would begin another upload when it is forgotten
+            file.closed = True  # else the interpreter would begin another upload when it collects the file
 
     def remove(self, path: str) -> None:
         with store_errors(self.location(path)), suppress(FileNotFoundError):
@@ -287,7 +285,7 @@ def backend_of(url: str) -> Backend:
 
 
 def _make_folder(folder: str) -> None:
-    """Make a folder and those above it, each durable in the one above."""
+    """Make a folder and its missing parents, each name durable in its parent."""
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)

@@ -1,6 +1,6 @@
 """The envelope of a JSON file in the store: `{"format":1,"sha256":"...","body":{...}}` (pure).
 
-The hash is over the bytes of the body as they stand in the file.
+The hash covers the bytes of the body as written in the file.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ def sealed(body: Mapping[str, Any]) -> bytes:
 
 
 def opened(data: bytes, location: str) -> dict[str, Any]:
-    """The body of a file's bytes. Raises ProtocolError if they are not whole, ConfigError if of another format."""
+    """The body of a file's bytes. Raises ProtocolError if they are corrupt, ConfigError for another format."""
     head = _HEAD.match(data)
     if head is None:
         raise ProtocolError(f"{location} is not an envelope of Cutline; remove it or restore it from a backup")
     if int(head[1]) > FORMAT:
         raise ConfigError(
-            f"{location} is of a newer Cutline (format {int(head[1])}, known is {FORMAT}); use that version"
+            f"{location} was written by a newer Cutline (format {int(head[1])}, this one reads {FORMAT}); use that"
+            " version"
         )
     if int(head[1]) < FORMAT:
         raise ConfigError(
-            f"{location} was written by an older Cutline (format {int(head[1])}, known is {FORMAT}): go on with"
-            " that version, or give the pipeline another name and sink, where it is copied anew"
+            f"{location} was written by an older Cutline (format {int(head[1])}, this one reads {FORMAT}): use that"
+            " version, or give the pipeline another name and sink to copy the tables again"
         )
     raw = data[head.end() : -2]
     if data[-2:] != b"}\n" or hashlib.sha256(raw).hexdigest().encode() != head[2]:
@@ -45,10 +46,11 @@ def opened(data: bytes, location: str) -> dict[str, Any]:
 
 
 def canonical(body: Mapping[str, Any]) -> bytes:
-    """The body as JSON, its tables one by one: encoding holds the interpreter, and others have to answer in time."""
+    """The body as JSON, encoded table by table, since json.dumps holds the interpreter lock and the event loop must
+    answer in time."""
     parts = [
         b"%s:%s"
-        % (_dumps(key), b"{%s}" % b",".join(b"%s:%s" % (_dumps(name), _dumps(of)) for name, of in value.items()))
+        % (_dumps(key), b"{%s}" % b",".join(b"%s:%s" % (_dumps(name), _dumps(table)) for name, table in value.items()))
         if key == "tables" and isinstance(value, Mapping)
         else b"%s:%s" % (_dumps(key), _dumps(value))
         for key, value in body.items()

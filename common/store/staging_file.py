@@ -1,4 +1,4 @@
-"""A staged file in the making."""
+"""A staged file while it is written."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cutline.common.store.records import PartRef
 
 
 class StagingFile(io.RawIOBase):
-    """A staged file in the making: write-only, hashed as it is written, without a name until `commit`.
+    """A staged file while it is written: write-only, hashed on the way, without a name until `commit`.
 
     pyarrow's ParquetWriter takes it as its sink. Closing it without `commit` drops it, as a crash would.
     """
 
     def __init__(self, backend: Backend, pipeline: str, path: str) -> None:
-        """Made by `PipelineStore.open_staged`."""
+        """Call `PipelineStore.open_staged` instead."""
         self.path = path
         self._backend = backend
         self._target = f"{pipeline}/{path}"
@@ -47,14 +47,14 @@ class StagingFile(io.RawIOBase):
         return self._size
 
     def commit(self) -> PartRef:
-        """Give the file its name; all durable on return."""
+        """Give the file its name; bytes and name are durable on return."""
         ref = self.settle()
         self._backend.sync(os.path.dirname(self._target))
         return ref
 
     def settle(self) -> PartRef:
-        """Make the bytes durable and give the file its name, which is durable after `PipelineStore.sync_staged`; nobody
-        may be told of it before."""
+        """Make the bytes durable and give the file its name. The name is durable after `PipelineStore.sync_staged`;
+        report the file to no one before."""
         file, self._file = self._file, None
         if file is None:
             raise ValueError(f"{self.path} is closed")
@@ -68,12 +68,12 @@ class StagingFile(io.RawIOBase):
         return PartRef(path=self.path, sha256=self._digest.hexdigest(), size=self._size)
 
     def discard(self) -> None:
-        """Drop the file; harmless when it was committed or dropped before."""
+        """Drop the file; no effect after `commit` or `discard`."""
         file, self._file = self._file, None
         if file is not None:
             self._backend.discard(file, self._temporary)
         super().close()
 
     def close(self) -> None:
-        """`discard`; the interpreter calls it too when the file is forgotten."""
+        """`discard`; the interpreter calls it too when it collects the file."""
         self.discard()

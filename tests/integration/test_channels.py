@@ -420,7 +420,7 @@ async def test_a_full_redis_is_waited_for_and_then_said_to_be_full(redis: Client
         try:
             sender.post({"type": "records"}, bytes(4 << 20), counted=True)
             sender.post({"type": "records"}, bytes(4 << 20), counted=True)
-            with pytest.raises(Unavailable, match=r"Redis refused message \d .*give it room"):
+            with pytest.raises(Unavailable, match=r"Redis refused message \d .*give it memory"):
                 await sender.flush()
         finally:
             await redis.config_set("maxmemory", 0)

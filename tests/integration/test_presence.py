@@ -105,11 +105,11 @@ async def test_forgetting_a_pipeline_leaves_the_others(redis: Client) -> None:
 async def test_what_is_not_ours_is_named_with_its_key(redis: Client) -> None:
     registry = Registry(redis)
     await redis.hset("cutline:status:shop", "reader-0", "no JSON")
-    with pytest.raises(ProtocolError, match="cutline:status:shop in Redis is not JSON of ours"):
+    with pytest.raises(ProtocolError, match="cutline:status:shop in Redis is not JSON that Cutline wrote"):
         await registry.status("shop")
 
 
 async def test_a_redis_that_is_down_is_unavailable_and_says_for_what(server: Redis, redis: Client) -> None:
     await asyncio.to_thread(server.kill)
-    with pytest.raises(Unavailable, match="Redis did not answer when asked to list the services"):
+    with pytest.raises(Unavailable, match="Redis did not answer a request to list the services"):
         await Registry(redis).services()

@@ -33,12 +33,12 @@ class Told:
 
     async def services(self) -> list[Service]:
         if not self.up:
-            raise Unavailable("Redis did not answer when asked to list the services: refused")
+            raise Unavailable("Redis did not answer a request to list the services: refused")
         return self.there
 
     async def status(self, pipeline: str) -> dict[str, dict[str, Any]]:
         if not self.up:
-            raise Unavailable("Redis did not answer when asked to read the status: refused")
+            raise Unavailable("Redis did not answer a request to read the status: refused")
         return self.parts if pipeline == "shop" else {}
 
     async def request(self, pipeline: str, request: Mapping[str, Any], *, to: str = "") -> None:

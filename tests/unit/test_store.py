@@ -177,7 +177,7 @@ def test_text_of_any_kind_comes_back_as_written(shop: PipelineStore) -> None:
 def test_an_entry_in_another_ones_place_stops_the_reader(files: PipelineStore) -> None:
     files.put_entry(epoch(1))
     os.rename(files.location("journal/0000000001.json"), files.location("journal/0000000002.json"))
-    with pytest.raises(ProtocolError, match=r"0000000002.json holds the entry of slot 1; put it back"):
+    with pytest.raises(ProtocolError, match=r"0000000002.json holds the entry of slot 1; restore the journal"):
         files.entry(2)
 
 
@@ -199,7 +199,7 @@ def test_any_flipped_byte_of_an_entry_is_seen(files: PipelineStore) -> None:
 
 @pytest.mark.parametrize(
     ("number", "named"),
-    [(3, r"a newer Cutline \(format 3, known is 2\)"), (1, r"an older Cutline \(format 1, known is 2\)")],
+    [(3, r"a newer Cutline \(format 3, this one reads 2\)"), (1, r"an older Cutline \(format 1, this one reads 2\)")],
 )
 def test_a_file_of_another_version_is_named_with_the_remedy(files: PipelineStore, number: int, named: str) -> None:
     files.define({"a": 1})
@@ -368,9 +368,9 @@ def test_a_flipped_byte_or_a_missing_part_is_seen(files: PipelineStore) -> None:
     with pytest.raises(ProtocolError, match="is corrupt"):
         files.verify(ref)
     os.unlink(files.location(ref.path))
-    with pytest.raises(ProtocolError, match="is missing though an entry names it"):
+    with pytest.raises(ProtocolError, match="is missing, though an entry names it"):
         files.read_part(ref)
-    with pytest.raises(ProtocolError, match="is missing though an entry names it"):
+    with pytest.raises(ProtocolError, match="is missing, though an entry names it"):
         files.verify(ref)
 
 
@@ -545,7 +545,7 @@ def test_a_writer_that_fails_leaves_nothing(shop: PipelineStore) -> None:
 
 def test_a_name_that_says_no_epoch_is_refused(shop: PipelineStore) -> None:
     for name in ("orders.parquet", "../0000000001.x", "0000000001.a/b"):
-        with pytest.raises(ProtocolError, match=r"make it by store\.file_name"):
+        with pytest.raises(ProtocolError, match=r"make the name by store\.file_name"):
             shop.put_part(name, b"")
 
 
@@ -651,7 +651,7 @@ def test_schemas_are_stored_once_and_found_by_their_hash(shop: PipelineStore, ur
     shop.put_schemas(some[:3], epoch=1)
     assert len(shop._backend.names("shop/schemas")) == 50
     assert Store(url).pipeline("shop").schemas({one.hash for one in some}) == {one.hash: one for one in some}
-    with pytest.raises(ProtocolError, match="has no schema 0123 though an entry names it"):
+    with pytest.raises(ProtocolError, match="has no schema 0123, though an entry names it"):
         shop.schemas(["0123"])
 
 

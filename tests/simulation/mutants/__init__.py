@@ -484,8 +484,8 @@ MUTANTS = (
     one(
         "a part that others build on is removed with its entry",
         STORE,
-        "sorted(there & done - needed)",
-        "sorted(there & done)",
+        "sorted(existing & done - needed)",
+        "sorted(existing & done)",
     ),
     Mutant(
         "what came before the entries that are left is taken for a history that was left",
@@ -495,7 +495,7 @@ MUTANTS = (
     one(
         "a deposed leader's slow entry takes a slot whose entry was removed",
         STORE,
-        "        if won and slot > 1 and not self._there(",
-        "        if False and not self._there(",
+        "        if won and slot > 1 and not self._exists(",
+        "        if False and not self._exists(",
     ),
 )

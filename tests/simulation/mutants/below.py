@@ -232,7 +232,7 @@ BELOW = (
     unit(
         "a stream that is gone is no news to its receiver",
         CHANNELS,
-        "                if there != 1:\n",
+        "                if exists != 1:\n",
         "                if False:\n",
         "test_channels.py",
     ),
