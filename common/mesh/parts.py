@@ -33,7 +33,7 @@ class Parts:
         if list(map(id, state.values.values())) != list(map(id, sections)):
             values = {(name, key): value for name, section in state.values.items() for key, value in section.items()}
             self._values = list(state.values.values()), values
-        full, changed = self._deltas.of(values)
+        full, changed = self._deltas.choose(values)
         name = f"{self._member}-{checkpoint}.json.gz"
         data = gzip.compress(_to_lines(state.head, changed), 1, mtime=0)
         ref = self._store.put_part(file_name(name, epoch=self._epoch, incarnation=self._incarnation), data)

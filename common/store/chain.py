@@ -1,18 +1,18 @@
-"""Which checkpoints count, what to apply next, and what a publication says (pure).
+"""The chain of valid checkpoints, the next batch to apply, and the content of a publication (pure).
 
-The journal's epoch entries fork history: each names the checkpoint that it goes on from (`base`). The *chain* is the
-one history that counts: from the newest epoch entry back by `base`, so the checkpoints of that epoch, then those of the
-base's epoch up to the base, and so on. Checkpoints and publications off the chain are as if they had never been
-(their rows are read again by a later epoch).
+The journal's epoch entries fork history: each names the checkpoint that it starts from (`base`). The *chain* is the
+valid history: from the newest epoch entry back by `base`, so the checkpoints of that epoch, then those of the base's
+epoch up to the base, and so on. Checkpoints and publications off the chain are ignored (a later epoch reads their rows
+again).
 
-What is promised: entries are applied in the chain's order, each once on one branch; a cut `inside` a transaction is
-applied and never published; a kept cut is published by itself, so that its tag can be made; nothing is applied together
-over a `t` (TRUNCATE) or a table's change of generation. A table that the Spark writer has quarantined is left out, and
-its publication says up to where it is applied: from there it goes on when it comes back.
+Promises: entries are applied in the chain's order, each once on one branch; a cut `inside` a transaction is applied and
+never published; a kept cut is published by itself, so that it can have a tag; a batch never spans a `t` (TRUNCATE) or a
+table's change of generation. A table that the Spark writer has quarantined is left out, and its publication names the
+last checkpoint applied to it, from which it continues later.
 
-Relied on: slots are used without a hole, and the slots between an epoch entry and the next one are that epoch's
-checkpoints (put-if-absent; a deposed leader is refused its slot). Used by production (spark_writer/apply.py) and by the
-simulation alike; change both together.
+Relies on: slots have no gaps, and the slots between an epoch entry and the next one are that epoch's checkpoints
+(put-if-absent; a deposed leader is refused its slot). Production (spark_writer/apply.py) and the simulation both use
+it; change both together.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ BATCH_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The checkpoints that count: `segments` are (epoch slot, last checkpoint slot of it that counts), newest first.
+    """The valid checkpoints: `segments` are (epoch slot, its last valid checkpoint slot), newest first.
 
-    `behind` is the last one of which the journal has nothing any more (0: none): what is up to it counted, and is past.
+    `behind` is the last checkpoint whose entry was removed (0: none): those up to it were valid and applied.
     """
 
     segments: tuple[tuple[int, int], ...] = ()
@@ -59,7 +59,7 @@ class Chain:
         """
         if checkpoint < self.behind:
             raise ProtocolError(
-                f"journal entry {self.behind} is missing though the chain leads over it; restore it from a backup"
+                f"journal entry {self.behind} is missing, though the chain includes it; restore it from a backup"
             )
         return [slot for epoch, last in reversed(self.segments) for slot in range(max(epoch, checkpoint) + 1, last + 1)]
 
@@ -69,10 +69,10 @@ class Chain:
 
 
 def follow(last_slot: int, entry: Callable[[int], Entry | None], published: Collection[int] = ()) -> Chain:
-    """Follow the chain back from journal slot `last_slot` (0: an empty journal); `entry` looks an entry up.
+    """Follow the chain back from journal slot `last_slot` (0: an empty journal); `entry` looks up an entry.
 
-    Goes back until a segment holds one of `published` (no older one matters), to the beginning, or to where older
-    entries were removed. ProtocolError if the newest entry is missing.
+    Stops at a segment that holds one of `published` (older ones don't matter), at the beginning, or where older entries
+    were removed. ProtocolError if the newest entry is missing.
     """
     segments: list[tuple[int, int]] = []
     last: int | None = last_slot or None
@@ -86,13 +86,17 @@ def follow(last_slot: int, entry: Callable[[int], Entry | None], published: Coll
         if any(found.epoch < n <= last for n in published):
             break
         begin = entry(found.epoch)
-        if begin is None:  # removed, with what was before it
+        if begin is None:  # removed, with all entries before it
             return Chain(segments=tuple(segments), behind=found.epoch)
         if not isinstance(begin, EpochEntry):
-            raise ProtocolError(f"journal entry {found.epoch} is no epoch's, though checkpoint {last} is of it")
+            raise ProtocolError(
+                f"journal entry {found.epoch} is no epoch entry, though checkpoint {last} names it as its epoch;"
+                " restore the journal from a backup"
+            )
         if begin.base is not None and begin.base >= found.epoch:
             raise ProtocolError(
-                f"the epoch entry {found.epoch} goes on from checkpoint {begin.base}, which is not before it"
+                f"epoch entry {found.epoch} starts from checkpoint {begin.base}, which is not before it; restore"
+                " the journal from a backup"
             )
         last = begin.base
     return Chain(segments=tuple(segments))
@@ -100,10 +104,9 @@ def follow(last_slot: int, entry: Callable[[int], Entry | None], published: Coll
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Checkpoint entries to apply in one go; `publish`: the last one may then be published, `kept`: as a kept cut.
+    """Checkpoint entries to apply together; `publish`: the last one may then be published, `kept`: as a kept cut.
 
-    `kept` is also true if the kept cut was an `inside` one before the last: its tag waits for the next that can be
-    published.
+    `kept` is also true if the kept cut was an `inside` one before the last: its tag waits for the next publishable cut.
     """
 
     entries: tuple[CheckpointEntry, ...]
@@ -123,11 +126,11 @@ def next_batch(
     generations: Mapping[str, int] | None = None,
     max_rows: int = BATCH_ROWS,
 ) -> Batch | None:
-    """Choose what to apply next of `entries`, the chain's checkpoints not applied yet, oldest first; None if none.
+    """Choose the next batch of `entries`, the chain's checkpoints not applied yet, oldest first; None if none.
 
-    `kept_pending`: an applied `inside` cut was a kept one. `generations` are those that the branch holds now. The batch
-    goes as far as it may, to the last entry that can be published if there is one; only then are `inside` cuts applied
-    by themselves. More than `max_rows` staged rows end it, but one entry is always taken.
+    `kept_pending`: an applied `inside` cut was a kept one. `generations` are those on the branch now. The batch is as
+    long as possible and ends with the last publishable entry; without a publishable entry it has only `inside` cuts. It
+    ends before more than `max_rows` staged rows, but has one entry at least.
     """
     end, rows, publishable, kept = 0, 0, 0, kept_pending
     current = dict(generations or {})
@@ -135,7 +138,7 @@ def next_batch(
         staged = [file for file in entry.staged if file.rows]
         rows += sum(file.rows for file in staged)
         tables = entries[at - 1].tables if at else {}
-        changed = {table: said.generation for table, said in changes(entry.tables, tables).items() if said is not None}
+        changed = {name: table.generation for name, table in changes(entry.tables, tables).items() if table is not None}
         changed |= {file.table: file.generation for file in staged}
         restarts = any(current.get(table, generation) != generation for table, generation in changed.items())
         truncates = any(file.truncated_at is not None for file in staged)
@@ -155,7 +158,7 @@ def next_batch(
 
 
 def only(entry: CheckpointEntry, table: str) -> CheckpointEntry:
-    """Return what a checkpoint's entry says of one table."""
+    """Return a checkpoint's entry reduced to one table."""
     tables = {table: entry.tables[table]} if table in entry.tables else {}
     return replace(entry, staged=tuple(file for file in entry.staged if file.table == table), tables=tables)
 
@@ -172,28 +175,27 @@ def publication(
 ) -> Publication:
     """Return the record that checkpoint `entry` is applied, to be put if absent: the commit point.
 
-    `work` has the applied state of each table that the lake has; `previous` is the newest publication on the chain;
-    `quarantined` are the tables that the Spark writer could not apply. A table goes to `main` when the entry says
-    `show` and it is none of those; otherwise `main` stays what it was, with the position that it had. What did not
-    change is the same object in both records. ProtocolError for an `inside` cut, or a table to be shown that was not
-    applied.
+    `work` has the applied state of each table in the lake; `previous` is the newest publication on the chain;
+    `quarantined` are the tables that the Spark writer could not apply. A table goes to `main` if the entry has `show`
+    and the table is not quarantined; otherwise `main` keeps its snapshot and position. Unchanged tables are the same
+    objects in both records. ProtocolError for an `inside` cut, or a table to show that was not applied.
     """
     n = entry.slot
     if entry.inside:
         raise ProtocolError(f"checkpoint {n} is inside a transaction and can't be published")
     tables: dict[str, PublishedTable] = {}
-    for table, said in entry.tables.items():
+    for table, at_cut in entry.tables.items():
         done, before = work.get(table), None if previous is None else previous.tables.get(table)
         held = quarantined.get(table)
-        if said.show and held is None:
-            if done is None or done.generation != said.generation:
+        if at_cut.show and held is None:
+            if done is None or done.generation != at_cut.generation:
                 raise ProtocolError(f"table {table} is live in checkpoint {n} but its generation was never applied")
             main = Main(snapshot_id=done.snapshot_id)
         elif previous is None or before is None or before.main is None:
             main = None
         else:
             main = Main(snapshot_id=before.main.snapshot_id, position=previous.position_of(table))
-        state, generation = (said.phase, said.generation) if held is None else ("quarantined", held.generation)
+        state, generation = (at_cut.phase, at_cut.generation) if held is None else ("quarantined", held.generation)
         now = PublishedTable(state=state, generation=generation, main=main, work=done, held=held)
         tables[table] = now if before is None or now != before else before
     return Publication(
@@ -208,13 +210,14 @@ def publication(
     )
 
 
-def may_show(there: tuple[int, int], *, w: int, n: int, own: bool, chain: Callable[[int], Chain]) -> bool:
-    """Whether a Spark writer `w` may let `main` show publication `n` where it shows `there`, a (w, N).
+def may_show(shown: tuple[int, int], *, w: int, n: int, own: bool, chain: Callable[[int], Chain]) -> bool:
+    """Whether Spark writer `w` may move `main` to publication `n`, where `main` shows `shown`, a (w, N).
 
-    Not if a greater w was there, nor if what is there is newer and counts. What `n` does not show at its `own` cut, but
-    as an older publication left it, is there already, or a later one than that is, which `w` did not know: then only
-    what does not count makes room. `chain(back)` reads the journal, back to that checkpoint, *after* `there` was read:
-    in an older view of it, what another start has published since then would not count, and `main` would go back.
+    Never after a newer writer; replace an older cut of our own, else only one that left the chain. `own`: `n` shows the
+    table at its own cut. If instead `n` only repeats an older publication's snapshot, `main` shows that one already, or
+    a later one that `w` did not know, and may only replace one off the chain. `chain(back)` reads the journal, back to
+    that checkpoint, *after* `shown` was read: an older view would lack the publications of other starts since then, and
+    `main` would go back.
     """
-    there_w, there_n = there
-    return there_w <= w and ((own and there_n <= n) or there_n not in chain(min(there_n, n)))
+    shown_w, shown_n = shown
+    return shown_w <= w and ((own and shown_n <= n) or shown_n not in chain(min(shown_n, n)))

@@ -1,16 +1,16 @@
-"""The records of the store, typed: the one place that says their form in JSON (pure).
+"""The records of the store, typed: the only definition of their JSON (pure).
 
-| record | is | written by |
+| record | content | written by |
 |---|---|---|
-| `EpochEntry` | a slot of the journal: an incarnation of the mesh, the checkpoint it goes on from | the leader |
+| `EpochEntry` | a slot of the journal: an incarnation of the mesh, the checkpoint it starts from | the leader |
 | `CheckpointEntry` | a slot of the journal: a checkpoint, its parts, staged files, each table's state | the leader |
-| `Publication` | a checkpoint is applied: what `main` of each table shows, and where work goes on | the Spark writer |
+| `Publication` | a checkpoint is applied: the snapshot of each table's `main` and of its work | the Spark writer |
 
-In memory a record has all tables. In the store it has all of them (a *full* record), or those that differ from an
-earlier full one, which it names (`full`): what a checkpoint costs grows with what changed, and two files tell a record.
-`Deltas` chooses.
+In memory a record has all tables. In the store it has all of them (a *full* record), or only those that differ from an
+earlier full record, which it names (`full`): the cost of a checkpoint grows with the number of changed tables, and a
+record is read from two files at most. `Deltas` chooses.
 
-What must change together: a field here and `FORMAT`, since another version reads it otherwise.
+Change a field together with `FORMAT`: other versions read it differently.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ K = TypeVar("K", bound=Hashable)
 class PartRef:
     """A durable file: path below the pipeline's folder, sha256 (hex) and size in bytes.
 
-    `full`: a part that has only what changed since that one.
+    `full`: the file is a part with only the changes since that full part.
     """
 
     path: str
@@ -56,16 +56,16 @@ class PartRef:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that it takes to read it."""
+        """The files needed to read it."""
         return (self.path,) if self.full is None else (self.path, self.full.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """A Parquet file of one table's rows, generation and schema (its hash), durable in the store.
+    """A durable Parquet file with rows of one table, of one generation and one schema (its hash).
 
-    `kind` is `chunk`, of the split `split` (its id, `#`, the attempt), or `changes`, whose `_seq` go from `seq_min` to
-    `seq_max`; `truncated_at` is that of the last TRUNCATE among them.
+    `kind` is `chunk`, of the split `split` (its id, `#`, the attempt), or `changes`, whose `_seq` run from `seq_min` to
+    `seq_max`; `truncated_at` is the `_seq` of the last TRUNCATE among them.
     """
 
     kind: str
@@ -83,7 +83,7 @@ class StagedFile:
 
     @property
     def ref(self) -> PartRef:
-        """Where it is."""
+        """The file."""
         return PartRef(path=self.path, sha256=self.sha256, size=self.size)
 
     def to_json(self) -> dict[str, Any]:
@@ -120,9 +120,9 @@ class Members:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEntry:
-    """Slot `slot` begins an epoch, which goes on from checkpoint `base` (None: from the beginning) because of `cause`.
+    """Slot `slot` begins an epoch, which starts from checkpoint `base` (None: from the beginning) because of `cause`.
 
-    `nonce` tells this leader's write from another's.
+    `nonce` distinguishes this leader's write from another's.
     """
 
     slot: int
@@ -174,9 +174,9 @@ class EpochEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEntry:
-    """One table at a checkpoint: its phase, the hash of its schema, and whether the lake may show it there (`show`).
+    """One table at a checkpoint: its phase, the hash of its schema, and whether the lake may show this cut (`show`).
 
-    `described`: the schema of its snapshot, where the stream has another one by now.
+    `described`: the schema of its snapshot, if the stream has a newer one.
     """
 
     generation: int
@@ -207,11 +207,11 @@ class TableEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointEntry:
-    """Slot `slot` is a checkpoint of `epoch`: every part is in the store, and these staged files belong to it.
+    """Slot `slot` is a checkpoint of `epoch`: all parts are in the store, and these staged files belong to it.
 
     `kept`: a savepoint, which answers `request`; `inside`: the cut is inside a transaction, so it is never published.
-    `position` is where the stream stands (None: nothing was read of it), times are seconds since 1970. `replaced` are
-    the hashes of schemas that the enumerator's part names, of tables that its reports in flight took another way.
+    `position` is the stream's (None: it has read nothing), times are seconds since 1970. `replaced` are hashes of
+    schemas that the enumerator's part still names, though reports in flight at the cut changed those tables.
     """
 
     slot: int
@@ -273,19 +273,19 @@ class CheckpointEntry:
 
     @property
     def schemas(self) -> set[str]:
-        """The hashes of all schemas that a restore from here, or applying it, needs."""
+        """The hashes of all schemas that a restore from this checkpoint, or its application to the lake, needs."""
         named = {name for table in self.tables.values() for name in (table.schema, table.described) if name}
         return named | {file.schema for file in self.staged} | set(self.replaced)
 
 
 Entry = EpochEntry | CheckpointEntry
-"""What one slot of the journal holds."""
+"""The content of one slot of the journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Where the applied state of one table is: a snapshot of the lake table, the branch it was made on, its generation
-    and the hash of its schema.
+    """The applied state of one table: a snapshot of the lake table, the branch it was made on, its generation and the
+    hash of its schema.
     """
 
     snapshot_id: int
@@ -310,13 +310,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Main:
-    """What `main` of a table shows: a snapshot, and the position of its content; None: that of the publication."""
+    """The snapshot on a table's `main`, and the position of its content (None: the publication's position)."""
 
     snapshot_id: int
     position: Position | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict, without the position of the publication itself."""
+        """Return a plain dict; it omits a position that equals the publication's."""
         body: dict[str, Any] = {"snapshot_id": self.snapshot_id}
         return body if self.position is None else body | {"position": self.position.to_json()}
 
@@ -329,11 +329,11 @@ class Main:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Why the Spark writer leaves one table out, and from where it can go on.
+    """Why the Spark writer leaves a table out, and from which checkpoint it can continue.
 
     `generation` is the one that could not be applied. `applied` is the last checkpoint whose rows the table's work
-    holds: what was staged after it brings the table back. None: the work itself is lost, so only the next generation
-    does.
+    holds; the files staged after it complete the table. None: the work itself is lost, so only the next generation
+    restores the table.
     """
 
     cause: str
@@ -343,9 +343,9 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
-    """One table of a publication; `main` is None where the lake shows nothing yet, `work` where it has nothing.
+    """One table of a publication; `main` is None if the lake shows no rows yet, `work` if it has none.
 
-    `held`: the Spark writer has quarantined it.
+    `held`: the Spark writer has quarantined the table.
     """
 
     state: str
@@ -356,7 +356,7 @@ class PublishedTable:
 
     @property
     def shown(self) -> bool:
-        """Whether `main` shows the publication's own cut, and not what an older one left."""
+        """Whether `main` shows this publication's cut, and not an older one's."""
         return self.main is not None and self.main.position is None
 
     def to_json(self) -> dict[str, Any]:
@@ -398,7 +398,7 @@ class Publication:
     tables: Mapping[str, PublishedTable] = field(repr=False)
 
     def position_of(self, table: str) -> Position | None:
-        """The position of what `main` of a table shows."""
+        """The position of the content of a table's `main`."""
         main = self.tables[table].main
         return None if main is None else main.position or self.position
 
@@ -433,7 +433,7 @@ class Publication:
 
 
 def changes(now: Mapping[K, T], before: Mapping[K, T]) -> dict[K, T | None]:
-    """What of `now` is not so in `before`; None for what is gone. Cheap where values are the same objects."""
+    """The values of `now` that differ from `before`; None for removed keys. Cheap where values are the same objects."""
     changed: dict[K, T | None] = {
         key: value for key, value in now.items() if (old := before.get(key)) is not value and old != value
     }
@@ -442,11 +442,11 @@ def changes(now: Mapping[K, T], before: Mapping[K, T]) -> dict[K, T | None]:
 
 
 class Deltas:
-    """Chooses what a record of a row of them holds: all its values, or those that changed since the last full one.
+    """Chooses for each record of a sequence: all its values, or those that changed since the last full record.
 
-    It is full where most values changed, and once what was written as changes since outweighs it: so all records
-    together cost as much as what changed, some times over. Values that are the same object as the last time cost
-    nothing. One row of records is written by one writer; after an unclear answer it begins anew.
+    A record is full if most values changed, or once the changes written since the last full one outnumber its values:
+    all records together cost a small multiple of the changes. A value that is the same object as before costs nothing.
+    One writer writes a sequence; after an unclear answer it begins again with a full record.
     """
 
     def __init__(self) -> None:
@@ -454,7 +454,7 @@ class Deltas:
         self._spent = 0
         self._last: tuple[Mapping[Any, Any], dict[Any, Any]] = ({}, {})
 
-    def of(self, values: Mapping[K, T]) -> tuple[Any, dict[K, T | None]]:
+    def choose(self, values: Mapping[K, T]) -> tuple[Any, dict[K, T | None]]:
         """Return the name of the full record and the changes since; (None, all values) for a full one."""
         if self._full is not None:
             if values is not self._last[0]:
@@ -465,17 +465,17 @@ class Deltas:
         return None, dict(values)
 
     def wrote(self, name: Any, values: Mapping[K, T], changed: Mapping[K, T | None], *, full: bool) -> None:
-        """The record `name` is in the store, as `of` chose."""
+        """Note that record `name` is in the store, in the form that `choose` returned."""
         if full:
             self._full, self._spent, self._last = (name, values), 0, (values, {})
         else:
             self._spent += len(changed)
 
     def forget(self) -> None:
-        """The next record is a full one."""
+        """Make the next record a full one."""
         self._full = None
 
 
 def fold(full: Mapping[K, T], changed: Mapping[K, T | None]) -> dict[K, T]:
-    """What `changes` was made of, of what it was made."""
+    """The values that `changes` compared with `full`: the inverse of `changes`."""
     return {key: value for key, value in {**full, **changed}.items() if value is not None}

@@ -469,7 +469,7 @@ class PipelineStore:
         body: Callable[[int | None, dict[str, Any]], Mapping[str, Any]],
     ) -> bool:
         """Put the next record of a sequence: a full one, or the tables changed since the full one that it names."""
-        full, changed = deltas.of(tables)
+        full, changed = deltas.choose(tables)
         try:
             won = self._put(path, body(full, changed))
         except Unavailable:

@@ -257,7 +257,7 @@ MUTANTS = (
         "        if not entry.inside:",
         "        if True:",
     ),
-    one("a table is shown before it is live", CHAIN, "if said.show and held is None:", "if done is not None:"),
+    one("a table is shown before it is live", CHAIN, "if at_cut.show and held is None:", "if done is not None:"),
     one(
         "the chunk of a table without a key is read whatever was inserted meanwhile",
         WORLD,
@@ -278,7 +278,7 @@ MUTANTS = (
     one(
         "main moves to an older publication",
         CHAIN,
-        "((own and there_n <= n) or there_n not in chain(min(there_n, n)))",
+        "((own and shown_n <= n) or shown_n not in chain(min(shown_n, n)))",
         "True",
     ),
     one(
