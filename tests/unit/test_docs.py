@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cutline.common.config import settings_table
+from cutline.common.config.settings import settings_table
 from cutline.common.store.records import CheckpointEntry, EpochEntry, Publication
 from cutline.services.run.cli import main
 
