@@ -26,6 +26,7 @@ from cutline.common.mesh.messages import Limits
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import connect, memory
+from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.enumerator.leader import (
@@ -256,7 +257,7 @@ class Pipeline:
             case OpenEpoch():
                 await self._close()
                 self.epoch = effect.epoch
-                self.parts = Parts(self.store, member="enumerator", epoch=self.epoch, incarnation=self.host.incarnation)
+                self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)
                 self._spawn(self._open(effect))
                 self._spawn(self._sweep())
             case CloseEpoch():
@@ -324,10 +325,8 @@ class Pipeline:
     async def _open(self, order: OpenEpoch) -> None:
         """Make the streams, and only then say so: members join at once, and what they send waits in their streams until
         the machine has been told that its epoch is open, since before it has no use for it."""
-        readers, writers = order.plan.readers, order.plan.writers
-        pairs = [("enumerator", r) for r in readers] + [(r, "enumerator") for r in readers]
-        pairs += [(r, w) for r in readers for w in writers] + [(w, "enumerator") for w in writers]
-        names = [channels.stream_name(self.name, order.epoch, *pair) for pair in pairs]
+        topology = order.plan.topology
+        names = [channels.stream_name(self.name, order.epoch, *pair) for pair in topology.channels()]
         if await self._tight():
             await channels.drop(self.host.redis, self.name, before=order.epoch)
         await channels.create(self.host.redis, names, {"epoch": order.epoch, "leader": self.host.incarnation})
@@ -337,7 +336,12 @@ class Pipeline:
         await self.host.registry.announce_epoch(self.name, order.epoch)
         await channels.drop(self.host.redis, self.name, before=order.epoch)
         links = self._links = Links(
-            self.host.redis, self.name, order.epoch, "enumerator", inbound=[*readers, *writers], outbound=readers
+            self.host.redis,
+            self.name,
+            order.epoch,
+            ENUMERATOR,
+            inbound=topology.inbound(ENUMERATOR),
+            outbound=topology.outbound(ENUMERATOR),
         )
         self.loop.tell(EpochOpened(epoch=order.epoch, enumerator=enumerator))
         self._links_task = asyncio.create_task(self._run_links(links, order.epoch))
@@ -357,7 +361,7 @@ class Pipeline:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
-        return Enumerator.restored(plan, load_part(self.store, entry.parts["enumerator"]), entry.tables)
+        return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 
     async def _run_links(self, links: Links, epoch: int) -> None:
         try:

@@ -31,6 +31,7 @@ from cutline.common.errors import ProtocolError
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, Ticked
 from cutline.common.mesh.messages import UNLIMITED, Limits
+from cutline.common.mesh.topology import ENUMERATOR, Topology
 from cutline.common.store.records import Entry, EpochEntry, Members
 from cutline.services.enumerator.machine import Began, Enumerator, Plan, ThrottleAsked, WriteCheckpoint
 
@@ -400,9 +401,10 @@ class Leader:
         return []
 
     def _plan(self) -> Plan:
+        topology = Topology.of(len(self.readers), len(self.writers))
         return Plan(
-            readers=tuple(f"reader-{i}" for i in range(len(self.readers))),
-            writers=tuple(f"writer-{i}" for i in range(len(self.writers))),
+            readers=topology.readers,
+            writers=topology.writers,
             chunk_rows=self.orders.chunk_rows,
             exact=self.orders.exact,
             halts=self.orders.halts,
@@ -414,10 +416,11 @@ class Leader:
         if self.state != "opening" or epoch != self.epoch:
             return []
         self.enumerator = enumerator or Enumerator(self._plan())
-        readers = self.enumerator.plan.readers
         self.kept_limits = self.enumerator.limits
         self.enumerator.limits = self._limits or self.kept_limits
-        self.process = Process(self.enumerator, inbound=readers, outbound=readers, initiator=True, after=epoch)
+        topology = self.enumerator.plan.topology
+        inbound, outbound = topology.cut_inbound(ENUMERATOR), topology.cut_outbound(ENUMERATOR)
+        self.process = Process(self.enumerator, inbound=inbound, outbound=outbound, initiator=True, after=epoch)
         self.state, self.started_at, self._led_since = "leading", now, now
         return self.process.handle(Began(), now)
 

@@ -63,6 +63,7 @@ from cutline.common.mesh.messages import (
     pieces,
     to_plain,
 )
+from cutline.common.mesh.topology import ENUMERATOR, Topology
 from cutline.common.positions import Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import CheckpointEntry, PartRef, StagedFile, TableEntry
@@ -294,6 +295,11 @@ class Plan:
     limits: Limits = UNLIMITED
 
     @property
+    def topology(self) -> Topology:
+        """The channels between the members."""
+        return Topology(self.readers, self.writers)
+
+    @property
     def stream_reader(self) -> str:
         """The reader that holds the incremental split."""
         return self.readers[0]
@@ -381,7 +387,7 @@ class Enumerator:
                 collecting = self._in_flight(checkpoint)
                 if collecting.at_cut is None:
                     raise ProtocolError(f"part {checkpoint} of the enumerator was stored but never ordered")
-                collecting.parts["enumerator"] = ref
+                collecting.parts[ENUMERATOR] = ref
                 return self._complete(now)
             case Ticked():
                 return self._ask_for_stop(now) + self._look_again(now) + self._find_new(now)
@@ -753,7 +759,7 @@ class Enumerator:
     def _complete(self, now: float) -> list[Effect]:
         collecting = self.collecting
         members = {*self.plan.readers, *self.plan.writers}
-        if collecting is None or "enumerator" not in collecting.parts or collecting.reported != members:
+        if collecting is None or ENUMERATOR not in collecting.parts or collecting.reported != members:
             return []
         self.collecting = None
         return [WriteCheckpoint(slot=collecting.checkpoint, entry=self._entry(collecting, now))]

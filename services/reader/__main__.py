@@ -25,10 +25,10 @@ from cutline.common.mesh.machine import Effect, Event, SavePart, Send
 from cutline.common.mesh.messages import UNLIMITED, Limits, Records, SnapshotSplit
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.redis import connect
+from cutline.common.mesh.topology import Topology, reader_name
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.reader.machine import (
-    ENUMERATOR,
     Began,
     ChangeBatch,
     ChangesRead,
@@ -70,24 +70,30 @@ class Member:
             raise ProtocolError(f"pipeline {store.name} has an epoch but no definition; put its pipeline.json back")
         self.host, self.store, self.epoch = host, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)
-        self.name = f"reader-{index}"
-        writers = tuple(f"writer-{i}" for i in range(len(entry.members.writers)))
-        self.machine = Reader(name=self.name, writers=writers, stream=index == 0)
+        self.name = reader_name(index)
+        readers, writers = entry.members.readers, entry.members.writers
+        topology = Topology.of(len(readers), len(writers))
+        self.machine = Reader(name=self.name, writers=topology.writers, stream=index == 0)
         if index == 0 and entry.base is not None:
             base = store.entry(entry.base)
             if not isinstance(base, CheckpointEntry):
                 raise ProtocolError(f"the base of epoch {self.epoch}, slot {entry.base}, is gone from the journal")
             self.machine.restore(load_part(store, base.parts[self.name]))
         self.parts = Parts(store, member=self.name, epoch=self.epoch, incarnation=host.incarnation)
-        process = Process(self.machine, inbound=(ENUMERATOR,), outbound=(*writers, ENUMERATOR), after=self.epoch)
+        process = Process(
+            self.machine,
+            inbound=topology.cut_inbound(self.name),
+            outbound=topology.cut_outbound(self.name),
+            after=self.epoch,
+        )
         self.links = Links(
             host.redis,
             store.name,
             self.epoch,
             self.name,
-            inbound=(ENUMERATOR,),
-            outbound=(*writers, ENUMERATOR),
-            channels=len(entry.members.readers) * len(writers),
+            inbound=topology.inbound(self.name),
+            outbound=topology.outbound(self.name),
+            channels=len(readers) * len(writers),
         )
         self.loop = Loop(process.handle, self._perform)
         self.cursors: dict[str, tuple[binlog.BinlogCursor, OneThread]] = {}

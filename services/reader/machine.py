@@ -20,7 +20,7 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
 - Ending. Main is read no further than the stop (`StopStream`), which the cursor sees by itself. Once the source has
   passed it, its place is told: then every table is live there, or can't be shown there (its snapshot ended later, or
   main began later), and the enumerator hears of it and of the end.
-- Markers are taken between two transactions (`ready`), except inside one of which over `INSIDE_ROWS` rows are sent,
+- Markers are taken between two transactions (`ready`), except inside one of which `INSIDE_ROWS` rows are sent,
   where the checkpoint is marked `inside`: it is applied and never published. A read that goes on inside a transaction
   ends with it, and while a marker waits a cursor that has ended its transaction waits for the other, so each marker is
   taken at the next end of a transaction, however long a load lasts.
@@ -71,10 +71,10 @@ from cutline.common.mesh.messages import (
     pieces,
     to_plain,
 )
+from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import FilePosition, GtidSet, Stop, beyond
 from cutline.common.schema import TableSchema
 
-ENUMERATOR = "enumerator"
 HELD_SPLITS = 2
 INSIDE_ROWS = 200_000
 NEAR_BYTES = 4 << 20
@@ -280,11 +280,6 @@ class Cursor:
         if event.source_time is not None:
             self.source_time = event.source_time
 
-    @property
-    def cuts(self) -> bool:
-        """Whether a marker may be taken here."""
-        return not self.position.inside or self.rows_inside >= INSIDE_ROWS
-
 
 def _past(catch_up: Position, main: Position) -> bool:
     """Whether catch-up stands after main's place in the file: it read on for GTIDs that main's set only names."""
@@ -308,10 +303,14 @@ def _common(main: Position, catch_up: Position) -> Position:
 
 
 class Reader:
-    """The machine. `name` is its channel name (reader-0, ...), `writers` the names of the writers in plan order."""
+    """The machine. `name` is its channel name (reader-0, ...), `writers` the names of the writers in plan order.
 
-    def __init__(self, *, name: str, writers: tuple[str, ...], stream: bool) -> None:
+    Inside a transaction a marker is taken once `inside_rows` of its rows were sent.
+    """
+
+    def __init__(self, *, name: str, writers: tuple[str, ...], stream: bool, inside_rows: int = INSIDE_ROWS) -> None:
         self.name = name
+        self.inside_rows = inside_rows
         self.writers = writers
         self.stream = stream  # whether the plan gives this reader the incremental split
         self.queue: list[SnapshotSplit] = []
@@ -718,7 +717,7 @@ class Reader:
     def _waits_for(self, other: Cursor, cursor: Cursor) -> bool:
         """Whether this cursor is not to go on before the other has ended its transaction, since a marker waits: if they
         ended theirs in turn, it might wait for ever."""
-        return self._marker_waits and not cursor.position.inside and not other.cuts
+        return self._marker_waits and not cursor.position.inside and not self._cuts(other)
 
     @staticmethod
     def _close(catch_up: Position, main: Position) -> bool:
@@ -755,8 +754,12 @@ class Reader:
 
     def ready(self) -> bool:
         """Between two transactions, or inside one so large that waiting for its end would hold the checkpoint up."""
-        self._marker_waits = not all(cursor.cuts for cursor in self.cursors.values())
+        self._marker_waits = not all(map(self._cuts, self.cursors.values()))
         return not self._marker_waits
+
+    def _cuts(self, cursor: Cursor) -> bool:
+        """Whether a marker may be taken where this cursor stands."""
+        return not cursor.position.inside or cursor.rows_inside >= self.inside_rows
 
     def snapshot(self) -> State:
         """The incremental split's state. Chunks in progress are not in it: a restore reads them again."""

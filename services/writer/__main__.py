@@ -16,10 +16,10 @@ from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import Loop, OneThread
 from cutline.common.mesh.machine import Effect, Event, Send
 from cutline.common.mesh.redis import connect
+from cutline.common.mesh.topology import Topology, writer_name
 from cutline.common.store.records import EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.writer.machine import (
-    ENUMERATOR,
     Append,
     ChangesFile,
     ChunkFile,
@@ -98,11 +98,20 @@ class Member:
 
     def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
         epoch = entry.slot
-        readers = tuple(f"reader-{i}" for i in range(len(entry.members.readers)))
-        process = Process(Writer(), inbound=readers, outbound=(), recording=False, after=epoch)
+        topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
+        name = writer_name(index)
+        process = Process(
+            Writer(),
+            inbound=topology.cut_inbound(name),
+            outbound=topology.cut_outbound(name),
+            recording=False,
+            after=epoch,
+        )
         self.thread = OneThread()
         self.staging = Staging(store, epoch, host.incarnation)
-        self.links = Links(host.redis, store.name, epoch, f"writer-{index}", inbound=readers, outbound=(ENUMERATOR,))
+        self.links = Links(
+            host.redis, store.name, epoch, name, inbound=topology.inbound(name), outbound=topology.outbound(name)
+        )
         self.loop = Loop(process.handle, self._perform)
 
     async def run(self) -> None:

@@ -19,9 +19,8 @@ from typing import Any
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, Send, State, Ticked
 from cutline.common.mesh.messages import ChunkDropped, ChunkEnd, Message, PartSaved, Records, pieces
+from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.store.records import StagedFile
-
-ENUMERATOR = "enumerator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

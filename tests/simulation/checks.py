@@ -27,6 +27,7 @@ from cutline.common.mesh.messages import (
     to_plain,
 )
 from cutline.common.mesh.parts import load_part
+from cutline.common.mesh.topology import Topology
 from cutline.common.positions import Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.chain import follow
@@ -137,14 +138,11 @@ def cut_is_consistent(world: World, entry: CheckpointEntry) -> None:
     cuts = world.cuts[entry.epoch, entry.slot]
     epoch = world.store.journal[entry.epoch]
     assert isinstance(epoch, EpochEntry)
-    readers = [f"reader-{i}" for i in range(len(epoch.members.readers))]
-    writers = [f"writer-{i}" for i in range(len(epoch.members.writers))]
-    pairs = [("enumerator", r) for r in readers] + [(r, "enumerator") for r in readers]
-    for sender, receiver in pairs + [(r, w) for r in readers for w in writers]:
+    for sender, receiver in Topology.of(len(epoch.members.readers), len(epoch.members.writers)).cut_channels():
         sent, taken = cuts[sender][0][receiver], cuts[receiver][1].get(sender, 0)
         if sent != taken:
             raise Failure(
-                f"checkpoint {entry['slot']} is no consistent cut: {sender} had sent {sent} messages to {receiver}"
+                f"checkpoint {entry.slot} is no consistent cut: {sender} had sent {sent} messages to {receiver}"
                 f" at its snapshot, and {receiver} counts {taken} to it"
             )
 

@@ -29,13 +29,12 @@ from cutline.common.errors import SourceLost, Unavailable
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State
 from cutline.common.mesh.messages import ExcludeTable, IncludeTable, Marker, Records, TableReport
+from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import OP, SEQ
 from cutline.common.store.records import PartRef
 from cutline.services.reader import __main__ as member
-from cutline.services.reader import machine as reader_machine
 from cutline.services.reader.machine import (
-    ENUMERATOR,
     MAIN,
     Began,
     CloseCursor,
@@ -171,7 +170,7 @@ class StreamWorld:
 
     def begin(self, seen: Seen | None) -> None:
         self.routes: Any = {}  # as a Member has them
-        self.machine = Reader(name="reader-0", writers=("writer-0",), stream=True)
+        self.machine = Reader(name="reader-0", writers=("writer-0",), stream=True, inside_rows=INSIDE_ROWS)
         if seen is not None:
             head, values = json.loads(json.dumps([seen.state.head, seen.state.values]))
             self.machine.restore(State(head=head, values=values, schemas=tuple(self.log.schemas.values())))
@@ -411,7 +410,7 @@ def in_order(batches: list[binlog.ChangeBatch]) -> list[tuple[str, Out]]:
 def simulated(clock: Clock, held_bytes: int) -> Iterator[None]:
     """The modules below the cursor wait by this clock, and keep no more of a prepared transaction than that."""
     here = [(binlog, "time", clock), (replication, "time", clock), (mysql, "gather", partial(lambda _: None))]
-    here += [(xa, "_HELD_BYTES", held_bytes), (reader_machine, "INSIDE_ROWS", INSIDE_ROWS)]
+    here += [(xa, "_HELD_BYTES", held_bytes)]
     before = [(module, name, getattr(module, name)) for module, name, _ in here]
     for module, name, value in here:
         setattr(module, name, value)

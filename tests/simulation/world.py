@@ -40,6 +40,7 @@ from cutline.common.mesh.messages import (
     encode,
 )
 from cutline.common.mesh.parts import Parts, load_part
+from cutline.common.mesh.topology import Topology, reader_name, writer_name
 from cutline.common.positions import High, Low, Stop
 from cutline.common.schema import SchemaChanges, TableSchema
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
@@ -77,7 +78,6 @@ from cutline.services.enumerator.machine import (
     ThrottleAsked,
 )
 from cutline.services.enumerator.splitter import KeyRange
-from cutline.services.reader import machine as reader_machine
 from cutline.services.reader.machine import (
     Began,
     ChunkFailed,
@@ -399,7 +399,6 @@ class World:
         if len(self.known_tables) > 2 and self.rng.random() < 0.3:
             self.known_tables.pop()  # created later, as far as the pipeline can tell
         self.keyless = self.rng.random() < 0.1
-        reader_machine.INSIDE_ROWS = INSIDE_ROWS
 
     # --- time ---
 
@@ -684,25 +683,26 @@ class World:
     def join(self, service: Service, entry: EpochEntry, index: int) -> None:
         """Build the machine of this epoch and take part."""
         epoch = entry.slot
-        readers = tuple(f"reader-{i}" for i in range(len(entry.members.readers)))
-        writers = tuple(f"writer-{i}" for i in range(len(entry.members.writers)))
-        service.name = f"{service.role}-{index}"
+        topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
         machine: Any
         if service.role == "reader":
-            machine = Reader(name=service.name, writers=writers, stream=index == 0)
+            service.name = reader_name(index)
+            machine = Reader(name=service.name, writers=topology.writers, stream=index == 0, inside_rows=INSIDE_ROWS)
             base = entry.base
             if index == 0 and base is not None:
                 machine.restore(self.part(service, base, "reader-0"))
                 checks.restore_is_exact(self, machine, base, "reader-0")
-            inbound, outbound, recording = ("enumerator",), (*writers, "enumerator"), True
         else:
+            service.name = writer_name(index)
             machine = Writer()
-            inbound, outbound, recording = readers, (), False
+        inbound, outbound = topology.cut_inbound(service.name), topology.cut_outbound(service.name)
         self.tokens += 1
         service.token = (self.tokens, epoch)
         service.parts = Parts(service.store, member=service.name, epoch=epoch, incarnation=service.incarnation)
         service.probe = Probe(self, service.name, machine, epoch)
-        service.process = Process(service.probe, inbound=inbound, outbound=outbound, recording=recording, after=epoch)
+        service.process = Process(
+            service.probe, inbound=inbound, outbound=outbound, recording=service.role == "reader", after=epoch
+        )
         self.tell_story(f"{service.incarnation} joins epoch {epoch} as {service.name}")
         if service.role == "reader":
             self.tell(service, service.token, Began())
@@ -1065,9 +1065,7 @@ class World:
         chunk["schema"] = self.source.schema(split.table_id)
         if self.shape.flavour == MARIADB:
             low = chunk["low"]
-            self.take_high(
-                service, chunk, connection, reader_machine.High(server=low.server, file=low.file, offset=low.offset)
-            )
+            self.take_high(service, chunk, connection, High(server=low.server, file=low.file, offset=low.offset))
         else:
             self.at(self.lag(3), self.take_high, service, chunk, connection, None)
 
@@ -1304,10 +1302,7 @@ class World:
 
     def open_epoch(self, service: Service, order: OpenEpoch) -> Event:
         checks.announced_epoch_is_the_journals(self, order)
-        readers, writers = order.plan.readers, order.plan.writers
-        pairs = [("enumerator", r) for r in readers] + [(r, "enumerator") for r in readers]
-        pairs += [(r, w) for r in readers for w in writers] + [(w, "enumerator") for w in writers]
-        for sender, receiver in pairs:
+        for sender, receiver in order.plan.topology.channels():
             self.channels[order.epoch, sender, receiver] = Channel((order.epoch, sender, receiver))
         enumerator = None
         if order.base is not None:
@@ -1319,8 +1314,8 @@ class World:
             assert isinstance(epoch, EpochEntry)
             before = epoch.members
             self.count["restore with other numbers of members"] += (len(before.readers), len(before.writers)) != (
-                len(readers),
-                len(writers),
+                len(order.plan.readers),
+                len(order.plan.writers),
             )
         self.announced = order.epoch
         for channel in self.channels.values():

@@ -1016,13 +1016,13 @@ def test_a_read_that_begins_inside_a_transaction_ends_with_it(size: int) -> None
 
 @pytest.mark.parametrize("size", [50, 60, 100, 110, 149, 150])
 def test_a_waiting_marker_is_taken_at_the_next_transactions_end_however_long_the_load_lasts(
-    size: int, monkeypatch: pytest.MonkeyPatch
+    size: int,
 ) -> None:
     """The reader's machine with a real cursor, and a marker that waits as soon as the last was taken: back-to-back
     transactions that are larger than a read's limit of 100 rows, or half as large."""
-    monkeypatch.setattr(machine, "INSIDE_ROWS", 4 * 100)
     log = back_to_back([size] * 60)
-    dump, reader = Dump(log), machine.Reader(name="reader-0", writers=("writer-0",), stream=True)
+    dump = Dump(log)
+    reader = machine.Reader(name="reader-0", writers=("writer-0",), stream=True, inside_rows=4 * 100)
     process = Process(reader, inbound=("enumerator",), outbound=("writer-0", "enumerator"))
     low, high = Low(server="s", file="binlog.000001", offset=4), High(server="s", file="binlog.000001", offset=4)
     include: Message = IncludeTable(table_id="d.t", generation=1, schema=T, low=low, high=high)

@@ -39,6 +39,7 @@ from cutline.common.schema import Column, TableSchema
 from cutline.services.reader import machine as machine_file
 from cutline.services.reader.machine import (
     HELD_SPLITS,
+    INSIDE_ROWS,
     Began,
     ChangeBatch,
     ChangesRead,
@@ -89,8 +90,9 @@ def split(number: int = 1, attempt: int = 1) -> SnapshotSplit:
 class Bench:
     """A reader with the stream, in its process, with two writers."""
 
-    def __init__(self, *, stream: bool = True, state: Any = None) -> None:
-        self.reader = Reader(name="reader-0", writers=("writer-0", "writer-1"), stream=stream)
+    def __init__(self, *, stream: bool = True, state: Any = None, inside_rows: int = INSIDE_ROWS) -> None:
+        writers = ("writer-0", "writer-1")
+        self.reader = Reader(name="reader-0", writers=writers, stream=stream, inside_rows=inside_rows)
         if state is not None:
             self.reader.restore(read_back(state, SCHEMA, WIDER))
         out = ("writer-0", "writer-1", "enumerator")
@@ -528,11 +530,8 @@ def test_a_marker_waits_for_the_end_of_the_transaction() -> None:
     assert SavePart in kinds
 
 
-def test_inside_a_transaction_over_the_set_size_a_marker_is_taken_and_the_cut_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(machine_file, "INSIDE_ROWS", 10)
-    bench = Bench()
+def test_inside_a_transaction_over_the_set_size_a_marker_is_taken_and_the_cut_says_so() -> None:
+    bench = Bench(inside_rows=10)
     bench.include()
     bench.tell(ChangesRead(cursor="main", position=place(150, rows=12), rows=12))
     bench.get(Marker(checkpoint=1))
@@ -541,17 +540,16 @@ def test_inside_a_transaction_over_the_set_size_a_marker_is_taken_and_the_cut_sa
     assert saved.stream.position.rows == 12
 
 
-def test_rows_inside_are_those_of_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_inside_are_those_of_one_transaction() -> None:
     """A read ends inside the second transaction, with the last rows of the first and six of its own."""
-    monkeypatch.setattr(machine_file, "INSIDE_ROWS", 10)
-    bench = Bench()
+    bench = Bench(inside_rows=10)
     bench.include()
     bench.tell(ChangesRead(cursor="main", position=place(150, rows=6), rows=6))
     assert bench.get(Marker(checkpoint=1)) == []
     for start in (250, 350, 450):
         effects = bench.tell(ChangesRead(cursor="main", position=place(start, rows=6), rows=9, rows_inside=6))
         assert SavePart not in [type(effect) for effect in effects]
-    again = Bench(state=bench.reader.snapshot())
+    again = Bench(state=bench.reader.snapshot(), inside_rows=10)
     again.tell(Began())
     for each in (bench, again):
         each.tell(ChangesRead(cursor="main", position=place(450, rows=11), rows=5, rows_inside=5))

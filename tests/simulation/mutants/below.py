@@ -119,7 +119,7 @@ BELOW = (
     stream(
         "a marker is taken inside of any transaction",
         READER,
-        "        return not self.position.inside or self.rows_inside >= INSIDE_ROWS\n",
+        "        return not cursor.position.inside or cursor.rows_inside >= self.inside_rows\n",
         "        return True\n",
     ),
     unit(
