@@ -123,3 +123,20 @@ class Process:
         checkpoint, state, recorded = self.checkpoint, self._state, self._closed
         self.checkpoint, self._state, self._closed = None, State(), {}
         return self.machine.cut(checkpoint, state, recorded, self.kept)
+
+    def check(self) -> None:
+        """Raise ProtocolError where the state of the snapshot contradicts itself; the machine's is checked too."""
+        taking, waiting = {*self._open, *self._closed}, self.checkpoint is not None
+        if taking != (set(self.inbound) if waiting else set()) or self._open.keys() & self._closed.keys():
+            raise ProtocolError(f"checkpoint {self.checkpoint} records {sorted(taking)} of {sorted(self.inbound)}")
+        if waiting and not self._open:
+            raise ProtocolError(f"checkpoint {self.checkpoint} has every marker and was not cut")
+        for channel, marker in self._after.items():
+            if self.checkpoint is not None and (marker == self.checkpoint) > (channel in self._closed):
+                raise ProtocolError(f"{channel} gave marker {marker} and is recorded on")
+        if self._held:
+            if not isinstance(self._held[0].message, Marker) or len({held.channel for held in self._held}) > 1:
+                raise ProtocolError("messages are held back behind no marker, or of several channels")
+            if waiting:
+                raise ProtocolError(f"a marker is held back while checkpoint {self.checkpoint} is being taken")
+        self.machine.check()

@@ -98,3 +98,6 @@ class Machine(Protocol):
 
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """The local snapshot for `checkpoint` is complete: `state`, and what was in flight on each inbound channel."""
+
+    def check(self) -> None:
+        """Raise ProtocolError where an invariant of the state does not hold. For tests: it may cost O(tables)."""

@@ -29,35 +29,32 @@ from cutline.common.mesh.redis import connect, memory
 from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
-from cutline.services.enumerator.leader import (
+from cutline.services.enumerator.events import (
     CloseEpoch,
+    DescribeTable,
     EntryRefused,
     EntryWritten,
     EpochFailed,
     EpochOpened,
-    JournalRead,
-    Leader,
-    Member,
-    Observed,
-    OpenEpoch,
-    Orders,
-    ReadJournal,
-    SavepointAsked,
-    WriteEntry,
-)
-from cutline.services.enumerator.machine import (
-    DescribeTable,
-    Enumerator,
     FindBound,
     FindRange,
     FindStop,
     FindTables,
+    JournalRead,
+    Member,
+    Observed,
+    OpenEpoch,
     Plan,
     ReadAgainAsked,
-    Table,
+    ReadJournal,
+    SavepointAsked,
     ThrottleAsked,
+    WriteEntry,
 )
+from cutline.services.enumerator.leader import Leader, Orders
+from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.source import SourceReader
+from cutline.services.enumerator.tables import Table
 
 LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5

@@ -24,16 +24,44 @@ asked again.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from hashlib import sha256
+from typing import Any
 
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.chandy_lamport import Process
-from cutline.common.mesh.machine import Effect, Event, MessageReceived, Ticked
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, Ticked
 from cutline.common.mesh.messages import UNLIMITED, Limits
 from cutline.common.mesh.topology import ENUMERATOR, Topology
-from cutline.common.store.records import Entry, EpochEntry, Members
-from cutline.services.enumerator.machine import Began, Enumerator, Plan, ThrottleAsked, WriteCheckpoint
+from cutline.common.store.records import EpochEntry, Members
+from cutline.services.enumerator.events import (
+    Began,
+    BoundFound,
+    CloseEpoch,
+    EntryRefused,
+    EntryWritten,
+    EpochFailed,
+    EpochOpened,
+    JournalRead,
+    Member,
+    Observed,
+    OpenEpoch,
+    Plan,
+    RangeFound,
+    ReadAgainAsked,
+    ReadJournal,
+    SavepointAsked,
+    SplittingFailed,
+    StopFound,
+    TableDescribed,
+    TablesFound,
+    ThrottleAsked,
+    WriteCheckpoint,
+    WriteEntry,
+)
+from cutline.services.enumerator.machine import Enumerator
 
 GATHER_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
@@ -46,108 +74,69 @@ STEADY_SECONDS = 60.0  # an epoch that was led for longer has not failed in a ro
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """A service that is there: `failed` is why it gave up its part of epoch `failed_epoch`, if it did; `halts` if
-    trying again can't help (corrupt, foreign, lost at the source). `leaving`: it ends once the plan does without it.
-    """
+class LeaderState(StrEnum):
+    """Where a leader stands: see the head of this file."""
 
-    incarnation: str
-    role: str
-    leaving: bool = False
-    failed_epoch: int = 0
-    failed: str | None = None
-    halts: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed(Event):
-    """What Redis says now: whether we hold the pipeline's lease, and which services are there."""
-
-    held: bool
-    members: tuple[Member, ...]
+    IDLE = "idle"  # the lease is not ours
+    READING = "reading"  # the journal, to find its end and the newest checkpoint
+    GATHERING = "gathering"  # the members of the next epoch
+    PROPOSING = "proposing"  # the epoch's entry is being written
+    OPENING = "opening"  # the epoch's streams are being made
+    LEADING = "leading"
+    RESTING = "resting"  # until the next try
+    HALTED = "halted"  # until a person starts the service again, or the lease is lost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalRead(Event):
-    """The journal's last slot (0: empty), and its newest checkpoint on the chain, if there is one."""
+IDLE, READING, GATHERING, PROPOSING, OPENING, LEADING, RESTING, HALTED = LeaderState
 
-    tail: int
-    base: int | None
+# Why an event is ignored in a state:
+LATE = "_ignore_late"  # it answers a question, or is a fact of an epoch, that was over while it was on its way
+NOT_DUE = "_ignore_not_due"  # the state awaits an answer, or a person, and not time or members
+REPEATED = "_ignore_repeated"  # whoever asks repeats it until it is granted
 
+Row = Mapping[type[Event], str]
+_TO_THE_ENUMERATOR: tuple[type[Event], ...] = (
+    MessageReceived, PartStored, TablesFound, StopFound, TableDescribed, RangeFound, BoundFound, SplittingFailed,
+)  # fmt: skip
+_REQUESTS: Row = {SavepointAsked: "_savepoint_asked", ThrottleAsked: "_limits_asked", ReadAgainAsked: REPEATED}
+_BETWEEN_EPOCHS: Row = {
+    **_REQUESTS,
+    **dict.fromkeys((JournalRead, EntryWritten, EntryRefused, EpochOpened, EpochFailed), LATE),
+    **dict.fromkeys(_TO_THE_ENUMERATOR, LATE),
+    **dict.fromkeys((Observed, Ticked), NOT_DUE),
+}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryWritten(Event):
-    """Our entry with this nonce is the journal's entry of this slot."""
-
-    slot: int
-    nonce: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryRefused(Event):
-    """The slot holds an entry with this nonce."""
-
-    slot: int
-    nonce: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochOpened(Event):
-    """The epoch's streams are made; `enumerator` is restored from its base, if it has one."""
-
-    epoch: int
-    enumerator: Enumerator | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochFailed(Event):
-    """Something of the epoch is lost: a channel, a part, an answer that never came."""
-
-    epoch: int
-    cause: str
-    halts: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavepointAsked(Event):
-    """A person wants a kept checkpoint, whose entry carries `request`; `last`: the pipeline stops, none may follow."""
-
-    request: str
-    last: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadJournal(Effect):
-    """Answered by `JournalRead`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteEntry(Effect):
-    """Put the entry into this slot if the slot is free: answered by EntryWritten or EntryRefused."""
-
-    entry: Entry
-
-    @property
-    def slot(self) -> int:
-        """The entry's."""
-        return self.entry.slot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenEpoch(Effect):
-    """Make the epoch's streams, announce it, restore the enumerator from `base`: answered by EpochOpened."""
-
-    epoch: int
-    base: int | None
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseEpoch(Effect):
-    """Stop carrying out anything of this epoch."""
-
-    epoch: int
+TABLE: Mapping[LeaderState, Row] = {
+    IDLE: {**_BETWEEN_EPOCHS, Observed: "_lease_taken"},
+    READING: {**_BETWEEN_EPOCHS, JournalRead: "_journal_read"},
+    GATHERING: {**_BETWEEN_EPOCHS, Observed: "_gather"},
+    PROPOSING: {**_BETWEEN_EPOCHS, EntryWritten: "_entry_written", EntryRefused: "_entry_refused"},
+    # Nothing of an older epoch is on its way any more: whatever was queued before our proposal came before its answer.
+    # A message that came now would be one of the new epoch, and lost: it is refused.
+    OPENING: {
+        **_REQUESTS,
+        Observed: "_watch",
+        Ticked: NOT_DUE,
+        EpochOpened: "_epoch_opened",
+        EpochFailed: "_epoch_failed",
+        **dict.fromkeys((JournalRead, EntryWritten, EntryRefused), LATE),
+    },
+    LEADING: {
+        **_REQUESTS,
+        Observed: "_watch",
+        Ticked: "_tick",
+        EpochOpened: LATE,
+        EpochFailed: "_epoch_failed",
+        JournalRead: "_journal_looked_at",
+        EntryWritten: "_entry_written",
+        EntryRefused: "_entry_refused",
+        **dict.fromkeys((*_TO_THE_ENUMERATOR, ReadAgainAsked), "_to_the_enumerator"),
+    },
+    RESTING: {**_BETWEEN_EPOCHS, Observed: "_rest"},
+    HALTED: _BETWEEN_EPOCHS,
+}
+"""The handler of each event in each state. An event that a state lacks is refused: ProtocolError, and nothing changed.
+A lost lease leads from every state to idle (`handle`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +173,7 @@ class Leader:
         self.incarnation = incarnation
         self.run = run
         self.orders = orders
-        self.state = "idle"
+        self.state = IDLE
         self.cause = "the pipeline's first start"
         self.tail = 0
         self.base: int | None = None
@@ -220,70 +209,54 @@ class Leader:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one fact. Facts of an epoch that is over are ignored: they were on their way when it ended."""
-        match event:
-            case Observed(held=held, members=members):
-                self.members = members
-                self._expect()
-                return self._observed(held, now)
-            case JournalRead(tail=tail, base=base):
-                if self.state == "leading" and tail > self.tail and self._wanted is None:
-                    return self._again(f"slot {tail} of the journal holds another leader's entry")
-                if self.state != "reading":
-                    return []
-                self.tail, self.base, self.state, self._since = tail, base, "gathering", now
-                return self._gather(now)
-            case EntryWritten(slot=slot, nonce=nonce):
-                # A slow write of a checkpoint may land when its epoch is over and the slot is proposed for the next
-                # one.
-                return self._written(slot, now) if nonce == self._wanted else []
-            case EntryRefused(slot=slot, nonce=nonce):
-                if nonce == self._wanted:
-                    return self._written(slot, now)
-                if self.state in ("leading", "proposing") and slot == self.tail + 1:
-                    return self._again(f"slot {slot} of the journal holds another leader's entry")
-                return []
-            case EpochOpened(epoch=epoch, enumerator=enumerator):
-                return self._opened(epoch, enumerator, now)
-            case EpochFailed(epoch=epoch, cause=cause, halts=halts):
-                if self.state in ("opening", "leading") and epoch == self.epoch:
-                    return self._failed(cause, now, halts=halts)
-                return []
-            case SavepointAsked(request=request, last=last):
-                if request not in (*self.requests, *self._answered):  # whoever asks, asks again until it is answered
-                    self.requests.append(request)
-                    self._ending = self._ending or last
-                    self.retry_at = now
-                return self._checkpoint(now)
-            case ThrottleAsked(limits=limits):
-                self._limits, self.retry_at = limits, now
-        if self.state != "leading" or self.process is None or self.enumerator is None:
-            return []
-        if isinstance(event, MessageReceived) and event.channel in self.enumerator.plan.writers:
-            effects = self.enumerator.handle(event, now)  # carries "part saved" only, so it is no channel of the cut
-        else:
-            effects = self.process.handle(event, now)
-        if isinstance(event, Ticked):
-            effects += self._checkpoint(now)
-        return [self._entry(e, now) if isinstance(e, WriteCheckpoint) else e for e in effects]
+        handler = _HANDLERS[self.state].get(type(event))
+        if handler is None:
+            raise ProtocolError(f"a leader that is {self.state} has no rule for {type(event).__name__}")
+        if isinstance(event, Observed):
+            self.members = event.members
+            self._expect()
+            if not event.held:
+                over = self._over()
+                self.state, self.cause, self._limits = IDLE, "the lease was lost", None
+                return over
+        return handler(self, event, now)
 
-    def _observed(self, held: bool, now: float) -> list[Effect]:
-        if not held:
-            over = self._over()
-            self.state, self.cause, self._limits = "idle", "the lease was lost", None
-            return over
-        if self.state == "idle":
-            self.state = "reading"
-            return [ReadJournal()]
-        if self.state == "gathering":
-            return self._gather(now)
-        if self.state == "resting" and (now >= self.retry_at or not self._known.issuperset(self._there())):
-            self.state = "reading"
-            return [ReadJournal()]
-        if self.state in ("opening", "leading"):
-            return self._watch(now)
+    def _ignore_late(self, event: Event, now: float) -> list[Effect]:
         return []
 
-    def _watch(self, now: float) -> list[Effect]:
+    def _ignore_not_due(self, event: Event, now: float) -> list[Effect]:
+        return []
+
+    def _ignore_repeated(self, event: Event, now: float) -> list[Effect]:
+        return []
+
+    # --- requests ---
+
+    def _savepoint_asked(self, event: SavepointAsked, now: float) -> list[Effect]:
+        if event.request not in (*self.requests, *self._answered):  # it is repeated until it is answered
+            self.requests.append(event.request)
+            self._ending = self._ending or event.last
+            self.retry_at = now
+        return self._checkpoint(now)
+
+    def _limits_asked(self, event: ThrottleAsked, now: float) -> list[Effect]:
+        self._limits, self.retry_at = event.limits, now
+        return self._to_the_enumerator(event, now) if self.state == LEADING else []
+
+    # --- lease and members ---
+
+    def _lease_taken(self, event: Observed, now: float) -> list[Effect]:
+        self.state = READING
+        return [ReadJournal()]
+
+    def _rest(self, event: Observed, now: float) -> list[Effect]:
+        if now < self.retry_at and self._known.issuperset(self._there()):
+            return []
+        self.state = READING
+        return [ReadJournal()]
+
+    def _watch(self, event: Observed, now: float) -> list[Effect]:
+        """End the epoch if a member is lost, or change its members after a checkpoint."""
         there = {member.incarnation: member for member in self.members}
         for incarnation in (*self.readers, *self.writers):
             member = there.get(incarnation)
@@ -325,27 +298,27 @@ class Leader:
     def _again(self, cause: str) -> list[Effect]:
         over = self._over()
         self.halts = 0
-        self.state, self.cause = "reading", cause
+        self.state, self.cause = READING, cause
         return [*over, ReadJournal()]
 
     def _failed(self, cause: str, now: float, *, halts: bool) -> list[Effect]:
-        steady = self.state == "leading" and now - self._led_since > STEADY_SECONDS
+        steady = self.state == LEADING and now - self._led_since > STEADY_SECONDS
         self.failures = 1 if steady else self.failures + 1
         self.halts = self.halts + 1 if halts else 0
         over = self._over()
         self.cause = cause
         if self.halts >= MAX_HALTS:
-            self.state = "halted"  # until a person starts the service again
+            self.state = HALTED
             return over
         if pause := pause_seconds(self.failures, self.run):
-            self.state, self.retry_at, self._known = "resting", now + pause, self._there()
+            self.state, self.retry_at, self._known = RESTING, now + pause, self._there()
             return over
-        self.state = "reading"
+        self.state = READING
         return [*over, ReadJournal()]
 
     def _over(self) -> list[Effect]:
         """End the present epoch, and with it the checkpoint in flight; who asked for that one still waits for one."""
-        over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in ("opening", "leading") else []
+        over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in (OPENING, LEADING) else []
         if self.in_flight is not None and self.in_flight[1] is not None:
             self.requests.insert(0, self.in_flight[1])
         self.requests = [request for request in self.requests if request != THE_STOP]  # asked for anew
@@ -353,12 +326,24 @@ class Leader:
         self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None
         return over
 
-    def _gather(self, now: float) -> list[Effect]:
+    def _journal_read(self, event: JournalRead, now: float) -> list[Effect]:
+        self.tail, self.base, self.state, self._since = event.tail, event.base, GATHERING, now
+        return self._gather(event, now)
+
+    def _journal_looked_at(self, event: JournalRead, now: float) -> list[Effect]:
+        if event.tail > self.tail and self._wanted is None:
+            return self._again(f"slot {event.tail} of the journal holds another leader's entry")
+        return []
+
+    def _epoch_failed(self, event: EpochFailed, now: float) -> list[Effect]:
+        return self._failed(event.cause, now, halts=event.halts) if event.epoch == self.epoch else []
+
+    def _gather(self, event: Event, now: float) -> list[Effect]:
         readers, writers = self._staying("reader"), self._staying("writer")
         full = len(readers) >= self._expected["reader"] and len(writers) >= self._expected["writer"]
         if not readers or not writers or (not full and now - self._since < GATHER_SECONDS):
             return []
-        self.readers, self.writers, self.state = readers, writers, "proposing"
+        self.readers, self.writers, self.state = readers, writers, PROPOSING
         return [self._propose(now)]
 
     def _propose(self, now: float) -> WriteEntry:
@@ -378,27 +363,38 @@ class Leader:
         self._wanted = f"{self.incarnation}:{self.run}:{self._nonces}"
         return self._wanted
 
-    def _written(self, slot: int, now: float) -> list[Effect]:
-        if slot != self.tail + 1:
-            return []
-        self._wanted = None
-        if self.state == "proposing":
-            self.tail, self.epoch, self.state, self._since = slot, slot, "opening", now
-            return [OpenEpoch(epoch=slot, base=self.base, plan=self._plan())]
-        if self.state == "leading" and self.in_flight is not None and self.in_flight[0] == slot:
-            if self.in_flight[1] == THE_STOP:
-                self.ended = slot
-            elif self.in_flight[1] is not None:
-                self._answered.add(self.in_flight[1])
-            self.tail, self.base, self.in_flight = slot, slot, None
-            if now - self._led_since > MENDED_SECONDS:  # checkpoints complete also while the stream can't go on
-                self.halts = 0
-            self.kept_limits = self._saving
-            self.completed_at = now
-            if self._rescale:
-                return self._again(self._rescale)
-            return self._checkpoint(now)
+    def _entry_written(self, event: EntryWritten, now: float) -> list[Effect]:
+        # A slow write of a checkpoint may land when its epoch is over and the slot is proposed for the next one.
+        return self._written(event.slot, now) if event.nonce == self._wanted else []
+
+    def _entry_refused(self, event: EntryRefused, now: float) -> list[Effect]:
+        if event.nonce == self._wanted:  # it was written, and the answer was lost
+            return self._written(event.slot, now)
+        if event.slot == self.tail + 1:
+            return self._again(f"slot {event.slot} of the journal holds another leader's entry")
         return []
+
+    def _written(self, slot: int, now: float) -> list[Effect]:
+        """Our entry is the journal's: the proposed epoch, or the checkpoint in flight."""
+        if slot != self.tail + 1:
+            raise ProtocolError(f"our entry was written to slot {slot}, and was meant for slot {self.tail + 1}")
+        if self.state == PROPOSING:
+            self.tail, self.epoch, self.state, self._since, self._wanted = slot, slot, OPENING, now, None
+            return [OpenEpoch(epoch=slot, base=self.base, plan=self._plan())]
+        if self.in_flight is None or self.in_flight[0] != slot:
+            raise ProtocolError(f"slot {slot} was written, and checkpoint {self.in_flight} is in flight")
+        if self.in_flight[1] == THE_STOP:
+            self.ended = slot
+        elif self.in_flight[1] is not None:
+            self._answered.add(self.in_flight[1])
+        self.tail, self.base, self.in_flight, self._wanted = slot, slot, None, None
+        if now - self._led_since > MENDED_SECONDS:  # checkpoints complete also while the stream can't go on
+            self.halts = 0
+        self.kept_limits = self._saving
+        self.completed_at = now
+        if self._rescale:
+            return self._again(self._rescale)
+        return self._checkpoint(now)
 
     def _plan(self) -> Plan:
         topology = Topology.of(len(self.readers), len(self.writers))
@@ -412,23 +408,35 @@ class Leader:
             limits=self.orders.limits,
         )
 
-    def _opened(self, epoch: int, enumerator: Enumerator | None, now: float) -> list[Effect]:
-        if self.state != "opening" or epoch != self.epoch:
+    def _epoch_opened(self, event: EpochOpened, now: float) -> list[Effect]:
+        if event.epoch != self.epoch:
             return []
-        self.enumerator = enumerator or Enumerator(self._plan())
+        self.enumerator = event.enumerator or Enumerator(self._plan())
         self.kept_limits = self.enumerator.limits
         self.enumerator.limits = self._limits or self.kept_limits
         topology = self.enumerator.plan.topology
         inbound, outbound = topology.cut_inbound(ENUMERATOR), topology.cut_outbound(ENUMERATOR)
-        self.process = Process(self.enumerator, inbound=inbound, outbound=outbound, initiator=True, after=epoch)
-        self.state, self.started_at, self._led_since = "leading", now, now
+        self.process = Process(self.enumerator, inbound=inbound, outbound=outbound, initiator=True, after=self.epoch)
+        self.state, self.started_at, self._led_since = LEADING, now, now
         return self.process.handle(Began(), now)
+
+    def _to_the_enumerator(self, event: Event, now: float) -> list[Effect]:
+        assert self.process is not None
+        assert self.enumerator is not None
+        if isinstance(event, MessageReceived) and event.channel in self.enumerator.plan.writers:
+            effects = self.enumerator.handle(event, now)  # "part saved" alone: no channel of the cut
+        else:
+            effects = self.process.handle(event, now)
+        return [self._entry(effect, now) if isinstance(effect, WriteCheckpoint) else effect for effect in effects]
+
+    def _tick(self, event: Ticked, now: float) -> list[Effect]:
+        return self._to_the_enumerator(event, now) + self._checkpoint(now)
 
     # --- checkpoints ---
 
     def _checkpoint(self, now: float) -> list[Effect]:
         """Start the next checkpoint if none is in flight and it is time, or somebody waits for one."""
-        if self.state != "leading" or self.in_flight is not None or self.process is None or self.enumerator is None:
+        if self.state != LEADING or self.in_flight is not None or self.process is None or self.enumerator is None:
             return []
         ended = self.enumerator.ended
         if ended and not self._last_asked:
@@ -464,3 +472,37 @@ class Leader:
             written_at=now,
         )
         return WriteEntry(entry=entry)
+
+    # --- invariants ---
+
+    def check(self) -> None:
+        """Raise ProtocolError where the state contradicts itself; that of the epoch's process is checked too."""
+        state, tail = self.state, self.tail
+        leads, in_flight = state == LEADING, self.in_flight
+        if (self.process is not None, self.enumerator is not None) != (leads, leads):
+            raise ProtocolError(f"a leader that is {state} has a process: {self.process is not None}")
+        if in_flight is not None and (not leads or in_flight[0] != tail + 1):
+            raise ProtocolError(f"checkpoint {in_flight[0]} is in flight, while {state} with slot {tail} as the last")
+        if (self._wanted is not None) > (state == PROPOSING or in_flight is not None):
+            raise ProtocolError(f"entry {self._wanted} is awaited, while {state} with nothing to be written")
+        if state == PROPOSING and self._wanted is None:
+            raise ProtocolError("an epoch is proposed and its entry is not awaited")
+        if state in (PROPOSING, OPENING, LEADING) and not (self.readers and self.writers):
+            raise ProtocolError(f"{state} an epoch without a reader or without a writer")
+        if state in (OPENING, LEADING) and not self.epoch <= tail:
+            raise ProtocolError(f"{state} epoch {self.epoch}, and slot {tail} is the last")
+        if self.base is not None and self.base > tail:
+            raise ProtocolError(f"checkpoint {self.base} is the base, and slot {tail} is the last")
+        if state == HALTED and self.halts < MAX_HALTS:
+            raise ProtocolError(f"halted after {self.halts} failures that trying again can't mend")
+        if self.process is not None and self.enumerator is not None:
+            collecting = self.enumerator.collecting
+            open_slot = collecting.checkpoint if collecting is not None else None
+            if open_slot != (in_flight[0] if in_flight is not None and self._wanted is None else None):
+                raise ProtocolError(f"parts of checkpoint {open_slot} are collected, and {in_flight} is in flight")
+            self.process.check()
+
+
+_HANDLERS: Mapping[LeaderState, Mapping[type[Event], Callable[[Leader, Any, float], list[Effect]]]] = {
+    state: {event: getattr(Leader, handler) for event, handler in row.items()} for state, row in TABLE.items()
+}

@@ -27,8 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from cutline.common.errors import ProtocolError, SourceLost
@@ -38,9 +37,7 @@ from cutline.common.mesh.messages import (
     AssignSplits,
     CompletedSplit,
     ExcludeTable,
-    High,
     IncludeTable,
-    Key,
     Limits,
     Low,
     Message,
@@ -51,8 +48,6 @@ from cutline.common.mesh.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
-    StreamCut,
-    StreamedTable,
     StreamStopped,
     TableReport,
     TakeBackSplit,
@@ -63,246 +58,45 @@ from cutline.common.mesh.messages import (
     pieces,
     to_plain,
 )
-from cutline.common.mesh.topology import ENUMERATOR, Topology
 from cutline.common.positions import Position, Stop
-from cutline.common.schema import TableSchema
-from cutline.common.store.records import CheckpointEntry, PartRef, StagedFile, TableEntry
-from cutline.services.enumerator.splitter import KeyRange, Splitter
+from cutline.common.store.records import StagedFile, TableEntry
+from cutline.services.enumerator.checkpoints import Collecting, Entries
+from cutline.services.enumerator.events import (
+    Began,
+    BoundFound,
+    DescribeTable,
+    FindBound,
+    FindRange,
+    FindStop,
+    FindTables,
+    Plan,
+    RangeFound,
+    ReadAgainAsked,
+    SplittingFailed,
+    StopFound,
+    TableDescribed,
+    TableFound,
+    TablesFound,
+    ThrottleAsked,
+    WriteCheckpoint,
+)
+from cutline.services.enumerator.splitter import Splitter
+from cutline.services.enumerator.tables import (
+    AT_REST,
+    CATCH_UP,
+    DROPPED,
+    LIVE,
+    QUARANTINED,
+    SNAPSHOT,
+    WAITING,
+    Table,
+    Tables,
+)
 
 MAX_ATTEMPTS = 5
-GROUP = 256
 STOP_SECONDS = 1.0
 AWAITED_SECONDS = 5.0  # between two looks at tables that are not there, or not fit to be read
 NEW_TABLES_SECONDS = 10.0  # between two looks for tables that were created meanwhile
-WAITING, SNAPSHOT, CATCH_UP, LIVE = "waiting", "snapshot", "catch-up", "live"
-QUARANTINED, DROPPED = "quarantined", "dropped"
-AT_REST = frozenset({QUARANTINED, DROPPED})  # nothing more comes of them, until the source or a person acts
-
-
-# --- facts and effects -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFound:
-    """What the source says of one table: `fault` is why it can't be copied (`hidden`: it may not be looked at now),
-    else `schema` is its schema; `gone`: the source has no such table, which is no fault.
-
-    `chunk_rows` and `chunk_key` are given where its chunks are not of the plan's rows, or not cut by its identity.
-    """
-
-    table_id: str
-    schema: TableSchema | None = None
-    estimate: int = 0
-    row_bytes: int = 0
-    integer_key: bool = False
-    chunk_rows: int | None = None
-    chunk_key: tuple[str, ...] = ()
-    fault: str | None = None
-    hidden: bool = False
-    gone: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Began(Event):
-    """The epoch has begun; comes once, first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablesFound(Event):
-    """The tables that the pipeline's globs match, and the known ones that are `unseen` now: gone, or not to be read. At
-    its beginning also: `start`, if the stream starts without a snapshot, with the low after which the tables were
-    `looked_at`; and `stop`, if it is to end."""
-
-    tables: tuple[TableFound, ...]
-    unseen: frozenset[str] = frozenset()
-    start: tuple[Low, High] | None = None
-    looked_at: Low | None = None
-    stop: Stop | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopFound(Event):
-    """The place of the stop; None if the source has not passed it yet."""
-
-    place: Position | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableDescribed(Event):
-    """The answer to `DescribeTable`."""
-
-    generation: int
-    table: TableFound
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeFound(Event):
-    """The answer to `FindRange`."""
-
-    table_id: str
-    generation: int
-    range: KeyRange
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundFound(Event):
-    """The answer to `FindBound`."""
-
-    table_id: str
-    generation: int
-    end: Key | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThrottleAsked(Event):
-    """A person wants these limits on what all readers together SELECT, instead of those that there were."""
-
-    limits: Limits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadAgainAsked(Event):
-    """The lake can't go on from what it has of this generation; asked until the next one has come."""
-
-    table_id: str
-    generation: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplittingFailed(Event):
-    """The source can't answer `FindRange` or `FindBound` for this table."""
-
-    table_id: str
-    generation: int
-    cause: str
-    restart: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindTables(Effect):
-    """Which tables are there beside those `known`? Answered by `TablesFound`; if the pipeline `begins`, with its start
-    and stop."""
-
-    begins: bool
-    known: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindStop(Effect):
-    """Where is the stop? Answered by `StopFound`."""
-
-    stop: Stop
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTable(Effect):
-    """Look at one table again, for its next generation."""
-
-    table_id: str
-    generation: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindRange(Effect):
-    """The smallest and the largest value of the table's integer key."""
-
-    table_id: str
-    generation: int
-    schema: TableSchema
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindBound(Effect):
-    """The key `rows` rows after `start` (None: from the first row), or None if the table ends before."""
-
-    table_id: str
-    generation: int
-    schema: TableSchema
-    start: Key | None
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteCheckpoint(Effect):
-    """Every part of checkpoint `slot` is in the store: put its entry into the journal, once the leader has given it
-    its epoch, nonce and request."""
-
-    slot: int
-    entry: CheckpointEntry
-
-
-# --- state -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """One table of the pipeline."""
-
-    table_id: str
-    generation: int = 1
-    phase: str = WAITING
-    schema: TableSchema | None = None
-    splitter: Splitter | None = None
-    low: Low | None = None
-    high: High | None = None
-    completed: tuple[tuple[CompletedSplit, ...], ...] = ()  # in groups, so that one more split is a small change
-    splits_done: int = 0
-    rows_done: int = 0
-    estimate: int = 0
-    cause: str | None = None
-    awaited: bool = False  # at rest for what it looks like now: dropped, or made anew in a way that can't be read
-    before: TableSchema | None = None  # with `halts`: its schema in the generation before, until it has one
-
-    @property
-    def splits_total(self) -> int:
-        """How many chunks there are, as far as it is known."""
-        if self.splitter is None:
-            return self.splits_done
-        return max(self.splitter.made, -(-self.estimate // self.splitter.step))
-
-    def with_completed(self, split: CompletedSplit) -> Table:
-        """The table with one more split of `exact`."""
-        full, last = self.completed[:-1], self.completed[-1] if self.completed else ()
-        groups = (*full, (*last, split)) if len(last) < GROUP else (*full, last, (split,))
-        return dataclasses.replace(self, completed=groups)
-
-
-@dataclass(slots=True, kw_only=True)
-class Collecting:
-    """A checkpoint whose parts are coming in."""
-
-    checkpoint: int
-    started_at: float
-    at_cut: Enumerator | None = None  # once every reader's marker is back
-    replaced: set[str] = field(default_factory=set)  # see CheckpointEntry
-    parts: dict[str, PartRef] = field(default_factory=dict)
-    staged: list[StagedFile] = field(default_factory=list)
-    reported: set[str] = field(default_factory=set)
-    stream: StreamCut | None = None
-    streamed: list[StreamedTable] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What of the pipeline's definition, and of the epoch's members, the machine goes by."""
-
-    readers: tuple[str, ...]
-    writers: tuple[str, ...]
-    chunk_rows: int
-    exact: bool
-    halts: bool = False  # a table whose columns are others than before is quarantined
-    snapshot_only: bool = False
-    limits: Limits = UNLIMITED
-
-    @property
-    def topology(self) -> Topology:
-        """The channels between the members."""
-        return Topology(self.readers, self.writers)
-
-    @property
-    def stream_reader(self) -> str:
-        """The reader that holds the incremental split."""
-        return self.readers[0]
 
 
 class Enumerator:
@@ -310,7 +104,7 @@ class Enumerator:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.tables: dict[str, Table] = {}
+        self._tables = Tables()
         self.todo: deque[SnapshotSplit] = deque()
         self.out: dict[str, tuple[SnapshotSplit, str]] = {}  # split_id -> split, reader
         self.accepted: dict[str, int] = {}  # split_id -> attempt, not yet in a checkpoint
@@ -326,20 +120,17 @@ class Enumerator:
         self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
         self.stream_status: dict[str, Any] = {}  # where the incremental split was at the last part, for the status
-        self._splitting: dict[str, None] = {}  # tables of which chunks are to be made, in order
-        self._asking: set[str] = set()  # those of them of which a question is not answered yet
-        self._awaited: dict[str, None] = {}  # tables that are looked at now and then
-        self._values: dict[str, dict[str, Any]] = {"tables": {}, "completed": {}}  # the last snapshot's; never changed
-        self._unsaved: dict[str, Table | None] = {}  # the tables that it has otherwise, as it has them
-        self._named: set[str] = set()  # hashes of schemas that a snapshot, or the base, has given
-        self._streamed: dict[str, StreamedTable] = {}  # the incremental split's tables at the newest cut
-        # the tables of the newest entry, and what it says of them
-        self._entered: tuple[dict[str, Table], dict[str, TableEntry]] = ({}, {})
+        self._entries = Entries()
         self._cut: Enumerator | None = None  # what this was at the cut of the checkpoint in flight
         self._looked_at = 0.0  # when awaited tables were last looked at
         self._looking: set[str] = set()  # tables of which that is not answered yet
         self._find_due: float | None = None  # when to look for new tables; None while an answer is awaited
         self._at_begin: list[Effect] = []  # effects of recorded reports, due in the new epoch
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """Every table of the pipeline, by name."""
+        return self._tables.by_name
 
     # --- the door ---
 
@@ -364,14 +155,14 @@ class Enumerator:
             case TableDescribed(generation=generation, table=described_table):
                 return self._described(generation, described_table)
             case RangeFound(table_id=table_id, generation=generation, range=key_range):
-                if (table := self._split(table_id, generation)) is not None and table.splitter is not None:
+                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
                     table.splitter.ranged(key_range)
-                    self._put(table)
+                    self._tables.put(table)
                 return self._hand_out()
             case BoundFound(table_id=table_id, generation=generation, end=end):
-                if (table := self._split(table_id, generation)) is not None and table.splitter is not None:
+                if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
                     self.todo += table.splitter.bounded(end)
-                    self._put(table)
+                    self._tables.put(table)
                 return self._hand_out()
             case SplittingFailed(table_id=table_id, generation=generation, cause=cause, restart=restart):
                 return self._failed(table_id, generation, cause, restart) + self._hand_out()
@@ -384,10 +175,7 @@ class Enumerator:
             case MessageReceived(channel=channel, message=message):
                 return self._message(channel, message, now)
             case PartStored(checkpoint=checkpoint, ref=ref):
-                collecting = self._in_flight(checkpoint)
-                if collecting.at_cut is None:
-                    raise ProtocolError(f"part {checkpoint} of the enumerator was stored but never ordered")
-                collecting.parts[ENUMERATOR] = ref
+                self._in_flight(checkpoint).take_own(ref)
                 return self._complete(now)
             case Ticked():
                 return self._ask_for_stop(now) + self._look_again(now) + self._find_new(now)
@@ -421,23 +209,6 @@ class Enumerator:
         raise ProtocolError(f"the enumerator has no rule for message {type(message).__name__} of {channel}")
 
     # --- tables ---
-
-    def _put(self, table: Table) -> Table:
-        """Take up a table, or another state of one. Nothing else writes `tables`."""
-        name, splitter = table.table_id, table.splitter
-        self._unsaved.setdefault(name, self.tables.get(name))
-        self.tables[name] = table
-        _keep(self._splitting, name, splitter is not None and not splitter.done)
-        _keep(self._awaited, name, table.awaited)
-        (self._asking.add if splitter is not None and splitter.asked else self._asking.discard)(name)
-        return table
-
-    def _split(self, table_id: str, generation: int) -> Table | None:
-        """The table, if it is of that generation and being split, with a splitter of its own that may be changed."""
-        table = self.tables.get(table_id)
-        if table is None or table.generation != generation or table.splitter is None:
-            return None
-        return dataclasses.replace(table, splitter=dataclasses.replace(table.splitter))
 
     def _found(self, found: TablesFound, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -496,17 +267,17 @@ class Enumerator:
         """Make the table ready to be split, or put it to rest, by what the source says of it."""
         if item.gone:
             cause = f"there is no table {table.table_id} at the source any more; the lake keeps its last content"
-            return self._put(dataclasses.replace(table, phase=DROPPED, cause=cause, awaited=True))
+            return self._tables.put(dataclasses.replace(table, phase=DROPPED, cause=cause, awaited=True))
         if item.schema is None:
             cause = item.fault or "the source doesn't say what it looks like"
             awaited = item.hidden or table.generation > 1
-            return self._put(dataclasses.replace(table, phase=QUARANTINED, cause=cause, awaited=awaited))
+            return self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause, awaited=awaited))
         if table.before is not None and table.before.look != item.schema.look:
             cause = (
                 f"the columns of {table.table_id} changed while it was being read, and schema_changes is halt;"
                 " have it read by another pipeline"
             )
-            return self._put(dataclasses.replace(table, phase=QUARANTINED, cause=cause))
+            return self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause))
         splitter = Splitter(
             table_id=table.table_id,
             generation=table.generation,
@@ -518,12 +289,12 @@ class Enumerator:
             integer_key=item.integer_key,
         )
         estimate = item.estimate
-        return self._put(
+        return self._tables.put(
             dataclasses.replace(table, schema=item.schema, before=None, estimate=estimate, splitter=splitter)
         )
 
     def _look_again(self, now: float) -> list[Effect]:
-        awaited = [self.tables[name] for name in self._awaited if name not in self._looking]
+        awaited = [self.tables[name] for name in self._tables.awaited if name not in self._looking]
         if not awaited or now - self._looked_at < AWAITED_SECONDS:
             return []
         self._looked_at = now
@@ -550,7 +321,7 @@ class Enumerator:
         self.todo = deque(split for split in self.todo if split.table_id != table_id)
         self.out = {key: held for key, held in self.out.items() if held[0].table_id != table_id}
         if not restart:
-            table = self._put(dataclasses.replace(table, phase=QUARANTINED, cause=cause, splitter=None))
+            table = self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause, splitter=None))
         else:
             table = self._next_generation(table, cause)
         look = DescribeTable(table_id=table_id, generation=table.generation)
@@ -558,14 +329,16 @@ class Enumerator:
 
     def _next_generation(self, table: Table, cause: str | None = None) -> Table:
         before = (table.schema or table.before) if self.plan.halts else None
-        return self._put(Table(table_id=table.table_id, generation=table.generation + 1, cause=cause, before=before))
+        return self._tables.put(
+            Table(table_id=table.table_id, generation=table.generation + 1, cause=cause, before=before)
+        )
 
     def _include(self, table: Table, looked_at: Low | None = None) -> list[Effect]:
         assert table.schema is not None
         assert table.low is not None
         assert table.high is not None
         self.stream_stopped = False
-        self._put(dataclasses.replace(table, phase=CATCH_UP, splitter=None, completed=()))
+        self._tables.put(dataclasses.replace(table, phase=CATCH_UP, splitter=None, completed=()))
         groups = pieces([split for group in table.completed for split in group])
         return [
             Send(
@@ -590,7 +363,7 @@ class Enumerator:
             return []  # of a generation that is over
         if report.state != "live":
             return self._failed(report.table_id, report.generation, report.cause or "", report.state == "restart")
-        self._put(dataclasses.replace(table, phase=LIVE, cause=None))
+        self._tables.put(dataclasses.replace(table, phase=LIVE, cause=None))
         self.turned_live = True
         return self._stop_when_over()
 
@@ -608,7 +381,7 @@ class Enumerator:
 
     def _report(self, report: SplitReport) -> list[Effect]:
         held = self.out.get(report.split_id)
-        table = self._split(report.table_id, report.generation)
+        table = self._tables.being_split(report.table_id, report.generation)
         if held is None or held[0].attempt != report.attempt or table is None or table.splitter is None:
             return []  # late: of an attempt or generation that is over
         split = held[0]
@@ -632,7 +405,7 @@ class Enumerator:
             )
         if table.splitter is not None and table.splitter.done and done == table.splitter.made:
             return self._include(table)
-        self._put(table)
+        self._tables.put(table)
         return []
 
     def _split_failed(self, failed: SplitFailed) -> list[Effect]:
@@ -652,17 +425,17 @@ class Enumerator:
         effects: list[Effect] = []
         room = sum(self.free.values())
         want = max(room, 1) + len(self.free)
-        for name in list(self._splitting):
-            if len(self.todo) + len(self._asking) >= want:
+        for name in list(self._tables.splitting):
+            if len(self.todo) + len(self._tables.asking) >= want:
                 break
-            table = self._split(name, self.tables[name].generation)
-            if name in self._asking or table is None or (splitter := table.splitter) is None:
+            table = self._tables.being_split(name, self.tables[name].generation)
+            if name in self._tables.asking or table is None or (splitter := table.splitter) is None:
                 continue
             self.todo += splitter.take(want - len(self.todo))
             if len(self.todo) < want and (question := splitter.wants()) is not None:
                 splitter.asked = True
                 effects.append(self._question(question, splitter))
-            self._put(dataclasses.replace(table, phase=SNAPSHOT))
+            self._tables.put(dataclasses.replace(table, phase=SNAPSHOT))
         for reader in sorted(self.free, key=lambda name: -self.free[name]):
             while self.free[reader] > 0 and self.todo:
                 split = self.todo.popleft()
@@ -719,15 +492,15 @@ class Enumerator:
 
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """Every reader's marker is back."""
-        collecting = self._in_flight(checkpoint)
-        collecting.at_cut, self._cut = self._cut, None
-        assert collecting.at_cut is not None
-        before = dict(collecting.at_cut.tables)
+        collecting, at_cut = self._in_flight(checkpoint), self._cut
+        assert at_cut is not None
+        before = dict(at_cut.tables)
         for channel, messages in recorded.items():
-            collecting.at_cut._take_recorded(channel, messages)
+            at_cut._take_recorded(channel, messages)
         for name, table in before.items():
-            if collecting.at_cut.tables[name] is not table:
-                collecting.replaced |= {schema.hash for schema in (table.schema, table.before) if schema is not None}
+            if at_cut.tables[name] is not table:
+                collecting.replaced |= {schema.hash for schema in table.schemas}
+        collecting.ordered = True
         head = {**state.head, "recorded": {name: [encode(one) for one in some] for name, some in recorded.items()}}
         return [SavePart(checkpoint=checkpoint, state=dataclasses.replace(state, head=head))]
 
@@ -737,17 +510,9 @@ class Enumerator:
         return self.collecting
 
     def _part_saved(self, channel: str, saved: PartSaved, collecting: Collecting, now: float) -> list[Effect]:
-        if channel in collecting.reported:
-            raise ProtocolError(f"{channel} gave its part of checkpoint {saved.checkpoint} twice")
-        collecting.staged += saved.staged
-        if saved.stream is not None:
-            collecting.stream = saved.stream
-            collecting.streamed += saved.stream.tables
+        collecting.take(channel, saved)
         if saved.more:
             return []
-        collecting.reported.add(channel)
-        if saved.part is not None:
-            collecting.parts[channel] = saved.part
         if saved.stream is not None:
             position = saved.stream.position
             self.stream_status = {
@@ -757,38 +522,15 @@ class Enumerator:
         return self._complete(now)
 
     def _complete(self, now: float) -> list[Effect]:
-        collecting = self.collecting
-        members = {*self.plan.readers, *self.plan.writers}
-        if collecting is None or ENUMERATOR not in collecting.parts or collecting.reported != members:
+        collecting, at_cut = self.collecting, self._cut
+        if collecting is None or at_cut is None or not collecting.complete(self.plan.topology):
             return []
-        self.collecting = None
-        return [WriteCheckpoint(slot=collecting.checkpoint, entry=self._entry(collecting, now))]
-
-    def _entry(self, collecting: Collecting, now: float) -> CheckpointEntry:
-        """The journal's entry: what a restore from this cut would know, and the files that belong to it."""
-        at_cut = collecting.at_cut
-        assert at_cut is not None
+        self.collecting = self._cut = None
         # what was accepted after the cut belongs to the next checkpoint
         self.accepted = {key: n for key, n in self.accepted.items() if key not in at_cut.accepted}
-        streamed = {table.table_id: table for table in collecting.streamed}
-        self._streamed |= streamed
-        stream = collecting.stream or StreamCut(position=None, source_time=None, inside=False)
-        staged = tuple(file for file in collecting.staged if at_cut._counts(file))
-        return CheckpointEntry(
-            slot=collecting.checkpoint,
-            epoch=0,
-            nonce="",
-            kept=False,
-            inside=stream.inside,
-            position=stream.position,
-            source_time=stream.source_time,
-            started_at=collecting.started_at,
-            written_at=now,
-            parts=collecting.parts,
-            staged=staged,
-            replaced=tuple(sorted(collecting.replaced)),
-            tables=self._enter(at_cut.tables, streamed),
-        )
+        staged = [file for file in collecting.staged if at_cut._counts(file)]
+        tables = self._entries.enter(at_cut._tables.by_name, self._entries.stream(collecting.streamed))
+        return [WriteCheckpoint(slot=collecting.checkpoint, entry=collecting.entry(staged, tables, now))]
 
     def _counts(self, file: StagedFile) -> bool:
         """Whether the lake has use for a file that was staged before this cut."""
@@ -800,30 +542,9 @@ class Enumerator:
         split, _, attempt = file.split.rpartition("#")
         return self.accepted.get(split) == int(attempt)
 
-    def _enter(self, tables: dict[str, Table], streamed: Collection[str]) -> dict[str, TableEntry]:
-        """What an entry says of the tables, when the stream has told of those `streamed` since the last one; where
-        nothing changed, the same object."""
-        before, entries = self._entered
-        others = {name for name, table in tables.items() if before.get(name) is not table}
-        if others := others.union(tables.keys() & streamed):
-            entries = entries | {name: _table_entry(tables[name], self._streamed.get(name)) for name in others}
-        self._entered = tables, entries
-        return entries
-
     def snapshot(self) -> State:
         """Everything a restore needs; what is out is kept with its attempt."""
-        fresh = {}
-        if self._unsaved:
-            values = {name: dict(section) for name, section in self._values.items()}
-            for name, before in self._unsaved.items():
-                table = self.tables[name]
-                values["tables"][name] = _plain(table)
-                _replace_groups(values["completed"], table, before)
-                for schema in (table.schema, table.before):
-                    if schema is not None and schema.hash not in self._named:
-                        fresh[schema.hash] = schema
-            self._values, self._unsaved = values, {}
-            self._named |= fresh.keys()
+        values, schemas = self._tables.part()
         self._cut = self._copy()
         head = {
             "todo": to_plain(list(self.todo)),
@@ -834,12 +555,12 @@ class Enumerator:
             "stop": to_plain(self.stop), "stopPlace": to_plain(self.stop_place), "atStop": self.at_stop,
             "recorded": {},
         }  # fmt: skip
-        return State(head=head, values=self._values, schemas=tuple(fresh.values()))
+        return State(head=head, values=values, schemas=schemas)
 
     def _copy(self) -> Enumerator:
         """A machine in the same state, as far as reports change it."""
         machine = Enumerator(self.plan)
-        machine.tables, machine.accepted = dict(self.tables), dict(self.accepted)
+        machine._tables, machine.accepted = self._tables.copy(), dict(self.accepted)
         machine.todo, machine.out = deque(self.todo), dict(self.out)
         return machine
 
@@ -848,13 +569,7 @@ class Enumerator:
         """The enumerator of a part: its state, then the reports in flight; the rest is queued again. `entered` is what
         the checkpoint's entry says of the tables."""
         machine = cls(plan)
-        schemas = {schema.hash: schema for schema in state.schemas}
-        groups: dict[str, list[tuple[int, Any]]] = {}
-        for key, group in state.values.get("completed", {}).items():
-            table_id, _, number = key.rpartition(" ")
-            groups.setdefault(table_id, []).append((int(number), group))
-        for name, value in state.values.get("tables", {}).items():
-            machine._put(_of_plain(name, value, schemas, [group for _, group in sorted(groups.get(name, []))]))
+        machine._tables = Tables.restored(state)
         head = state.head
         out = from_plain(tuple[SnapshotSplit, ...], head["out"])
         machine.out = {split.split_id: (split, "") for split in out}
@@ -871,14 +586,8 @@ class Enumerator:
         machine.out = {}
         again = [dataclasses.replace(split, attempt=split.attempt + 1) for split in waiting]
         machine.todo.extendleft(reversed(again))
-        machine._named = set(schemas)
-        machine._streamed = {
-            name: StreamedTable(table_id=name, generation=of.generation, schema=of.schema or "", live=of.show)
-            for name, of in entered.items()
-            if of.phase in (CATCH_UP, LIVE)
-        }
         machine.snapshot()  # so that the epoch's first, and its entry, cost what changed, as later ones do
-        machine._enter(dict(machine.tables), ())
+        machine._entries = Entries.restored(machine.tables, entered)
         machine._cut = None
         return machine
 
@@ -904,74 +613,27 @@ class Enumerator:
                 raise ProtocolError(f"the enumerator's part has a recorded {type(message).__name__} of {channel}")
         return [effect for effect in effects if isinstance(effect, Send)]
 
+    # --- invariants ---
 
-def _keep(names: dict[str, None], name: str, wanted: bool) -> None:
-    if wanted:
-        names[name] = None
-    else:
-        names.pop(name, None)
-
-
-def _table_entry(table: Table, streamed: StreamedTable | None) -> TableEntry:
-    own = table.schema or table.before
-    phase, schema, show = table.phase, table.schema.hash if table.schema else None, False
-    if streamed is not None and streamed.generation == table.generation and phase in (CATCH_UP, LIVE):
-        schema, show = streamed.schema, streamed.live
-        phase = LIVE if show else CATCH_UP
-    return TableEntry(
-        generation=table.generation,
-        phase=phase,
-        schema=schema,
-        show=show,
-        cause=table.cause,
-        described=own.hash if own is not None and own.hash != schema else None,
-    )
-
-
-def _replace_groups(values: dict[str, Any], table: Table, before: Table | None) -> None:
-    """Bring the part's groups of completed splits from those of `before` to those of the table."""
-    known = before.completed if before is not None else ()
-    for number in range(max(len(known), len(table.completed))):
-        key = f"{table.table_id} {number}"
-        if number >= len(table.completed):
-            del values[key]
-        elif number >= len(known) or known[number] is not table.completed[number]:
-            values[key] = to_plain(table.completed[number])
-
-
-def _plain(table: Table) -> dict[str, Any]:
-    """The table's form in a part, but for its completed splits."""
-    return {
-        "generation": table.generation, "phase": table.phase,
-        "schema": table.schema.hash if table.schema else None,
-        "splitter": table.splitter.to_json() if table.splitter else None,
-        "low": table.low.to_json() if table.low else None, "high": table.high.to_json() if table.high else None,
-        "splitsDone": table.splits_done, "rowsDone": table.rows_done,
-        "estimate": table.estimate, "cause": table.cause,
-        "awaited": table.awaited, "before": table.before.hash if table.before else None,
-    }  # fmt: skip
-
-
-def _of_plain(
-    table_id: str, value: Mapping[str, Any], schemas: Mapping[str, TableSchema], completed: list[Any]
-) -> Table:
-    schema = schemas[value["schema"]] if value["schema"] else None
-    splitter = None
-    if schema is not None and value["splitter"]:
-        splitter = Splitter.restored(table_id, value["generation"], schema, value["splitter"])
-    return Table(
-        table_id=table_id,
-        generation=value["generation"],
-        phase=value["phase"],
-        schema=schema,
-        splitter=splitter,
-        low=Low.from_json(value["low"]) if value["low"] else None,
-        high=High.from_json(value["high"]) if value["high"] else None,
-        completed=tuple(from_plain(tuple[CompletedSplit, ...], group) for group in completed),
-        splits_done=value["splitsDone"],
-        rows_done=value["rowsDone"],
-        estimate=value["estimate"],
-        cause=value["cause"],
-        awaited=value["awaited"],
-        before=schemas[value["before"]] if value["before"] else None,
-    )
+    def check(self) -> None:
+        """Raise ProtocolError where the state contradicts itself. Costs O(tables and splits)."""
+        self._tables.check()
+        if self.collecting is not None:
+            self.collecting.check(self.plan.topology)
+            if self.collecting.ordered and self._cut is None:
+                raise ProtocolError(f"checkpoint {self.collecting.checkpoint} has lost its cut")
+        queued = {split.split_id: split for split in self.todo}
+        if len(queued) != len(self.todo) or queued.keys() & self.out.keys():
+            raise ProtocolError("a split is queued twice, or queued and out")
+        held = [split for split, _ in self.out.values()]
+        for split in (*queued.values(), *held):
+            table = self.tables.get(split.table_id)
+            if table is None or table.generation != split.generation or table.splitter is None:
+                raise ProtocolError(f"split {split.split_id} is queued or out, and its table is not being split")
+        if any(reader not in self.free for _, reader in self.out.values()) or min(self.free.values(), default=0) < 0:
+            raise ProtocolError(f"splits are out at readers that the plan lacks, or that had no room: {self.free}")
+        for split_id, attempt in self.accepted.items():
+            if split_id in self.out and self.out[split_id][0].attempt <= attempt:
+                raise ProtocolError(f"split {split_id} is out again, and attempt {attempt} of it was accepted")
+        if self.stop_place is not None and self.stop is None:
+            raise ProtocolError(f"the stop was found at {self.stop_place}, and none is set")

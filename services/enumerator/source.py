@@ -18,7 +18,7 @@ from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceL
 from cutline.common.mesh.loop import OneThread
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
-from cutline.services.enumerator.machine import (
+from cutline.services.enumerator.events import (
     BoundFound,
     DescribeTable,
     FindBound,

@@ -28,7 +28,7 @@ from cutline.common.mesh.redis import connect
 from cutline.common.mesh.topology import Topology, reader_name
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
-from cutline.services.reader.machine import (
+from cutline.services.reader.events import (
     Began,
     ChangeBatch,
     ChangesRead,
@@ -39,12 +39,12 @@ from cutline.services.reader.machine import (
     ContinueChunk,
     ReadChanges,
     ReadChunk,
-    Reader,
     RouteTo,
     SchemaChanged,
     SetLimits,
     TableFaulted,
 )
+from cutline.services.reader.machine import Reader
 from cutline.services.sources.mysql import server as mysql
 from cutline.services.sources.mysql.binlog import cursor as binlog
 from cutline.services.sources.mysql.binlog import frames as binlog_events

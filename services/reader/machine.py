@@ -35,7 +35,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from cutline.common.errors import ProtocolError, SourceLost
@@ -48,8 +48,6 @@ from cutline.common.mesh.messages import (
     ExcludeTable,
     High,
     IncludeTable,
-    Key,
-    Limits,
     Low,
     Message,
     PartSaved,
@@ -74,162 +72,27 @@ from cutline.common.mesh.messages import (
 from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import FilePosition, GtidSet, Stop, beyond
 from cutline.common.schema import TableSchema
+from cutline.services.reader.events import (
+    Began,
+    ChangeBatch,
+    ChangesRead,
+    ChunkFailed,
+    ChunkRead,
+    ChunkRowsRead,
+    CloseCursor,
+    ContinueChunk,
+    ReadChanges,
+    ReadChunk,
+    RouteTo,
+    SchemaChanged,
+    SetLimits,
+    TableFaulted,
+)
 
 HELD_SPLITS = 2
 INSIDE_ROWS = 200_000
 NEAR_BYTES = 4 << 20
 MAIN, CATCH_UP = "main", "catch-up"
-
-
-# --- facts -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Began(Event):
-    """The epoch has begun; comes once, first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkRowsRead(Event):
-    """The next batch of the chunk being read."""
-
-    split_id: str
-    attempt: int
-    rows: int
-    body: Any = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkRead(Event):
-    """All rows of the chunk came, or those before `cut_at`; its watermarks."""
-
-    split_id: str
-    attempt: int
-    rows: int
-    checksum: str
-    low: Low
-    high: High
-    schema: TableSchema
-    cut_at: Key | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkFailed(Event):
-    """The chunk can't be read: see `SplitFailed`."""
-
-    split_id: str
-    attempt: int
-    cause: str
-    restart: bool = False
-    retry: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeBatch:
-    """Changes of one table in a `ChangesRead`; `_seq` inside `body` counts from the start of that read."""
-
-    table_id: str
-    generation: int
-    schema: str
-    rows: int
-    body: Any = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaChanged:
-    """From change `seq` of that read on, the table has schema `new`; so it stays, if it was not known surely before."""
-
-    table_id: str
-    generation: int
-    seq: int
-    new: TableSchema
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFaulted:
-    """The stream can't go on with this table: next generation (`restart`) or quarantine."""
-
-    table_id: str
-    generation: int
-    cause: str
-    restart: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangesRead(Event):
-    """The answer to `ReadChanges`: everything for its routes from `after` to `position`; `stopped`: it is the stop.
-    `rows_inside`: how many of its rows are of the transaction that `position` is inside of; None: perhaps all."""
-
-    cursor: str
-    position: Position
-    rows: int
-    rows_inside: int | None = None
-    batches: tuple[ChangeBatch, ...] = ()
-    schemas: tuple[SchemaChanged, ...] = ()
-    faults: tuple[TableFaulted, ...] = ()
-    source_time: float | None = None
-    stopped: bool = False
-
-
-# --- effects ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadChunk(Effect):
-    """Open the chunk and give its first batch: answered by ChunkRowsRead, ChunkRead or ChunkFailed."""
-
-    split: SnapshotSplit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContinueChunk(Effect):
-    """The next batch of the open chunk: answered like `ReadChunk`."""
-
-    split_id: str
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteTo:
-    """What a cursor must know of one table to tell its changes: see `binlog.Route`."""
-
-    table_id: str
-    generation: int
-    schema: TableSchema
-    low: Low
-    high: High
-    splits: tuple[CompletedSplit, ...] = ()
-    live: bool = False
-    looked_at: Low | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadChanges(Effect):
-    """Read on from `after`; stop at `until` if given, never go past `stop`. Answered by one `ChangesRead`."""
-
-    cursor: str
-    after: Position
-    routes: Mapping[str, RouteTo]
-    until: Position | None = None
-    at_boundary: bool = False
-    stop: Stop | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseCursor(Effect):
-    """The cursor is not needed any more: end its connection."""
-
-    cursor: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetLimits(Effect):
-    """Give no more chunk rows than this from now on."""
-
-    limits: Limits
-
-
-# --- state -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -846,6 +709,38 @@ class Reader:
             inside=any(c.position.inside for c in self.cursors.values()),
             tables=tuple(changed),
         )
+
+    # --- invariants ---
+
+    def check(self) -> None:
+        """Raise ProtocolError where the state contradicts itself. Costs O(tables and splits)."""
+        if not self.stream and (self.tables or self.cursors):
+            raise ProtocolError(f"{self.name} has tables or cursors, and holds no incremental split")
+        if self.queue and self.reading is None:
+            raise ProtocolError(f"{self.name} reads no chunk while {len(self.queue)} are queued")
+        if CATCH_UP in self.cursors and MAIN not in self.cursors:
+            raise ProtocolError(f"{self.name} has a cursor to catch up, and no main that it could meet")
+        if sum(map(len, self._of.values())) != len(self.tables):
+            raise ProtocolError(f"{self.name} has tables of two cursors, or of none")
+        for name, table in self.tables.items():
+            if self._of[table.cursor].get(name) is not table:
+                raise ProtocolError(f"{name} is not indexed by its cursor, {table.cursor}")
+            if table.cursor is not None and table.cursor not in self.cursors:
+                raise ProtocolError(f"{name} is of cursor {table.cursor}, which does not exist")
+            if table.live and (table.cursor != MAIN or table.splits):
+                raise ProtocolError(f"{name} is live, and of cursor {table.cursor} with {len(table.splits)} splits")
+            unfinished = table if table.cursor == MAIN and not table.live else None
+            if self._unfinished.get(name) is not unfinished:
+                raise ProtocolError(f"{name} is indexed wrongly among the tables of main that are not live")
+        if not self._late <= self._of[None].keys() or self._unfinished.keys() - self.tables.keys():
+            raise ProtocolError(f"{self.name} has an index of tables that do not wait, or are gone")
+        if self.hold_main and CATCH_UP not in self.cursors:
+            raise ProtocolError(f"{self.name} holds main back for no cursor")
+        for name, cursor in self.cursors.items():
+            if cursor.rows_inside < 0 or (cursor.rows_inside and not cursor.position.inside):
+                raise ProtocolError(f"{name} has sent {cursor.rows_inside} rows inside of no transaction")
+        if self.ended and self.stop_place is None:
+            raise ProtocolError(f"{self.name} has ended, and the place of its stop is not known")
 
 
 def _plain(table: StreamTable) -> dict[str, Any]:

@@ -13,6 +13,7 @@ It keeps no state over an epoch: whatever is not named by a journal entry is rea
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -176,3 +177,18 @@ class Writer:
         self.ended = [(after, file) for after, file in self.ended if after >= checkpoint]
         self.staging.add(checkpoint)
         return [StageCut(checkpoint=checkpoint, changes=changes, chunks=chunks)]
+
+    def check(self) -> None:
+        """Raise ProtocolError where the state contradicts itself."""
+        for (table_id, generation, after), files in self.changes.items():
+            names = [(file.table_id, file.generation, file.after, file.run) for file in files]
+            if names != [(table_id, generation, after, run) for run in range(len(files))] or not files:
+                raise ProtocolError(f"changes of {table_id} after marker {after} are in the files {names}")
+            if any(file.schema == other.schema for file, other in itertools.pairwise(files)):
+                raise ProtocolError(f"two files in a row hold changes of {table_id} with one schema")
+        for (split_id, attempt), (file, rows) in self.chunks.items():
+            if (file.split_id, file.attempt) != (split_id, attempt) or rows < 0:
+                raise ProtocolError(f"{rows} rows of split {split_id}, attempt {attempt}, are in the file of {file}")
+        ended = [(file.split_id, file.attempt) for _, file in self.ended]
+        if len(set(ended)) != len(ended):
+            raise ProtocolError(f"a chunk has ended twice before one cut: {sorted(ended)}")

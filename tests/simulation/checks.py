@@ -32,9 +32,19 @@ from cutline.common.positions import Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.chain import follow
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, Publication
-from cutline.services.enumerator.leader import EntryRefused, EntryWritten, EpochOpened, JournalRead, Leader, Observed
-from cutline.services.enumerator.machine import BoundFound, Enumerator, Plan
-from cutline.services.reader.machine import Began, ChangesRead, ChunkFailed, Reader
+from cutline.services.enumerator.events import (
+    BoundFound,
+    EntryRefused,
+    EntryWritten,
+    EpochOpened,
+    JournalRead,
+    Observed,
+    Plan,
+)
+from cutline.services.enumerator.leader import Leader
+from cutline.services.enumerator.machine import Enumerator
+from cutline.services.reader.events import Began, ChangesRead, ChunkFailed
+from cutline.services.reader.machine import Reader
 from cutline.services.writer.machine import CutStaged
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from cutline.common.errors import SourceLost
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop
 from cutline.common.schema import Column, SchemaChanges, TableSchema
-from cutline.services.reader.machine import ChangeBatch, ChangesRead, ReadChanges, RouteTo, SchemaChanged, TableFaulted
+from cutline.services.reader.events import ChangeBatch, ChangesRead, ReadChanges, RouteTo, SchemaChanged, TableFaulted
 from cutline.services.sources.mysql.watermark import Commits
 
 MYSQL, MARIADB, PLAIN = "mysql with GTID", "mariadb", "mysql without GTID"

@@ -34,13 +34,8 @@ from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import OP, SEQ
 from cutline.common.store.records import PartRef
 from cutline.services.reader import __main__ as member
-from cutline.services.reader.machine import (
-    MAIN,
-    Began,
-    CloseCursor,
-    ReadChanges,
-    Reader,
-)
+from cutline.services.reader.events import Began, CloseCursor, ReadChanges
+from cutline.services.reader.machine import MAIN, Reader
 from cutline.services.sources.mysql import server as mysql
 from cutline.services.sources.mysql.binlog import cursor as binlog
 from cutline.services.sources.mysql.binlog import dump as replication

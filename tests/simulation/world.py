@@ -45,40 +45,37 @@ from cutline.common.positions import High, Low, Stop
 from cutline.common.schema import SchemaChanges, TableSchema
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
 from cutline.common.store.store import PipelineStore, file_name
-from cutline.services.enumerator.leader import (
+from cutline.services.enumerator.events import (
+    BoundFound,
     CloseEpoch,
+    DescribeTable,
     EntryRefused,
     EntryWritten,
     EpochFailed,
     EpochOpened,
-    JournalRead,
-    Leader,
-    Member,
-    Observed,
-    OpenEpoch,
-    Orders,
-    ReadJournal,
-    SavepointAsked,
-    WriteEntry,
-)
-from cutline.services.enumerator.machine import (
-    BoundFound,
-    DescribeTable,
-    Enumerator,
     FindBound,
     FindRange,
     FindStop,
     FindTables,
+    JournalRead,
+    Member,
+    Observed,
+    OpenEpoch,
     RangeFound,
+    ReadJournal,
+    SavepointAsked,
     SplittingFailed,
     StopFound,
     TableDescribed,
     TableFound,
     TablesFound,
     ThrottleAsked,
+    WriteEntry,
 )
+from cutline.services.enumerator.leader import Leader, Orders
+from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import KeyRange
-from cutline.services.reader.machine import (
+from cutline.services.reader.events import (
     Began,
     ChunkFailed,
     ChunkRead,
@@ -87,9 +84,9 @@ from cutline.services.reader.machine import (
     ContinueChunk,
     ReadChanges,
     ReadChunk,
-    Reader,
     SetLimits,
 )
+from cutline.services.reader.machine import Reader
 from cutline.services.sources.mysql.watermark import Commits
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
 from tests.simulation import checks
@@ -102,6 +99,7 @@ LEAVE_SECONDS = 8.0
 PRESENCE_SECONDS = 3.0
 INSIDE_ROWS = 25
 CREDIT_ROWS = 60
+CHECK_EVERY = 7
 
 
 @dataclass(slots=True)
@@ -240,6 +238,9 @@ class Probe:
         self.count(effects)
         return effects
 
+    def check(self) -> None:
+        self.machine.check()
+
 
 @dataclass(slots=True)
 class Dump:
@@ -359,6 +360,7 @@ class World:
         self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.events = 0
         self.pushed = 0
+        self.steps = 0  # of all machines
         self.store = Store()
         self.lake = Lake()
         self.channels: dict[tuple[int, str, str], Channel] = {}
@@ -761,6 +763,7 @@ class World:
                         effects = service.process.handle(event, self.now)
                     except (ProtocolError, SourceLost) as error:
                         raise Failure(f"{service.name} refused {event}: {error!r}") from error
+                    self.check(service.process, event)
                 else:
                     continue
                 service.effects.extend((service.token, effect) for effect in effects)
@@ -784,11 +787,21 @@ class World:
             service.probe = Probe(self, "enumerator", leader.process.machine, leader.epoch)
             service.probe.count(effects)
             leader.process.machine = service.probe
+        self.check(leader, event)
         if before != leader.state:
             self.tell_story(f"{service.incarnation}: {before} -> {leader.state} ({leader.cause})")
         if leader.state == "leading" and isinstance(event, EntryWritten | EntryRefused | EpochOpened):
             checks.limits_are_kept(self, leader)
         return effects
+
+    def check(self, machine: Leader | Process, event: Event) -> None:
+        """The machine's invariants hold after this step; only each `CHECK_EVERY`th is looked at: it costs O(tables)."""
+        self.steps += 1
+        if self.steps % CHECK_EVERY == 0:
+            try:
+                machine.check()
+            except ProtocolError as error:
+                raise Failure(f"after {type(event).__name__}: {error}") from error
 
     def perform_all(self, service: Service) -> None:
         effects = service.effects

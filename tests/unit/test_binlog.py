@@ -29,7 +29,8 @@ from cutline.common.mesh.machine import MessageReceived, SavePart
 from cutline.common.mesh.messages import IncludeTable, Marker, Message
 from cutline.common.positions import FilePosition, GtidSet, High, Low, Position
 from cutline.common.schema import POS, Column, SchemaChanges, TableSchema
-from cutline.services.reader import machine
+from cutline.services.reader.events import ChangesRead, ReadChanges
+from cutline.services.reader.machine import Reader
 from cutline.services.sources.mysql.binlog import cursor as binlog
 from cutline.services.sources.mysql.binlog import dump as replication
 from cutline.services.sources.mysql.binlog import frames as binlog_events
@@ -1022,7 +1023,7 @@ def test_a_waiting_marker_is_taken_at_the_next_transactions_end_however_long_the
     transactions that are larger than a read's limit of 100 rows, or half as large."""
     log = back_to_back([size] * 60)
     dump = Dump(log)
-    reader = machine.Reader(name="reader-0", writers=("writer-0",), stream=True, inside_rows=4 * 100)
+    reader = Reader(name="reader-0", writers=("writer-0",), stream=True, inside_rows=4 * 100)
     process = Process(reader, inbound=("enumerator",), outbound=("writer-0", "enumerator"))
     low, high = Low(server="s", file="binlog.000001", offset=4), High(server="s", file="binlog.000001", offset=4)
     include: Message = IncludeTable(table_id="d.t", generation=1, schema=T, low=low, high=high)
@@ -1036,10 +1037,10 @@ def test_a_waiting_marker_is_taken_at_the_next_transactions_end_however_long_the
         cuts |= {Position.from_json(state.head["cursors"]["main"]["position"]) for state in saved}
         if dump.at.offset == log.at:
             break
-        (order,) = [effect for effect in effects if isinstance(effect, machine.ReadChanges)]
+        (order,) = [effect for effect in effects if isinstance(effect, ReadChanges)]
         assert order.after == dump.at
         got = dump.read(T)
-        read = machine.ChangesRead(cursor="main", position=got.position, rows=got.rows, rows_inside=got.rows_inside)
+        read = ChangesRead(cursor="main", position=got.position, rows=got.rows, rows_inside=got.rows_inside)
         effects = process.handle(read, 0.0)
     assert not any(cut.inside for cut in cuts)
     assert len(cuts) >= 30  # a read takes up to two of them

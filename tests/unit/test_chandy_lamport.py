@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,6 +11,16 @@ from cutline.common.errors import ProtocolError
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import Marker, Message, SplitsWanted
+
+PROCESSES: list[Process] = []
+
+
+@pytest.fixture(autouse=True)
+def _invariants_hold() -> Iterator[None]:
+    PROCESSES.clear()
+    yield
+    for process in PROCESSES:
+        process.check()
 
 
 class Account:
@@ -41,6 +52,9 @@ class Account:
         self.cuts[checkpoint] = (state.head["amount"], found)
         return [SavePart(checkpoint=checkpoint, state=state)]
 
+    def check(self) -> None:
+        pass
+
 
 class Wire:
     """FIFO channels between processes; a message moves only when the test says so."""
@@ -53,6 +67,7 @@ class Wire:
             self.machines[name] = Account(amount, out)
             inbound = [s for s, r in pairs if r == name]
             self.processes[name] = Process(self.machines[name], inbound=inbound, outbound=out)
+            PROCESSES.append(self.processes[name])
 
     def out(self, name: str, effects: list[Effect]) -> list[Effect]:
         for effect in effects:

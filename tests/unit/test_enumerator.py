@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,14 +36,12 @@ from cutline.common.mesh.messages import (
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store.records import CheckpointEntry, StagedFile, changes
-from cutline.services.enumerator import machine as machine_file
-from cutline.services.enumerator.machine import (
-    MAX_ATTEMPTS,
-    NEW_TABLES_SECONDS,
+from cutline.services.enumerator import checkpoints as checkpoints_file
+from cutline.services.enumerator import tables as tables_file
+from cutline.services.enumerator.events import (
     Began,
     BoundFound,
     DescribeTable,
-    Enumerator,
     FindBound,
     FindStop,
     FindTables,
@@ -56,6 +55,7 @@ from cutline.services.enumerator.machine import (
     ThrottleAsked,
     WriteCheckpoint,
 )
+from cutline.services.enumerator.machine import MAX_ATTEMPTS, NEW_TABLES_SECONDS, Enumerator
 from tests import records
 from tests.records import PART, read_back
 
@@ -78,6 +78,17 @@ def high(offset: int, server: str = "s") -> High:
 
 def found(table: str = "d.t", **of: Any) -> TableFound:
     return TableFound(**({"table_id": table, "schema": SCHEMA, "estimate": 20, "row_bytes": 10} | of))
+
+
+BENCHES: list[Bench] = []
+
+
+@pytest.fixture(autouse=True)
+def _invariants_hold() -> Iterator[None]:
+    BENCHES.clear()
+    yield
+    for bench in BENCHES:
+        bench.process.check()
 
 
 class Bench:
@@ -105,6 +116,7 @@ class Bench:
         if part is not None:
             self.machine = Enumerator.restored(plan, read_back(part, SCHEMA, WIDER), {})
         self.process = Process(self.machine, inbound=names, outbound=names, initiator=True)
+        BENCHES.append(self)
         self.sent: list[tuple[str, Message]] = []
         self.orders: list[Effect] = []
         self.assigned: list[tuple[str, SnapshotSplit]] = []
@@ -628,7 +640,7 @@ def test_the_entry_shows_what_the_stream_says_is_live() -> None:
     nothing_new = StreamCut(position=records.place(8), source_time=3.0, inside=False)
     assert finish(bench, 6, stream=nothing_new).tables == {"d.t": shown}
     again = Enumerator.restored(bench.machine.plan, read_back(bench.part(), SCHEMA), entry.tables)
-    assert again._enter(again.tables, ()) == {"d.t": shown}
+    assert again._entries.enter(again.tables, ()) == {"d.t": shown}
 
 
 def test_a_cut_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -650,9 +662,11 @@ def test_a_cut_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.Monk
     first = finish(bench, 5, stream=dataclasses.replace(stream, tables=tuple(streamed)))
     assert {table.phase for table in first.tables.values()} == {"live"}
     made: list[str] = []
-    plain, table_entry = machine_file._plain, machine_file._table_entry
-    monkeypatch.setattr(machine_file, "_plain", lambda table: made.append("plain") or plain(table))
-    monkeypatch.setattr(machine_file, "_table_entry", lambda table, of: made.append("entry") or table_entry(table, of))
+    plain, table_entry = tables_file._plain, checkpoints_file._table_entry
+    monkeypatch.setattr(tables_file, "_plain", lambda table: made.append("plain") or plain(table))
+    monkeypatch.setattr(
+        checkpoints_file, "_table_entry", lambda table, of: made.append("entry") or table_entry(table, of)
+    )
     bench.get(TableReport(table_id="d.t7", generation=1, state="live"))
     bench.start(6)
     second = finish(bench, 6, stream=stream)
@@ -668,7 +682,7 @@ def test_questions_about_few_tables_are_open_at_a_time() -> None:
 
 
 def test_thousands_of_splits_of_exact_go_in_several_messages_and_are_kept_in_groups() -> None:
-    count = 2 * machine_file.GROUP + 3
+    count = 2 * tables_file.GROUP + 3
     bench = Bench(exact=True).begin()
     for number in range(count):
         bench.get(SplitsWanted(free=1))
@@ -678,7 +692,7 @@ def test_thousands_of_splits_of_exact_go_in_several_messages_and_are_kept_in_gro
             bench.start(5)
             finish(bench, 5)
             groups = {key: len(group) for key, group in bench.part().values["completed"].items()}
-            assert groups == {"d.t 0": machine_file.GROUP, "d.t 1": machine_file.GROUP, "d.t 2": 2}
+            assert groups == {"d.t 0": tables_file.GROUP, "d.t 1": tables_file.GROUP, "d.t 2": 2}
             bench = Bench(exact=True, part=bench.part())
             bench.tell(Began())
             bench.get(SplitsWanted(free=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,23 @@ import pytest
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from cutline.common.mesh.messages import Limits, Marker, PartSaved, StreamCut, StreamStopped, Throttle
 from cutline.common.store.records import EpochEntry
+from cutline.services.enumerator.events import (
+    CloseEpoch,
+    EntryRefused,
+    EntryWritten,
+    EpochFailed,
+    EpochOpened,
+    JournalRead,
+    Member,
+    Observed,
+    OpenEpoch,
+    Plan,
+    ReadJournal,
+    SavepointAsked,
+    TablesFound,
+    ThrottleAsked,
+    WriteEntry,
+)
 from cutline.services.enumerator.leader import (
     DOUBT_SECONDS,
     GATHER_SECONDS,
@@ -19,27 +37,25 @@ from cutline.services.enumerator.leader import (
     SETTLE_SECONDS,
     STEADY_SECONDS,
     THE_STOP,
-    CloseEpoch,
-    EntryRefused,
-    EntryWritten,
-    EpochFailed,
-    EpochOpened,
-    JournalRead,
     Leader,
-    Member,
-    Observed,
-    OpenEpoch,
     Orders,
-    ReadJournal,
-    SavepointAsked,
-    WriteEntry,
     pause_seconds,
 )
-from cutline.services.enumerator.machine import Plan, TablesFound, ThrottleAsked
 from tests.records import PART
 
 PLAN = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=False)
 READER, WRITER = Member(incarnation="r1", role="reader"), Member(incarnation="w1", role="writer")
+
+
+BENCHES: list[Bench] = []
+
+
+@pytest.fixture(autouse=True)
+def _invariants_hold() -> Iterator[None]:
+    BENCHES.clear()
+    yield
+    for bench in BENCHES:
+        bench.leader.check()
 
 
 class Bench:
@@ -50,6 +66,7 @@ class Bench:
             chunk_rows=10, exact=False, snapshot_only=False, interval_seconds=interval, readers=readers, writers=1
         )
         self.leader = Leader(incarnation="e1", run=run, orders=orders)
+        BENCHES.append(self)
         self.now = 0.0
         self.effects: list[Effect] = []
         self.members: tuple[Member, ...] = (READER, WRITER)

@@ -3,6 +3,7 @@ restore."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -37,9 +38,7 @@ from cutline.common.mesh.messages import (
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
 from cutline.services.reader import machine as machine_file
-from cutline.services.reader.machine import (
-    HELD_SPLITS,
-    INSIDE_ROWS,
+from cutline.services.reader.events import (
     Began,
     ChangeBatch,
     ChangesRead,
@@ -50,10 +49,11 @@ from cutline.services.reader.machine import (
     ContinueChunk,
     ReadChanges,
     ReadChunk,
-    Reader,
+    RouteTo,
     SchemaChanged,
     TableFaulted,
 )
+from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, Reader
 from tests.records import PART, read_back
 
 SCHEMA = TableSchema(
@@ -87,6 +87,17 @@ def split(number: int = 1, attempt: int = 1) -> SnapshotSplit:
     )  # fmt: skip
 
 
+BENCHES: list[Bench] = []
+
+
+@pytest.fixture(autouse=True)
+def _invariants_hold() -> Iterator[None]:
+    BENCHES.clear()
+    yield
+    for bench in BENCHES:
+        bench.process.check()
+
+
 class Bench:
     """A reader with the stream, in its process, with two writers."""
 
@@ -97,6 +108,7 @@ class Bench:
             self.reader.restore(read_back(state, SCHEMA, WIDER))
         out = ("writer-0", "writer-1", "enumerator")
         self.process = Process(self.reader, inbound=("enumerator",), outbound=out)
+        BENCHES.append(self)
 
     def tell(self, event: Event) -> list[Effect]:
         return self.process.handle(event, 0.0)
@@ -663,7 +675,7 @@ def test_a_read_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.Mon
     made: list[str] = []
     route = machine_file.StreamTable.route
 
-    def counted(table: machine_file.StreamTable) -> machine_file.RouteTo:
+    def counted(table: machine_file.StreamTable) -> RouteTo:
         made.append(table.table_id)
         return route(table)
 

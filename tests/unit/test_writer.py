@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,12 +28,24 @@ def end(split: str = "x", rows: int = 2, attempt: int = 1) -> ChunkEnd:
     return ChunkEnd(**OF, split_id=split, attempt=attempt, rows=rows, schema="s")
 
 
+BENCHES: list[Bench] = []
+
+
+@pytest.fixture(autouse=True)
+def _invariants_hold() -> Iterator[None]:
+    BENCHES.clear()
+    yield
+    for bench in BENCHES:
+        bench.process.check()
+
+
 class Bench:
     """A writer in its process with two readers."""
 
     def __init__(self) -> None:
         self.writer = Writer()
         self.process = Process(self.writer, inbound=("reader-0", "reader-1"), outbound=(), recording=False)
+        BENCHES.append(self)
 
     def get(self, message: Message, reader: int = 0) -> list[Effect]:
         return self.tell(MessageReceived(channel=f"reader-{reader}", message=message))

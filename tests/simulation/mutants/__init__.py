@@ -22,6 +22,8 @@ CHANDY_LAMPORT = "common/mesh/chandy_lamport.py"
 POSITIONS = "common/positions.py"
 LEADER = "services/enumerator/leader.py"
 ENUMERATOR = "services/enumerator/machine.py"
+TABLES = "services/enumerator/tables.py"
+CHECKPOINTS = "services/enumerator/checkpoints.py"
 SPLITTER = "services/enumerator/splitter.py"
 READER = "services/reader/machine.py"
 WATERMARK = "services/sources/mysql/watermark.py"
@@ -61,14 +63,14 @@ MUTANTS = (
     one(
         "who is refused a slot of the journal goes on",
         LEADER,
-        "            case EntryRefused(slot=slot, nonce=nonce):\n                if nonce == self._wanted:",
-        "            case EntryRefused(slot=slot, nonce=nonce):\n                if True:",
+        "        if event.nonce == self._wanted:  # it was written",
+        "        if True:  # it was written",
     ),
     one(
         "a slow write of a checkpoint is taken for the epoch proposed after it",
         LEADER,
-        "return self._written(slot, now) if nonce == self._wanted else []",
-        "return self._written(slot, now)",
+        "return self._written(event.slot, now) if event.nonce == self._wanted else []",
+        "return self._written(event.slot, now)",
         1500,
     ),
     one(
@@ -388,8 +390,8 @@ MUTANTS = (
     one(
         "a checkpoint begun before the stop is taken for the last one",
         LEADER,
-        "            if self.in_flight[1] == THE_STOP:\n",
-        "            if self.enumerator and self.enumerator.ended:\n",
+        "        if self.in_flight[1] == THE_STOP:\n",
+        "        if self.enumerator and self.enumerator.ended:\n",
         of="stop",
     ),
     one(
@@ -430,8 +432,8 @@ MUTANTS = (
     ),
     one(
         "the enumerator's part has a table as it was when it was first saved",
-        ENUMERATOR,
-        "        self._unsaved.setdefault(name, self.tables.get(name))\n",
+        TABLES,
+        "        self._unsaved.setdefault(name, self.by_name.get(name))\n",
         "        self._unsaved |= {} if name in self._values['tables'] else {name: None}\n",
     ),
     Mutant(
@@ -453,13 +455,13 @@ MUTANTS = (
     ),
     one(
         "an entry says of a table what the enumerator knew when the stream first told of it",
-        ENUMERATOR,
+        CHECKPOINTS,
         "tables.items() if before.get(name) is not table}",
         "tables.items() if name not in before}",
     ),
     one(
         "an entry says of a table what the stream told when the enumerator last changed it",
-        ENUMERATOR,
+        CHECKPOINTS,
         "        if others := others.union(tables.keys() & streamed):\n",
         "        if others:\n",
     ),

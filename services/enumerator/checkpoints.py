@@ -1,0 +1,139 @@
+"""Composing a checkpoint (pure): its parts come in one by one, and its entry says of each table what they say.
+
+A checkpoint is whole when every member of the plan has reported its part and the enumerator's own is in the store. What
+an entry says of a table is composed of the enumerator's state at the cut and of what the incremental split has reported
+of the table up to the same cut; only what changed since the last entry is composed anew.
+
+What must change together: `CheckpointEntry` and `TableEntry` in common/store/records.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cutline.common.errors import ProtocolError
+from cutline.common.mesh.messages import PartSaved, StreamCut, StreamedTable
+from cutline.common.mesh.topology import ENUMERATOR, Topology
+from cutline.common.store.records import CheckpointEntry, PartRef, StagedFile, TableEntry
+from cutline.services.enumerator.tables import CATCH_UP, LIVE, STREAMED, Table
+
+
+@dataclass(slots=True, kw_only=True)
+class Collecting:
+    """A checkpoint whose parts are coming in."""
+
+    checkpoint: int
+    started_at: float
+    ordered: bool = False  # every reader's marker is back, so the enumerator's own part is being saved
+    replaced: set[str] = field(default_factory=set)  # see CheckpointEntry
+    parts: dict[str, PartRef] = field(default_factory=dict)
+    staged: list[StagedFile] = field(default_factory=list)
+    reported: set[str] = field(default_factory=set)  # members whose part is whole
+    stream: StreamCut | None = None
+    streamed: list[StreamedTable] = field(default_factory=list)
+
+    def take_own(self, ref: PartRef) -> None:
+        """The enumerator's part is in the store. Refused if it was not ordered."""
+        if not self.ordered:
+            raise ProtocolError(f"part {self.checkpoint} of the enumerator was stored but never ordered")
+        self.parts[ENUMERATOR] = ref
+
+    def take(self, channel: str, saved: PartSaved) -> None:
+        """Take a member's part, or one more piece of it. Refused from a member whose part is whole."""
+        if channel in self.reported:
+            raise ProtocolError(f"{channel} gave its part of checkpoint {saved.checkpoint} twice")
+        self.staged += saved.staged
+        if saved.stream is not None:
+            self.stream = saved.stream
+            self.streamed += saved.stream.tables
+        if saved.more:
+            return
+        self.reported.add(channel)
+        if saved.part is not None:
+            self.parts[channel] = saved.part
+
+    def complete(self, topology: Topology) -> bool:
+        """Whether every part is in the store."""
+        return ENUMERATOR in self.parts and self.reported == {*topology.readers, *topology.writers}
+
+    def entry(self, staged: Iterable[StagedFile], tables: Mapping[str, TableEntry], now: float) -> CheckpointEntry:
+        """The journal's entry, without what the leader adds: epoch, nonce and request."""
+        stream = self.stream or StreamCut(position=None, source_time=None, inside=False)
+        return CheckpointEntry(
+            slot=self.checkpoint,
+            epoch=0,
+            nonce="",
+            kept=False,
+            inside=stream.inside,
+            position=stream.position,
+            source_time=stream.source_time,
+            started_at=self.started_at,
+            written_at=now,
+            parts=self.parts,
+            staged=tuple(staged),
+            replaced=tuple(sorted(self.replaced)),
+            tables=tables,
+        )
+
+    def check(self, topology: Topology) -> None:
+        """Raise ProtocolError if parts came from nobody, or from the enumerator before its part was ordered."""
+        if strange := {*self.reported, *self.parts} - {ENUMERATOR, *topology.readers, *topology.writers}:
+            raise ProtocolError(f"checkpoint {self.checkpoint} has parts of {sorted(strange)}, which the plan lacks")
+        if ENUMERATOR in self.parts and not self.ordered:
+            raise ProtocolError(f"checkpoint {self.checkpoint} has a part of the enumerator that was never ordered")
+        if self.complete(topology):
+            raise ProtocolError(f"checkpoint {self.checkpoint} is whole and its entry was not composed")
+
+
+class Entries:
+    """What the newest entry says of each table, from which the next one is made."""
+
+    def __init__(self) -> None:
+        self._tables: Mapping[str, Table] = {}  # of the newest entry
+        self._entries: dict[str, TableEntry] = {}
+        self._streamed: dict[str, StreamedTable] = {}  # the incremental split's tables at the newest cut
+
+    @classmethod
+    def restored(cls, tables: Mapping[str, Table], entered: Mapping[str, TableEntry]) -> Entries:
+        """As it was after the entry whose tables are `entered`; `tables` are the enumerator's now."""
+        entries = cls()
+        entries._streamed = {
+            name: StreamedTable(table_id=name, generation=entry.generation, schema=entry.schema or "", live=entry.show)
+            for name, entry in entered.items()
+            if entry.phase in STREAMED
+        }
+        entries.enter(dict(tables), ())
+        return entries
+
+    def stream(self, changed: Iterable[StreamedTable]) -> set[str]:
+        """The incremental split reports these tables at the next entry's cut; their names."""
+        streamed = {table.table_id: table for table in changed}
+        self._streamed |= streamed
+        return set(streamed)
+
+    def enter(self, tables: dict[str, Table], streamed: Collection[str]) -> dict[str, TableEntry]:
+        """What the next entry says of `tables`, the enumerator's at its cut, if the incremental split has reported
+        those `streamed` since the last entry. What did not change is the same object."""
+        before, entries = self._tables, self._entries
+        others = {name for name, table in tables.items() if before.get(name) is not table}
+        if others := others.union(tables.keys() & streamed):
+            entries = entries | {name: _table_entry(tables[name], self._streamed.get(name)) for name in others}
+        self._tables, self._entries = tables, entries
+        return entries
+
+
+def _table_entry(table: Table, streamed: StreamedTable | None) -> TableEntry:
+    own = table.schema or table.before
+    phase, schema, show = table.phase, table.schema.hash if table.schema else None, False
+    if streamed is not None and streamed.generation == table.generation and phase in STREAMED:
+        schema, show = streamed.schema, streamed.live
+        phase = LIVE if show else CATCH_UP
+    return TableEntry(
+        generation=table.generation,
+        phase=phase,
+        schema=schema,
+        show=show,
+        cause=table.cause,
+        described=own.hash if own is not None and own.hash != schema else None,
+    )

@@ -1,0 +1,212 @@
+"""The tables of a pipeline as values, what follows from their states, and their form in the enumerator's part (pure).
+
+A `Table`, its splitter too, is a value: every change is another object, put by `Tables.put`. A turn of the machine
+therefore costs what changed, and a table that was kept at a cut stays as it was then.
+
+What must change together: `_plain` and `_of_plain`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cutline.common.errors import ProtocolError
+from cutline.common.mesh.machine import State
+from cutline.common.mesh.messages import CompletedSplit, from_plain, to_plain
+from cutline.common.positions import High, Low
+from cutline.common.schema import TableSchema
+from cutline.services.enumerator.splitter import Splitter
+
+GROUP = 256
+WAITING, SNAPSHOT, CATCH_UP, LIVE = "waiting", "snapshot", "catch-up", "live"
+QUARANTINED, DROPPED = "quarantined", "dropped"
+PHASES = frozenset({WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED, DROPPED})
+STREAMED = frozenset({CATCH_UP, LIVE})  # the incremental split has the table
+AT_REST = frozenset({QUARANTINED, DROPPED})  # the table stays so until the source or a person acts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table of the pipeline."""
+
+    table_id: str
+    generation: int = 1
+    phase: str = WAITING
+    schema: TableSchema | None = None
+    splitter: Splitter | None = None
+    low: Low | None = None
+    high: High | None = None
+    completed: tuple[tuple[CompletedSplit, ...], ...] = ()  # in groups, so that one more split is a small change
+    splits_done: int = 0
+    rows_done: int = 0
+    estimate: int = 0
+    cause: str | None = None
+    awaited: bool = False  # at rest because of what the source shows now: dropped, hidden, or created anew unreadable
+    before: TableSchema | None = None  # with `halts`: the last generation's schema, until this one has its own
+
+    @property
+    def splits_total(self) -> int:
+        """How many chunks there are, as far as is known."""
+        if self.splitter is None:
+            return self.splits_done
+        return max(self.splitter.made, -(-self.estimate // self.splitter.step))
+
+    @property
+    def schemas(self) -> tuple[TableSchema, ...]:
+        """The schemas that this state names."""
+        return tuple(schema for schema in (self.schema, self.before) if schema is not None)
+
+    def with_completed(self, split: CompletedSplit) -> Table:
+        """The table with one more completed split (in `exact` only)."""
+        full, last = self.completed[:-1], self.completed[-1] if self.completed else ()
+        groups = (*full, (*last, split)) if len(last) < GROUP else (*full, last, (split,))
+        return dataclasses.replace(self, completed=groups)
+
+
+class Tables:
+    """Every table of the pipeline, the indexes over them, and the tables that changed since the last part."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Table] = {}
+        self.splitting: dict[str, None] = {}  # tables of which chunks are still to be made, in order
+        self.asking: set[str] = set()  # tables whose splitter waits for an answer of the source
+        self.awaited: dict[str, None] = {}  # tables that are looked at now and then
+        self._values: dict[str, dict[str, Any]] = {"tables": {}, "completed": {}}  # of the last part; never changed
+        self._unsaved: dict[str, Table | None] = {}  # changed since the last part -> as that part has it
+        self._named: set[str] = set()  # hashes of the schemas that a part of this epoch, or its base, has given
+
+    def put(self, table: Table) -> Table:
+        """Take a new table, or another state of a known one. Nothing else writes `by_name`."""
+        name, splitter = table.table_id, table.splitter
+        self._unsaved.setdefault(name, self.by_name.get(name))
+        self.by_name[name] = table
+        _keep(self.splitting, name, splitter is not None and not splitter.done)
+        _keep(self.awaited, name, table.awaited)
+        (self.asking.add if splitter is not None and splitter.asked else self.asking.discard)(name)
+        return table
+
+    def being_split(self, table_id: str, generation: int) -> Table | None:
+        """The table, if it is of that generation and has a splitter: a copy, whose splitter may be changed."""
+        table = self.by_name.get(table_id)
+        if table is None or table.generation != generation or table.splitter is None:
+            return None
+        return dataclasses.replace(table, splitter=dataclasses.replace(table.splitter))
+
+    def copy(self) -> Tables:
+        """The same tables, without indexes: enough to take the reports of a cut."""
+        tables = Tables()
+        tables.by_name = dict(self.by_name)
+        return tables
+
+    def part(self) -> tuple[Mapping[str, Mapping[str, Any]], tuple[TableSchema, ...]]:
+        """The sections of the enumerator's part, and the schemas that no earlier one has given."""
+        fresh: dict[str, TableSchema] = {}
+        if self._unsaved:
+            values = {name: dict(section) for name, section in self._values.items()}
+            for name, before in self._unsaved.items():
+                table = self.by_name[name]
+                values["tables"][name] = _plain(table)
+                _replace_groups(values["completed"], table, before)
+                fresh |= {schema.hash: schema for schema in table.schemas if schema.hash not in self._named}
+            self._values, self._unsaved = values, {}
+            self._named |= fresh.keys()
+        return self._values, tuple(fresh.values())
+
+    @classmethod
+    def restored(cls, state: State) -> Tables:
+        """The tables of a part."""
+        tables = cls()
+        schemas = {schema.hash: schema for schema in state.schemas}
+        groups: dict[str, list[tuple[int, Any]]] = {}
+        for key, group in state.values.get("completed", {}).items():
+            table_id, _, number = key.rpartition(" ")
+            groups.setdefault(table_id, []).append((int(number), group))
+        for name, value in state.values.get("tables", {}).items():
+            tables.put(_of_plain(name, value, schemas, [group for _, group in sorted(groups.get(name, []))]))
+        tables._named = set(schemas)
+        return tables
+
+    def check(self) -> None:
+        """Raise ProtocolError where the tables or the indexes over them contradict each other. Costs O(tables)."""
+        for name, table in self.by_name.items():
+            splitter = table.splitter
+            if table.table_id != name or table.phase not in PHASES:
+                raise ProtocolError(f"table {name} is kept as {table.table_id} in phase {table.phase!r}")
+            if splitter is not None and (splitter.generation != table.generation or table.schema is None):
+                raise ProtocolError(
+                    f"table {name} has a splitter of generation {splitter.generation}, without a schema"
+                    f" or of another generation than its own, {table.generation}"
+                )
+            if (table.phase == SNAPSHOT) > (splitter is not None) or (table.phase in STREAMED) > (splitter is None):
+                raise ProtocolError(f"table {name} is in phase {table.phase}, which does not go with its splitter")
+            if table.phase in STREAMED and (table.schema is None or table.low is None or table.high is None):
+                raise ProtocolError(f"table {name} is in phase {table.phase} without a schema or watermarks")
+            if table.phase in AT_REST and table.cause is None:
+                raise ProtocolError(f"table {name} is {table.phase} without a cause")
+            if table.awaited and table.phase not in AT_REST:
+                raise ProtocolError(f"table {name} is awaited in phase {table.phase}")
+            indexed = (name in self.splitting, name in self.asking, name in self.awaited)
+            is_asked = splitter is not None and splitter.asked
+            if indexed != (splitter is not None and not splitter.done, is_asked, table.awaited):
+                raise ProtocolError(f"the indexes over table {name} are out of date: {indexed}")
+        if lost := {*self.splitting, *self.asking, *self.awaited, *self._unsaved} - self.by_name.keys():
+            raise ProtocolError(f"the indexes name tables that do not exist: {sorted(lost)}")
+
+
+def _keep(names: dict[str, None], name: str, wanted: bool) -> None:
+    if wanted:
+        names[name] = None
+    else:
+        names.pop(name, None)
+
+
+def _replace_groups(values: dict[str, Any], table: Table, before: Table | None) -> None:
+    """Bring the part's groups of completed splits from those of `before` to those of the table."""
+    known = before.completed if before is not None else ()
+    for number in range(max(len(known), len(table.completed))):
+        key = f"{table.table_id} {number}"
+        if number >= len(table.completed):
+            del values[key]
+        elif number >= len(known) or known[number] is not table.completed[number]:
+            values[key] = to_plain(table.completed[number])
+
+
+def _plain(table: Table) -> dict[str, Any]:
+    """The table's form in a part, but for its completed splits."""
+    return {
+        "generation": table.generation, "phase": table.phase,
+        "schema": table.schema.hash if table.schema else None,
+        "splitter": table.splitter.to_json() if table.splitter else None,
+        "low": table.low.to_json() if table.low else None, "high": table.high.to_json() if table.high else None,
+        "splitsDone": table.splits_done, "rowsDone": table.rows_done,
+        "estimate": table.estimate, "cause": table.cause,
+        "awaited": table.awaited, "before": table.before.hash if table.before else None,
+    }  # fmt: skip
+
+
+def _of_plain(
+    table_id: str, value: Mapping[str, Any], schemas: Mapping[str, TableSchema], completed: list[Any]
+) -> Table:
+    schema = schemas[value["schema"]] if value["schema"] else None
+    splitter = None
+    if schema is not None and value["splitter"]:
+        splitter = Splitter.restored(table_id, value["generation"], schema, value["splitter"])
+    return Table(
+        table_id=table_id,
+        generation=value["generation"],
+        phase=value["phase"],
+        schema=schema,
+        splitter=splitter,
+        low=Low.from_json(value["low"]) if value["low"] else None,
+        high=High.from_json(value["high"]) if value["high"] else None,
+        completed=tuple(from_plain(tuple[CompletedSplit, ...], group) for group in completed),
+        splits_done=value["splitsDone"],
+        rows_done=value["rowsDone"],
+        estimate=value["estimate"],
+        cause=value["cause"],
+        awaited=value["awaited"],
+        before=schemas[value["before"]] if value["before"] else None,
+    )

@@ -1,0 +1,162 @@
+"""The facts and effects of the reader's machine (pure): of chunks, and of the incremental split's cursors.
+
+Facts are named in the past tense, effects in the imperative. Slow work is an effect whose answer comes back as a fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cutline.common.mesh.machine import Effect, Event
+from cutline.common.mesh.messages import CompletedSplit, High, Key, Limits, Low, Position, SnapshotSplit
+from cutline.common.positions import Stop
+from cutline.common.schema import TableSchema
+
+# --- facts -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began(Event):
+    """The epoch has begun; comes once, first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRowsRead(Event):
+    """The next batch of the chunk being read."""
+
+    split_id: str
+    attempt: int
+    rows: int
+    body: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRead(Event):
+    """All rows of the chunk came, or those before `cut_at`; its watermarks."""
+
+    split_id: str
+    attempt: int
+    rows: int
+    checksum: str
+    low: Low
+    high: High
+    schema: TableSchema
+    cut_at: Key | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkFailed(Event):
+    """The chunk can't be read: see `SplitFailed`."""
+
+    split_id: str
+    attempt: int
+    cause: str
+    restart: bool = False
+    retry: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeBatch:
+    """Changes of one table in a `ChangesRead`; `_seq` inside `body` counts from the start of that read."""
+
+    table_id: str
+    generation: int
+    schema: str
+    rows: int
+    body: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChanged:
+    """From change `seq` of that read on, the table has schema `new`; so it stays, if it was not known surely before."""
+
+    table_id: str
+    generation: int
+    seq: int
+    new: TableSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFaulted:
+    """The stream can't go on with this table: next generation (`restart`) or quarantine."""
+
+    table_id: str
+    generation: int
+    cause: str
+    restart: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesRead(Event):
+    """The answer to `ReadChanges`: everything for its routes from `after` to `position`; `stopped`: it is the stop.
+    `rows_inside`: how many of its rows are of the transaction that `position` is inside of; None: perhaps all."""
+
+    cursor: str
+    position: Position
+    rows: int
+    rows_inside: int | None = None
+    batches: tuple[ChangeBatch, ...] = ()
+    schemas: tuple[SchemaChanged, ...] = ()
+    faults: tuple[TableFaulted, ...] = ()
+    source_time: float | None = None
+    stopped: bool = False
+
+
+# --- effects ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadChunk(Effect):
+    """Open the chunk and give its first batch: answered by ChunkRowsRead, ChunkRead or ChunkFailed."""
+
+    split: SnapshotSplit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinueChunk(Effect):
+    """The next batch of the open chunk: answered like `ReadChunk`."""
+
+    split_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteTo:
+    """What a cursor must know of one table to tell its changes: see `binlog.Route`."""
+
+    table_id: str
+    generation: int
+    schema: TableSchema
+    low: Low
+    high: High
+    splits: tuple[CompletedSplit, ...] = ()
+    live: bool = False
+    looked_at: Low | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadChanges(Effect):
+    """Read on from `after`; stop at `until` if given, never go past `stop`. Answered by one `ChangesRead`."""
+
+    cursor: str
+    after: Position
+    routes: Mapping[str, RouteTo]
+    until: Position | None = None
+    at_boundary: bool = False
+    stop: Stop | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseCursor(Effect):
+    """The cursor is not needed any more: end its connection."""
+
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLimits(Effect):
+    """Give no more chunk rows than this from now on."""
+
+    limits: Limits
