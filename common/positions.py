@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache, total_ordering
 from typing import Any, ClassVar
@@ -349,6 +349,43 @@ class Position:
             return True
         return bool(self.gtids and other.gtids) and self.executed == other.executed
 
+    def same_transaction(self, other: Position) -> bool:
+        """Whether both are inside one transaction."""
+        return (
+            self.inside and other.inside and self.server == other.server and self.file_position == other.file_position
+        )
+
+    def boundary(self) -> Position:
+        """This place if it is between two transactions, else the start of the transaction that it is inside of."""
+        return replace(self, rows=0) if self.inside else self
+
+    def past(self, other: Position) -> bool:
+        """Whether this is between two transactions, and after `other` in the same server's files.
+
+        The GTID sets don't count: a cursor's set may name transactions that it has yet to read over.
+        """
+        return not self.inside and self.server == other.server and self.file_position > other.file_position
+
+    def distance(self, other: Position) -> int | None:
+        """The bytes from `other` to here, negative if `other` is later; None if they are not in one file."""
+        return self.offset - other.offset if self.server == other.server and self.file == other.file else None
+
+    def joined(self, other: Position) -> Position:
+        """Where this cursor goes on once it has met `other` (see `same_place`) and takes over its tables.
+
+        A cursor's set may name more than it has read, as its first low did, and its own tables need none of that. With
+        equal sets the later place is right: from the earlier one, what the other cursor sent would be sent again. At
+        equal places it is what both sets name: with this set alone, a fail-over would skip what the other's tables have
+        not had.
+        """
+        # the empty set, of a low before any transaction, is printed like no set at all
+        mine, theirs = self.executed or GtidSet.EMPTY, other.executed or GtidSet.EMPTY
+        if self.server != other.server or not isinstance(mine, GtidSet) or not isinstance(theirs, GtidSet):
+            return self
+        if mine == theirs:
+            return other if other.past(self) else self
+        return replace(self, gtids=str(mine & theirs))
+
     def not_before(self, other: Position) -> bool:
         """Whether all that `other` has taken is taken here too.
 
@@ -478,6 +515,15 @@ class Low:
     offset: int
     gtids: str = ""
 
+    @classmethod
+    def at(cls, place: Position) -> Low:
+        """The low that covers what is taken at this place."""
+        return cls(server=place.server, file=place.file, offset=place.offset, gtids=place.gtids)
+
+    def folds_with(self, other: Low) -> bool:
+        """Whether both are of one server's history."""
+        return self.server == other.server
+
     def covers(self, *, server: str, end: FilePosition, gtid: str | None) -> bool:
         """Whether the event with that GTID, whose transaction ends at `end`, was surely visible (so is to be skipped).
 
@@ -546,6 +592,16 @@ class High:
     def file_position(self) -> FilePosition:
         """File and offset."""
         return FilePosition(self.file, self.offset)
+
+    @classmethod
+    def at(cls, place: Position) -> High:
+        """The high that a cursor at this place has reached."""
+        return cls(server=place.server, file=place.file, offset=place.offset)
+
+    @property
+    def history(self) -> tuple[str, str]:
+        """What highs that can be ordered have in common: the server, and the base name of its binlog files."""
+        return self.server, self.file.rpartition(".")[0]
 
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}"

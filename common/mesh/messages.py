@@ -1,6 +1,7 @@
 """The messages of the mesh, and their form on the wire.
 
-enumerator -> reader : AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, Throttle, Marker
+enumerator -> reader : AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, LimitStream,
+                       EndStream, Throttle, Marker
 reader -> enumerator : SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, StreamStopped, PartSaved,
                        Marker
 reader -> writer     : Records, ChunkEnd, ChunkDropped, Marker
@@ -16,8 +17,9 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
@@ -131,13 +133,22 @@ class ExcludeTable(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopStream(Message):
-    """Read no more of the binlog: at once (`start: snapshot-only`, when every table is live), or not past `stop`.
+    """Read no more of the binlog: every table is live, and the pipeline is `start: snapshot-only`."""
 
-    `place`: where the stop was found, once the source has passed it. What the stream has by then is judged by it.
-    """
 
-    stop: Stop | None = None
-    place: Position | None = None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitStream(Message):
+    """Read the binlog no further than `stop`."""
+
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndStream(Message):
+    """The source has passed the stop: end at `place`, where it was found, and report the tables that can't be shown
+    there."""
+
+    place: Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,26 +192,60 @@ class SplitReport(Message):
     cut_at: Key | None = None
 
 
+class Remedy(StrEnum):
+    """What to do about a chunk that can't be read."""
+
+    RETRY = "retry"  # read this chunk again
+    RESTART = "restart"  # read the table again from its beginning, as its next generation
+    QUARANTINE = "quarantine"  # stop the table: a person decides
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFailed(Message):
-    """A chunk can't be read. `restart`: the table must be read again from its beginning; `retry`: this chunk only."""
+    """A chunk can't be read. Its JSON form, which parts hold too, has a flag each for `RESTART` and `RETRY`."""
 
     split_id: str
     table_id: str
     generation: int
     attempt: int
     cause: str
-    restart: bool = False
-    retry: bool = False
+    remedy: Remedy = Remedy.QUARANTINE
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict, for JSON."""
+        return {
+            "splitId": self.split_id, "tableId": self.table_id, "generation": self.generation, "attempt": self.attempt,
+            "cause": self.cause, "restart": self.remedy == Remedy.RESTART, "retry": self.remedy == Remedy.RETRY,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> SplitFailed:
+        """Read what `to_json` made."""
+        return cls(
+            split_id=body["splitId"],
+            table_id=body["tableId"],
+            generation=body["generation"],
+            attempt=body["attempt"],
+            cause=body["cause"],
+            remedy=Remedy.RETRY if body["retry"] else Remedy.RESTART if body["restart"] else Remedy.QUARANTINE,
+        )
+
+
+class TableState(StrEnum):
+    """What the incremental split reports of a table."""
+
+    LIVE = "live"  # main has passed its highest high watermark
+    RESTART = "restart"  # the stream can't go on with it: read it again, as its next generation
+    FAULT = "fault"  # the stream can't go on with it: quarantine it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport(Message):
-    """The incremental split's word on a table: `live`, `restart` (next generation) or `fault` (quarantine)."""
+    """The incremental split's report of a table; `cause` says why, if the table is not live."""
 
     table_id: str
     generation: int
-    state: str
+    state: TableState
     cause: str | None = None
 
 
@@ -289,8 +334,9 @@ def pieces(items: Sequence[T]) -> list[Sequence[T]]:
 _TYPES: dict[str, type[Message]] = {
     cls.__name__: cls
     for cls in (
-        Marker, AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, Throttle, SplitsWanted,
-        SplitReleased, SplitReport, SplitFailed, TableReport, StreamStopped, Records, ChunkEnd, ChunkDropped, PartSaved,
+        Marker, AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, LimitStream, EndStream, Throttle,
+        SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, StreamStopped, Records, ChunkEnd,
+        ChunkDropped, PartSaved,
     )
 }  # fmt: skip
 
@@ -330,6 +376,8 @@ def from_plain(hint: Any, data: Any) -> Any:
         return from_plain(hint, data)
     if origin is tuple:
         return tuple(from_plain(typing.get_args(hint)[0], item) for item in data)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return hint(data)
     if hasattr(hint, "from_json"):
         return hint.from_json(data)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -371,7 +419,9 @@ __all__ = [
     "Low",
     "Message",
     "Position",
+    "Remedy",
     "SnapshotSplit",
+    "TableState",
     "camel",
     "decode",
     "encode",

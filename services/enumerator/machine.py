@@ -36,12 +36,15 @@ from cutline.common.mesh.messages import (
     UNLIMITED,
     AssignSplits,
     CompletedSplit,
+    EndStream,
     ExcludeTable,
     IncludeTable,
     Limits,
+    LimitStream,
     Low,
     Message,
     PartSaved,
+    Remedy,
     SnapshotSplit,
     SplitFailed,
     SplitReleased,
@@ -50,6 +53,7 @@ from cutline.common.mesh.messages import (
     StopStream,
     StreamStopped,
     TableReport,
+    TableState,
     TakeBackSplit,
     Throttle,
     decode,
@@ -215,7 +219,7 @@ class Enumerator:
         self._find_due = now + NEW_TABLES_SECONDS
         if found.stop is not None and self.stop is None:
             self.stop = found.stop
-            effects.append(Send(receiver=self.plan.stream_reader, message=StopStream(stop=self.stop)))
+            effects.append(Send(receiver=self.plan.stream_reader, message=LimitStream(stop=self.stop)))
         start = found.start
         for item in found.tables:
             if item.table_id in self.tables or self.stop_place is not None:  # past the stop nothing new begins
@@ -247,7 +251,7 @@ class Enumerator:
         if place is None or self.stop is None or self.stop_place is not None:
             return []
         self.stop_place = place
-        return [Send(receiver=self.plan.stream_reader, message=StopStream(place=place))]
+        return [Send(receiver=self.plan.stream_reader, message=EndStream(place=place))]
 
     def _described(self, generation: int, item: TableFound) -> list[Effect]:
         self._looking.discard(item.table_id)
@@ -361,8 +365,9 @@ class Enumerator:
         table = self.tables.get(report.table_id)
         if table is None or table.generation != report.generation or table.phase not in (CATCH_UP, LIVE):
             return []  # of a generation that is over
-        if report.state != "live":
-            return self._failed(report.table_id, report.generation, report.cause or "", report.state == "restart")
+        if report.state != TableState.LIVE:
+            restart = report.state == TableState.RESTART
+            return self._failed(report.table_id, report.generation, report.cause or "", restart)
         self._tables.put(dataclasses.replace(table, phase=LIVE, cause=None))
         self.turned_live = True
         return self._stop_when_over()
@@ -415,10 +420,10 @@ class Enumerator:
         del self.out[failed.split_id]
         failures = self.failures[failed.split_id] = self.failures.get(failed.split_id, 0) + 1
         # attempts don't tell: restores count them up too, and say nothing against the chunk
-        if failed.retry and failures < MAX_ATTEMPTS:
+        if failed.remedy == Remedy.RETRY and failures < MAX_ATTEMPTS:
             self.todo.appendleft(dataclasses.replace(held[0], attempt=failed.attempt + 1))
             return []
-        return self._failed(failed.table_id, failed.generation, failed.cause, failed.restart)
+        return self._failed(failed.table_id, failed.generation, failed.cause, failed.remedy == Remedy.RESTART)
 
     def _hand_out(self) -> list[Effect]:
         """Give queued splits to readers with room; make more, or ask for what is needed to make more."""

@@ -231,8 +231,7 @@ class SourceReader:
         place = self._places.start(self.config.start)
         if place is None:
             return None
-        low = Low(server=place.server, file=place.file, offset=place.offset, gtids=place.gtids)
-        return low, High(server=place.server, file=place.file, offset=place.offset)
+        return Low.at(place), High.at(place)
 
 
 def _shadow(name: str, there: Collection[str]) -> bool:

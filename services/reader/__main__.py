@@ -22,7 +22,7 @@ from cutline.common.mesh.host import Host, run_service
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import Loop, OneThread
 from cutline.common.mesh.machine import Effect, Event, SavePart, Send
-from cutline.common.mesh.messages import UNLIMITED, Limits, Records, SnapshotSplit
+from cutline.common.mesh.messages import UNLIMITED, Limits, Records, Remedy, SnapshotSplit
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.redis import connect
 from cutline.common.mesh.topology import Topology, reader_name
@@ -211,10 +211,10 @@ class Member:
         except Unavailable as error:
             log.warning("chunk %s: %s", split_id, error)
             await self._answers(RETRY_SECONDS[0] * attempt)
-            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), retry=True)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.RETRY)
         except SourceLost as error:
-            restart = isinstance(error, NextGeneration)
-            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, restart=restart)
+            remedy = Remedy.RESTART if isinstance(error, NextGeneration) else Remedy.QUARANTINE
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=remedy)
         if isinstance(item, ChunkEnd):
             faults = self._zero_dates({(split.table_id, name): n for name, n in item.zero_dates.items()})
             for cause in faults.values():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import CompletedSplit, High, Key, Limits, Low, Position, SnapshotSplit
+from cutline.common.mesh.messages import CompletedSplit, High, Key, Limits, Low, Position, Remedy, SnapshotSplit
 from cutline.common.positions import Stop
 from cutline.common.schema import TableSchema
 
@@ -53,8 +53,7 @@ class ChunkFailed(Event):
     split_id: str
     attempt: int
     cause: str
-    restart: bool = False
-    retry: bool = False
+    remedy: Remedy = Remedy.QUARANTINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
 - Meeting. Catch-up reads up to where main stands. When it arrives and main has gone on, main is held until catch-up
   arrives again; both stand between two transactions at the same place, and the tables move over in one step.
 - Order. `_seq` is this machine's own count over both cursors and the only order of changes.
-- Ending. Main is read no further than the stop (`StopStream`), which the cursor sees by itself. Once the source has
+- Ending. Main is read no further than the stop (`LimitStream`), which the cursor sees by itself. Once the source has
   passed it, its place is told: then every table is live there, or can't be shown there (its snapshot ended later, or
   main began later), and the enumerator hears of it and of the end.
 - Markers are taken between two transactions (`ready`), except inside one of which `INSIDE_ROWS` rows are sent,
@@ -45,9 +45,11 @@ from cutline.common.mesh.messages import (
     ChunkDropped,
     ChunkEnd,
     CompletedSplit,
+    EndStream,
     ExcludeTable,
     High,
     IncludeTable,
+    LimitStream,
     Low,
     Message,
     PartSaved,
@@ -63,6 +65,7 @@ from cutline.common.mesh.messages import (
     StreamedTable,
     StreamStopped,
     TableReport,
+    TableState,
     TakeBackSplit,
     Throttle,
     from_plain,
@@ -70,7 +73,7 @@ from cutline.common.mesh.messages import (
     to_plain,
 )
 from cutline.common.mesh.topology import ENUMERATOR
-from cutline.common.positions import FilePosition, GtidSet, Stop, beyond
+from cutline.common.positions import FilePosition, Stop, beyond
 from cutline.common.schema import TableSchema
 from cutline.services.reader.events import (
     Began,
@@ -137,32 +140,10 @@ class Cursor:
         """Stand where the answer ends."""
         before, here = self.position, event.position
         rows = event.rows if event.rows_inside is None else event.rows_inside
-        goes_on = before.inside and (before.server, before.file_position) == (here.server, here.file_position)
-        self.rows_inside = (self.rows_inside if goes_on else 0) + rows if here.inside else 0
+        self.rows_inside = (self.rows_inside if here.same_transaction(before) else 0) + rows if here.inside else 0
         self.position, self.asked = here, False
         if event.source_time is not None:
             self.source_time = event.source_time
-
-
-def _past(catch_up: Position, main: Position) -> bool:
-    """Whether catch-up stands after main's place in the file: it read on for GTIDs that main's set only names."""
-    return not catch_up.inside and catch_up.server == main.server and catch_up.file_position > main.file_position
-
-
-def _common(main: Position, catch_up: Position) -> Position:
-    """Where main goes on when both have met.
-
-    A cursor's set may name more than it has read, as its first low did, and its tables need none of that. With equal
-    sets the later place is right: from its own, main would send again what catch-up sent. At equal places it is what
-    both sets name: with its own, main would skip after a fail-over what the tables of catch-up have not had.
-    """
-    # the empty set, of a low of before any transaction, looks like none
-    mine, theirs = (cursor.executed or GtidSet.EMPTY for cursor in (main, catch_up))
-    if main.server != catch_up.server or not isinstance(mine, GtidSet) or not isinstance(theirs, GtidSet):
-        return main
-    if mine == theirs:
-        return catch_up if _past(catch_up, main) else main
-    return dataclasses.replace(main, gtids=str(mine & theirs))
 
 
 class Reader:
@@ -254,14 +235,17 @@ class Reader:
                 if table is not None and table.generation == generation:
                     self._remove(table_id)
                 return self._go_on()
-            case StopStream(stop=None, place=None):
+            case StopStream():
                 self.stopped = True
                 return []
             case Throttle(limits=limits):
                 return [SetLimits(limits=limits)]
-            case StopStream(stop=stop, place=place):
-                self.stop, self.stop_place = stop or self.stop, place
-                self.at_stop = False  # by the place itself, main may have to go on over what it has already
+            case LimitStream(stop=stop):
+                self.stop, self.stop_place, self.at_stop = stop, None, False
+                return self._go_on()
+            case EndStream(place=place):
+                # at_stop: judged by the place itself, main may have to go on over transactions that it has already
+                self.stop_place, self.at_stop = place, False
                 return self._go_on()
         raise ProtocolError(f"{self.name} has no rule for message {type(message).__name__}")
 
@@ -322,8 +306,7 @@ class Reader:
                 generation=split.generation,
                 attempt=split.attempt,
                 cause=event.cause,
-                restart=event.restart,
-                retry=event.retry,
+                remedy=event.remedy,
             )
             dropped = ChunkDropped(split_id=split.split_id, attempt=split.attempt)
             ends = [Send(receiver=writer, message=dropped), Send(receiver=ENUMERATOR, message=failed)]
@@ -345,7 +328,7 @@ class Reader:
         if table.cursor == MAIN and not table.live:
             self._unfinished[table.table_id] = table
             high = table.high
-            comparable = self._highs.setdefault((high.server, high.file.rpartition(".")[0]), [])
+            comparable = self._highs.setdefault(high.history, [])
             bisect.insort(comparable, (high.file_position, table.table_id, table.generation))
 
     def _remove(self, table_id: str) -> None:
@@ -418,9 +401,8 @@ class Reader:
         for fault in event.faults:
             if of_this_cursor(fault):
                 self._remove(fault.table_id)
-                effects.append(
-                    self._report(fault.table_id, fault.generation, "restart" if fault.restart else "fault", fault.cause)
-                )
+                state = TableState.RESTART if fault.restart else TableState.FAULT
+                effects.append(self._report(fault.table_id, fault.generation, state, fault.cause))
         return effects + self._go_on()
 
     def _go_on(self) -> list[Effect]:
@@ -446,7 +428,7 @@ class Reader:
                     " stop, or start at an earlier place in the binlog"
                 )
                 self._remove(table.table_id)
-                effects.append(self._report(table.table_id, table.generation, "fault", cause))
+                effects.append(self._report(table.table_id, table.generation, TableState.FAULT, cause))
         if not self.ended:
             self.ended = True
             effects.append(Send(receiver=ENUMERATOR, message=StreamStopped()))
@@ -482,18 +464,17 @@ class Reader:
             return [self._parted(table, error)]
         # Every chunk's high is behind main for good, and so is its low, which on another server might not compare
         # (MariaDB's have no GTIDs): what main has tells.
-        low = Low(server=position.server, file=position.file, offset=position.offset, gtids=position.gtids)
-        self._put(dataclasses.replace(table, live=True, splits=(), low=low))
-        return [self._report(table.table_id, table.generation, "live")]
+        self._put(dataclasses.replace(table, live=True, splits=(), low=Low.at(position)))
+        return [self._report(table.table_id, table.generation, TableState.LIVE)]
 
     def _parted(self, table: StreamTable, error: SourceLost) -> Send:
         """Its watermarks are of a server whose history can't be compared with main's. Read again it compares with
         where main will be; but not once main stands at the stop."""
         self._remove(table.table_id)
         if not self.at_stop or self.stop_place is None:
-            return self._report(table.table_id, table.generation, "restart", error.cause)
+            return self._report(table.table_id, table.generation, TableState.RESTART, error.cause)
         cause = f"{table.table_id} can't be shown at the stop, {self.stop_place}: {error.cause}"
-        return self._report(table.table_id, table.generation, "fault", cause)
+        return self._report(table.table_id, table.generation, TableState.FAULT, cause)
 
     def _meet(self) -> list[Effect]:
         main, catch_up = self.cursors.get(MAIN), self.cursors.get(CATCH_UP)
@@ -508,7 +489,7 @@ class Reader:
         if not met:
             return []
         if self._of[CATCH_UP]:
-            main.position = _common(main.position, catch_up.position)
+            main.position = main.position.joined(catch_up.position)
         for table in list(self._of[CATCH_UP].values()):
             self._put(dataclasses.replace(table, cursor=MAIN))
         del self.cursors[CATCH_UP]
@@ -540,7 +521,7 @@ class Reader:
                 self._put(dataclasses.replace(table, cursor=MAIN))
         if begins and waiting:  # all that still wait are late
             first = next(iter(waiting.values())).low
-            late = [table for table in waiting.values() if table.low.server == first.server]  # others don't fold
+            late = [table for table in waiting.values() if table.low.folds_with(first)]
             low = first
             for table in late[1:]:
                 low = low.fold(table.low)
@@ -562,14 +543,14 @@ class Reader:
         waits = bool(self._of[None])
         until: Position | None = None
         if catch_up is not None and main is not None and not catch_up.asked:
-            here = dataclasses.replace(main.position, rows=0)  # main's place between two transactions
-            behind = not (catch_up.position.rows == 0 and catch_up.position.same_place(here))
-            if behind and _past(catch_up.position, here):
+            here = main.position.boundary()
+            behind = not catch_up.position.same_place(here)
+            if behind and catch_up.position.past(here):
                 behind, until = False, catch_up.position  # main reads up to catch-up, instead of the other way round
             elif behind and not self._waits_for(main, catch_up):
                 catch_up.asked = True
                 effects.append(self._read(CATCH_UP, catch_up, until=here))
-            self.hold_main = until is None and (self.hold_main or not behind or self._close(catch_up.position, here))
+            self.hold_main = until is None and (self.hold_main or not behind or _near(catch_up.position, here))
         if main is not None and not main.asked and not self.at_stop:
             held = self.hold_main and catch_up is not None and not main.position.inside
             if not held and not (catch_up is not None and self._waits_for(catch_up, main)):
@@ -581,12 +562,6 @@ class Reader:
         """Whether this cursor is not to go on before the other has ended its transaction, since a marker waits: if they
         ended theirs in turn, it might wait for ever."""
         return self._marker_waits and not cursor.position.inside and not self._cuts(other)
-
-    @staticmethod
-    def _close(catch_up: Position, main: Position) -> bool:
-        """Near enough to main that holding it for one more read of catch-up costs little."""
-        one_file = catch_up.server == main.server and catch_up.file == main.file
-        return one_file and main.offset - catch_up.offset < NEAR_BYTES
 
     def _read(self, name: str, cursor: Cursor, *, until: Position | None, at_boundary: bool = False) -> ReadChanges:
         if changed := self._rerouted[name]:
@@ -609,7 +584,7 @@ class Reader:
     def _stop(self) -> Stop | None:
         return self.stop if self.stop_place is None else Stop.at(self.stop_place)
 
-    def _report(self, table_id: str, generation: int, state: str, cause: str | None = None) -> Send:
+    def _report(self, table_id: str, generation: int, state: TableState, cause: str | None = None) -> Send:
         report = TableReport(table_id=table_id, generation=generation, state=state, cause=cause)
         return Send(receiver=ENUMERATOR, message=report)
 
@@ -741,6 +716,12 @@ class Reader:
                 raise ProtocolError(f"{name} has sent {cursor.rows_inside} rows inside of no transaction")
         if self.ended and self.stop_place is None:
             raise ProtocolError(f"{self.name} has ended, and the place of its stop is not known")
+
+
+def _near(catch_up: Position, main: Position) -> bool:
+    """Whether catch-up is so close behind main that holding main for one more read of catch-up costs little."""
+    distance = main.distance(catch_up)
+    return distance is not None and distance < NEAR_BYTES
 
 
 def _plain(table: StreamTable) -> dict[str, Any]:

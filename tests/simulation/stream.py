@@ -192,7 +192,9 @@ class StreamWorld:
         self.handle(MessageReceived(channel=ENUMERATOR, message=message))
 
     def handle(self, event: Event) -> None:
-        for effect in self.process.handle(event, self.clock.now):
+        effects = self.process.handle(event, self.clock.now)
+        self.process.check()
+        for effect in effects:
             self.perform(effect)
 
     def perform(self, effect: Effect) -> None:

@@ -29,6 +29,7 @@ from cutline.common.mesh.messages import (
     Limits,
     Marker,
     Records,
+    Remedy,
     SplitFailed,
     SplitReleased,
     SplitReport,
@@ -974,9 +975,7 @@ class World:
         if isinstance(message, TableReport):
             kind += f" {message.state}"
         elif isinstance(message, SplitFailed):
-            kind += " retry" if message.retry else " restart" if message.restart else ""
-        elif isinstance(message, StopStream):
-            kind += " later" if message.stop else " place" if message.place else ""
+            kind += "" if message.remedy == Remedy.QUARANTINE else f" {message.remedy}"
         if isinstance(message, TableReport) and "can't be shown at the stop" in (message.cause or ""):
             kind += " at the stop"
         self.count[f"sent {kind}"] += 1
@@ -1046,7 +1045,9 @@ class World:
         split = chunk["split"]
         self.count["connection broke while a chunk was read"] += 1
         service.chunk = None
-        failed = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause="the connection broke", retry=True)
+        failed = ChunkFailed(
+            split_id=split.split_id, attempt=split.attempt, cause="the connection broke", remedy=Remedy.RETRY
+        )
         self.tell(service, service.token, failed)
         return False
 
@@ -1103,8 +1104,7 @@ class World:
                 split_id=split.split_id,
                 attempt=split.attempt,
                 cause="a DDL came between",
-                restart=other,
-                retry=not other,
+                remedy=Remedy.RESTART if other else Remedy.RETRY,
             )
             self.tell(service, service.token, failed)
             return
@@ -1137,7 +1137,9 @@ class World:
         if self.troubled and rows and self.rng.random() < 0.01:
             service.chunk = None
             self.count["chunk failed after some rows"] += 1
-            event = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause="lost connection", retry=True)
+            event = ChunkFailed(
+                split_id=split.split_id, attempt=split.attempt, cause="lost connection", remedy=Remedy.RETRY
+            )
         self.later(service, self.lag(), lambda: event)
 
     def changes_read(self, service: Service, order: ReadChanges) -> Event | None:

@@ -14,12 +14,15 @@ from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
     AssignSplits,
+    EndStream,
     ExcludeTable,
     IncludeTable,
     Limits,
+    LimitStream,
     Marker,
     Message,
     PartSaved,
+    Remedy,
     SnapshotSplit,
     SplitFailed,
     SplitReleased,
@@ -30,6 +33,7 @@ from cutline.common.mesh.messages import (
     StreamedTable,
     StreamStopped,
     TableReport,
+    TableState,
     TakeBackSplit,
     Throttle,
 )
@@ -303,7 +307,7 @@ def test_the_next_generation_is_described_and_split_anew() -> None:
     bench = Bench().begin().split_in(None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
-    bench.get(TableReport(table_id="d.t", generation=1, state="restart", cause="DDL"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause="DDL"))
     assert bench.of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
     bench.tell(TableDescribed(generation=1, table=found()))
     assert bench.machine.tables["d.t"].splitter is None
@@ -341,7 +345,7 @@ def live(bench: Bench) -> Bench:
     """Bring the first chunk of d.t, and with it the table, to the stream, and say that it is live there."""
     bench.split_in(None).get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
-    bench.get(TableReport(table_id="d.t", generation=1, state="live"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
     return bench
 
 
@@ -349,7 +353,7 @@ def test_a_live_table_that_was_dropped_leaves_the_stream_and_its_next_generation
     None
 ):
     bench = live(Bench().begin())
-    bench.get(TableReport(table_id="d.t", generation=1, state="restart", cause="it was dropped"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause="it was dropped"))
     assert bench.of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
     bench.tell(TableDescribed(generation=2, table=found(schema=None, gone=True)))
     table = bench.machine.tables["d.t"]
@@ -364,7 +368,7 @@ def test_a_live_table_that_was_dropped_leaves_the_stream_and_its_next_generation
 def test_a_quarantined_table_that_is_gone_is_dropped_since_nothing_is_left_to_mend(noticed: str) -> None:
     bench = live(Bench().begin())
     look = DescribeTable(table_id="d.t", generation=1)
-    assert look in bench.get(TableReport(table_id="d.t", generation=1, state="fault", cause="a statement"))
+    assert look in bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause="a statement"))
     bench.tell(TableDescribed(generation=1, table=found()))  # it is there, and stays quarantined for what it did
     assert bench.machine.tables["d.t"].phase == "quarantined"
     if noticed != "by the look when it stops":
@@ -398,8 +402,8 @@ def test_with_halt_a_table_read_again_must_look_as_before() -> None:
     assert "schema_changes is halt" in str(table.cause)
 
 
-@pytest.mark.parametrize("state", ["live", "restart", "fault"])
-def test_a_table_report_of_a_generation_that_is_over_is_ignored(state: str) -> None:
+@pytest.mark.parametrize("state", TableState)
+def test_a_table_report_of_a_generation_that_is_over_is_ignored(state: TableState) -> None:
     bench = Bench().begin().split_in(None)
     before = len(bench.sent)
     assert bench.get(TableReport(table_id="d.t", generation=1, state=state)) == []  # not in the stream yet
@@ -416,7 +420,12 @@ def test_a_failed_chunk_is_tried_again_then_its_table_is_quarantined_with_the_ca
         assert split.attempt == attempt
         bench.get(
             SplitFailed(
-                split_id=split.split_id, table_id="d.t", generation=1, attempt=attempt, cause="gone", retry=True
+                split_id=split.split_id,
+                table_id="d.t",
+                generation=1,
+                attempt=attempt,
+                cause="gone",
+                remedy=Remedy.RETRY,
             )
         )
     table = bench.machine.tables["d.t"]
@@ -455,7 +464,7 @@ def test_a_stream_that_only_replays_the_snapshot_is_stopped_when_every_table_is_
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     assert bench.of(StopStream) == []
-    bench.get(TableReport(table_id="d.t", generation=1, state="live"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
     assert len(bench.of(StopStream)) == 1
 
 
@@ -463,7 +472,7 @@ def test_a_stream_that_only_replays_the_snapshot_is_stopped_also_when_the_last_t
     bench = Bench(snapshot_only=True).begin(found(), found("d.u")).split_in(None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
-    bench.get(TableReport(table_id="d.t", generation=1, state="live"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
     bench.tell(SplittingFailed(table_id="d.u", generation=1, cause="There is no table d.u", restart=True))
     assert bench.of(StopStream) == []
     bench.tell(TableDescribed(generation=2, table=found("d.u", schema=None, gone=True)))
@@ -481,7 +490,7 @@ def test_start_and_stop_are_asked_for_once_at_the_beginning() -> None:
     bench = Bench()
     assert FindTables(begins=True) in bench.tell(Began())
     bench.tell(TablesFound(tables=(found(),), start=(low(4), high(4)), stop=STOP))
-    assert [type(m) for _, m in bench.sent] == [StopStream, IncludeTable]
+    assert [type(m) for _, m in bench.sent] == [LimitStream, IncludeTable]
     bench.start(2)
     bench.get(Marker(checkpoint=2))
     again = Bench(part=bench.part())
@@ -523,7 +532,7 @@ def test_the_stop_is_asked_for_a_second_after_each_answer_until_the_source_has_p
     assert bench.tell(StopFound(place=None)) == []
     assert bench.process.handle(Ticked(), 1.5) == []
     assert bench.process.handle(Ticked(), 2.5) == [FindStop(stop=STOP)]
-    assert bench.tell(StopFound(place=PLACE)) == [Send(receiver="reader-0", message=StopStream(place=PLACE))]
+    assert bench.tell(StopFound(place=PLACE)) == [Send(receiver="reader-0", message=EndStream(place=PLACE))]
     assert bench.process.handle(Ticked(), 9.0) == []
 
 
@@ -539,7 +548,7 @@ def test_it_has_ended_when_the_stream_is_at_the_stop_and_every_table_is_live_or_
     bench.report(bench.assigned[0][1])
     assert not bench.machine.ended
     bench.start(2)
-    bench.get(TableReport(table_id="d.t", generation=1, state="live"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
     assert bench.machine.ended
     bench.get(Marker(checkpoint=2))
     restored = Bench(part=bench.part())
@@ -635,7 +644,7 @@ def test_the_entry_shows_what_the_stream_says_is_live() -> None:
     shown = records.table(schema=WIDER.hash, described=SCHEMA.hash)
     assert entry.tables == {"d.t": shown}
     assert (entry.inside, entry.position, entry.source_time) == (True, records.place(7), 3.0)
-    bench.get(TableReport(table_id="d.t", generation=1, state="live"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
     bench.start(6)
     nothing_new = StreamCut(position=records.place(8), source_time=3.0, inside=False)
     assert finish(bench, 6, stream=nothing_new).tables == {"d.t": shown}
@@ -667,7 +676,7 @@ def test_a_cut_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         checkpoints_file, "_table_entry", lambda table, of: made.append("entry") or table_entry(table, of)
     )
-    bench.get(TableReport(table_id="d.t7", generation=1, state="live"))
+    bench.get(TableReport(table_id="d.t7", generation=1, state=TableState.LIVE))
     bench.start(6)
     second = finish(bench, 6, stream=stream)
     assert made == ["plain", "entry"]
@@ -715,7 +724,7 @@ def test_changes_of_a_table_that_was_quarantined_before_the_cut_are_left_out() -
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.start(5)
-    bench.get(TableReport(table_id="d.t", generation=1, state="fault", cause="no"))
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause="no"))
     changed = records.staged("d.t", schema=WIDER.hash)
     entry = finish(bench, 5, changed, stream=StreamCut(position=None, source_time=None, inside=False))
     assert entry.tables["d.t"].phase == "quarantined"

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from cutline.common.mesh.messages import Limits, Marker, PartSaved, StreamCut, StreamStopped, Throttle
 from cutline.common.store.records import EpochEntry
 from cutline.services.enumerator.events import (
+    Began,
     CloseEpoch,
     EntryRefused,
     EntryWritten,
@@ -22,6 +24,7 @@ from cutline.services.enumerator.events import (
     Observed,
     OpenEpoch,
     Plan,
+    ReadAgainAsked,
     ReadJournal,
     SavepointAsked,
     TablesFound,
@@ -36,12 +39,15 @@ from cutline.services.enumerator.leader import (
     MENDED_SECONDS,
     SETTLE_SECONDS,
     STEADY_SECONDS,
+    TABLE,
     THE_STOP,
     Leader,
+    LeaderState,
     Orders,
     pause_seconds,
 )
 from tests.records import PART
+from tests.simulation.checks import freeze
 
 PLAN = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=False)
 READER, WRITER = Member(incarnation="r1", role="reader"), Member(incarnation="w1", role="writer")
@@ -549,3 +555,60 @@ def test_a_checkpoint_that_takes_long_makes_the_leader_look_whether_the_journal_
     assert bench.tell(JournalRead(tail=1, base=None)) == []
     assert bench.tell(JournalRead(tail=2, base=None)) == [CloseEpoch(epoch=1), ReadJournal()]
     assert bench.leader.cause == "slot 2 of the journal holds another leader's entry"
+
+
+def in_state(state: LeaderState) -> Bench:
+    """A leader that has come to this state."""
+    bench = Bench()
+    match state:
+        case LeaderState.IDLE:
+            pass
+        case LeaderState.READING:
+            bench.see()
+        case LeaderState.GATHERING:
+            bench.see(READER)
+            bench.tell(JournalRead(tail=0, base=None))
+        case LeaderState.PROPOSING | LeaderState.OPENING:
+            bench.see()
+            bench.tell(JournalRead(tail=0, base=None))
+            if state == LeaderState.OPENING:
+                bench.written()
+        case LeaderState.LEADING:
+            bench.lead()
+        case LeaderState.RESTING:
+            for tail in range(2):
+                bench.lead(tail=tail)
+                bench.tell(EpochFailed(epoch=tail + 1, cause="lost"))
+        case LeaderState.HALTED:
+            for tail in range(MAX_HALTS):
+                bench.lead(tail=tail)
+                bench.tell(EpochFailed(epoch=tail + 1, cause="lost", halts=True))
+    assert bench.leader.state == state
+    return bench
+
+
+@pytest.mark.parametrize("state", LeaderState)
+def test_an_event_that_a_state_has_no_rule_for_is_refused_and_changes_nothing(state: LeaderState) -> None:
+    leader = in_state(state).leader
+    before = freeze(leader)
+    strange: list[Event] = [Began(), Event()]
+    if state == LeaderState.OPENING:  # a message of the new epoch, which would be lost
+        strange.append(MessageReceived(channel="reader-0", message=StreamStopped()))
+    for event in strange:
+        with pytest.raises(ProtocolError, match="no rule for"):
+            leader.handle(event, 0.0)
+        assert freeze(leader) == before
+
+
+@pytest.mark.parametrize("state", LeaderState)
+def test_every_state_has_a_rule_for_what_comes_whatever_it_does(state: LeaderState) -> None:
+    asked = {SavepointAsked, ThrottleAsked, ReadAgainAsked}
+    assert TABLE[state].keys() >= {Observed, Ticked, JournalRead, EntryWritten, EntryRefused, EpochFailed, *asked}
+
+
+def test_an_entry_of_ours_in_a_slot_that_it_was_not_meant_for_is_refused() -> None:
+    bench = in_state(LeaderState.PROPOSING)
+    before = freeze(bench.leader)
+    with pytest.raises(ProtocolError, match="was meant for slot 1"):
+        bench.tell(EntryWritten(slot=7, nonce=bench.last(WriteEntry).entry.nonce))
+    assert freeze(bench.leader) == before

@@ -13,13 +13,16 @@ from cutline.common.mesh.messages import (
     ChunkDropped,
     ChunkEnd,
     CompletedSplit,
+    EndStream,
     ExcludeTable,
     IncludeTable,
     Limits,
+    LimitStream,
     Marker,
     Message,
     PartSaved,
     Records,
+    Remedy,
     SnapshotSplit,
     SplitFailed,
     SplitReleased,
@@ -30,6 +33,7 @@ from cutline.common.mesh.messages import (
     StreamedTable,
     StreamStopped,
     TableReport,
+    TableState,
     TakeBackSplit,
     Throttle,
     camel,
@@ -67,16 +71,16 @@ MESSAGES: tuple[Message, ...] = (
     ExcludeTable(**OF),
     StopStream(),
     Throttle(limits=Limits(rows_per_second=12.5)),
-    StopStream(stop=Stop(server="s", file="b.000001", offset=4, gtids="0-1-2", time_us=5)),
-    StopStream(place=Position(server="s", file="b.000001", offset=4)),
+    LimitStream(stop=Stop(server="s", file="b.000001", offset=4, gtids="0-1-2", time_us=5)),
+    EndStream(place=Position(server="s", file="b.000001", offset=4)),
     StreamStopped(),
     SplitsWanted(free=2),
     SplitReleased(split_id="x", attempt=1),
     SplitReport(split_id="x", **OF, attempt=1, rows=3, checksum="c", low=LOW, high=HIGH, schema=SCHEMA),
     SplitReport(split_id="x", **OF, attempt=1, rows=3, checksum="c", low=LOW, high=HIGH, schema=SCHEMA,
     cut_at=("5", {"hex": "00"})),
-    SplitFailed(split_id="x", **OF, attempt=1, cause="gone", restart=True),
-    TableReport(**OF, state="fault", cause="no"),
+    *(SplitFailed(split_id="x", **OF, attempt=1, cause="gone", remedy=remedy) for remedy in Remedy),
+    TableReport(**OF, state=TableState.FAULT, cause="no"),
     Records(**OF, schema=SCHEMA.hash, rows=2, seq_base=40),
     Records(**OF, schema=SCHEMA.hash, rows=2, split_id="x", attempt=3),
     ChunkEnd(split_id="x", **OF, attempt=1, rows=0, schema=SCHEMA.hash),
@@ -110,6 +114,17 @@ def test_a_split_carries_the_names_of_its_field() -> None:
     assert set(header) >= {"splitId", "tableId", "splitKeyType", "splitStart", "splitEnd"}
     assert header["splitStart"] == ["10"]
     assert header["splitEnd"] is None
+
+
+def test_failures_and_reports_keep_the_form_that_parts_hold() -> None:
+    failed = SplitFailed(split_id="x", **OF, attempt=1, cause="gone", remedy=Remedy.RETRY)
+    assert json.dumps(encode(failed)) == (
+        '{"type": "SplitFailed", "splitId": "x", "tableId": "shop.orders", "generation": 1, "attempt": 1,'
+        ' "cause": "gone", "restart": false, "retry": true}'
+    )
+    assert json.dumps(encode(TableReport(**OF, state=TableState.RESTART, cause="DDL"))) == (
+        '{"type": "TableReport", "tableId": "shop.orders", "generation": 1, "state": "restart", "cause": "DDL"}'
+    )
 
 
 def test_camel_case_is_the_headers() -> None:

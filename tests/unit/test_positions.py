@@ -300,3 +300,36 @@ def test_a_low_of_before_any_transaction_is_passed_by_a_set_that_names_some_wher
     assert not Low(server="s1", file="b.000001", offset=4, gtids=f"{A}:1-5").passed_by(ahead)
     assert not low.passed_by(Position(server="s1", file="b.000001", offset=4))
     assert not low.passed_by(Position(server="s1", file="b.000001", offset=4, gtids="0-1-5"))
+
+
+def test_a_place_is_past_another_by_the_file_alone_and_only_between_transactions() -> None:
+    assert at(130, gtids=f"{A}:1").past(at(100, gtids=f"{A}:1-9"))
+    assert not at(100).past(at(100))
+    assert not at(130, rows=1).past(at(100))
+    assert not at(130, server="s2").past(at(100))
+
+
+def test_a_distance_is_told_within_one_file() -> None:
+    assert at(130).distance(at(100)) == 30
+    assert at(100).distance(at(130)) == -30
+    assert at(4, file="b.000002").distance(at(100)) is None
+    assert at(130).distance(at(100, server="s2")) is None
+
+
+def test_two_places_are_in_one_transaction_if_both_are_inside_the_one_that_starts_there() -> None:
+    inside = at(100, rows=2)
+    assert inside.same_transaction(at(100, rows=7))
+    for other in (at(100), at(130, rows=2), at(100, rows=2, server="s2")):
+        assert not inside.same_transaction(other)
+    assert inside.boundary() == at(100) == at(100).boundary()
+
+
+def test_cursors_that_met_go_on_from_the_later_place_or_with_what_both_sets_name() -> None:
+    here, later = at(100, gtids=f"{A}:1-5"), at(130, gtids=f"{A}:1-5")
+    assert here.joined(later) == later
+    assert later.joined(here) == later
+    assert at(100, gtids=f"{A}:1-5").joined(at(100, gtids=f"{A}:1-3:7")) == at(100, gtids=f"{A}:1-3")
+    assert at(100, gtids=f"{A}:1").joined(at(100)) == at(100)
+    maria = at(100, gtids="0-1-5")
+    assert maria.joined(at(100, gtids="0-1-5,1-1-7")) == maria
+    assert here.joined(at(130, gtids=f"{A}:1-5", server="s2")) == here

@@ -18,12 +18,15 @@ from cutline.common.mesh.messages import (
     ChunkDropped,
     ChunkEnd,
     CompletedSplit,
+    EndStream,
     ExcludeTable,
     IncludeTable,
+    LimitStream,
     Marker,
     Message,
     PartSaved,
     Records,
+    Remedy,
     SnapshotSplit,
     SplitFailed,
     SplitReleased,
@@ -33,6 +36,7 @@ from cutline.common.mesh.messages import (
     StreamedTable,
     StreamStopped,
     TableReport,
+    TableState,
     TakeBackSplit,
 )
 from cutline.common.positions import High, Low, Position, Stop
@@ -182,9 +186,9 @@ def test_all_rows_of_a_chunk_go_to_one_writer() -> None:
 def test_a_failed_chunk_drops_its_file_and_says_why() -> None:
     bench = Bench()
     bench.get(AssignSplits(splits=(split(1),)))
-    effects = bench.tell(ChunkFailed(split_id="d.t:1:1", attempt=1, cause="gone", retry=True))
+    effects = bench.tell(ChunkFailed(split_id="d.t:1:1", attempt=1, cause="gone", remedy=Remedy.RETRY))
     assert sent(effects, ChunkDropped) == [ChunkDropped(split_id="d.t:1:1", attempt=1)]
-    assert [(m.cause, m.retry) for m in sent(effects, SplitFailed)] == [("gone", True)]
+    assert [(m.cause, m.remedy) for m in sent(effects, SplitFailed)] == [("gone", Remedy.RETRY)]
 
 
 def test_only_a_split_that_was_not_started_is_given_back() -> None:
@@ -210,7 +214,7 @@ def test_a_table_is_live_when_main_has_reached_its_highest_high_and_not_before()
     bench = Bench()
     bench.include(at=100, until=200)
     assert sent(bench.read(190), TableReport) == []
-    assert sent(bench.read(200), TableReport) == [TableReport(table_id="d.t", generation=1, state="live")]
+    assert sent(bench.read(200), TableReport) == [TableReport(table_id="d.t", generation=1, state=TableState.LIVE)]
     assert sent(bench.read(300), TableReport) == []
 
 
@@ -429,7 +433,7 @@ STOP = Stop(gtids=f"{UUID}:1-9")
 
 def test_main_is_read_no_further_than_the_stop_and_catch_up_does_not_know_it() -> None:
     bench = Bench()
-    bench.get(StopStream(stop=STOP))
+    bench.get(LimitStream(stop=STOP))
     assert asked(bench.include())["main"].stop == STOP
     bench.include("d.u", at=150)
     orders = asked(bench.read(FAR))
@@ -441,13 +445,13 @@ def test_at_the_place_of_the_stop_live_tables_stay_and_what_is_later_is_told() -
     """1. Main is stopped by its cursor; the place is not known: nothing is said. 2. It comes: main is asked by it. 3.
     d.t is live there, d.late had its snapshot later, d.next is included when all is over."""
     bench = Bench()
-    bench.get(StopStream(stop=STOP))
+    bench.get(LimitStream(stop=STOP))
     bench.include(until=200)
     bench.include("d.late", at=500, until=900)
     effects = bench.read(500, stopped=True)
     assert sent(effects, StreamStopped) == []
     assert [r.state for r in sent(effects, TableReport)] == ["live"]
-    order = asked(bench.get(StopStream(place=place(500))))["main"]
+    order = asked(bench.get(EndStream(place=place(500))))["main"]
     assert order.stop == Stop(server="s", file="b.000001", offset=500)
     effects = bench.read(500, stopped=True)
     (report,) = sent(effects, TableReport)
@@ -463,7 +467,8 @@ def test_at_the_place_of_the_stop_live_tables_stay_and_what_is_later_is_told() -
 
 def test_at_the_stop_a_table_that_another_server_gave_is_told_and_not_read_again_for_ever() -> None:
     bench = Bench()
-    bench.get(StopStream(stop=STOP, place=place(500)))
+    bench.get(LimitStream(stop=STOP))
+    bench.get(EndStream(place=place(500)))
     bench.include(until=200)
     bench.read(500, stopped=True)
     other = High(server="after the fail-over", file="b.000001", offset=300)
@@ -484,9 +489,9 @@ def test_a_table_whose_catch_up_begins_where_main_stands_is_mains_at_once() -> N
 def test_an_answer_to_the_stop_by_gtids_does_not_end_what_is_judged_by_the_place() -> None:
     """Main began at an early file with GTIDs ahead of it; by its place it has to pass over what it names."""
     bench = Bench()
-    bench.get(StopStream(stop=STOP))
+    bench.get(LimitStream(stop=STOP))
     bench.include(at=4, until=500)
-    assert asked(bench.get(StopStream(place=place(500)))) == {}
+    assert asked(bench.get(EndStream(place=place(500)))) == {}
     order = asked(bench.read(4, stopped=True))["main"]
     assert order.stop == Stop.at(place(500))
     effects = bench.read(500, stopped=True)
@@ -496,10 +501,10 @@ def test_an_answer_to_the_stop_by_gtids_does_not_end_what_is_judged_by_the_place
 
 def test_a_stream_that_began_after_the_stop_shows_no_table() -> None:
     bench = Bench()
-    bench.get(StopStream(stop=Stop(time_us=7)))
+    bench.get(LimitStream(stop=Stop(time_us=7)))
     bench.include(at=300, until=300)
     bench.read(300, stopped=True)
-    bench.get(StopStream(place=place(200)))
+    bench.get(EndStream(place=place(200)))
     (report,) = sent(bench.read(300, stopped=True), TableReport)
     assert report.state == "fault"
     assert "the stream began at b.000001:300, after it" in report.cause
@@ -508,7 +513,7 @@ def test_a_stream_that_began_after_the_stop_shows_no_table() -> None:
 def test_without_a_table_in_the_stream_it_is_at_no_stop() -> None:
     """A table may join it before the stop, and is not live there before main has arrived."""
     bench = Bench()
-    assert sent(bench.get(StopStream(place=place(200))), StreamStopped) == []
+    assert sent(bench.get(EndStream(place=place(200))), StreamStopped) == []
     effects = bench.include(at=100, until=100)
     assert sent([*effects, *bench.read(150)], StreamStopped) == []
     assert len(sent(bench.read(200, stopped=True), StreamStopped)) == 1
@@ -516,11 +521,11 @@ def test_without_a_table_in_the_stream_it_is_at_no_stop() -> None:
 
 def test_a_restored_reader_knows_its_stop_and_does_not_say_twice_that_it_is_there() -> None:
     bench = Bench()
-    bench.get(StopStream(stop=STOP))
+    bench.get(LimitStream(stop=STOP))
     bench.include()
     restored = Bench(state=bench.reader.snapshot())
     assert asked(restored.tell(Began()))["main"].stop == STOP
-    bench.get(StopStream(place=place(500)))
+    bench.get(EndStream(place=place(500)))
     bench.read(300)
     bench.read(500, stopped=True)
     restored = Bench(state=bench.reader.snapshot())

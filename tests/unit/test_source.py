@@ -14,10 +14,10 @@ import pytest
 
 from cutline.common.config.pipeline import parse
 from cutline.common.errors import NoTable, SourceLost, Unavailable
-from cutline.common.mesh.loop import in_store
-from cutline.services.enumerator.machine import DescribeTable, FindRange, TableDescribed
 from cutline.common.mesh.host import in_store
+from cutline.common.mesh.loop import in_store
 from cutline.services.enumerator.events import DescribeTable, FindRange, TableDescribed
+from cutline.services.enumerator.machine import DescribeTable, FindRange, TableDescribed
 from cutline.services.enumerator.source import SourceReader
 from cutline.services.sources.mysql import server as mysql
 

@@ -113,7 +113,7 @@ BELOW = (
     stream(
         "rows of several transactions make the place inside of one large",
         READER,
-        "self.rows_inside = (self.rows_inside if goes_on else 0) + rows if here.inside else 0",
+        "self.rows_inside = (self.rows_inside if here.same_transaction(before) else 0) + rows if here.inside else 0",
         "self.rows_inside = self.rows_inside + event.rows if here.inside else 0",
     ),
     stream(
