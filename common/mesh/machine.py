@@ -44,6 +44,11 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Began(Event):
+    """The epoch has begun; comes once, first, to the enumerator and to each reader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageReceived(Event):
     """One message, in its channel's order. `after` is the number of the last marker seen on that channel: the message
     belongs to the first checkpoint whose number is greater."""

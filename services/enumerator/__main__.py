@@ -41,7 +41,7 @@ from cutline.services.enumerator.events import (
     FindStop,
     FindTables,
     JournalRead,
-    Member,
+    MemberSeen,
     Observed,
     OpenEpoch,
     Plan,
@@ -142,13 +142,13 @@ class Pipeline:
                 log.warning("Redis is full and %s is led by nobody: removed %d of its streams", self.name, freed)
             raise
 
-    def _members(self, services: list[Service]) -> list[Member]:
+    def _members(self, services: list[Service]) -> list[MemberSeen]:
         members = []
         for service in services:
             if service.role in ("reader", "writer"):
                 failed = service.failed.get(self.name)
                 members.append(
-                    Member(
+                    MemberSeen(
                         incarnation=service.incarnation,
                         role=service.role,
                         leaving=service.leaving,

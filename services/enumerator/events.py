@@ -45,7 +45,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class MemberSeen:
     """A service that is there: `failed` is why it gave up its part of epoch `failed_epoch`, if it did; `halts` if
     trying again can't help (corrupt, foreign, lost at the source). `leaving`: it ends once the plan does without it.
     """
@@ -63,7 +63,7 @@ class Observed(Event):
     """What Redis says now: whether we hold the pipeline's lease, and which services are there."""
 
     held: bool
-    members: tuple[Member, ...]
+    members: tuple[MemberSeen, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +166,6 @@ class TableFound:
     fault: str | None = None
     hidden: bool = False
     gone: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Began(Event):
-    """The epoch has begun; comes once, first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

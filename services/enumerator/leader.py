@@ -32,12 +32,11 @@ from typing import Any
 
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.chandy_lamport import Process
-from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, Ticked
+from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Ticked
 from cutline.common.mesh.messages import UNLIMITED, Limits
 from cutline.common.mesh.topology import ENUMERATOR, Topology
 from cutline.common.store.records import EpochEntry, Members
 from cutline.services.enumerator.events import (
-    Began,
     BoundFound,
     CloseEpoch,
     EntryRefused,
@@ -45,7 +44,7 @@ from cutline.services.enumerator.events import (
     EpochFailed,
     EpochOpened,
     JournalRead,
-    Member,
+    MemberSeen,
     Observed,
     OpenEpoch,
     Plan,
@@ -182,7 +181,7 @@ class Leader:
         self.writers: tuple[str, ...] = ()
         self.process: Process | None = None
         self.enumerator: Enumerator | None = None
-        self.members: tuple[Member, ...] = ()
+        self.members: tuple[MemberSeen, ...] = ()
         self.requests: list[str] = []
         self._limits: Limits | None = None  # asked for since the lease is ours: no older part may undo them
         self._saving = self.kept_limits = orders.limits  # in the checkpoint in flight; in `base`, so for whoever leads

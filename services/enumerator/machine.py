@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
+from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
     UNLIMITED,
     AssignSplits,
@@ -66,7 +66,6 @@ from cutline.common.positions import Position, Stop
 from cutline.common.store.records import StagedFile, TableEntry
 from cutline.services.enumerator.checkpoints import Collecting, Entries
 from cutline.services.enumerator.events import (
-    Began,
     BoundFound,
     DescribeTable,
     FindBound,

@@ -21,7 +21,7 @@ from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host, run_service
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import Loop, OneThread
-from cutline.common.mesh.machine import Effect, Event, SavePart, Send
+from cutline.common.mesh.machine import Began, Effect, Event, SavePart, Send
 from cutline.common.mesh.messages import UNLIMITED, Limits, Records, Remedy, SnapshotSplit
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.redis import connect
@@ -29,7 +29,6 @@ from cutline.common.mesh.topology import Topology, reader_name
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.reader.events import (
-    Began,
     ChangeBatch,
     ChangesRead,
     ChunkFailed,

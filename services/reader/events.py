@@ -18,11 +18,6 @@ from cutline.common.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Began(Event):
-    """The epoch has begun; comes once, first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRowsRead(Event):
     """The next batch of the chunk being read."""
 

@@ -32,14 +32,12 @@ What must change together: `snapshot` and `restore`.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
+from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
     AssignSplits,
     ChunkDropped,
@@ -47,7 +45,6 @@ from cutline.common.mesh.messages import (
     CompletedSplit,
     EndStream,
     ExcludeTable,
-    High,
     IncludeTable,
     LimitStream,
     Low,
@@ -62,7 +59,6 @@ from cutline.common.mesh.messages import (
     SplitsWanted,
     StopStream,
     StreamCut,
-    StreamedTable,
     StreamStopped,
     TableReport,
     TableState,
@@ -73,10 +69,8 @@ from cutline.common.mesh.messages import (
     to_plain,
 )
 from cutline.common.mesh.topology import ENUMERATOR
-from cutline.common.positions import FilePosition, Stop, beyond
-from cutline.common.schema import TableSchema
+from cutline.common.positions import Stop, beyond
 from cutline.services.reader.events import (
-    Began,
     ChangeBatch,
     ChangesRead,
     ChunkFailed,
@@ -86,44 +80,15 @@ from cutline.services.reader.events import (
     ContinueChunk,
     ReadChanges,
     ReadChunk,
-    RouteTo,
     SchemaChanged,
     SetLimits,
     TableFaulted,
 )
+from cutline.services.reader.tables import CATCH_UP, MAIN, StreamTable, StreamTables
 
 HELD_SPLITS = 2
 INSIDE_ROWS = 200_000
 NEAR_BYTES = 4 << 20
-MAIN, CATCH_UP = "main", "catch-up"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTable:
-    """One table of the incremental split; a change of it is another object, so what was made of it stays true."""
-
-    table_id: str
-    generation: int
-    schema: TableSchema
-    low: Low
-    high: High
-    splits: tuple[CompletedSplit, ...] = ()
-    cursor: str | None = None  # None: waits for main to be judged, or for the next round
-    live: bool = False
-    looked_at: Low | None = None  # `schema` is the catalogue's of then, and no row event has told what it was before
-
-    def route(self) -> RouteTo:
-        """What a cursor must know of this table now."""
-        return RouteTo(
-            table_id=self.table_id,
-            generation=self.generation,
-            schema=self.schema,
-            low=self.low,
-            high=self.high,
-            splits=self.splits,
-            live=self.live,
-            looked_at=self.looked_at,
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,14 +124,7 @@ class Reader:
         self.stream = stream  # whether the plan gives this reader the incremental split
         self.queue: list[SnapshotSplit] = []
         self.reading: SnapshotSplit | None = None
-        self.tables: dict[str, StreamTable] = {}  # changed by `_put` and `_remove` alone, which keep what follows
-        self._of: dict[str | None, dict[str, StreamTable]] = {MAIN: {}, CATCH_UP: {}, None: {}}  # by their cursor
-        self._unfinished: dict[str, StreamTable] = {}  # of main, and not live
-        # their highs in order, those that compare together: by server and base name; with others, which count no more
-        self._highs: dict[tuple[str, str], list[tuple[FilePosition, str, int]]] = {}
-        self._late: set[str] = set()  # of those that wait: main has passed their low
-        self._routes: dict[str, Mapping[str, RouteTo]] = {MAIN: {}, CATCH_UP: {}}  # each replaced, never changed
-        self._rerouted: dict[str, dict[str, StreamTable | None]] = {MAIN: {}, CATCH_UP: {}}  # what they lack
+        self._tables = StreamTables()
         self.cursors: dict[str, Cursor] = {}
         self.hold_main = False
         self.stopped = False
@@ -179,12 +137,12 @@ class Reader:
         self.seq = 0
         self._marker_waits = False
         self._arriving: dict[str, tuple[CompletedSplit, ...]] = {}  # of tables whose splits come in several messages
-        self._values: dict[str, dict[str, Any]] = {}  # of each table, in the last snapshot; never changed
-        self._unsaved: dict[str, None] = {}  # the tables that it has otherwise
-        self._uncut: dict[str, None] = {}  # those that `_cut` may have otherwise
-        self._fresh: dict[str, TableSchema] = {}  # schemas that no snapshot has given yet
-        self._cut: dict[str, StreamedTable] = {}  # what the enumerator knows of the last cut
         self._closing: dict[int, StreamCut | None] = {}  # checkpoint -> what its PartSaved says of the stream
+
+    @property
+    def tables(self) -> Mapping[str, StreamTable]:
+        """The tables of the incremental split, by name."""
+        return self._tables.by_name
 
     # --- the door ---
 
@@ -233,7 +191,7 @@ class Reader:
             case ExcludeTable(table_id=table_id, generation=generation):
                 table = self.tables.get(table_id)
                 if table is not None and table.generation == generation:
-                    self._remove(table_id)
+                    self._tables.remove(table_id)
                 return self._go_on()
             case StopStream():
                 self.stopped = True
@@ -318,29 +276,6 @@ class Reader:
 
     # --- the incremental split ---
 
-    def _put(self, table: StreamTable) -> None:
-        """Take up a table, or another state of one."""
-        self._remove(table.table_id)
-        self.tables[table.table_id] = self._of[table.cursor][table.table_id] = table
-        if table.cursor is not None:
-            self._rerouted[table.cursor][table.table_id] = table
-        self._unsaved[table.table_id] = self._uncut[table.table_id] = None
-        if table.cursor == MAIN and not table.live:
-            self._unfinished[table.table_id] = table
-            high = table.high
-            comparable = self._highs.setdefault(high.history, [])
-            bisect.insort(comparable, (high.file_position, table.table_id, table.generation))
-
-    def _remove(self, table_id: str) -> None:
-        table = self.tables.pop(table_id, None)
-        if table is not None:
-            del self._of[table.cursor][table_id]
-            if table.cursor is not None:
-                self._rerouted[table.cursor][table_id] = None
-            self._unsaved[table_id] = self._uncut[table_id] = None
-            self._unfinished.pop(table_id, None)
-            self._late.discard(table_id)
-
     def _include(self, message: IncludeTable) -> list[Effect]:
         if not self.stream:
             raise ProtocolError(f"{self.name} was given {message.table_id} but holds no incremental split")
@@ -355,7 +290,7 @@ class Reader:
             self._arriving[message.table_id] = splits
             return []
         self.stopped = False  # a table that comes after the stop has its highest high still to reach
-        self._put(
+        self._tables.put(
             StreamTable(
                 table_id=message.table_id,
                 generation=message.generation,
@@ -384,8 +319,8 @@ class Reader:
 
         for change in event.schemas:
             if table := of_this_cursor(change):
-                self._fresh[change.new.hash] = change.new
-                self._put(dataclasses.replace(table, looked_at=None, schema=change.new))
+                self._tables.add_schema(change.new)
+                self._tables.put(dataclasses.replace(table, looked_at=None, schema=change.new))
         for batch in event.batches:
             if of_this_cursor(batch):
                 records = Records(
@@ -400,7 +335,7 @@ class Reader:
         self.seq += event.rows
         for fault in event.faults:
             if of_this_cursor(fault):
-                self._remove(fault.table_id)
+                self._tables.remove(fault.table_id)
                 state = TableState.RESTART if fault.restart else TableState.FAULT
                 effects.append(self._report(fault.table_id, fault.generation, state, fault.cause))
         return effects + self._go_on()
@@ -427,7 +362,7 @@ class Reader:
                     f"{table.table_id} can't be shown at the stop, {place}: {what} at {at}, after it; name a later"
                     " stop, or start at an earlier place in the binlog"
                 )
-                self._remove(table.table_id)
+                self._tables.remove(table.table_id)
                 effects.append(self._report(table.table_id, table.generation, TableState.FAULT, cause))
         if not self.ended:
             self.ended = True
@@ -443,16 +378,13 @@ class Reader:
     def _arrivals(self, position: Position) -> list[Effect]:
         """Every table whose highest high main has reached, or can't reach any more: the lowest of them tell."""
         effects: list[Effect] = []
-        for highs in self._highs.values():
-            judged = 0
-            for _, table_id, generation in highs:
-                table = self._unfinished.get(table_id)
-                if table is not None and table.generation == generation:
-                    if not (told := self._arrive(table, position)):
-                        break
-                    effects += told
-                judged += 1
-            del highs[:judged]
+
+        def arrive(table: StreamTable) -> bool:
+            reports = self._arrive(table, position)
+            effects.extend(reports)
+            return bool(reports)
+
+        self._tables.arrivals(arrive)
         return effects
 
     def _arrive(self, table: StreamTable, position: Position) -> list[Effect]:
@@ -464,13 +396,13 @@ class Reader:
             return [self._parted(table, error)]
         # Every chunk's high is behind main for good, and so is its low, which on another server might not compare
         # (MariaDB's have no GTIDs): what main has tells.
-        self._put(dataclasses.replace(table, live=True, splits=(), low=Low.at(position)))
+        self._tables.put(dataclasses.replace(table, live=True, splits=(), low=Low.at(position)))
         return [self._report(table.table_id, table.generation, TableState.LIVE)]
 
     def _parted(self, table: StreamTable, error: SourceLost) -> Send:
         """Its watermarks are of a server whose history can't be compared with main's. Read again it compares with
         where main will be; but not once main stands at the stop."""
-        self._remove(table.table_id)
+        self._tables.remove(table.table_id)
         if not self.at_stop or self.stop_place is None:
             return self._report(table.table_id, table.generation, TableState.RESTART, error.cause)
         cause = f"{table.table_id} can't be shown at the stop, {self.stop_place}: {error.cause}"
@@ -480,7 +412,7 @@ class Reader:
         main, catch_up = self.cursors.get(MAIN), self.cursors.get(CATCH_UP)
         if main is None or catch_up is None or catch_up.asked:
             return []
-        if not self._of[CATCH_UP]:
+        if not self._tables.by_cursor[CATCH_UP]:
             met = True  # all its tables are gone
         elif main.asked or main.position.inside or catch_up.position.inside:
             return []
@@ -488,17 +420,17 @@ class Reader:
             met = catch_up.position.same_place(main.position)
         if not met:
             return []
-        if self._of[CATCH_UP]:
+        if self._tables.by_cursor[CATCH_UP]:
             main.position = main.position.joined(catch_up.position)
-        for table in list(self._of[CATCH_UP].values()):
-            self._put(dataclasses.replace(table, cursor=MAIN))
+        for table in list(self._tables.by_cursor[CATCH_UP].values()):
+            self._tables.put(dataclasses.replace(table, cursor=MAIN))
         del self.cursors[CATCH_UP]
         self.hold_main = False
         return [CloseCursor(cursor=CATCH_UP)]
 
     def _judge(self) -> list[Effect]:
         """Give every waiting table its cursor, if that can be told now."""
-        waiting = self._of[None]
+        waiting = self._tables.by_cursor[None]
         if not waiting:
             return []
         main = self.cursors.get(MAIN)
@@ -509,16 +441,16 @@ class Reader:
             return []
         effects: list[Effect] = []
         begins = CATCH_UP not in self.cursors
-        for table in [table for name, table in waiting.items() if begins or name not in self._late]:
+        for table in [table for name, table in waiting.items() if begins or name not in self._tables.late]:
             try:
                 passed = table.low.passed_by(main.position)
             except SourceLost as error:
                 effects.append(self._parted(table, error))
                 continue
             if passed:
-                self._late.add(table.table_id)
+                self._tables.late.add(table.table_id)
             else:
-                self._put(dataclasses.replace(table, cursor=MAIN))
+                self._tables.put(dataclasses.replace(table, cursor=MAIN))
         if begins and waiting:  # all that still wait are late
             first = next(iter(waiting.values())).low
             late = [table for table in waiting.values() if table.low.folds_with(first)]
@@ -527,7 +459,7 @@ class Reader:
                 low = low.fold(table.low)
             self.cursors[CATCH_UP] = Cursor(position=low.start())
             for table in late:
-                self._put(dataclasses.replace(table, cursor=CATCH_UP))
+                self._tables.put(dataclasses.replace(table, cursor=CATCH_UP))
         return effects
 
     def _ask(self) -> list[Effect]:
@@ -540,7 +472,7 @@ class Reader:
                     cursor.asked = True
                     effects.append(self._read(name, cursor, until=None, at_boundary=True))
             return effects
-        waits = bool(self._of[None])
+        waits = bool(self._tables.by_cursor[None])
         until: Position | None = None
         if catch_up is not None and main is not None and not catch_up.asked:
             here = main.position.boundary()
@@ -564,18 +496,13 @@ class Reader:
         return self._marker_waits and not cursor.position.inside and not self._cuts(other)
 
     def _read(self, name: str, cursor: Cursor, *, until: Position | None, at_boundary: bool = False) -> ReadChanges:
-        if changed := self._rerouted[name]:
-            routes = {**self._routes[name], **{key: table.route() for key, table in changed.items() if table}}
-            for gone in [key for key, table in changed.items() if table is None]:
-                routes.pop(gone, None)
-            self._routes[name], self._rerouted[name] = routes, {}
         stop = None
         if name == MAIN:
             stop = self._asked_stop = self._stop()
         return ReadChanges(
             cursor=name,
             after=cursor.position,
-            routes=self._routes[name],
+            routes=self._tables.routes(name),
             until=until,
             at_boundary=at_boundary,
             stop=stop,
@@ -617,22 +544,14 @@ class Reader:
                 for name, c in self.cursors.items()
             },
         }
-        if self._unsaved:
-            values = dict(self._values)
-            for name in self._unsaved:
-                if (table := self.tables.get(name)) is not None:
-                    values[name] = _plain(table)
-                else:
-                    values.pop(name, None)
-            self._values, self._unsaved = values, {}
-        schemas, self._fresh = tuple(self._fresh.values()), {}
-        return State(head=head, values={"tables": self._values}, schemas=schemas)
+        values, schemas = self._tables.part()
+        return State(head=head, values={"tables": values}, schemas=schemas)
 
     def restore(self, state: State) -> None:
         """Take up the incremental split where `state` (from `snapshot`) left it. Before `Began`."""
         if not state.head:
             return
-        head, schemas = state.head, {schema.hash: schema for schema in state.schemas}
+        head = state.head
         self.seq, self.hold_main, self.stopped = head["seq"], head["holdMain"], head["stopped"]
         self.at_stop, self.ended = head["atStop"], head["ended"]
         self.stop = from_plain(Stop | None, head["stop"])
@@ -641,22 +560,7 @@ class Reader:
         for name, c in head["cursors"].items():
             position = Position.from_json(c["position"])
             self.cursors[name] = Cursor(position=position, source_time=c["sourceTime"], rows_inside=c["rowsInside"])
-        for name, t in state.values.get("tables", {}).items():
-            self._put(
-                StreamTable(
-                    table_id=name,
-                    generation=t["generation"],
-                    schema=schemas[t["schema"]],
-                    low=Low.from_json(t["low"]),
-                    high=High.from_json(t["high"]),
-                    splits=from_plain(tuple[CompletedSplit, ...], t["splits"]),
-                    cursor=t["cursor"],
-                    live=t["live"],
-                    looked_at=from_plain(Low | None, t["lookedAt"]),
-                )
-            )
-        self.snapshot()  # so that the epoch's first costs what changed, as later ones do
-        self._stream_cut()
+        self._tables = StreamTables.restored(state)
 
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """A reader has one inbound channel, so its cut is complete with its state."""
@@ -665,24 +569,12 @@ class Reader:
 
     def _stream_cut(self) -> StreamCut:
         """What the enumerator is told of this cut."""
-        main, changed = self.cursors.get(MAIN), []
-        for name in self._uncut:
-            table = self.tables.get(name)
-            if table is None:
-                self._cut.pop(name, None)
-                continue
-            streamed = StreamedTable(
-                table_id=name, generation=table.generation, schema=table.schema.hash, live=table.live
-            )
-            if self._cut.get(name) != streamed:
-                self._cut[name] = streamed
-                changed.append(streamed)
-        self._uncut = {}
+        main = self.cursors.get(MAIN)
         return StreamCut(
             position=main.position if main else None,
             source_time=main.source_time if main else None,
             inside=any(c.position.inside for c in self.cursors.values()),
-            tables=tuple(changed),
+            tables=self._tables.cut(),
         )
 
     # --- invariants ---
@@ -695,20 +587,10 @@ class Reader:
             raise ProtocolError(f"{self.name} reads no chunk while {len(self.queue)} are queued")
         if CATCH_UP in self.cursors and MAIN not in self.cursors:
             raise ProtocolError(f"{self.name} has a cursor to catch up, and no main that it could meet")
-        if sum(map(len, self._of.values())) != len(self.tables):
-            raise ProtocolError(f"{self.name} has tables of two cursors, or of none")
         for name, table in self.tables.items():
-            if self._of[table.cursor].get(name) is not table:
-                raise ProtocolError(f"{name} is not indexed by its cursor, {table.cursor}")
             if table.cursor is not None and table.cursor not in self.cursors:
                 raise ProtocolError(f"{name} is of cursor {table.cursor}, which does not exist")
-            if table.live and (table.cursor != MAIN or table.splits):
-                raise ProtocolError(f"{name} is live, and of cursor {table.cursor} with {len(table.splits)} splits")
-            unfinished = table if table.cursor == MAIN and not table.live else None
-            if self._unfinished.get(name) is not unfinished:
-                raise ProtocolError(f"{name} is indexed wrongly among the tables of main that are not live")
-        if not self._late <= self._of[None].keys() or self._unfinished.keys() - self.tables.keys():
-            raise ProtocolError(f"{self.name} has an index of tables that do not wait, or are gone")
+        self._tables.check()
         if self.hold_main and CATCH_UP not in self.cursors:
             raise ProtocolError(f"{self.name} holds main back for no cursor")
         for name, cursor in self.cursors.items():
@@ -722,17 +604,3 @@ def _near(catch_up: Position, main: Position) -> bool:
     """Whether catch-up is so close behind main that holding main for one more read of catch-up costs little."""
     distance = main.distance(catch_up)
     return distance is not None and distance < NEAR_BYTES
-
-
-def _plain(table: StreamTable) -> dict[str, Any]:
-    """The table's form in a part."""
-    return {
-        "generation": table.generation,
-        "schema": table.schema.hash,
-        "low": table.low.to_json(),
-        "high": table.high.to_json(),
-        "splits": to_plain(table.splits),
-        "cursor": table.cursor,
-        "live": table.live,
-        "lookedAt": to_plain(table.looked_at),
-    }

@@ -9,7 +9,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.mesh.machine import Event, MessageReceived, PartStored, State, Ticked
+from cutline.common.mesh.host import load_part
+from cutline.common.mesh.machine import Began, Event, MessageReceived, PartStored, State, Ticked
 from cutline.common.mesh.messages import (
     UNLIMITED,
     ChunkDropped,
@@ -46,7 +47,7 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.leader import Leader
 from cutline.services.enumerator.machine import Enumerator
-from cutline.services.reader.events import Began, ChangesRead, ChunkFailed
+from cutline.services.reader.events import ChangesRead, ChunkFailed
 from cutline.services.reader.machine import Reader
 from cutline.services.writer.machine import CutStaged
 

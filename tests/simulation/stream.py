@@ -27,15 +27,16 @@ from typing import Any
 
 from cutline.common.errors import SourceLost, Unavailable
 from cutline.common.mesh.chandy_lamport import Process
-from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State
+from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State
 from cutline.common.mesh.messages import ExcludeTable, IncludeTable, Marker, Records, TableReport
 from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import OP, SEQ
 from cutline.common.store.records import PartRef
 from cutline.services.reader import __main__ as member
-from cutline.services.reader.events import Began, CloseCursor, ReadChanges
-from cutline.services.reader.machine import MAIN, Reader
+from cutline.services.reader.events import CloseCursor, ReadChanges
+from cutline.services.reader.machine import Reader
+from cutline.services.reader.tables import MAIN
 from cutline.services.sources.mysql import server as mysql
 from cutline.services.sources.mysql.binlog import cursor as binlog
 from cutline.services.sources.mysql.binlog import dump as replication

@@ -18,7 +18,8 @@ from typing import Any, cast
 
 from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.mesh.chandy_lamport import Process
-from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
+from cutline.common.mesh.host import Parts, load_part
+from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
     UNLIMITED,
     AssignSplits,
@@ -59,7 +60,7 @@ from cutline.services.enumerator.events import (
     FindStop,
     FindTables,
     JournalRead,
-    Member,
+    MemberSeen,
     Observed,
     OpenEpoch,
     RangeFound,
@@ -77,7 +78,6 @@ from cutline.services.enumerator.leader import Leader, Orders
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import KeyRange
 from cutline.services.reader.events import (
-    Began,
     ChunkFailed,
     ChunkRead,
     ChunkRowsRead,
@@ -642,7 +642,7 @@ class World:
             if other.role != "enumerator" and (other.alive or other.died_at + PRESENCE_SECONDS > self.now):
                 epoch, cause, halts = other.failed
                 members.append(
-                    Member(
+                    MemberSeen(
                         incarnation=other.incarnation,
                         role=other.role,
                         leaving=other.leaving,

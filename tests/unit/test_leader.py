@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ProtocolError
-from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
+from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from cutline.common.mesh.messages import Limits, Marker, PartSaved, StreamCut, StreamStopped, Throttle
 from cutline.common.store.records import EpochEntry
 from cutline.services.enumerator.events import (
-    Began,
     CloseEpoch,
     EntryRefused,
     EntryWritten,
     EpochFailed,
     EpochOpened,
     JournalRead,
-    Member,
+    MemberSeen,
     Observed,
     OpenEpoch,
     Plan,
@@ -50,7 +49,7 @@ from tests.records import PART
 from tests.simulation.checks import freeze
 
 PLAN = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=False)
-READER, WRITER = Member(incarnation="r1", role="reader"), Member(incarnation="w1", role="writer")
+READER, WRITER = MemberSeen(incarnation="r1", role="reader"), MemberSeen(incarnation="w1", role="writer")
 
 
 BENCHES: list[Bench] = []
@@ -75,14 +74,14 @@ class Bench:
         BENCHES.append(self)
         self.now = 0.0
         self.effects: list[Effect] = []
-        self.members: tuple[Member, ...] = (READER, WRITER)
+        self.members: tuple[MemberSeen, ...] = (READER, WRITER)
 
     def tell(self, event: Event) -> list[Effect]:
         effects = self.leader.handle(event, self.now)
         self.effects += effects
         return effects
 
-    def see(self, *members: Member, held: bool = True) -> list[Effect]:
+    def see(self, *members: MemberSeen, held: bool = True) -> list[Effect]:
         return self.tell(Observed(held=held, members=members or self.members))
 
     def wait(self, seconds: float) -> list[Effect]:
@@ -208,7 +207,7 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     builds on it, has the other reader, and is proposed without waiting for a second. 4. Nor is one waited for later.
     5. Another reader comes, and both are waited for again."""
     bench = Bench(interval=1000.0, readers=2)
-    other = Member(incarnation="r2", role="reader")
+    other = MemberSeen(incarnation="r2", role="reader")
     bench.members = (READER, other, WRITER)
     bench.see()
     bench.tell(JournalRead(tail=0, base=None))
@@ -233,7 +232,7 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     (order,) = bench.tell(JournalRead(tail=3, base=None))
     bench.written()
     bench.tell(EpochOpened(epoch=4, enumerator=None))
-    bench.members = (READER, Member(incarnation="r3", role="reader"), WRITER)
+    bench.members = (READER, MemberSeen(incarnation="r3", role="reader"), WRITER)
     bench.see()
     bench.members = (READER, WRITER)
     bench.see()
@@ -256,11 +255,11 @@ def test_a_lost_lease_ends_the_epoch_and_a_new_one_starts_checkpoints_again() ->
     "members",
     [
         (READER,),
-        (Member(incarnation="r2", role="reader"), WRITER),
-        (READER, Member(incarnation="w1", role="writer", failed_epoch=1, failed="no room")),
+        (MemberSeen(incarnation="r2", role="reader"), WRITER),
+        (READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=1, failed="no room")),
     ],
 )
-def test_a_member_that_is_gone_or_gave_up_ends_the_epoch(members: tuple[Member, ...]) -> None:
+def test_a_member_that_is_gone_or_gave_up_ends_the_epoch(members: tuple[MemberSeen, ...]) -> None:
     bench = Bench().lead()
     assert bench.see(*members) == [CloseEpoch(epoch=1), ReadJournal()]
     assert bench.leader.cause
@@ -268,7 +267,7 @@ def test_a_member_that_is_gone_or_gave_up_ends_the_epoch(members: tuple[Member, 
 
 def test_what_a_member_said_of_an_older_epoch_is_not_held_against_it() -> None:
     bench = Bench().lead(tail=4, base=4)
-    assert bench.see(READER, Member(incarnation="w1", role="writer", failed_epoch=3, failed="lost")) == []
+    assert bench.see(READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=3, failed="lost")) == []
 
 
 def test_epochs_that_end_by_what_trying_again_cannot_mend_halt_the_pipeline() -> None:
@@ -287,7 +286,7 @@ def fail(bench: Bench, *, lives: float = 1.0, by_member: bool = False) -> list[E
     bench.now += lives
     cause = "cdc@h:3306 refuses us"
     if by_member:
-        return bench.see(READER, Member(incarnation="w1", role="writer", failed_epoch=tail + 1, failed=cause))
+        return bench.see(READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=tail + 1, failed=cause))
     return bench.tell(EpochFailed(epoch=tail + 1, cause=cause))
 
 
@@ -355,7 +354,7 @@ def test_services_that_are_gone_again_and_again_are_replaced_at_once() -> None:
     [
         SavepointAsked(request="p"),
         ThrottleAsked(limits=Limits(rows_per_second=5)),
-        Observed(held=True, members=(READER, WRITER, Member(incarnation="r2", role="reader"))),
+        Observed(held=True, members=(READER, WRITER, MemberSeen(incarnation="r2", role="reader"))),
     ],
 )
 def test_a_person_who_asks_for_something_or_a_service_that_comes_ends_the_wait(asks: Event) -> None:
@@ -408,7 +407,7 @@ def test_a_checkpoint_while_the_stream_stands_in_doubt_does_not_forgive_what_end
 
 def test_new_members_are_taken_in_after_a_checkpoint() -> None:
     bench = Bench().lead()
-    more = (READER, WRITER, Member(incarnation="r2", role="reader"))
+    more = (READER, WRITER, MemberSeen(incarnation="r2", role="reader"))
     bench.see(*more)
     bench.now += SETTLE_SECONDS + 1
     bench.see(*more)

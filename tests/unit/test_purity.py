@@ -23,6 +23,7 @@ PURE = (
     "services/enumerator/tables.py",
     "services/enumerator/checkpoints.py",
     "services/reader/events.py",
+    "services/reader/tables.py",
     "services/enumerator/machine.py",
     "services/enumerator/splitter.py",
     "services/reader/machine.py",

@@ -12,7 +12,7 @@ import pytest
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh import messages
 from cutline.common.mesh.chandy_lamport import Process
-from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, SavePart, Send, State
+from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State
 from cutline.common.mesh.messages import (
     AssignSplits,
     ChunkDropped,
@@ -41,9 +41,7 @@ from cutline.common.mesh.messages import (
 )
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
-from cutline.services.reader import machine as machine_file
 from cutline.services.reader.events import (
-    Began,
     ChangeBatch,
     ChangesRead,
     ChunkFailed,
@@ -58,7 +56,9 @@ from cutline.services.reader.events import (
     TableFaulted,
 )
 from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, Reader
+from cutline.services.reader.tables import StreamTable
 from tests.records import PART, read_back
+from tests.simulation.checks import freeze
 
 SCHEMA = TableSchema(
     table_id="d.t",
@@ -650,7 +650,7 @@ def test_an_illegal_step_is_refused_and_leaves_the_reader_as_it_was() -> None:
     bench = Bench()
     bench.get(AssignSplits(splits=(split(1),)))
     bench.include()
-    before = repr(vars(bench.reader))
+    before = freeze(bench.reader)
     illegal: list[Event] = [
         ChunkRowsRead(split_id="d.t:1:9", attempt=1, rows=1, body=[]),
         ChunkRowsRead(split_id="d.t:1:1", attempt=2, rows=1, body=[]),
@@ -665,7 +665,7 @@ def test_an_illegal_step_is_refused_and_leaves_the_reader_as_it_was() -> None:
     for event in illegal:
         with pytest.raises(ProtocolError):
             bench.reader.handle(event, 0.0)
-        assert repr(vars(bench.reader)) == before
+        assert freeze(bench.reader) == before
     with pytest.raises(ProtocolError, match="no incremental split"):
         Bench(stream=False).include()
 
@@ -678,13 +678,13 @@ def test_a_read_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.Mon
     bench.read(100)
     assert {report.state for report in sent(bench.read(1200), TableReport)} == {"live"}
     made: list[str] = []
-    route = machine_file.StreamTable.route
+    route = StreamTable.route
 
-    def counted(table: machine_file.StreamTable) -> RouteTo:
+    def counted(table: StreamTable) -> RouteTo:
         made.append(table.table_id)
         return route(table)
 
-    monkeypatch.setattr(machine_file.StreamTable, "route", counted)
+    monkeypatch.setattr(StreamTable, "route", counted)
     monkeypatch.setattr(High, "reached_by", lambda high, position: pytest.fail("a live table was looked at"))
     before = asked(bench.read(1300))["main"].routes
     after = asked(bench.read(1310))["main"].routes

@@ -12,6 +12,7 @@ from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Effect, Event, MessageReceived, PartStored, Send, Ticked
 from cutline.common.mesh.messages import ChunkDropped, ChunkEnd, Marker, Message, PartSaved, Records, StopStream
 from cutline.services.writer.machine import Append, ChangesFile, ChunkFile, CutStaged, Drop, StageCut, Writer
+from tests.simulation.checks import freeze
 
 OF = {"table_id": "d.t", "generation": 1}
 
@@ -143,12 +144,12 @@ def test_staged_files_are_told_to_the_enumerator_once() -> None:
 def test_an_illegal_step_is_refused_and_leaves_the_writer_as_it_was() -> None:
     bench = Bench()
     bench.get(piece())
-    before = repr(vars(bench.writer))
+    before = freeze(bench.writer)
     for message in (end(rows=3), end(rows=1), end("y", rows=1), StopStream()):
         with pytest.raises(ProtocolError):
             bench.get(message)
-        assert repr(vars(bench.writer)) == before
+        assert freeze(bench.writer) == before
     with pytest.raises(ProtocolError):
         bench.writer.handle(PartStored(checkpoint=1, ref={}), 0.0)
     assert bench.writer.handle(Ticked(), 0.0) == []
-    assert repr(vars(bench.writer)) == before
+    assert freeze(bench.writer) == before

@@ -26,6 +26,7 @@ TABLES = "services/enumerator/tables.py"
 CHECKPOINTS = "services/enumerator/checkpoints.py"
 SPLITTER = "services/enumerator/splitter.py"
 READER = "services/reader/machine.py"
+READER_TABLES = "services/reader/tables.py"
 WATERMARK = "services/sources/mysql/watermark.py"
 WRITER = "services/writer/machine.py"
 CHAIN = "common/store/chain.py"
@@ -440,13 +441,13 @@ MUTANTS = (
         "the stream's part has a table as it was when it was first saved",
         (
             (
-                READER,
+                READER_TABLES,
                 "        self._unsaved[table.table_id] = self._uncut[table.table_id] = None\n",
                 "        self._unsaved |= {} if table.table_id in self._values else {table.table_id: None}\n"
                 "        self._uncut[table.table_id] = None\n",
             ),
             (
-                READER,
+                READER_TABLES,
                 "            self._unsaved[table_id] = self._uncut[table_id] = None\n",
                 "            self._uncut[table_id] = None\n",
             ),
@@ -467,7 +468,7 @@ MUTANTS = (
     ),
     one(
         "the stream tells of a table only once",
-        READER,
+        READER_TABLES,
         "            if self._cut.get(name) != streamed:\n",
         "            if name not in self._cut:\n",
     ),
