@@ -33,8 +33,10 @@ from cutline.services.enumerator.events import (
     TablesFound,
 )
 from cutline.services.enumerator.splitter import KeyRange
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
+from cutline.services.sources.mysql.connection import Connection, Source, break_connection, connect
 from cutline.services.sources.mysql.keys import key_range, next_bound
+from cutline.services.sources.mysql.server import Server, file_start, flushed_position, identify, low_at, unseen_xa
 from cutline.services.sources.mysql.start_stop import Places, named
 
 PAUSE_SECONDS = (0.5, 10.0)
@@ -54,8 +56,8 @@ class SourceReader:
         self._said: str | None = None  # what the last try failed of
         self._open: dict[int, float] = {}  # questions that have no answer yet, and since when
         self._numbers = itertools.count()
-        self._connection: mysql.Connection | None = None
-        self._server: mysql.Server | None = None
+        self._connection: Connection | None = None
+        self._server: Server | None = None
         self._busy = False  # the thread waits for the server
         self._thread, self._places_thread = OneThread(), OneThread()
         self._notices: set[str] = set()  # that were given
@@ -129,7 +131,7 @@ class SourceReader:
         """Break off what is being asked: nobody waits for the answers any more."""
         connection = self._connection
         if self._busy and connection is not None:
-            mysql.cut(connection)
+            break_connection(connection)
 
     def close(self) -> None:
         """End the connection, without waiting for it."""
@@ -137,8 +139,8 @@ class SourceReader:
         self._thread.end(self._drop)
         self._places_thread.end(lambda: None)
 
-    def _connect(self) -> mysql.Connection:
-        return mysql.connect(mysql.Source.of(self.config.source))
+    def _connect(self) -> Connection:
+        return connect(Source.of(self.config.source))
 
     def _notify(self, notice: str | None) -> None:
         """Say it once."""
@@ -152,13 +154,13 @@ class SourceReader:
                 self._connection.close()
         self._connection = None
 
-    def _asked(self, ask: Callable[[mysql.Connection, mysql.Server], T]) -> T:
+    def _asked(self, ask: Callable[[Connection, Server], T]) -> T:
         self._busy = True
         try:
             if self._connection is None:
                 self._connection = self._connect()
-                self._server = mysql.server(self._connection)
-                self._notify(mysql.unseen_xa(self._connection))
+                self._server = identify(self._connection)
+                self._notify(unseen_xa(self._connection))
             assert self._server is not None
             return ask(self._connection, self._server)
         except CutlineError:
@@ -167,12 +169,12 @@ class SourceReader:
         finally:
             self._busy = False
 
-    def _ask(self, question: Effect, connection: mysql.Connection, server: mysql.Server) -> Event:
+    def _ask(self, question: Effect, connection: Connection, server: Server) -> Event:
         match question:
             case FindTables(begins=begins, known=known):
                 begin = self._start() if begins else None
                 looked_at = _low(connection, server) if begins else None
-                there = mysql.tables(connection)
+                there = list_tables(connection)
                 names = [name for name in self.config.select(there) if name not in known]
                 if not begins:
                     names = [name for name in names if name in self.config.tables or not _shadow(name, there)]
@@ -191,15 +193,13 @@ class SourceReader:
                 ))  # fmt: skip
         raise TypeError(f"{type(question).__name__} is no question about the source")
 
-    def _describe(
-        self, names: Sequence[str], connection: mysql.Connection, server: mysql.Server
-    ) -> dict[str, TableFound]:
+    def _describe(self, names: Sequence[str], connection: Connection, server: Server) -> dict[str, TableFound]:
         options = {name: self.config.options_of(name) for name in names}
         asked = [
-            mysql.TableAsked(table_id=name, identity=tuple(of.identity), chunk_by=tuple(of.chunk_by))
+            TableAsked(table_id=name, identity=tuple(of.identity), chunk_by=tuple(of.chunk_by))
             for name, of in options.items()
         ]
-        found = mysql.describe_all(
+        found = describe_all(
             connection,
             server,
             asked,
@@ -208,7 +208,7 @@ class SourceReader:
         )
         return {name: self._table_found(name, info, options[name].chunk_rows) for name, info in found.items()}
 
-    def _table_found(self, table_id: str, info: mysql.TableInfo | SourceLost, chunk_rows: int | None) -> TableFound:
+    def _table_found(self, table_id: str, info: TableInfo | SourceLost, chunk_rows: int | None) -> TableFound:
         match info:
             case NoTable():
                 return TableFound(table_id=table_id, gone=True)
@@ -241,10 +241,10 @@ def _shadow(name: str, there: Collection[str]) -> bool:
     return of is not None and f"{schema}.{of[1]}" in there
 
 
-def _low(connection: mysql.Connection, server: mysql.Server) -> Low:
+def _low(connection: Connection, server: Server) -> Low:
     """A low that covers what the catalogue surely shows from now on: MySQL shows a DDL after it has flushed it."""
-    at = (mysql.file_start if server.mysql else mysql.flushed_position)(connection, server)
-    return mysql.low_at(connection, server, at)
+    at = (file_start if server.mysql else flushed_position)(connection, server)
+    return low_at(connection, server, at)
 
 
 def _or_failed(table_id: str, generation: int, ask: Callable[[], Event]) -> Event:

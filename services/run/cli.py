@@ -17,23 +17,25 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from cutline.common.config.environment import Environment
-from cutline.common.config.pipeline import load
+from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.config.settings import settings_table
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.messages import Limits
 from cutline.common.store.store import Store
-from cutline.services.run import doctor, lake
-from cutline.services.run import run as standalone
-from cutline.services.run.check import check
+from cutline.services.run import doctor, lake, running
+from cutline.services.run.preflight import check
+from cutline.services.run.run import Run
 from cutline.services.run.terminal import Rates, TerminalView, lines, picture
+from cutline.services.run.until import Until
+from cutline.services.run.workdir import default_workdir, redis_url_of
 from cutline.spark_writer import jars
 
 P = ParamSpec("P")
 PIPELINE_FILE = click.Path(path_type=Path)
 
 
-def _told(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn Cutline's errors into exit codes: each fault of a ConfigError on a line and 2, any other cause and 1."""
+def _exit_codes(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn Cutline's errors into exit codes: 2 for a ConfigError, each fault on a line, 1 for others with the cause."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -53,6 +55,10 @@ def _told(command: Callable[P, None]) -> Callable[P, None]:
     return wrapped
 
 
+def _workdir(pipeline: Path, config: PipelineConfig, given: Path | None) -> Path:
+    return (given or default_workdir(pipeline, config)).resolve()
+
+
 @click.group()
 @click.version_option(package_name="cutline")
 def main() -> None:
@@ -64,7 +70,7 @@ def main() -> None:
 @click.option(
     "--until",
     type=click.Choice(["snapshot", "caught-up"]),
-    help="End by itself: when every table's snapshot is published, or when the lake has reached the source.",
+    help="Stop when every table's snapshot is published, or when the lake has caught up with the source.",
 )
 @click.option(
     "--workdir",
@@ -73,28 +79,27 @@ def main() -> None:
 )
 @click.option("--readers", type=click.IntRange(1, 64), help="Reader processes; workers.readers of PIPELINE by default.")
 @click.option("--writers", type=click.IntRange(1, 64), help="Writer processes; workers.writers of PIPELINE by default.")
-@_told
-def run(
-    pipeline: Path, until: standalone.Until | None, workdir: Path | None, readers: int | None, writers: int | None
-) -> None:
+@_exit_codes
+def run(pipeline: Path, until: Until | None, workdir: Path | None, readers: int | None, writers: int | None) -> None:
     """Run PIPELINE (a YAML file) on this machine until Ctrl-C; the same command resumes."""
     config = load(pipeline)
     workers = config.workers.model_copy(
         update={"readers": readers or config.workers.readers, "writers": writers or config.workers.writers}
     )
     config = config.model_copy(update={"workers": workers})
-    folder = (workdir or standalone.default_workdir(pipeline, config)).resolve()
+    folder = _workdir(pipeline, config, workdir)
     with TerminalView(config.name) as view:
-        one = standalone.Run(config, Environment.read(), workdir=folder, until=until, view=view)
-        asyncio.run(one.go())
+        asyncio.run(Run(config, Environment.read(), workdir=folder, until=until, view=view).go())
 
 
 @main.command()
-@click.option("--repository", "repositories", multiple=True, metavar="URL", help="A Maven repository to ask, too.")
+@click.option(
+    "--repository", "repositories", multiple=True, metavar="URL", help="Another Maven repository to fetch from."
+)
 @click.option("--ivy-settings", type=click.Path(path_type=Path), help="An ivysettings.xml, which may name mirrors.")
-@_told
+@_exit_codes
 def setup(repositories: tuple[str, ...], ivy_settings: Path | None) -> None:
-    """Fetch Spark's jars, once; the first `run` does it too. What is there is checked, and not fetched again."""
+    """Fetch Spark's jars, once; the first `run` does it too. Jars that are there are verified, not fetched again."""
     settings = {"spark.jars.repositories": ",".join(repositories)} if repositories else {}
     if ivy_settings is not None:
         settings["spark.jars.ivySettings"] = str(ivy_settings.absolute())
@@ -107,23 +112,25 @@ def setup(repositories: tuple[str, ...], ivy_settings: Path | None) -> None:
             settings=settings,
             progress=lambda done, total: bar.update(task, completed=done, total=total, visible=True),
         )
-    what = f"fetched {', '.join(jar.file for jar in fetched)} into" if fetched else "Spark's jars are in"
-    click.echo(f"{what} {jars.folder()}")
+    outcome = f"fetched {', '.join(jar.file for jar in fetched)} into" if fetched else "Spark's jars are in"
+    click.echo(f"{outcome} {jars.folder()}")
 
 
 @main.command("doctor")
 @click.argument("pipeline", type=PIPELINE_FILE, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print an object: ok, and findings with name, found, remedy.")
-@_told
+@_exit_codes
 def examine(pipeline: Path | None, as_json: bool) -> None:
-    """Say what this machine has and lacks for Cutline, and whether PIPELINE's source and store answer.
+    """Report what this machine has and lacks for Cutline, and whether PIPELINE's source and store answer.
 
-    Exit code 1 if anything is lacking.
+    Exit code 1 if anything is missing.
     """
     findings = doctor.examine(pipeline, Environment.read())
-    ok = all(one.ok for one in findings)
+    ok = all(finding.ok for finding in findings)
     if as_json:
-        click.echo(json.dumps({"ok": ok, "findings": [asdict(one) | {"ok": one.ok} for one in findings]}, indent=1))
+        click.echo(
+            json.dumps({"ok": ok, "findings": [asdict(finding) | {"ok": finding.ok} for finding in findings]}, indent=1)
+        )
     else:
         doctor.show(findings)
     sys.exit(0 if ok else 1)
@@ -131,9 +138,9 @@ def examine(pipeline: Path | None, as_json: bool) -> None:
 
 @main.command()
 @click.argument("pipeline", type=PIPELINE_FILE)
-@_told
+@_exit_codes
 def define(pipeline: Path) -> None:
-    """Check PIPELINE and its source, and define it in the store CUTLINE_STORE_URL for services that run elsewhere."""
+    """Check PIPELINE and its source, then define it in the store at CUTLINE_STORE_URL, for services elsewhere."""
     config, environment = load(pipeline), Environment.read()
     store_url = environment.need_store_url()
     Store(store_url).pipeline(config.name).define(check(config, store_url=store_url, workdir=None))
@@ -145,7 +152,7 @@ def define(pipeline: Path) -> None:
 @click.option(
     "--pipeline", type=PIPELINE_FILE, default=Path("pipeline.yaml"), show_default=True, help="The pipeline file."
 )
-@_told
+@_exit_codes
 def where(table: str, pipeline: Path) -> None:
     """Print the current Iceberg metadata file of TABLE (schema.table), for DuckDB's iceberg_scan and others."""
     click.echo(lake.where(load(pipeline), table))
@@ -154,37 +161,37 @@ def where(table: str, pipeline: Path) -> None:
 @main.command()
 @click.argument("pipeline", type=PIPELINE_FILE)
 @click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")
-@_told
+@_exit_codes
 def status(pipeline: Path, workdir: Path | None) -> None:
-    """Print once what `run` shows, of a pipeline that runs on this machine or at CUTLINE_REDIS_URL."""
+    """Print the status of a pipeline that runs on this machine or at CUTLINE_REDIS_URL, once, as `run` shows it."""
     config = load(pipeline)
-    url = standalone.redis_url_of(
-        (workdir or standalone.default_workdir(pipeline, config)).resolve(), Environment.read()
-    )
-    told = asyncio.run(standalone.status_of(url, config.name))
-    for line in lines(picture(config.name, told, rates=Rates(), now=time.time())):
+    url = redis_url_of(_workdir(pipeline, config, workdir), Environment.read())
+    parts = asyncio.run(running.status_of(url, config.name))
+    for line in lines(picture(config.name, parts, rates=Rates(), now=time.time())):
         click.echo(line)
 
 
 @main.command()
 @click.argument("pipeline", type=PIPELINE_FILE)
-@click.option("--rows-per-second", type=click.IntRange(min=1), help="Rows that all readers together may SELECT.")
-@click.option("--bytes-per-second", type=click.IntRange(min=1), help="The same in bytes of decoded rows.")
+@click.option(
+    "--rows-per-second", type=click.IntRange(min=1), help="Rows that all readers together may SELECT each second."
+)
+@click.option("--bytes-per-second", type=click.IntRange(min=1), help="The same, in bytes of decoded rows.")
 @click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")
-@_told
+@_exit_codes
 def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int | None, workdir: Path | None) -> None:
-    """Set the limits of PIPELINE, which runs, until they are set again; a limit that is not given is lifted.
+    """Limit how fast the running PIPELINE reads chunks, until the next call; a limit that is not given is lifted.
 
-    Returns when a checkpoint has them, so that they outlive whoever leads.
+    Returns when a checkpoint has the limits, so that they outlive the leader.
     """
     config = load(pipeline)
-    url = standalone.redis_url_of(
-        (workdir or standalone.default_workdir(pipeline, config)).resolve(), Environment.read()
-    )
+    url = redis_url_of(_workdir(pipeline, config, workdir), Environment.read())
     limits = Limits(rows_per_second=rows_per_second, bytes_per_second=bytes_per_second)
-    asyncio.run(standalone.throttle(url, config.name, limits))
-    told = [f"{of:,} {what} a second" for of, what in ((rows_per_second, "rows"), (bytes_per_second, "bytes")) if of]
-    click.echo(f"pipeline {config.name} reads chunks at {' and '.join(told) or 'any speed'}")
+    asyncio.run(running.throttle(url, config.name, limits))
+    rates = [
+        f"{rate:,} {unit} a second" for rate, unit in ((rows_per_second, "rows"), (bytes_per_second, "bytes")) if rate
+    ]
+    click.echo(f"pipeline {config.name} reads chunks at {' and '.join(rates) or 'any speed'}")
 
 
 @main.command()

@@ -1,6 +1,6 @@
 """`cutline doctor`: what this machine has and lacks for Cutline, and whether a pipeline's source and store answer.
 
-Each look is on its own: one that fails hides no other. Nothing is changed, but for a probe file that is written into
+The checks are independent: one that fails hides no other. Nothing is changed, except that a probe file is written into
 the store and removed.
 """
 
@@ -27,17 +27,20 @@ from cutline.common import programs
 from cutline.common.config.environment import Environment, cache_folder
 from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.errors import ConfigError, CutlineError, redacted
-from cutline.common.mesh.redis import answered, connect
+from cutline.common.mesh.redis import answered
+from cutline.common.mesh.redis import connect as connect_redis
 from cutline.common.store.store import Store
-from cutline.services.run import run as standalone
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.run.workdir import default_workdir
 from cutline.services.sources.mysql.binlog import frames as binlog_events
+from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.decode import rows
+from cutline.services.sources.mysql.preflight import check_source
+from cutline.services.sources.mysql.server import clock, identify
 from cutline.spark_writer import jars
 
 OPEN_FILES = 4096
 MEMORY_BYTES = 2 << 30
-"""What `cutline run` needs with a small pipeline: Spark's JVM up to 1.5 GiB of heap, and a process a service."""
+"""Memory that `cutline run` needs for a small pipeline: Spark's JVM with up to 1.5 GiB of heap, and the services."""
 DISK_BYTES = 1 << 30
 CLOCK_SECONDS = 60
 """Iceberg refuses commits when the clock was set back by more."""
@@ -46,7 +49,7 @@ _BUILT = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The outcome of one look: what was found, and, if that will not do, the remedy."""
+    """The outcome of one check: what was found, and the remedy if that is not good enough."""
 
     name: str
     found: str
@@ -59,8 +62,8 @@ class Finding:
 
 
 def examine(pipeline: Path | None, environment: Environment) -> list[Finding]:
-    """Look at everything, at a pipeline's source and places too if its file is given."""
-    looks: list[tuple[str, Callable[[], Finding]]] = [
+    """Run every check; also those of a pipeline's source, store and warehouse if its file is given."""
+    checks: list[tuple[str, Callable[[], Finding]]] = [
         ("Python", _python),
         ("compiled modules", _compiled),
         ("Java", _java),
@@ -71,15 +74,15 @@ def examine(pipeline: Path | None, environment: Environment) -> list[Finding]:
         ("disk", partial(_disk, "disk", cache_folder())),
         ("clock", _clock),
     ]
-    findings = [_looked(name, look) for name, look in looks]
+    findings = [_outcome(name, check) for name, check in checks]
     if pipeline is not None:
         findings += _of_pipeline(pipeline, environment)
     return findings
 
 
-def _looked(name: str, look: Callable[[], Finding]) -> Finding:
+def _outcome(name: str, check: Callable[[], Finding]) -> Finding:
     try:
-        return look()
+        return check()
     except ConfigError as error:
         return Finding(name=name, found="no", remedy="; ".join(error.faults))
     except CutlineError as error:
@@ -114,7 +117,7 @@ def _redis(environment: Environment) -> Finding:
 
 
 async def _redis_version(url: str) -> str:
-    redis = connect(url)
+    redis = connect_redis(url)
     try:
         async with answered("say its version"):
             return str((await redis.info("server"))["redis_version"])
@@ -146,7 +149,7 @@ def _open_files() -> Finding:
 def _memory() -> Finding:
     free = _available_bytes()
     if free is None:
-        return Finding(name="memory", found="not known on this system")
+        return Finding(name="memory", found="unknown on this system")
     return Finding(
         name="memory",
         found=f"{free >> 20} MiB available",
@@ -165,14 +168,14 @@ def _available_bytes() -> int | None:
 
 
 def _disk(name: str, folder: Path) -> Finding:
-    """Look at the folder, or where it will be made."""
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    free = shutil.disk_usage(there).free
+    """Check the folder, or the one in which it will be made."""
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
     remedy = None
-    if not os.access(there, os.W_OK | os.X_OK):
-        remedy = f"give this user the right to write {there}, or choose another folder"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        remedy = f"give this user the right to write {existing}, or choose another folder"
     elif free < DISK_BYTES:
-        remedy = f"free some of that disk, or choose another: {DISK_BYTES >> 20} MiB are the least that is of use"
+        remedy = f"free space on that disk, or choose another: at least {DISK_BYTES >> 20} MiB are needed"
     return Finding(name=name, found=f"{free >> 20} MiB free in {folder}", remedy=remedy)
 
 
@@ -192,24 +195,24 @@ def _of_pipeline(file: Path, environment: Environment) -> Iterator[Finding]:
         yield Finding(name="pipeline", found=str(file), remedy="; ".join(error.faults))
         return
     yield Finding(name="pipeline", found=f"{config.name} ({file})")
-    yield _looked("source", partial(_source, config))
-    yield _looked("store", partial(_store, standalone.default_workdir(file, config), environment))
+    yield _outcome("source", partial(_source, config))
+    yield _outcome("store", partial(_store, default_workdir(file, config), environment))
     if "://" not in config.sink.warehouse:
         yield _disk("warehouse", Path(config.sink.warehouse))
 
 
 def _source(config: PipelineConfig) -> Finding:
-    source = mysql.Source.of(config.source)
-    mysql.preflight(config)
-    with closing(mysql.connect(source)) as connection:
-        server = mysql.server(connection)
-        ahead = mysql.clock(connection) / 1_000_000 - time.time()
+    source = Source.of(config.source)
+    check_source(config)
+    with closing(connect(source)) as connection:
+        server = identify(connection)
+        ahead = clock(connection) / 1_000_000 - time.time()
     return Finding(
         name="source",
         found=f"{server.flavour} {'.'.join(map(str, server.version))} at {source}",
         remedy=None
         if abs(ahead) <= CLOCK_SECONDS
-        else f"set both clocks by a time server: the source's is {ahead:+.0f} s off this machine's",
+        else f"set both clocks by a time server: the source's clock differs from this machine's by {ahead:+.0f} s",
     )
 
 
@@ -221,10 +224,10 @@ def _store(workdir: Path, environment: Environment) -> Finding:
 
 
 def show(findings: list[Finding]) -> None:
-    """Print one line a finding, and the remedy below it where one is needed."""
+    """Print one line for each finding, and its remedy below it."""
     table = Table.grid(padding=(0, 2))
-    for one in findings:
-        table.add_row("[green]ok[/]" if one.ok else "[red]no[/]", one.name, one.found)
-        if one.remedy is not None:
-            table.add_row("", "", one.remedy)
+    for finding in findings:
+        table.add_row("[green]ok[/]" if finding.ok else "[red]no[/]", finding.name, finding.found)
+        if finding.remedy is not None:
+            table.add_row("", "", finding.remedy)
     Console(soft_wrap=True).print(table)

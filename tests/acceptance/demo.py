@@ -38,7 +38,8 @@ from cutline.common.config.pipeline import load
 from cutline.common.positions import High
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore, Store
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.connection import Source, connect
+from cutline.services.sources.mysql.server import flushed_position, identify
 from cutline.spark_writer import session
 from tests.acceptance import flights
 from tests.programs import Missing
@@ -189,10 +190,10 @@ class Demo:
 
     def end_of_source(self) -> High:
         """Where the source's binlog ends now."""
-        source = mysql.Source(host=self.server.host, port=self.server.port, user=CDC_USER, password=CDC_PASSWORD)
-        with closing(mysql.connect(source)) as connection:
-            of = mysql.server(connection)
-            at = mysql.flushed_position(connection, of)
+        source = Source(host=self.server.host, port=self.server.port, user=CDC_USER, password=CDC_PASSWORD)
+        with closing(connect(source)) as connection:
+            of = identify(connection)
+            at = flushed_position(connection, of)
         return High(server=of.identity, file=at.file, offset=at.offset)
 
     def shown_to(self, end: High) -> bool:

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.connection import Source
 from tests.bench.customer import Changes, Transactions, load
 from tests.bench.many import Crowd, make
 from tests.bench.mesh import Mesh
@@ -86,7 +86,7 @@ class Bench:
 
     def __init__(self, server: Database, rows: int, only: frozenset[str], folder: Path) -> None:
         self.server, self.rows, self.only, self.folder = server, rows, only, folder
-        self.source = mysql.Source(host=server.host, port=server.port, user=server.user, password=server.password)
+        self.source = Source(host=server.host, port=server.port, user=server.user, password=server.password)
         self._begun = time.monotonic()
 
     def say(self, text: str) -> None:

@@ -23,7 +23,7 @@ from cutline.common.positions import Position
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run.lake import CATALOG_FILE
-from cutline.services.run.run import Child, Supervisor
+from cutline.services.run.supervisor import Child, Supervisor
 from tests.bench.customer import COLUMNS
 from tests.bench.meter import Meter
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, Redis

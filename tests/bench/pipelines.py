@@ -17,7 +17,7 @@ from pyiceberg.table import StaticTable
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.positions import GtidSet, MariaGtid, Position
 from cutline.common.store.store import PipelineStore
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.connection import Source
 from tests.bench.customer import Changes, Stream, Transactions
 from tests.bench.mesh import Mesh, Watch
 from tests.bench.meter import Meter
@@ -49,7 +49,7 @@ class Copied:
         compare(self)
         return _figures(rows, seconds, meter)
 
-    def drain(self, changes: Changes, count: int, transactions_of: Transactions, source: mysql.Source) -> Figures:
+    def drain(self, changes: Changes, count: int, transactions_of: Transactions, source: Source) -> Figures:
         """Write a backlog while only Spark runs; from the start of the enumerators until `main` is at its end."""
         self.mesh.stop("enumerators", "workers")
         changes.write(count, transactions_of)

@@ -11,16 +11,19 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from cutline.common.config.pipeline import SnapshotConfig
 from cutline.common.positions import High, Low, Position
 from cutline.services.enumerator.splitter import KeyRange, Splitter
-from cutline.services.reader.__main__ import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.reader.member import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Route
+from cutline.services.sources.mysql.catalogue import describe, table_schema
 from cutline.services.sources.mysql.chunk import ChunkEnd, read_chunk
+from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.keys import key_range
+from cutline.services.sources.mysql.server import flushed_position, gtid_executed, identify, position_at
 from cutline.services.sources.mysql.watermark import AgedPositions
 from tests.bench.meter import peak_mib
 
@@ -33,14 +36,14 @@ def in_a_fresh_process(work: Callable[..., Figures], *arguments: Any) -> Figures
         return pool.apply(work, arguments)
 
 
-def place(source: mysql.Source) -> Position:
+def place(source: Source) -> Position:
     """The end of the binlog of a server that nobody writes to at the moment."""
-    with closing(mysql.connect(source)) as connection:
-        server = mysql.server(connection)
-        at = mysql.flushed_position(connection, server)
+    with closing(connect(source)) as connection:
+        server = identify(connection)
+        at = flushed_position(connection, server)
         if not server.mysql:
-            return mysql.position_at(connection, server, at)
-        gtids = str(mysql.gtid_executed(connection)) if server.gtid else ""
+            return position_at(connection, server, at)
+        gtids = str(gtid_executed(connection)) if server.gtid else ""
     return Position(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
 
 
@@ -62,15 +65,14 @@ class Clock:
         }
 
 
-def select_to_arrow(source: mysql.Source, table: str) -> Figures:
+def select_to_arrow(source: Source, table: str) -> Figures:
     """Read all chunks of a table, one after the other, split as a pipeline does by default."""
 
-    def connect() -> mysql.Connection:
-        return mysql.connect(source)
+    opened = partial(connect, source)
 
-    with closing(connect()) as connection:
-        server = mysql.server(connection)
-        info = mysql.describe(connection, server, table)
+    with closing(opened()) as connection:
+        server = identify(connection)
+        info = describe(connection, server, table)
         low, high = key_range(connection, info.schema) or (0, 0)
     splitter = Splitter(
         table_id=table,
@@ -87,7 +89,7 @@ def select_to_arrow(source: mysql.Source, table: str) -> Figures:
     aged = AgedPositions()
     clock, rows, ended = Clock(), 0, 0
     for split in splits:
-        for item in read_chunk(connect, split, mode="replay", aged=aged, seconds=600.0):
+        for item in read_chunk(opened, split, mode="replay", aged=aged, seconds=600.0):
             if isinstance(item, ChunkEnd):
                 ended += item.rows
             else:
@@ -97,19 +99,18 @@ def select_to_arrow(source: mysql.Source, table: str) -> Figures:
     return clock.figures(rows) | {"chunks": len(splits)}
 
 
-def binlog_to_arrow(source: mysql.Source, table: str, begin: Position, end: Position) -> Figures:
+def binlog_to_arrow(source: Source, table: str, begin: Position, end: Position) -> Figures:
     """Read a backlog of one table's changes, in the bites in which a reader takes it."""
 
-    def connect() -> mysql.Connection:
-        return mysql.connect(source)
+    opened = partial(connect, source)
 
-    with closing(connect()) as connection:
-        schema = mysql.table_schema(connection, table)
+    with closing(opened()) as connection:
+        schema = table_schema(connection, table)
     low = Low(server=begin.server, file=begin.file, offset=begin.offset, gtids=begin.gtids)
     high = High(server=begin.server, file=begin.file, offset=begin.offset)
     route = Route(table_id=table, generation=1, schema=schema, low=low, high=high)
     clock, rows, reads, position = Clock(), 0, 0, begin
-    with closing(BinlogCursor(connect, server_id=3_000_000_001)) as cursor:
+    with closing(BinlogCursor(opened, server_id=3_000_000_001)) as cursor:
         while not position.not_before(end):
             got = cursor.read(
                 position,

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from cutline.common.schema import Column, TableSchema
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.catalogue import table_schema
+from cutline.services.sources.mysql.connection import stream_rows
 from cutline.services.sources.mysql.decode.rows import ResultDecoder
 from cutline.services.sources.mysql.keys import select_rows
 from tests.servers import Database, MariaDB, MySQL
@@ -212,7 +213,7 @@ class Recorder:
 
     def schema(self, table: str) -> TableSchema:
         with closing(self.server.connect(conv={})) as connection:
-            return mysql.table_schema(connection, f"{DATABASE}.{table}")
+            return table_schema(connection, f"{DATABASE}.{table}")
 
     def changed(
         self, name: str, tables: list[str], *statements: str, checksum: str = "NONE", session: str = ""
@@ -237,7 +238,7 @@ class Recorder:
         schema = self.schema(table)
         with closing(self.server.connect(database=DATABASE)) as connection:
             decoder, packets = ResultDecoder(schema), b""
-            blocks = mysql.stream(connection, select_rows(schema, None, None))
+            blocks = stream_rows(connection, select_rows(schema, None, None))
             while not decoder.done:
                 packets += (block := next(blocks))
                 decoder.feed(block)

@@ -33,7 +33,6 @@ import pymysql
 from cutline.common.errors import ConfigError, SourceLost, Unavailable
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import TableSchema
-from cutline.services.sources.mysql import server as mysql
 from cutline.services.sources.mysql.binlog import (
     cursor as binlog,
 )
@@ -46,8 +45,10 @@ from cutline.services.sources.mysql.binlog import (
 from cutline.services.sources.mysql.binlog import (
     frames as binlog_events,
 )
+from cutline.services.sources.mysql.connection import Connection
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode import rows
+from cutline.services.sources.mysql.server import Server
 from tests.fuzz import record
 
 MAX_BYTES = 1 << 17
@@ -378,7 +379,7 @@ class _Wire:
         return len(part)
 
 
-def _refused() -> mysql.Connection:
+def _refused() -> Connection:
     raise Unavailable("there is no server")
 
 
@@ -433,7 +434,7 @@ class Streams:
 
     def _read(self, recording: record.Recording, wire: bytes, limits: int, told: list[object] | None) -> None:
         """Read the dump to its end, as a reader does: tables leave at a fault, schemas change."""
-        server = mysql.Server(flavour=recording.flavour, version=(9, 7), identity="server", gtid=True)  # type: ignore[arg-type]
+        server = Server(flavour=recording.flavour, version=(9, 7), identity="server", gtid=True)  # type: ignore[arg-type]
         position = Position(server="server", file="binlog.000001", offset=4)
         low = Low(server="server", file=position.file, offset=4, gtids="")
         high = High(server="server", file=position.file, offset=4)

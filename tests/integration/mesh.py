@@ -40,7 +40,8 @@ from cutline.common.schema import OP, SEQ, TableSchema
 from cutline.common.store.chain import follow
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, Store
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.connection import Connection, Source, connect
+from cutline.services.sources.mysql.server import flushed_position, identify
 from tests.programs import program
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, unstable
 
@@ -273,7 +274,7 @@ class Pipeline:
     def catches_up(self, *tables: str, seconds: float = 60.0) -> CheckpointEntry:
         """Take the source's flushed position now, and wait for a checkpoint that shows the tables at or after it."""
         with contextlib.closing(connection(self.server)) as conn:
-            target = mysql.flushed_position(conn, mysql.server(conn))
+            target = flushed_position(conn, identify(conn))
 
         def reached() -> CheckpointEntry | None:
             newest = self.checkpoint()
@@ -301,9 +302,9 @@ class Pipeline:
         )
 
 
-def connection(server: Database) -> mysql.Connection:
+def connection(server: Database) -> Connection:
     """A connection as Cutline makes it."""
-    return mysql.connect(mysql.Source(host=server.host, port=server.port, user=CDC_USER, password=CDC_PASSWORD))
+    return connect(Source(host=server.host, port=server.port, user=CDC_USER, password=CDC_PASSWORD))
 
 
 def place(entry: CheckpointEntry) -> FilePosition:
@@ -545,7 +546,7 @@ def _replay(content: Content, columns: Columns, change: _Change) -> None:
 def flushed(server: Database) -> FilePosition:
     """The end of the server's binlog now."""
     with contextlib.closing(connection(server)) as conn:
-        return mysql.flushed_position(conn, mysql.server(conn))
+        return flushed_position(conn, identify(conn))
 
 
 def content(server: Database, table: str, key: Sequence[str]) -> Content:

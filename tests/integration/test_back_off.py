@@ -36,7 +36,7 @@ def test_a_password_that_was_rotated_is_tried_less_and_less_often_and_works_agai
                 lambda: (status := pipeline.status()["enumerator"]).get("failures", 0) >= FAILURES and status,
                 "the back-off",
             )
-            assert "refuses us" in told["waiting_for"]
+            assert "was refused" in told["waiting_for"]
             assert "the next try" in told["waiting_for"]
             failed = [one.written_at for one in pipeline.epochs()][1:]  # the first of them came at once
             waits = [later - earlier for earlier, later in pairwise(failed)]

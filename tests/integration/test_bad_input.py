@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from cutline.common.config.pipeline import load
 from cutline.common.store.store import Store
 from cutline.services.run import cli
-from cutline.services.run.check import check
+from cutline.services.run.preflight import check
 from tests.conftest import started
 from tests.servers import Database, MariaDB, MySQL
 
@@ -316,12 +316,12 @@ def test_a_warehouse_that_belongs_to_another_pipeline(defined: Path) -> None:
 
 def test_a_warehouse_with_a_table_that_cutline_did_not_make(defined: Path) -> None:
     lake_of(defined.parent, captured(defined))
-    refused(defined, "belongs to nobody that Cutline knows", "another warehouse")
+    refused(defined, "was not made by Cutline", "another warehouse")
 
 
 def test_a_warehouse_whose_pipeline_this_store_does_not_know(defined: Path) -> None:
     lake_of(defined.parent, captured(defined), **{"cutline.pipeline": "shop"})
-    refused(defined, "holds tables of a pipeline 'shop'", "does not know", "another warehouse")
+    refused(defined, "has tables of the pipeline 'shop'", "is not in the store", "another warehouse")
 
 
 def test_a_warehouse_that_is_no_catalogue(defined: Path) -> None:

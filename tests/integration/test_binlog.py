@@ -15,13 +15,24 @@ import pytest
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
-from cutline.common.errors import SourceLost, Unavailable
+from cutline.common.errors import ConfigError, SourceLost, Unavailable
 from cutline.common.mesh.messages import CompletedSplit
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import FILE, GTID, OP, POS, ROW, SEQ, TABLE, TS
-from cutline.services.sources.mysql import server as seam
 from cutline.services.sources.mysql import watermark
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes, Route, TableFault
+from cutline.services.sources.mysql.catalogue import table_schema
+from cutline.services.sources.mysql.connection import Connection, Source, connect
+from cutline.services.sources.mysql.server import (
+    Server,
+    binlogs,
+    current_position,
+    first_position,
+    flushed_position,
+    gtid_executed,
+    identify,
+    position_at,
+)
 from cutline.services.sources.mysql.watermark import ChunkHighs
 from tests.conftest import started
 from tests.servers import Database, MariaDB, MySQL
@@ -29,29 +40,29 @@ from tests.servers import Database, MariaDB, MySQL
 DEADLINE_SECONDS = 30.0
 
 
-def source_of(server: Database) -> seam.Source:
-    return seam.Source(host=server.host, port=server.port, user=server.user, password=server.password)
+def source_of(server: Database) -> Source:
+    return Source(host=server.host, port=server.port, user=server.user, password=server.password)
 
 
 @contextmanager
-def connected(server: Database) -> Iterator[tuple[seam.Connection, seam.Server]]:
-    with closing(seam.connect(source_of(server))) as conn:
-        yield conn, seam.server(conn)
+def connected(server: Database) -> Iterator[tuple[Connection, Server]]:
+    with closing(connect(source_of(server))) as conn:
+        yield conn, identify(conn)
 
 
 def here(server: Database) -> Position:
     """The end of the binlog now; nobody else writes."""
     with connected(server) as (conn, of):
-        at = seam.flushed_position(conn, of)
-        position = seam.position_at(conn, of, at)
-        return replace(position, gtids=str(seam.gtid_executed(conn))) if of.mysql and of.gtid else position
+        at = flushed_position(conn, of)
+        position = position_at(conn, of, at)
+        return replace(position, gtids=str(gtid_executed(conn))) if of.mysql and of.gtid else position
 
 
 def route(server: Database, table_id: str, at: Position | None = None, *, high: Position | None = None) -> Route:
     """A route that is past its watermarks, or (with `at`, `high`) not."""
     with connected(server) as (conn, of):
-        schema = seam.table_schema(conn, table_id)
-        first = seam.first_position(conn, of)
+        schema = table_schema(conn, table_id)
+        first = first_position(conn, of)
     low = at or first
     high = high or first
     return Route(
@@ -78,7 +89,7 @@ class Stream:
     seq: int = 0
 
     def __post_init__(self) -> None:
-        self.cursor = BinlogCursor(lambda: seam.connect(source_of(self.server)), server_id=self.server_id)
+        self.cursor = BinlogCursor(lambda: connect(source_of(self.server)), server_id=self.server_id)
 
     def read(self, **limits: Any) -> Changes:
         given = {"until": None, "max_rows": 100_000, "max_bytes": 64 << 20, "wait_seconds": 0.3} | limits
@@ -545,7 +556,7 @@ def test_over_tls_the_changes_are_the_same(source: Database, database: str, monk
     end = here(source)
     with stream(source, tables, begin) as it:
         rows = it.drain(end)
-    monkeypatch.setattr(seam, "_LOOPBACK", ())  # as if the server were elsewhere
+    monkeypatch.setattr("cutline.services.sources.mysql.connection._LOOPBACK", ())  # as if the server were elsewhere
     with stream(source, tables, begin) as it:
         assert it.drain(end) == rows
 
@@ -1420,7 +1431,7 @@ def test_transactions_ahead_of_the_file_are_passed_over(mysql: MySQL, fresh_data
     mysql.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)")
     mysql.execute(f"INSERT INTO {database}.a VALUES (1)")
     with connected(mysql) as (conn, of):
-        latest = seam.current_position(conn, of)
+        latest = current_position(conn, of)
     assert latest.offset == 4
     mysql.execute(f"INSERT INTO {database}.a VALUES (2)")
     with stream(mysql, [f"{database}.a"], latest) as it:
@@ -1434,7 +1445,7 @@ def test_mariadb_starts_after_a_gtid(mariadb: MariaDB, fresh_database: Any) -> N
     at = here(mariadb)
     mariadb.execute(f"INSERT INTO {database}.a VALUES (2)")
     with connected(mariadb) as (conn, _):
-        first = seam.binlogs(conn)[0].file
+        first = binlogs(conn)[0].file
     with stream(mariadb, [f"{database}.a"], replace(at, file=first, offset=4)) as it:
         assert plain(it.drain(), "id") == [("+I", 2)]
     assert it.position.same_place(here(mariadb))
@@ -1555,9 +1566,9 @@ def test_a_missing_grant_is_a_fault_of_the_configuration(source: Database) -> No
     source.execute("DROP USER IF EXISTS 'poor'@'%'", "CREATE USER 'poor'@'%' IDENTIFIED BY 'poor'")
     source.execute("GRANT SELECT ON *.* TO 'poor'@'%'")
     at = here(source)
-    poor = seam.Source(host=source.host, port=source.port, user="poor", password="poor")
-    cursor = BinlogCursor(lambda: seam.connect(poor), server_id=77009)
-    with closing(cursor), pytest.raises(seam.ConfigError, match="REPLICATION"):
+    poor = Source(host=source.host, port=source.port, user="poor", password="poor")
+    cursor = BinlogCursor(lambda: connect(poor), server_id=77009)
+    with closing(cursor), pytest.raises(ConfigError, match="REPLICATION"):
         cursor.read(at, {}, until=None, max_rows=1, max_bytes=1, wait_seconds=3)
     source.execute("DROP USER 'poor'@'%'")
 
@@ -1570,7 +1581,7 @@ def test_a_binlog_is_read_from_its_first_byte(flavour: type[Database]) -> None:
         low = here(server)
         server.execute("INSERT INTO d.a VALUES (1)")
         with connected(server) as (conn, of):
-            first = seam.first_position(conn, of)
+            first = first_position(conn, of)
         assert first.offset == 4
         with stream(server, [], first) as it:
             it.routes["d.a"] = route(server, "d.a", low)

@@ -10,9 +10,11 @@ import pytest
 
 from cutline.common.errors import ProtocolError
 from cutline.common.schema import TableSchema
-from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql.catalogue import table_schema
+from cutline.services.sources.mysql.connection import Connection, stream_rows
 from cutline.services.sources.mysql.decode.rows import ResultDecoder
 from cutline.services.sources.mysql.keys import Key, locate, next_bound, select_rows
+from cutline.services.sources.mysql.server import Server
 from cutline.services.sources.mysql.watermark import KeyRanges
 from tests.integration.test_mysql import connected
 from tests.servers import Database, MariaDB
@@ -55,13 +57,13 @@ KEYS = {
 }  # fmt: skip
 
 
-def explained(conn: seam.Connection, of: seam.Server, sql: str) -> dict[str, str]:
+def explained(conn: Connection, of: Server, sql: str) -> dict[str, str]:
     with conn.cursor(pymysql.cursors.DictCursor) as cursor:
         cursor.execute(("EXPLAIN FORMAT=TRADITIONAL " if of.mysql else "EXPLAIN ") + sql)
         return dict(cursor.fetchall()[0])  # type: ignore[arg-type]
 
 
-def bounds_of(conn: seam.Connection, schema: TableSchema, step: int) -> list[Key]:
+def bounds_of(conn: Connection, schema: TableSchema, step: int) -> list[Key]:
     bounds: list[Key] = []
     while (bound := next_bound(conn, schema, bounds[-1] if bounds else None, step)) is not None:
         assert bound not in bounds
@@ -69,9 +71,9 @@ def bounds_of(conn: seam.Connection, schema: TableSchema, step: int) -> list[Key
     return bounds
 
 
-def rows_of(conn: seam.Connection, schema: TableSchema, start: Key | None, end: Key | None) -> pa.Table:
+def rows_of(conn: Connection, schema: TableSchema, start: Key | None, end: Key | None) -> pa.Table:
     decoder = ResultDecoder(schema)
-    blocks = seam.stream(conn, select_rows(schema, start, end))
+    blocks = stream_rows(conn, select_rows(schema, start, end))
     while not decoder.done:
         decoder.feed(next(blocks))
     batch = decoder.take()
@@ -85,7 +87,7 @@ def test_chunks_by_a_walk_of_the_index_hold_every_row_once_in_the_order_of_the_i
     columns, rows = KEYS[kind]
     source.execute(f"CREATE TABLE {database}.t ({columns})", f"INSERT IGNORE INTO {database}.t VALUES {rows}")
     with connected(source) as (conn, _):
-        schema = seam.table_schema(conn, f"{database}.t")
+        schema = table_schema(conn, f"{database}.t")
         everything = rows_of(conn, schema, None, None)
         assert everything.num_rows > 1
         for step in (1, 3):
@@ -98,7 +100,7 @@ def test_chunks_by_a_walk_of_the_index_hold_every_row_once_in_the_order_of_the_i
             placed_as_mysql_does(conn, schema, bounds, chunks)
 
 
-def placed_as_mysql_does(conn: seam.Connection, schema: TableSchema, bounds: list[Key], chunks: list[pa.Table]) -> None:
+def placed_as_mysql_does(conn: Connection, schema: TableSchema, bounds: list[Key], chunks: list[pa.Table]) -> None:
     """Who judges changes in `exact` must place each key where MySQL placed it, by itself and by asking."""
     ranges = KeyRanges(schema.key_columns, bounds)
     for number, chunk in enumerate(chunks):
@@ -127,7 +129,7 @@ def test_keys_of_mariadbs_own_types_are_chunked_too(
             f"CREATE TABLE {name}.{kind} (k {kind} PRIMARY KEY)", f"INSERT INTO {name}.{kind} VALUES {rows}"
         )
         with connected(mariadb) as (conn, _):
-            schema = seam.table_schema(conn, f"{name}.{kind}")
+            schema = table_schema(conn, f"{name}.{kind}")
             bounds = bounds_of(conn, schema, 1)
             assert len(bounds) == 2
             chunks = [rows_of(conn, schema, *ends) for ends in zip([None, *bounds], [*bounds, None], strict=True)]
@@ -155,7 +157,7 @@ def test_a_chunk_of_a_composite_key_is_read_by_range_of_the_index_and_not_sorted
     )
     one, next_one, last = values
     with connected(source) as (conn, of):
-        schema = seam.table_schema(conn, f"{database}.t")
+        schema = table_schema(conn, f"{database}.t")
         for start, end in (
             ((one, "20"), (next_one, "100")),
             ((one, "20"), (one, "100")),
@@ -171,7 +173,7 @@ def test_a_chunk_of_a_composite_key_is_read_by_range_of_the_index_and_not_sorted
 def test_a_value_that_is_none_of_its_column_gets_into_no_statement(source: Database, database: str) -> None:
     source.execute(f"CREATE TABLE {database}.t (a INT, b DATE, c VARBINARY(9), PRIMARY KEY (a, b, c))")
     with connected(source) as (conn, _):
-        schema = seam.table_schema(conn, f"{database}.t")
+        schema = table_schema(conn, f"{database}.t")
     for key in (
         ("1 OR 1", "2020-01-01", {"hex": "00"}),
         ("1", "' OR 1", {"hex": "00"}),

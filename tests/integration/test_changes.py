@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cutline.services.sources.mysql import server as seam
 from cutline.services.sources.mysql.binlog.cursor import Route
+from cutline.services.sources.mysql.catalogue import describe, list_tables
+from cutline.services.sources.mysql.connection import Connection
 from tests.integration.test_binlog import connected, here, route
 from tests.integration.test_bounds import rows_of
 from tests.integration.test_keys import Content, follow, told
@@ -155,8 +156,8 @@ def test_the_stream_over_what_was_there_is_the_table(
         run(prepared, name)
     at = here(source)
     with connected(source) as (conn, of):
-        names = [name for name in seam.tables(conn) if name.startswith(f"{database}.")]
-        routes = {name: route(source, name, at) for name in names if not seam.describe(conn, of, name).faults}
+        names = [name for name in list_tables(conn) if name.startswith(f"{database}.")]
+        routes = {name: route(source, name, at) for name in names if not describe(conn, of, name).faults}
         before = contents(conn, routes)
     assert len(routes) > len(cases)
     lake = {name: dict(content) for name, content in before.items()}
@@ -171,7 +172,7 @@ def test_the_stream_over_what_was_there_is_the_table(
         assert after[name] != before[name], f"nothing happened to {name}"
 
 
-def contents(conn: seam.Connection, routes: dict[str, Route]) -> dict[str, Content]:
+def contents(conn: Connection, routes: dict[str, Route]) -> dict[str, Content]:
     return {
         name: dict(told(row, one.schema) for row in rows_of(conn, one.schema, None, None).to_pylist())
         for name, one in routes.items()

@@ -22,27 +22,38 @@ from cutline.common.positions import FilePosition, GtidSet, High, Low
 from cutline.common.schema import FILE, GTID, POS, TableSchema
 from cutline.services.enumerator.splitter import KeyRange, Splitter
 from cutline.services.sources.mysql import chunk
-from cutline.services.sources.mysql import server as seam
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Route
+from cutline.services.sources.mysql.catalogue import describe, table_schema
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window, checksum_of, read_chunk
+from cutline.services.sources.mysql.connection import Connection, Source, ask, connect
 from cutline.services.sources.mysql.keys import key_range, next_bound
+from cutline.services.sources.mysql.server import (
+    Server,
+    begin_reading,
+    binlog_gtid_pos,
+    current_position,
+    flushed_position,
+    gtid_executed,
+    identify,
+    verify_position,
+)
 from cutline.services.sources.mysql.watermark import AgedPositions, fold
 from tests.conftest import FULL, started
 from tests.integration.test_bounds import KEYS as KINDS_OF_KEYS
 from tests.servers import Database, MariaDB, MySQL
 
 
-class Source:
+class ChunkedTable:
     """One table of a server, as a reader sees it."""
 
     def __init__(self, server: Database, table_id: str) -> None:
         self.server, self.table_id = server, table_id
-        self.at = seam.Source(host=server.host, port=server.port, user=server.user, password=server.password)
+        self.at = Source(host=server.host, port=server.port, user=server.user, password=server.password)
         with closing(self.connect()) as conn:
-            self.schema: TableSchema = seam.table_schema(conn, table_id)
+            self.schema: TableSchema = table_schema(conn, table_id)
 
-    def connect(self) -> seam.Connection:
-        return seam.connect(self.at)
+    def connect(self) -> Connection:
+        return connect(self.at)
 
     def column(self, name: str) -> list[Any]:
         """All its values at the server, in order."""
@@ -76,14 +87,14 @@ class Source:
 
 
 @pytest.fixture
-def table(source: Database, database: str) -> Callable[..., Source]:
+def table(source: Database, database: str) -> Callable[..., ChunkedTable]:
     """Makes the table t with these columns and rows."""
 
-    def make(columns: str, rows: str = "") -> Source:
+    def make(columns: str, rows: str = "") -> ChunkedTable:
         source.execute(f"CREATE TABLE {database}.t ({columns})")
         if rows:
             source.execute(f"INSERT INTO {database}.t VALUES {rows}")
-        return Source(source, f"{database}.t")
+        return ChunkedTable(source, f"{database}.t")
 
     return make
 
@@ -110,14 +121,14 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], obje
 def while_begun(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[None]:
     """Something happens right before a snapshot of a table without a key is begun, after low."""
 
-    def between(conn: seam.Connection, of: seam.Server) -> tuple[GtidSet, FilePosition]:
-        low = seam.gtid_executed(conn)
+    def between(conn: Connection, of: Server) -> tuple[GtidSet, FilePosition]:
+        low = gtid_executed(conn)
         act()
-        seam.begin_reading(conn)
-        return low, seam.flushed_position(conn, of)
+        begin_reading(conn)
+        return low, flushed_position(conn, of)
 
     with monkeypatch.context() as patch, meanwhile(monkeypatch, "_take_low", act, after=True):
-        patch.setattr(seam, "begin_reading_between", between)
+        patch.setattr(chunk, "begin_reading_between", between)
         yield
 
 
@@ -126,7 +137,7 @@ def while_begun(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> I
 
 @pytest.mark.parametrize("mode", ["replay", "exact"])
 def test_an_insert_into_a_table_without_a_key_is_in_its_chunk_or_in_the_stream(
-    table: Callable[..., Source], mode: chunk.Mode, monkeypatch: pytest.MonkeyPatch
+    table: Callable[..., ChunkedTable], mode: chunk.Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are inserted right after the first lows: a SELECT may see them, and the stream has them in any case."""
     one = table("line VARCHAR(9)", "('same'),('same'),(NULL)")
@@ -135,8 +146,8 @@ def test_an_insert_into_a_table_without_a_key_is_in_its_chunk_or_in_the_stream(
         rows, end = one.read(mode=mode)
     one.server.execute(f"INSERT INTO {one.table_id} VALUES ('last')")
     with closing(one.connect()) as conn:
-        of = seam.server(conn)
-        flushed = seam.flushed_position(conn, of)
+        of = identify(conn)
+        flushed = flushed_position(conn, of)
     route = Route(table_id=one.table_id, generation=1, schema=one.schema, low=end.low, high=end.high)
     streamed, position, until = (
         0,
@@ -160,14 +171,14 @@ def test_a_table_without_a_key_that_never_rests_is_asked_for_again(
 ) -> None:
     database = fresh_database(mysql)
     mysql.execute(f"CREATE TABLE {database}.t (line INT)")
-    one = Source(mysql, f"{database}.t")
+    one = ChunkedTable(mysql, f"{database}.t")
     monkeypatch.setattr(chunk, "QUIET_PAUSES_SECONDS", (0.0, 0.0))
     with while_begun(monkeypatch, lambda: mysql.execute(f"INSERT INTO {database}.t VALUES (1)")):
         with pytest.raises(Unavailable, match="No moment without an INSERT"):
             one.read()
 
 
-def test_a_chunk_has_the_rows_of_its_range_and_two_watermarks(table: Callable[..., Source]) -> None:
+def test_a_chunk_has_the_rows_of_its_range_and_two_watermarks(table: Callable[..., ChunkedTable]) -> None:
     one = table("id INT PRIMARY KEY, v VARCHAR(9)", "(1,'a'),(2,'b'),(3,NULL),(4,'d')")
     rows, end = one.read(one.split(("2",), ("4",)))
     assert rows.to_pylist() == [{"id": 2, "v": "b"}, {"id": 3, "v": None}]
@@ -180,7 +191,7 @@ def test_a_chunk_has_the_rows_of_its_range_and_two_watermarks(table: Callable[..
 
 
 def test_a_key_whose_index_the_optimizer_does_not_see_is_read_without_it(
-    source: Database, table: Callable[..., Source]
+    source: Database, table: Callable[..., ChunkedTable]
 ) -> None:
     unseen = "INVISIBLE" if isinstance(source, MySQL) else "IGNORED"
     one = table(
@@ -190,7 +201,7 @@ def test_a_key_whose_index_the_optimizer_does_not_see_is_read_without_it(
     assert one.read()[0]["c"].to_pylist() == [2, 3]
 
 
-def test_batches_are_of_about_the_size_asked_for_and_their_checksums_add_up(table: Callable[..., Source]) -> None:
+def test_batches_are_of_about_the_size_asked_for_and_their_checksums_add_up(table: Callable[..., ChunkedTable]) -> None:
     one = table("id INT PRIMARY KEY, v VARCHAR(200), d DATETIME(6), b BIT(1)")
     one.server.execute(
         f"INSERT INTO {one.table_id} WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 900)"
@@ -213,7 +224,7 @@ def test_batches_are_of_about_the_size_asked_for_and_their_checksums_add_up(tabl
 
 
 def test_dates_that_no_calendar_has_become_null_and_are_counted_and_in_the_key_they_are_refused(
-    table: Callable[..., Source],
+    table: Callable[..., ChunkedTable],
 ) -> None:
     one = table("id INT PRIMARY KEY, d DATE, t DATETIME NOT NULL", "(1, '2020-01-01', '2020-01-01')")
     with closing(one.server.connect()) as conn, conn.cursor() as cursor:
@@ -227,11 +238,11 @@ def test_dates_that_no_calendar_has_become_null_and_are_counted_and_in_the_key_t
     assert [row["d"] is None for row in rows.to_pylist()] == [False, True, True]
     assert end.zero_dates == {"d": 2, "t": 1}
     with pytest.raises(SourceLost, match="zero or partial date in its key column d"):
-        Source(one.server, f"{one.table_id}2").read()
+        ChunkedTable(one.server, f"{one.table_id}2").read()
 
 
 def test_a_row_that_is_too_large_quarantines_its_table(
-    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+    table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = table("id INT PRIMARY KEY, b LONGBLOB", "(1, REPEAT('x', 900000)), (2, REPEAT('x', 900000))")
     monkeypatch.setattr(chunk, "MAX_ROW_BYTES", 1_000_000)
@@ -243,14 +254,14 @@ def test_a_row_that_is_too_large_quarantines_its_table(
     assert not isinstance(caught.value, NextGeneration)
 
 
-def test_a_row_of_many_packets_is_refused_while_it_comes(table: Callable[..., Source]) -> None:
+def test_a_row_of_many_packets_is_refused_while_it_comes(table: Callable[..., ChunkedTable]) -> None:
     one = table("id INT PRIMARY KEY, b LONGBLOB", f"(1, REPEAT('x', {70 << 20}))")
     with pytest.raises(SourceLost, match="it has over 64 MiB: leave the table out of the list") as caught:
         one.read()
     assert caught.value.table == one.table_id
 
 
-def test_a_chunk_that_is_given_up_leaves_no_connection_behind(table: Callable[..., Source]) -> None:
+def test_a_chunk_that_is_given_up_leaves_no_connection_behind(table: Callable[..., ChunkedTable]) -> None:
     one = table("id INT PRIMARY KEY, b LONGBLOB", "(1, REPEAT('x', 9000000)), (2, REPEAT('x', 9000000)), (3, 'x')")
     processes = f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{one.server.user}'"
     others = set(one.server.execute(processes))  # dumps that tests before this one left to the server
@@ -264,12 +275,12 @@ def test_a_chunk_that_is_given_up_leaves_no_connection_behind(table: Callable[..
 
 
 def test_over_tls_a_chunk_and_the_changes_laid_over_it_are_the_same(
-    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+    table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = table("id INT PRIMARY KEY, b LONGTEXT", "(1, REPEAT('x', 3000000)), (2, 'y'), (3, 'z')")
-    monkeypatch.setattr(seam, "_LOOPBACK", ())  # as if the server were elsewhere
+    monkeypatch.setattr("cutline.services.sources.mysql.connection._LOOPBACK", ())  # as if the server were elsewhere
     with closing(one.connect()) as conn:
-        ((_, cipher),) = seam.ask(conn, "SHOW STATUS LIKE 'Ssl_cipher'")
+        ((_, cipher),) = ask(conn, "SHOW STATUS LIKE 'Ssl_cipher'")
     assert cipher or one.server.version.startswith("10.11.")  # a MariaDB that makes no certificate by itself
     change = f"UPDATE {one.table_id} SET b = 'changed' WHERE id = 2"
     with meanwhile(monkeypatch, "_low", lambda: one.server.execute(change), after=True):
@@ -279,7 +290,7 @@ def test_over_tls_a_chunk_and_the_changes_laid_over_it_are_the_same(
 
 
 def test_a_connection_that_ends_within_a_chunk_is_unavailable_and_never_a_short_chunk(
-    table: Callable[..., Source],
+    table: Callable[..., ChunkedTable],
 ) -> None:
     # after the first two rows more is left than the sockets' buffers can hold, so the server is not done
     one = table("id INT PRIMARY KEY, b LONGBLOB", ", ".join(f"({i}, REPEAT('x', 20000000))" for i in range(5)))
@@ -297,7 +308,7 @@ def test_a_connection_that_ends_within_a_chunk_is_unavailable_and_never_a_short_
 # --- what ends a chunk early ------------------------------------------------------------------------------------------
 
 
-def in_pieces(one: Source, mode: chunk.Mode = "replay", **options: Any) -> tuple[list[pa.Table], list[ChunkEnd]]:
+def in_pieces(one: ChunkedTable, mode: chunk.Mode = "replay", **options: Any) -> tuple[list[pa.Table], list[ChunkEnd]]:
     """The whole table, each chunk that was cut followed by its rest."""
     pieces: list[pa.Table] = []
     ends: list[ChunkEnd] = []
@@ -310,21 +321,21 @@ def in_pieces(one: Source, mode: chunk.Mode = "replay", **options: Any) -> tuple
 
 @pytest.mark.parametrize("kind", KINDS_OF_KEYS if FULL else ("decimals", "latin1_ci", "composite"))
 def test_chunks_cut_before_any_key_hold_every_row_once(
-    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, kind: str
+    table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     columns, rows = KINDS_OF_KEYS[kind]
     one = table(columns)
     one.server.execute(f"INSERT IGNORE INTO {one.table_id} VALUES {rows}")
     whole = one.read()[0]
     monkeypatch.setattr(chunk, "MAX_CHUNK_BYTES", 0)
-    monkeypatch.setattr(seam, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr("cutline.services.sources.mysql.connection._BLOCK_BYTES", 1)
     pieces, _ = in_pieces(one, batch_bytes=1)
     assert len(pieces) > 1 or whole.num_rows < 3
     assert pa.concat_tables(pieces).equals(whole)
 
 
 def test_an_exact_chunk_that_is_cut_and_its_rest_are_each_as_of_their_own_high_watermark(
-    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+    table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = table("id INT PRIMARY KEY, v INT", ", ".join(f"({i}, 0)" for i in range(1, 9)))
     change = (
@@ -332,7 +343,7 @@ def test_an_exact_chunk_that_is_cut_and_its_rest_are_each_as_of_their_own_high_w
         f"REPLACE INTO {one.table_id} VALUES (0, 0), (9, 0)",
     )
     monkeypatch.setattr(chunk, "MAX_CHUNK_BYTES", 0)
-    monkeypatch.setattr(seam, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr("cutline.services.sources.mysql.connection._BLOCK_BYTES", 1)
     with meanwhile(monkeypatch, "_low", lambda: one.server.execute(*change), after=True):
         pieces, ends = in_pieces(one, "exact", batch_bytes=1)
     assert len(ends) > 2
@@ -344,7 +355,7 @@ def test_an_exact_chunk_that_is_cut_and_its_rest_are_each_as_of_their_own_high_w
 
 
 def test_a_chunk_that_nobody_takes_is_cut_in_time_for_an_alter_and_the_writers_behind_it(
-    table: Callable[..., Source],
+    table: Callable[..., ChunkedTable],
 ) -> None:
     one = table("id INT PRIMARY KEY AUTO_INCREMENT, b BLOB")
     one.server.execute(
@@ -380,7 +391,7 @@ def test_a_chunk_that_nobody_takes_is_cut_in_time_for_an_alter_and_the_writers_b
     assert end.rows + rest.num_rows == 801
 
 
-def test_a_select_that_gives_nothing_in_its_time_is_tried_again_with_more(table: Callable[..., Source]) -> None:
+def test_a_select_that_gives_nothing_in_its_time_is_tried_again_with_more(table: Callable[..., ChunkedTable]) -> None:
     one = table("id INT PRIMARY KEY", "(1), (2)")
     with closing(one.server.connect()) as other:
         other.cursor().execute(f"LOCK TABLES {one.table_id} WRITE")
@@ -392,7 +403,7 @@ def test_a_select_that_gives_nothing_in_its_time_is_tried_again_with_more(table:
 
 @pytest.mark.parametrize("spread", [1_000_000, 10**15])
 def test_uneven_and_sparse_keys_take_as_many_questions_and_selects_as_rows_ask_for(
-    table: Callable[..., Source], spread: int
+    table: Callable[..., ChunkedTable], spread: int
 ) -> None:
     one = table("k BIGINT PRIMARY KEY")
     numbers = "WITH RECURSIVE n AS (SELECT 0 i UNION ALL SELECT i + 1 FROM n WHERE i < 999)"
@@ -405,7 +416,7 @@ def test_uneven_and_sparse_keys_take_as_many_questions_and_selects_as_rows_ask_f
     )
     questions, splits = 0, list[SnapshotSplit]()
     with closing(one.connect()) as conn:
-        info = seam.describe(conn, seam.server(conn), one.table_id)
+        info = describe(conn, identify(conn), one.table_id)
         splitter = Splitter(
             table_id=one.table_id, generation=1, schema=info.schema, chunk_rows=200, estimate=info.rows,
             row_bytes=info.row_bytes, integer_key=info.integer_key,
@@ -425,7 +436,7 @@ def test_uneven_and_sparse_keys_take_as_many_questions_and_selects_as_rows_ask_f
 
 
 def test_a_chunk_is_cut_where_its_rows_turn_out_to_be_wide(
-    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+    table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = table("id INT PRIMARY KEY AUTO_INCREMENT, b BLOB")
     numbers = "WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < {})"
@@ -446,7 +457,7 @@ def test_a_chunk_is_cut_where_its_rows_turn_out_to_be_wide(
 @pytest.mark.parametrize("ddl", ["ADD COLUMN n INT", "DROP COLUMN v", "MODIFY v VARCHAR(7)", "DROP PRIMARY KEY"])
 @pytest.mark.parametrize("moment", ["before", "between"])
 def test_ddl_before_or_within_a_chunk_starts_the_next_generation(
-    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, ddl: str, moment: str
+    table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch, ddl: str, moment: str
 ) -> None:
     one = table("id INT PRIMARY KEY, v VARCHAR(9)", "(1,'a')")
     alter = f"ALTER TABLE {one.table_id} {ddl}"
@@ -464,7 +475,7 @@ def test_ddl_before_or_within_a_chunk_starts_the_next_generation(
 
 
 def test_a_table_that_was_dropped_starts_the_next_generation(
-    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+    table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = table("id INT PRIMARY KEY")
     drop = f"DROP TABLE {one.table_id}"
@@ -475,7 +486,7 @@ def test_a_table_that_was_dropped_starts_the_next_generation(
 
 
 def test_no_chunk_is_read_while_an_xa_transaction_stands_prepared(
-    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+    table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = table("id INT PRIMARY KEY", "(1)")
     monkeypatch.setattr(chunk, "XA_PAUSES_SECONDS", (0.01, 0.01))
@@ -487,7 +498,7 @@ def test_no_chunk_is_read_while_an_xa_transaction_stands_prepared(
 
 
 def test_an_xa_transaction_that_comes_and_goes_while_low_is_taken_makes_low_be_taken_again(
-    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+    table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = table("id INT PRIMARY KEY", "(1)")
     lows: list[int] = []
@@ -508,7 +519,7 @@ def test_an_xa_transaction_that_comes_and_goes_while_low_is_taken_makes_low_be_t
 
 @pytest.mark.parametrize("key", ["VARCHAR(9) CHARACTER SET latin1", "VARCHAR(9) COLLATE utf8mb4_general_ci"])
 def test_the_published_example_on_a_real_server_comes_out_as_of_its_high_watermark(
-    table: Callable[..., Source], monkeypatch: pytest.MonkeyPatch, key: str
+    table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     """Flink CDC's: while K1..K10 are read k2 goes 100, 108, 119, k3 is deleted, k5 goes 77, 100; and more around it."""
     one = table(
@@ -550,7 +561,7 @@ def test_ddl_between_the_watermarks_voids_an_exact_chunk(
 ) -> None:
     name = fresh_database(mysql)
     mysql.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v INT)", f"INSERT INTO {name}.t VALUES (1, 1)")
-    one = Source(mysql, f"{name}.t")
+    one = ChunkedTable(mysql, f"{name}.t")
     ddl = statement.format(one.table_id)
     if "ALTER" in ddl:  # two statements, after which the table looks as before
         statements = [f"ALTER TABLE {one.table_id} ADD COLUMN n INT", f"ALTER TABLE {one.table_id} DROP COLUMN n"]
@@ -566,11 +577,11 @@ def test_ddl_between_the_watermarks_voids_an_exact_chunk(
 class Dumps:
     """A window, and how many connections it has opened."""
 
-    def __init__(self, one: Source) -> None:
+    def __init__(self, one: ChunkedTable) -> None:
         self.opened: list[int] = []
         self.server = one.server
 
-        def connect() -> seam.Connection:
+        def connect() -> Connection:
             connection = one.connect()
             self.opened.append(connection.thread_id())
             return connection
@@ -584,7 +595,7 @@ class Dumps:
 
 
 @pytest.fixture
-def two_tables(mysql: MySQL, fresh_database: Callable[[Database], str]) -> tuple[Source, str]:
+def two_tables(mysql: MySQL, fresh_database: Callable[[Database], str]) -> tuple[ChunkedTable, str]:
     """A table of twelve rows, and the name of another one."""
     name = fresh_database(mysql)
     rows = ", ".join(f"({number}, 0)" for number in range(1, 13))
@@ -594,11 +605,11 @@ def two_tables(mysql: MySQL, fresh_database: Callable[[Database], str]) -> tuple
         f"CREATE TABLE {name}.other (id INT PRIMARY KEY, v INT)",
         f"INSERT INTO {name}.other VALUES (1, 0)",
     )
-    return Source(mysql, f"{name}.t"), f"{name}.other"
+    return ChunkedTable(mysql, f"{name}.t"), f"{name}.other"
 
 
 def test_exact_chunks_one_after_another_read_the_binlog_by_one_dump(
-    two_tables: tuple[Source, str], monkeypatch: pytest.MonkeyPatch
+    two_tables: tuple[ChunkedTable, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Rows of each chunk change within it, after its SELECT, and those of all chunks between two chunks.
     2. Between chunks there is DDL of another table, and of the same, which then is read on with its new schema.
@@ -622,9 +633,9 @@ def test_exact_chunks_one_after_another_read_the_binlog_by_one_dump(
                 f"REPLACE INTO {t} (id, v) VALUES ({start}, 5)",
                 f"DELETE FROM {t} WHERE id = {start + 1}",
             )
-            split = Source(server, t).split((str(start),), (str(end),))
+            split = ChunkedTable(server, t).split((str(start),), (str(end),))
             with meanwhile(monkeypatch, "_high", partial(server.execute, *changes), after=False):
-                rows, _ = Source(server, t).read(split, "exact", window=dumps.window)
+                rows, _ = ChunkedTable(server, t).read(split, "exact", window=dumps.window)
             there = server.execute(f"SELECT id, v FROM {t} WHERE id >= {start} AND id < {end} ORDER BY id")
             assert sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)) == list(there)
             server.execute(*later)
@@ -633,7 +644,7 @@ def test_exact_chunks_one_after_another_read_the_binlog_by_one_dump(
 
 
 def test_a_dump_that_is_ahead_of_a_chunks_low_or_failed_or_was_closed_begins_anew(
-    two_tables: tuple[Source, str], monkeypatch: pytest.MonkeyPatch
+    two_tables: tuple[ChunkedTable, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Two windows with the same low have the same changes, though the first has read past that low.
     2. After a DDL in a window, 3. and after a rest, the next chunk has its changes too, by another dump.
@@ -657,7 +668,7 @@ def test_a_dump_that_is_ahead_of_a_chunks_low_or_failed_or_was_closed_begins_ane
         assert len(dumps.opened) == 2
         with pytest.raises(NextGeneration):
             read(f"ALTER TABLE {one.table_id} MODIFY v BIGINT")
-        one = Source(one.server, one.table_id)
+        one = ChunkedTable(one.server, one.table_id)
         assert set(read(change)["v"].to_pylist()) == {3}
         assert len(dumps.opened) == 3
         dumps.window.rest()
@@ -679,7 +690,7 @@ def test_a_chunk_is_exact_on_a_server_that_has_executed_no_gtid_yet(monkeypatch:
             "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, v INT)", "INSERT INTO d.t VALUES (1, 1)"
         )
         server.execute("RESET BINARY LOGS AND GTIDS")
-        one = Source(server, "d.t")
+        one = ChunkedTable(server, "d.t")
         with meanwhile(monkeypatch, "_high", lambda: server.execute("UPDATE d.t SET v = 2"), after=False):
             table, end = one.read(mode="exact")
         assert end.low.gtids == ""
@@ -692,7 +703,7 @@ def test_exact_is_refused_on_mysql_without_gtids(
     name = fresh_database(mysql_nogtid)
     mysql_nogtid.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
     with pytest.raises(ConfigError, match="needs GTIDs"):
-        Source(mysql_nogtid, f"{name}.t").read(mode="exact")
+        ChunkedTable(mysql_nogtid, f"{name}.t").read(mode="exact")
 
 
 def test_a_cursor_from_a_chunks_low_on_mariadb_knows_all_gtid_domains(
@@ -701,21 +712,21 @@ def test_a_cursor_from_a_chunks_low_on_mariadb_knows_all_gtid_domains(
     name = fresh_database(mariadb)
     insert = f"INSERT INTO {name}.t VALUES "
     mariadb.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)", "SET gtid_domain_id = 7", insert + "(1)")
-    one = Source(mariadb, f"{name}.t")
+    one = ChunkedTable(mariadb, f"{name}.t")
     low = one.read()[1].low
     mariadb.execute(insert + "(2)")
     with closing(one.connect()) as conn, closing(one.cursor()) as cursor:
-        of = seam.server(conn)
-        at = seam.flushed_position(conn, of)
+        of = identify(conn)
+        at = flushed_position(conn, of)
         end = High(server=of.identity, file=at.file, offset=at.offset)
         got = cursor.read(low.start(), {}, until=end, max_rows=9, max_bytes=1 << 20, wait_seconds=30.0)
         assert got.position.file_position == at
         assert "7-" in got.position.gtids
-        assert got.position.gtids == seam.binlog_gtid_pos(conn, at)
-        seam.verify_position(conn, of, got.position)
+        assert got.position.gtids == binlog_gtid_pos(conn, at)
+        verify_position(conn, of, got.position)
         mariadb.execute("FLUSH BINARY LOGS")
-        seam.verify_position(conn, of, seam.current_position(conn, of))
-        seam.verify_position(conn, of, got.position)
+        verify_position(conn, of, current_position(conn, of))
+        verify_position(conn, of, got.position)
 
 
 # --- watermarks under load --------------------------------------------------------------------------------------------
@@ -757,7 +768,7 @@ class Hot:
             f" UPDATE hot.t SET v = v + 1 WHERE k = FLOOR(RAND() * {KEYS}); END WHILE; END",
             "FLUSH BINARY LOGS",  # without GTIDs the low is the start of a file: past the CREATE
         )
-        self.source = Source(server, "hot.t")
+        self.source = ChunkedTable(server, "hot.t")
         self.first = self.source.read()[1]
         self._threads = [
             threading.Thread(target=self.server.execute, args=("CALL hot.write_()",)) for _ in range(WRITERS)
@@ -790,7 +801,7 @@ class Hot:
         """Every update since the start, by key, in order."""
         found: dict[int, list[Change]] = {}
         with closing(self.source.connect()) as conn:
-            at = seam.flushed_position(conn, seam.server(conn))
+            at = flushed_position(conn, identify(conn))
         end = High(server=self.first.high.server, file=at.file, offset=at.offset)
         route = Route(
             table_id="hot.t", generation=1, schema=self.source.schema, low=self.first.low, high=end, chunks=None
@@ -851,9 +862,9 @@ def hot(request: pytest.FixtureRequest) -> Iterator[Hot]:
         yield table
 
 
-def naive_low(conn: seam.Connection, server: seam.Server, aged: AgedPositions) -> Low:
+def naive_low(conn: Connection, server: Server, aged: AgedPositions) -> Low:
     """What must not be done: the flushed position as low watermark."""
-    at = seam.flushed_position(conn, server)
+    at = flushed_position(conn, server)
     return Low(server=server.identity, file=at.file, offset=at.offset)
 
 
@@ -885,7 +896,7 @@ def test_no_row_is_missed_under_load_and_the_naive_low_watermark_is_seen_to_miss
     seen_to_miss = mode == "replay" and isinstance(hot.server, MySQL)  # MariaDB's window is too short to count on
     if seen_to_miss:
         monkeypatch.setattr(chunk, "_low", naive_low)
-        monkeypatch.setattr(seam, "bound_statements", lambda *_: None)  # nothing between low and the SELECT
+        monkeypatch.setattr(chunk, "limit_statements", lambda *_: None)  # nothing between low and the SELECT
         careless, deadline = hot.chunks("replay", KEYS), time.monotonic() + 60
         while not misses(naive, hot.changes()) and time.monotonic() < deadline:
             naive = for_a_while(careless, chunks=50, seconds=3)

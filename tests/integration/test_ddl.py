@@ -8,8 +8,8 @@ afterwards; the row that was there has the defaults that the lake will show, and
 from __future__ import annotations
 
 from cutline.common.schema import Column, TableSchema, parse_type
-from cutline.services.sources.mysql import server as seam
 from cutline.services.sources.mysql.binlog import ddl
+from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.spark_writer.iceberg.columns import default_value
 from tests.integration.test_binlog import connected, stream
 from tests.integration.test_bounds import rows_of
@@ -123,7 +123,7 @@ def test_a_column_of_every_spelling_is_what_the_catalogue_shows(source: Database
         assert it.faults == []
         schema = it.routes[table].schema
     with connected(source) as (conn, _):
-        there = seam.table_schema(conn, table)
+        there = table_schema(conn, table)
         before, after = rows_of(conn, there, None, None).to_pylist()
     assert differences(schema, there) == []
     assert {name: streamed[name] for name in after} == after
@@ -135,9 +135,9 @@ def test_an_altered_table_is_what_the_catalogue_shows(source: Database, database
     tables = {f"{database}.t{number}": statement for number, statement in enumerate(ALTERS)}
     source.execute(*(f"CREATE TABLE {table} {CREATE}" for table in tables))
     with connected(source) as (conn, _):
-        before = {table: seam.table_schema(conn, table) for table in tables}
+        before = {table: table_schema(conn, table) for table in tables}
         source.execute(*(f"ALTER TABLE {table} {statement}" for table, statement in tables.items()))
-        after = {table: seam.table_schema(conn, table) for table in tables}
+        after = {table: table_schema(conn, table) for table in tables}
     wrong = []
     for table, statement in tables.items():
         text, captured = f"ALTER TABLE {table} {statement}", {table: before[table]}

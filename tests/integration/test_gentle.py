@@ -17,9 +17,11 @@ import pytest
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.mesh.messages import Limits
-from cutline.services.run import run as standalone
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.run.running import throttle
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
+from cutline.services.sources.mysql.connection import Source, connect
+from cutline.services.sources.mysql.preflight import server_faults
+from cutline.services.sources.mysql.server import current_position, identify, variables
 from tests.integration.mesh import Hammer, History, Mesh, Pipeline, content, cuts, differences, judge, waited
 from tests.servers import Database, MariaDB, MySQL
 
@@ -72,16 +74,16 @@ def test_limits_changed_in_the_middle_of_a_snapshot_show_in_its_rate_and_outlive
         pipeline.until(lambda: rows_done(pipeline, table) > 1000, "the snapshot to be on its way")
         leader = mesh.leader(pipeline)
         size = 9 * 300  # an INT and the end of a text are 8 bytes, the text one
-        asyncio.run(standalone.throttle(mesh.redis.url, "slow", Limits(bytes_per_second=size)))
+        asyncio.run(throttle(mesh.redis.url, "slow", Limits(bytes_per_second=size)))
         mesh.kill(leader)
         mesh.start("enumerator")
         pipeline.next_epoch(1)
         assert pipeline.status()["enumerator"]["limits"] == {"rows_per_second": None, "bytes_per_second": size}
         keeps(pipeline, table, 300)
-        asyncio.run(standalone.throttle(mesh.redis.url, "slow", Limits(rows_per_second=100)))
+        asyncio.run(throttle(mesh.redis.url, "slow", Limits(rows_per_second=100)))
         keeps(pipeline, table, 100)
         assert rows_done(pipeline, table) < 10_000
-        asyncio.run(standalone.throttle(mesh.redis.url, "slow", Limits()))
+        asyncio.run(throttle(mesh.redis.url, "slow", Limits()))
         pipeline.until(lambda: pipeline.shows(table), "the whole table", 150)
 
 
@@ -98,12 +100,12 @@ def test_a_source_that_is_away_in_the_middle_of_a_snapshot_uses_up_no_attempts_o
         pipeline.until(lambda: rows_done(pipeline, table) > 100, "the snapshot to be on its way")
         source.kill()
         try:
-            away = "the source, which is away"
+            away = "the source (unreachable"
             pipeline.until(lambda: away in (waiting_for(pipeline) or ""), "the reader to say so")
             time.sleep(15)
         finally:
             source.start()
-        asyncio.run(standalone.throttle(mesh.redis.url, "away", Limits()))
+        asyncio.run(throttle(mesh.redis.url, "away", Limits()))
         pipeline.until(lambda: pipeline.shows(table), "the whole table")
         assert pipeline.status()["enumerator"]["tables"][table]["generation"] == 1
 
@@ -184,17 +186,17 @@ def test_a_client_that_takes_the_pipelines_server_id_is_left_alone_and_the_pipel
     def ours() -> int:
         return len(set(source.execute(dumps)) - others)
 
-    at = mysql.Source(host=source.host, port=source.port, user=source.user, password=source.password)
+    at = Source(host=source.host, port=source.port, user=source.user, password=source.password)
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
         pipeline = mesh.pipeline("rival", source, [table])
         pipeline.catches_up(table)
         waited(lambda: ours() == 1, "one binlog connection", 30)
-        with closing(mysql.connect(at)) as conn:
-            assert mysql.variables(conn, "time_zone")["time_zone"] == "SYSTEM"
+        with closing(connect(at)) as conn:
+            assert variables(conn, "time_zone")["time_zone"] == "SYSTEM"
             assert conn.cursor().execute("SELECT 1 WHERE @@time_zone = '+00:00' AND @@net_write_timeout = 3600") == 1
-            start = mysql.current_position(conn, mysql.server(conn))
+            start = current_position(conn, identify(conn))
         server_id = PipelineConfig.from_definition(pipeline.store.definition() or {}).server_id
-        with closing(BinlogCursor(lambda: mysql.connect(at), server_id=server_id)) as rival:
+        with closing(BinlogCursor(lambda: connect(at), server_id=server_id)) as rival:
             read = partial(rival.read, routes={}, until=None, max_rows=10, max_bytes=1000, wait_seconds=0.1)
             place = read(start).position
             for number in range(3):
@@ -280,7 +282,7 @@ def test_a_replica_is_read_while_its_source_is_written_and_refused_by_name_if_it
         follow(replica, first)
         first.execute("CREATE DATABASE shop")
         filled(first, "shop", 3000)
-        at = mysql.Source(host=replica.host, port=replica.port, user=replica.user, password=replica.password)
+        at = Source(host=replica.host, port=replica.port, user=replica.user, password=replica.password)
 
         def same() -> bool:
             with suppress(pymysql.MySQLError):  # before the table is there
@@ -288,8 +290,8 @@ def test_a_replica_is_read_while_its_source_is_written_and_refused_by_name_if_it
             return False
 
         waited(same, "the table at the replica", 30)
-        with closing(mysql.connect(at)) as conn:
-            assert mysql.faults(conn, tables=["shop.t"]) == []
+        with closing(connect(at)) as conn:
+            assert server_faults(conn, tables=["shop.t"]) == []
         with Mesh(tmp_path) as mesh, Hammer(first, change, threads=2, pause_seconds=0.01) as writers:
             modes = ("replay", "exact")
             pipelines = [mesh.pipeline(mode, replica, ["shop.t"], chunks=mode) for mode in modes]
@@ -307,8 +309,8 @@ def test_a_replica_is_read_while_its_source_is_written_and_refused_by_name_if_it
         replica.options[of_replicas] = False
         replica.restart()
         waited(lambda: replica.execute(STATUS[replica.flavour])[0], "the replica to follow again", 30)
-        with closing(mysql.connect(at)) as conn:
-            (fault,) = mysql.faults(conn, tables=["shop.t"])
+        with closing(connect(at)) as conn:
+            (fault,) = server_faults(conn, tables=["shop.t"])
         assert f"{of_replicas} is off" in fault
 
 

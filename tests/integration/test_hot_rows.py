@@ -33,12 +33,12 @@ from cutline.common.mesh.host import run_service
 from cutline.common.positions import Low, Position
 from cutline.services.reader.__main__ import main
 from cutline.services.sources.mysql import chunk
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.server import flushed_position
 
 taken = []
 
 def low(conn, server, aged):
-    at = mysql.flushed_position(conn, server)
+    at = flushed_position(conn, server)
     taken.append(Low(server=server.identity, file=at.file, offset=at.offset))
     return taken[-1]
 

@@ -19,9 +19,10 @@ from cutline.common.errors import SourceLost
 from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import OP, SEQ, TABLE, TableSchema
-from cutline.services.sources.mysql import server as seam
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes, Route
+from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.chunk import ChunkEnd, Mode, Window, read_chunk
+from cutline.services.sources.mysql.connection import connect
 from cutline.services.sources.mysql.keys import next_bound
 from cutline.services.sources.mysql.watermark import ChunkHighs, fold
 from tests.conftest import FULL
@@ -195,7 +196,7 @@ def chunks(server: Database, schema: TableSchema, mode: Mode, step: int) -> tupl
     """The table in chunks of `step` rows, as an enumerator and a reader take turns: bounds, and what each gave."""
     bounds: list[Key | None] = [None]
     read: list[Any] = []
-    with closing(Window(BinlogCursor(lambda: seam.connect(source_of(server)), server_id=77_007))) as window:
+    with closing(Window(BinlogCursor(lambda: connect(source_of(server)), server_id=77_007))) as window:
         while True:
             with connected(server) as (conn, _):
                 end = next_bound(conn, schema, bounds[-1], step)
@@ -203,7 +204,7 @@ def chunks(server: Database, schema: TableSchema, mode: Mode, step: int) -> tupl
                 split_id="s", table_id=schema.table_id, generation=1, attempt=1, split_key_type=schema.split_key_type,
                 split_start=bounds[-1], split_end=end, schema=schema,
             )  # fmt: skip
-            read.append(list(read_chunk(lambda: seam.connect(source_of(server)), split, mode=mode, window=window)))
+            read.append(list(read_chunk(lambda: connect(source_of(server)), split, mode=mode, window=window)))
             bounds.append(end)
             if end is None:
                 return bounds, read
@@ -218,7 +219,7 @@ def test_tables_of_every_key_come_out_exact_while_rows_and_keys_change(
     """
     tables = Tables(source, database)
     with connected(source) as (conn, _):
-        schemas = {name: seam.table_schema(conn, f"{database}.{name}") for name in tables.pools}
+        schemas = {name: table_schema(conn, f"{database}.{name}") for name in tables.pools}
     lake: dict[str, Content] = {}
     routes: dict[str, Route] = {}
     with Churn(tables):
@@ -253,7 +254,7 @@ def follow(source: Database, routes: dict[str, Route], lake: dict[str, Content],
     high = High(server=end.server, file=end.file, offset=end.offset)
     lowest, _ = fold([(one.low, one.high) for one in routes.values()])
     position, faults = lowest.start(), []
-    with closing(BinlogCursor(lambda: seam.connect(source_of(source)), server_id=77_008)) as cursor:
+    with closing(BinlogCursor(lambda: connect(source_of(source)), server_id=77_008)) as cursor:
         while not high.reached_by(position):
             got = cursor.read(position, routes, until=high, max_rows=1000, max_bytes=1 << 20, wait_seconds=30.0)
             assert not got.faults
@@ -298,11 +299,11 @@ def test_a_key_that_is_another_s_in_the_lake_is_refused_by_name_on_both_paths(
     begin = here(source)
     source.execute(f"INSERT INTO {table} VALUES (1, {other})")
     with connected(source) as (conn, _):
-        schema = seam.table_schema(conn, table)
+        schema = table_schema(conn, table)
     (batch, end), *_ = chunks(source, schema, "replay", 5)[1]
     low = Low(server=begin.server, file=begin.file, offset=begin.offset, gtids=begin.gtids)
     route = Route(table_id=table, generation=1, schema=schema, low=low, high=end.high, chunks=None)
-    with closing(BinlogCursor(lambda: seam.connect(source_of(source)), server_id=77_009)) as cursor:
+    with closing(BinlogCursor(lambda: connect(source_of(source)), server_id=77_009)) as cursor:
 
         def read(position: Position) -> Changes:
             at = here(source)

@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.schema import Column, parse_type
 from cutline.common.store.records import CheckpointEntry
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.spark_writer import session
 from cutline.spark_writer.__main__ import serve
 from tests.integration.mesh import Content, Mesh, Pipeline, connection, content, differences, place
@@ -205,7 +205,7 @@ def test_values_and_keys_read_in_the_lake_as_the_source_prints_them(
 def _printed(source: Database, table: str) -> list[dict[str, Any]]:
     """The rows as the server prints them; FLOAT as DOUBLE, since its own text has six digits."""
     with closing(connection(source)) as conn, conn.cursor() as cursor:
-        schema = mysql.table_schema(conn, table)
+        schema = table_schema(conn, table)
         columns = [
             f"CAST({column.name} AS DOUBLE)" if column.mysql_type.startswith("float") else column.name
             for column in schema.columns

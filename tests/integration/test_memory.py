@@ -21,10 +21,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import High, Low, Position
-from cutline.services.reader import __main__ as reader
-from cutline.services.sources.mysql import server as seam
+from cutline.services.reader.member import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS, to_ipc
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Route
+from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.chunk import ChunkEnd, read_chunk
+from cutline.services.sources.mysql.connection import Source, connect
 from tests.bench.meter import peak_mib
 from tests.bench.readers import in_a_fresh_process, place
 from tests.integration.mesh import Mesh
@@ -35,10 +36,10 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 LIMIT_MIB = 512
 
 
-def chunks_of(source: seam.Source, table: str) -> dict[str, Any]:
+def chunks_of(source: Source, table: str) -> dict[str, Any]:
     """Read the table as one chunk, and what that was cut off as others."""
-    with closing(seam.connect(source)) as connection:
-        schema = seam.table_schema(connection, table)
+    with closing(connect(source)) as connection:
+        schema = table_schema(connection, table)
     split = SnapshotSplit(
         table_id=table,
         split_id="0",
@@ -51,8 +52,8 @@ def chunks_of(source: seam.Source, table: str) -> dict[str, Any]:
     )
     rows, sent, ahead = 0, None, None
     while True:
-        for item in read_chunk(lambda: seam.connect(source), split, mode="replay", seconds=3600.0):
-            sent = None if ahead is None else reader.to_ipc(ahead)
+        for item in read_chunk(lambda: connect(source), split, mode="replay", seconds=3600.0):
+            sent = None if ahead is None else to_ipc(ahead)
             if isinstance(item, ChunkEnd):
                 rows, ahead = rows + item.rows, None
                 break
@@ -62,34 +63,34 @@ def chunks_of(source: seam.Source, table: str) -> dict[str, Any]:
         split = replace(split, split_start=item.cut_at)
 
 
-def changes_of(source: seam.Source, table: str, begin: Position, end: Position) -> dict[str, Any]:
+def changes_of(source: Source, table: str, begin: Position, end: Position) -> dict[str, Any]:
     """Read the changes between two positions in the bites of a reader."""
-    with closing(seam.connect(source)) as connection:
-        schema = seam.table_schema(connection, table)
+    with closing(connect(source)) as connection:
+        schema = table_schema(connection, table)
     low = Low(server=begin.server, file=begin.file, offset=begin.offset, gtids=begin.gtids)
     high = High(server=begin.server, file=begin.file, offset=begin.offset)
     route = Route(table_id=table, generation=1, schema=schema, low=low, high=high)
     rows, sent, position = 0, None, begin
-    with closing(BinlogCursor(lambda: seam.connect(source), server_id=3_000_000_002)) as cursor:
+    with closing(BinlogCursor(lambda: connect(source), server_id=3_000_000_002)) as cursor:
         while not position.not_before(end):
             got = cursor.read(
                 position,
                 {table: route},
                 until=end,
-                max_rows=reader.CHANGES_ROWS,
-                max_bytes=reader.CHANGES_BYTES,
-                wait_seconds=reader.CHANGES_WAIT_SECONDS,
+                max_rows=CHANGES_ROWS,
+                max_bytes=CHANGES_BYTES,
+                wait_seconds=CHANGES_WAIT_SECONDS,
                 at_boundary=True,
             )
             assert not got.faults, got.faults[0].cause
-            sent = [reader.to_ipc(batch.batch) for batch in got.batches]
+            sent = [to_ipc(batch.batch) for batch in got.batches]
             rows, position = rows + got.rows, got.position
     return {"rows": rows, "sent": sent is not None, "mib": peak_mib(os.getpid())}
 
 
 def check(server: Database, table: str, rows: int, *inserts: str) -> None:
     """One transaction of these statements puts `rows` rows into the table: read them both ways."""
-    source = seam.Source(host=server.host, port=server.port, user=server.user, password=server.password)
+    source = Source(host=server.host, port=server.port, user=server.user, password=server.password)
     begin = place(source)
     with closing(server.connect(autocommit=False)) as connection, connection.cursor() as cursor:
         for insert in inserts:

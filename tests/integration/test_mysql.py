@@ -1,4 +1,4 @@
-"""The seam to MySQL on real servers: what it says of server and tables, and which faults it finds."""
+"""Connections, positions, the catalogue and the preflight checks on real servers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,46 @@ import pytest
 from cutline.common.config.pipeline import parse
 from cutline.common.errors import ConfigError, NextGeneration, NoTable, SourceLost, Unavailable
 from cutline.common.positions import FilePosition, Position
-from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql.catalogue import (
+    TableAsked,
+    TableInfo,
+    describe,
+    describe_all,
+    list_tables,
+    table_schema,
+)
+from cutline.services.sources.mysql.connection import Connection, Source, ask, connect
 from cutline.services.sources.mysql.keys import key_range
+from cutline.services.sources.mysql.preflight import check_source, server_faults
+from cutline.services.sources.mysql.server import (
+    Server,
+    begin_reading_between,
+    begin_snapshot,
+    binlogs,
+    current_position,
+    end_snapshot,
+    file_start,
+    first_position,
+    flushed_high,
+    flushed_position,
+    gtid_executed,
+    identify,
+    position_at,
+    verify_position,
+    xa_prepared,
+    xa_prepares,
+)
 from tests.servers import Database, MariaDB, MySQL
 
 
-def source_of(server: Database) -> seam.Source:
-    return seam.Source(host=server.host, port=server.port, user=server.user, password=server.password)
+def source_of(server: Database) -> Source:
+    return Source(host=server.host, port=server.port, user=server.user, password=server.password)
 
 
 @contextmanager
-def connected(server: Database) -> Iterator[tuple[seam.Connection, seam.Server]]:
-    with closing(seam.connect(source_of(server))) as conn:
-        yield conn, seam.server(conn)
+def connected(server: Database) -> Iterator[tuple[Connection, Server]]:
+    with closing(connect(source_of(server))) as conn:
+        yield conn, identify(conn)
 
 
 # --- connections and errors -------------------------------------------------------------------------------------------
@@ -37,8 +64,8 @@ def test_a_session_reads_only_in_utc_and_prints_what_mysql_prints(source: Databa
         f"CREATE TABLE {database}.t (id INT PRIMARY KEY, ts TIMESTAMP, b VARBINARY(3))",
         f"INSERT INTO {database}.t VALUES (1, '2020-01-01 00:00:00', 'a')",
     )
-    root = seam.Source(host=source.host, port=source.port, user=source.root_user, password=source.root_password)
-    with closing(seam.connect(root)) as conn, conn.cursor() as cursor:
+    root = Source(host=source.host, port=source.port, user=source.root_user, password=source.root_password)
+    with closing(connect(root)) as conn, conn.cursor() as cursor:
         cursor.execute(f"SELECT * FROM {database}.t")
         assert cursor.fetchall() == (("1", "2020-01-01 00:00:00", b"a"),)
         with pytest.raises(pymysql.MySQLError, match="READ ONLY"):
@@ -46,37 +73,37 @@ def test_a_session_reads_only_in_utc_and_prints_what_mysql_prints(source: Databa
 
 
 def test_a_refused_password_is_a_fault_of_the_configuration(source: Database) -> None:
-    wrong = seam.Source(host=source.host, port=source.port, user=source.user, password="wrong")
+    wrong = Source(host=source.host, port=source.port, user=source.user, password="wrong")
     with pytest.raises(ConfigError, match="Access denied") as caught:
-        seam.connect(wrong)
+        connect(wrong)
     assert "wrong" not in str(caught.value)
     assert "wrong" not in repr(wrong)
 
 
 def test_a_host_that_does_not_exist_is_a_fault_of_the_configuration() -> None:
-    with pytest.raises(ConfigError, match=r"no host of the name in x@nohost\.invalid:3306"):
-        seam.connect(seam.Source(host="nohost.invalid", user="x"))
+    with pytest.raises(ConfigError, match=r"host name in x@nohost\.invalid:3306 is unknown"):
+        connect(Source(host="nohost.invalid", user="x"))
 
 
 def test_a_server_that_is_down_or_goes_away_is_unavailable(source: Database) -> None:
     with pytest.raises(Unavailable, match="is the server up"):
-        seam.connect(seam.Source(host="127.0.0.1", port=1, user="x"))
+        connect(Source(host="127.0.0.1", port=1, user="x"))
     with connected(source) as (conn, of):
         source.execute(f"KILL {conn.thread_id()}")
         with pytest.raises(Unavailable):
-            seam.flushed_position(conn, of)
+            flushed_position(conn, of)
 
 
 def test_what_is_wrong_with_a_table_names_the_table(source: Database, database: str) -> None:
     source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
     with connected(source) as (conn, of):
-        schema = seam.table_schema(conn, f"{database}.t")
+        schema = table_schema(conn, f"{database}.t")
         source.execute(f"DROP TABLE {database}.t")
         with pytest.raises(NextGeneration) as caught:
             key_range(conn, schema)
         assert caught.value.table == f"{database}.t"
         with pytest.raises(NoTable, match="There is no table"):
-            seam.describe(conn, of, f"{database}.t")
+            describe(conn, of, f"{database}.t")
 
 
 def test_a_table_that_may_not_be_read_any_more_is_not_taken_for_one_that_is_gone(
@@ -89,22 +116,22 @@ def test_a_table_that_may_not_be_read_any_more_is_not_taken_for_one_that_is_gone
         table, on = f"{name}.t", f"{name}.*" if of_database else f"{name}.t"
         source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"CREATE USER {user} IDENTIFIED BY 'x'")
         source.execute(f"GRANT INSERT, SELECT ON {on} TO {user}")
-        with closing(seam.connect(seam.Source(host=source.host, port=source.port, user=user, password="x"))) as conn:
-            of = seam.server(conn)
-            assert seam.describe(conn, of, table).schema.key == ("id",)
+        with closing(connect(Source(host=source.host, port=source.port, user=user, password="x"))) as conn:
+            of = identify(conn)
+            assert describe(conn, of, table).schema.key == ("id",)
             source.execute(f"REVOKE INSERT, SELECT ON {on} FROM {user}")
             with pytest.raises(SourceLost, match=f"{table} may not be read: .* GRANT SELECT") as hidden:
-                seam.describe(conn, of, table)
+                describe(conn, of, table)
             assert not isinstance(hidden.value, NoTable)
             source.execute(f"GRANT SELECT ON {on} TO {user}", f"DROP TABLE {table}")
             with pytest.raises(NoTable):
-                seam.describe(conn, of, table)
+                describe(conn, of, table)
             source.execute(f"CREATE VIEW {table} AS SELECT 1 AS id")
             with pytest.raises(NoTable):
-                seam.describe(conn, of, table)
+                describe(conn, of, table)
             source.execute(f"DROP DATABASE {name}")
             with pytest.raises(NoTable):
-                seam.describe(conn, of, table)
+                describe(conn, of, table)
         source.execute(f"DROP USER {user}")
 
 
@@ -129,22 +156,22 @@ def test_positions_of_the_server_can_be_gone_on_from(source: Database, database:
     source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
     with connected(source) as (conn, of):
         first, now, flushed = (
-            seam.first_position(conn, of),
-            seam.current_position(conn, of),
-            seam.flushed_position(conn, of),
+            first_position(conn, of),
+            current_position(conn, of),
+            flushed_position(conn, of),
         )
-        for position in (first, now, seam.position_at(conn, of, flushed)):
-            seam.verify_position(conn, of, position)
+        for position in (first, now, position_at(conn, of, flushed)):
+            verify_position(conn, of, position)
             assert position.server == of.identity
         assert now.not_before(first)
-        assert first.file_position <= seam.file_start(conn, of) <= flushed
+        assert first.file_position <= file_start(conn, of) <= flushed
 
 
-def purge(server: Database, conn: seam.Connection, of: seam.Server) -> None:
+def purge(server: Database, conn: Connection, of: Server) -> None:
     """Purge all binlog files but the last; MariaDB keeps those that its engine may still need for a moment."""
     deadline = time.monotonic() + 60
-    while len(seam.binlogs(conn)) > 1:
-        server.execute(f"PURGE BINARY LOGS TO '{seam.flushed_position(conn, of).file}'")
+    while len(binlogs(conn)) > 1:
+        server.execute(f"PURGE BINARY LOGS TO '{flushed_position(conn, of).file}'")
         assert time.monotonic() < deadline
 
 
@@ -153,31 +180,31 @@ def test_a_purged_or_reset_binlog_does_not_go_unseen(make: Callable[[], Database
     with make() as server:
         server.execute("CREATE DATABASE a", "CREATE TABLE a.t (id INT PRIMARY KEY)", "INSERT INTO a.t VALUES (1)")
         with connected(server) as (conn, of):
-            old = seam.current_position(conn, of)
-            file = seam.flushed_position(conn, of).file
+            old = current_position(conn, of)
+            file = flushed_position(conn, of).file
             server.execute("INSERT INTO a.t VALUES (2)", "FLUSH BINARY LOGS", "INSERT INTO a.t VALUES (3)")
-            seam.verify_position(conn, of, old)
-            later = seam.current_position(conn, of)
+            verify_position(conn, of, old)
+            later = current_position(conn, of)
             purge(server, conn, of)
             with pytest.raises(SourceLost, match="purged"):
-                seam.verify_position(conn, of, old)
-            seam.verify_position(conn, of, later)
+                verify_position(conn, of, old)
+            verify_position(conn, of, later)
             server.execute("RESET BINARY LOGS AND GTIDS" if of.mysql else "RESET MASTER")
             with pytest.raises(SourceLost, match=r"reset|purged"):
-                seam.verify_position(conn, of, later)
+                verify_position(conn, of, later)
             gone = Position(server=of.identity, file=file, offset=10_000_000)
             with pytest.raises(SourceLost, match=r"reset|purged"):
-                seam.verify_position(conn, of, gone)
+                verify_position(conn, of, gone)
 
 
 def test_the_position_of_another_server_is_refused(mariadb: MariaDB, mysql: MySQL, mysql_nogtid: MySQL) -> None:
     with connected(mysql) as (conn, of):
         mysql.execute("CREATE DATABASE IF NOT EXISTS x")
-        theirs = seam.current_position(conn, of)
+        theirs = current_position(conn, of)
     with connected(mysql_nogtid) as (conn, of), pytest.raises(SourceLost, match="The source changed"):
-        seam.verify_position(conn, of, Position(server="other", file="binlog.000001", offset=4))
+        verify_position(conn, of, Position(server="other", file="binlog.000001", offset=4))
     with MySQL() as other, connected(other) as (conn, of), pytest.raises(SourceLost, match="lacks transactions"):
-        seam.verify_position(conn, of, theirs)
+        verify_position(conn, of, theirs)
 
 
 def test_a_consistent_snapshot_of_mariadb_sees_nothing_past_its_position(
@@ -186,12 +213,12 @@ def test_a_consistent_snapshot_of_mariadb_sees_nothing_past_its_position(
     name = fresh_database(mariadb)
     mariadb.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)", f"INSERT INTO {name}.t VALUES (1)")
     with connected(mariadb) as (conn, of):
-        at = seam.begin_snapshot(conn)
+        at = begin_snapshot(conn)
         mariadb.execute(f"INSERT INTO {name}.t VALUES (2)")
-        assert seam.flushed_position(conn, of) > at
-        schema = seam.table_schema(conn, f"{name}.t")
+        assert flushed_position(conn, of) > at
+        schema = table_schema(conn, f"{name}.t")
         assert key_range(conn, schema) == (1, 1)
-        seam.end_snapshot(conn)
+        end_snapshot(conn)
         assert key_range(conn, schema) == (1, 2)
 
 
@@ -201,25 +228,25 @@ def test_a_snapshot_of_mysql_is_begun_between_its_watermarks_and_sees_nothing_pa
     name = fresh_database(mysql)
     mysql.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)", f"INSERT INTO {name}.t VALUES (1)")
     with connected(mysql) as (conn, of), connected(mysql) as (other, _):
-        schema = seam.table_schema(conn, f"{name}.t")
-        taken = seam.begin_reading_between(conn, of)
-        assert taken == (seam.gtid_executed(other), seam.flushed_position(other, of))
+        schema = table_schema(conn, f"{name}.t")
+        taken = begin_reading_between(conn, of)
+        assert taken == (gtid_executed(other), flushed_position(other, of))
         mysql.execute(f"INSERT INTO {name}.t VALUES (2)")
         assert key_range(conn, schema) == (1, 1)
-        seam.end_snapshot(conn)
+        end_snapshot(conn)
         assert key_range(conn, schema) == (1, 2)
 
 
 def test_a_prepared_xa_transaction_is_seen(source: Database, database: str) -> None:
     source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
     with connected(source) as (conn, _):
-        before = seam.xa_prepares(conn)
-        assert seam.xa_prepared(conn) == 0
+        before = xa_prepares(conn)
+        assert xa_prepared(conn) == 0
         source.execute("XA START 'a'", f"INSERT INTO {database}.t VALUES (1)", "XA END 'a'", "XA PREPARE 'a'")
-        assert seam.xa_prepared(conn) == 1
-        assert seam.xa_prepares(conn) == before + 1
+        assert xa_prepared(conn) == 1
+        assert xa_prepares(conn) == before + 1
         source.execute("XA COMMIT 'a'")
-        assert seam.xa_prepared(conn) == 0
+        assert xa_prepared(conn) == 0
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -234,8 +261,8 @@ def test_a_table_is_described_with_its_columns_identity_and_size(source: Databas
         f"CREATE VIEW {database}.view_of AS SELECT 1",
     )
     with connected(source) as (conn, of):
-        assert [name for name in seam.tables(conn) if name.startswith(f"{database}.")] == [f"{database}.a.b`c"]
-        info = seam.describe(conn, of, f"{database}.a.b`c")
+        assert [name for name in list_tables(conn) if name.startswith(f"{database}.")] == [f"{database}.a.b`c"]
+        info = describe(conn, of, f"{database}.a.b`c")
     assert info.faults == ()
     assert info.engine == "InnoDB"
     assert info.schema.key == ("e", "id")
@@ -261,9 +288,9 @@ def test_the_identity_is_the_primary_key_or_else_the_smallest_unique_key_without
         f"CREATE TABLE {database}.d (x INT)",
     )
     with connected(source) as (conn, of):
-        infos = [seam.describe(conn, of, f"{database}.{name}") for name in "abcd"]
-        appended = [seam.describe(conn, of, f"{database}.{name}", keyless=True).faults for name in "abcd"]
-        unproven = seam.describe(conn, replace(of, gtid=False), f"{database}.d", keyless=True).faults
+        infos = [describe(conn, of, f"{database}.{name}") for name in "abcd"]
+        appended = [describe(conn, of, f"{database}.{name}", keyless=True).faults for name in "abcd"]
+        unproven = describe(conn, replace(of, gtid=False), f"{database}.d", keyless=True).faults
     assert [info.schema.key for info in infos] == [("y",), ("y",), (), ()]
     assert [info.integer_key for info in infos] == [True, True, False, False]
     assert infos[0].faults == infos[1].faults == ()
@@ -281,7 +308,7 @@ def test_a_primary_key_that_mysql_made_and_hides_is_the_identity(
     mysql.execute(f"{shows} = OFF")
     try:
         with connected(mysql) as (conn, of):
-            info = seam.describe(conn, of, table)
+            info = describe(conn, of, table)
     finally:
         mysql.execute(f"{shows} = ON")
     assert (info.schema.key, info.faults) == (("my_row_id",), ())
@@ -297,9 +324,7 @@ def test_what_can_not_be_captured_is_named_with_its_remedy(source: Database, dat
         database=database,
     )
     with connected(source) as (conn, of):
-        faults = {
-            name: seam.describe(conn, of, f"{database}.{name}").faults for name in ("child", "plain", "old", "parent")
-        }
+        faults = {name: describe(conn, of, f"{database}.{name}").faults for name in ("child", "plain", "old", "parent")}
     assert faults["plain"] == faults["parent"] == ()
     assert "ENGINE=InnoDB" in faults["old"][0]
     if of.mysql:  # 9.6 and newer log the child's rows
@@ -317,7 +342,7 @@ def test_a_mysql_that_cascades_inside_innodb_has_its_children_refused() -> None:
             " FOREIGN KEY (p) REFERENCES a.parent (id) ON UPDATE CASCADE)",
         )
         with connected(server) as (conn, of):
-            assert "ON UPDATE CASCADE" in seam.describe(conn, of, "a.child").faults[0]
+            assert "ON UPDATE CASCADE" in describe(conn, of, "a.child").faults[0]
 
 
 # --- preflight --------------------------------------------------------------------------------------------------------
@@ -345,17 +370,17 @@ def password(monkeypatch: pytest.MonkeyPatch, source: Database) -> None:
 def test_a_sound_source_has_no_faults(source: Database, database: str) -> None:
     source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
     for start in ("initial", "latest", "earliest"):
-        seam.preflight(parse(pipeline(source, f"{database}.*", start=start)))
-    high = seam.flushed(parse(pipeline(source, f"{database}.*")))
+        check_source(parse(pipeline(source, f"{database}.*", start=start)))
+    high = flushed_high(parse(pipeline(source, f"{database}.*")))
     with connected(source) as (conn, of):
         assert high.server == of.identity
-        assert high.file_position <= seam.flushed_position(conn, of)
+        assert high.file_position <= flushed_position(conn, of)
 
 
 @pytest.mark.usefixtures("password")
 def test_a_list_of_tables_that_matches_nothing_is_a_fault(source: Database) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.\* matches none of the tables"):
-        seam.preflight(parse(pipeline(source, "nowhere.*")))
+        check_source(parse(pipeline(source, "nowhere.*")))
 
 
 def test_exact_chunks_on_mysql_without_gtids_are_a_fault(
@@ -365,7 +390,7 @@ def test_exact_chunks_on_mysql_without_gtids_are_a_fault(
     name = fresh_database(mysql_nogtid)
     mysql_nogtid.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
     with pytest.raises(ConfigError, match="exact needs GTIDs"):
-        seam.preflight(parse(pipeline(mysql_nogtid, f"{name}.*", chunks="exact")))
+        check_source(parse(pipeline(mysql_nogtid, f"{name}.*", chunks="exact")))
 
 
 @pytest.mark.usefixtures("password")
@@ -384,7 +409,7 @@ def test_all_faults_of_settings_and_grants_come_in_one_list_with_their_remedies(
     )
     try:
         with pytest.raises(ConfigError) as caught:
-            seam.preflight(parse(pipeline(source, f"{database}.*", user=f"poor_{database}")))
+            check_source(parse(pipeline(source, f"{database}.*", user=f"poor_{database}")))
     finally:
         source.execute(
             f"DROP USER poor_{database}@'%'",
@@ -410,14 +435,14 @@ def test_a_server_without_binlog_or_with_a_filtered_one_is_a_fault(make: type[Da
     # MySQL writes a binlog unless it is told not to, MariaDB only if told to
     options = {"log_bin": None} if make is MariaDB else {"log_bin": None, "disable_log_bin": True}
     with make(**options) as server, connected(server) as (conn, _):  # type: ignore[arg-type]
-        assert [fault for fault in seam.faults(conn) if "log_bin is off" in fault]
+        assert [fault for fault in server_faults(conn) if "log_bin is off" in fault]
     with make(binlog_ignore_db="shop") as server, connected(server) as (conn, _):
-        assert ["binlog-ignore-db=shop" in fault for fault in seam.faults(conn)] == [True]
+        assert ["binlog-ignore-db=shop" in fault for fault in server_faults(conn)] == [True]
 
 
 def test_a_position_between_no_two_events_is_refused_by_mariadb(mariadb: MariaDB) -> None:
     with connected(mariadb) as (conn, of), pytest.raises(SourceLost, match="no event that begins or ends"):
-        seam.position_at(conn, of, FilePosition(seam.flushed_position(conn, of).file, 10**9))
+        position_at(conn, of, FilePosition(flushed_position(conn, of).file, 10**9))
 
 
 def test_a_column_that_the_server_takes_for_another_is_a_fault(source: Database, database: str) -> None:
@@ -435,8 +460,8 @@ def test_a_column_that_the_server_takes_for_another_is_a_fault(source: Database,
         database=database,
     )
     with closing(source.connect_as_cdc()) as conn:
-        of = seam.server(conn)
-        first, second = (seam.describe(conn, of, f"{database}.{name}").faults for name in ("few", "many"))
+        of = identify(conn)
+        first, second = (describe(conn, of, f"{database}.{name}").faults for name in ("few", "many"))
     assert first == ()
     assert ["rename one of them" in fault for fault in second] == ([] if of.mysql else [True])
 
@@ -445,7 +470,7 @@ def test_tables_that_differ_in_case_alone_have_columns_of_their_own(source: Data
     """information_schema compares names without case, so that a join of it gave each column of MariaDB's twice."""
     source.execute("CREATE TABLE t (a INT PRIMARY KEY)", "CREATE TABLE T (b INT PRIMARY KEY, c INT)", database=database)
     with connected(source) as (conn, _):
-        named = {name: seam.table_schema(conn, f"{database}.{name}") for name in ("t", "T")}
+        named = {name: table_schema(conn, f"{database}.{name}") for name in ("t", "T")}
     assert {name: [column.name for column in schema.columns] for name, schema in named.items()} == {
         "t": ["a"],
         "T": ["b", "c"],
@@ -470,19 +495,19 @@ def test_many_tables_are_described_together_in_a_few_questions_as_each_by_itself
     names += [f"{of}.t{n}" for of in (database, other) for n in range(many)]
     with connected(source) as (conn, of):
         few = {name: described(conn, of, name) for name in names[:40]}
-        begun = int(seam.ask(conn, "SHOW SESSION STATUS LIKE 'Questions'")[0][1])
-        found = seam.describe_all(conn, of, [seam.TableAsked(table_id=name) for name in names])
-        questions = int(seam.ask(conn, "SHOW SESSION STATUS LIKE 'Questions'")[0][1]) - begun
+        begun = int(ask(conn, "SHOW SESSION STATUS LIKE 'Questions'")[0][1])
+        found = describe_all(conn, of, [TableAsked(table_id=name) for name in names])
+        questions = int(ask(conn, "SHOW SESSION STATUS LIKE 'Questions'")[0][1]) - begun
     assert list(found) == names
     assert {name: str(found[name]) for name in few} == {name: str(one) for name, one in few.items()}
     kinds = [type(found[name]) for name in names]
     assert kinds[2:4] == [NoTable, NoTable]
-    assert set(kinds[4:]) == {seam.TableInfo}
+    assert set(kinds[4:]) == {TableInfo}
     assert questions < 20 + (0 if source.flavour == "mysql" else len(names))
 
 
-def described(conn: seam.Connection, of: seam.Server, name: str) -> seam.TableInfo | SourceLost:
+def described(conn: Connection, of: Server, name: str) -> TableInfo | SourceLost:
     try:
-        return seam.describe(conn, of, name)
+        return describe(conn, of, name)
     except SourceLost as error:
         return error

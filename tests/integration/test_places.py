@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from cutline.common.config.pipeline import Point, parse
-from cutline.common.errors import SourceLost
+from cutline.common.errors import ConfigError, SourceLost
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import GTID, OP, TS
-from cutline.services.run.check import check
-from cutline.services.sources.mysql import server as seam
+from cutline.services.run.preflight import check
+from cutline.services.sources.mysql.catalogue import table_schema
+from cutline.services.sources.mysql.connection import connect
+from cutline.services.sources.mysql.server import Server, clock, flushed_position, gtid_executed
 from cutline.services.sources.mysql.start_stop import Places, named
 from tests.integration.test_binlog import connected, here, source_of, stream, transaction
 from tests.servers import Database, MySQL
@@ -33,7 +35,7 @@ def server(request: pytest.FixtureRequest) -> Database:
 
 
 def places_of(server: Database) -> Places:
-    return Places(lambda: seam.connect(source_of(server)), server_id=77100)
+    return Places(lambda: connect(source_of(server)), server_id=77100)
 
 
 def until_next_second(server: Database, *, always: bool = False) -> None:
@@ -41,8 +43,8 @@ def until_next_second(server: Database, *, always: bool = False) -> None:
     if isinstance(server, MySQL) and not always:
         return
     with connected(server) as (conn, _):
-        second = seam.clock(conn) // 1_000_000
-        while seam.clock(conn) // 1_000_000 == second:
+        second = clock(conn) // 1_000_000
+        while clock(conn) // 1_000_000 == second:
             time.sleep(0.02)
 
 
@@ -118,7 +120,7 @@ def test_a_time_between_says_the_same_in_every_zone_and_the_end_is_a_place_too(s
     assert found.file_position in (story.after[2].file_position, *([] if found.offset > 4 else [found.file_position]))
     until_next_second(story.server)
     with connected(story.server) as (conn, _):
-        now = datetime.fromtimestamp(seam.clock(conn) / 1e6, UTC)
+        now = datetime.fromtimestamp(clock(conn) / 1e6, UTC)
     end = places.start(Point(timestamp=now))
     assert end is not None
     assert end.same_place(story.end)
@@ -231,9 +233,9 @@ def test_a_table_is_read_as_it_was_before_it_was_altered(
     server.execute(f"ALTER TABLE {table} ADD n INT FIRST, DROP c, RENAME COLUMN a TO z, MODIFY b BIGINT")
     server.execute(f"INSERT INTO {table} VALUES (7, 3, 'z3', 1 << 40, 'd')", f"TRUNCATE {table}")
     with connected(server) as (conn, of):
-        now = seam.table_schema(conn, table)
-        at = seam.flushed_position(conn, of)
-        gtids = str(seam.gtid_executed(conn)) if of.mysql and of.gtid else ""
+        now = table_schema(conn, table)
+        at = flushed_position(conn, of)
+        gtids = str(gtid_executed(conn)) if of.mysql and of.gtid else ""
     looked_at = Low(server=of.identity, file=at.file, offset=at.offset, gtids=gtids)
     for limits in ({}, {"max_rows": 1}):
         with stream(server, [table], begin) as it:
@@ -285,7 +287,7 @@ def test_a_stream_ends_just_at_its_stop_however_it_is_named(story: Story, limits
 
 
 def named_by_time(at: datetime) -> Stop:
-    of = seam.Server(flavour="mysql", version=(9,), identity="s", gtid=True)
+    of = Server(flavour="mysql", version=(9,), identity="s", gtid=True)
     return named(of, Point(timestamp=at))
 
 
@@ -343,7 +345,7 @@ def test_a_stop_that_no_table_could_be_shown_at_is_refused_before_the_start(
         config = parse(pipeline(story, *lines), folder=tmp_path)
         try:
             check(config, store_url=f"file://{tmp_path}/store", workdir=None)
-        except seam.ConfigError as error:
+        except ConfigError as error:
             return list(error.faults)
         return []
 

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.spark_writer import session
 from tests.conftest import FULL, skipped_where_missing
 from tests.integration.mesh import Hammer, Mesh, Pipeline, connection, content, differences
@@ -45,9 +45,10 @@ AFTER = ("DELETE FROM {t} WHERE id = 5", "UPDATE {t} SET e = 'y' WHERE id = 6", 
 READER = """
 import asyncio, pathlib
 from cutline.common.mesh.host import run_service
-from cutline.services.reader import __main__ as reader
+from cutline.services.reader.__main__ import main
+from cutline.services.reader.member import ReaderMember
 
-changes, rows = reader.Member._read_changes, reader.Member._next_rows
+changes, rows = ReaderMember._read_changes, ReaderMember._next_rows
 
 async def while_held(holds):
     while holds():
@@ -65,8 +66,8 @@ async def held_rows(member, split):
         await while_held(lambda: not pathlib.Path(f"{table}.go").exists())
     return await rows(member, split)
 
-reader.Member._read_changes, reader.Member._next_rows = held_changes, held_rows
-run_service(reader.main)
+ReaderMember._read_changes, ReaderMember._next_rows = held_changes, held_rows
+run_service(main)
 """
 
 
@@ -431,7 +432,7 @@ def in_lake(reader: Any, table: str, key: list[str]) -> InLake:
 def compared(source: Database, reader: Any, table: str, kept: tuple[str, ...] = ()) -> list[str]:
     """What of a table differs between lake and source; `kept` are columns that only the lake has."""
     with contextlib.closing(connection(source)) as conn:
-        schema = mysql.table_schema(conn, table)
+        schema = table_schema(conn, table)
     found = in_lake(reader, table, list(schema.key))
     types = {name: kind for name, kind in found.types.items() if name not in kept}
     rows = {key: {name: row[name] for name in types} for key, row in found.rows.items()}

@@ -32,7 +32,7 @@ from cutline.common.mesh.redis import connect
 from cutline.common.positions import Position
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.common.store.store import Store
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.server import flushed_high
 from tests import records
 
 plan = json.loads(os.environ["PLAN"])
@@ -53,7 +53,7 @@ async def main():
             requests = []
         nonces = [one["nonce"] for one in requests] if plan.get("answers", True) else []
         if nonces or (plan.get("publishes") and published is None):
-            high = mysql.flushed(config)
+            high = flushed_high(config)
             at = Position(server=high.server, file=high.file, offset=high.offset, gtids="", rows=0)
             at = None if plan.get("no_stream") else at
             slot, kept = store.last_slot() + 1, bool(nonces)
@@ -75,13 +75,14 @@ asyncio.run(main())
 
 RUN = """
 import os, sys
-from cutline.services import cli, standalone
+from cutline.services.run import cli, run
+from cutline.services.run.supervisor import Child
 
 def one(config, workdir):
     log = workdir / "logs" / "mesh.log"
-    return [standalone.Child(name="mesh", command=[sys.executable, os.environ["MESH"]], log=log)]
+    return [Child(name="mesh", command=[sys.executable, os.environ["MESH"]], log=log)]
 
-standalone._service_children = one
+run._service_children = one
 cli.main()
 """
 
@@ -198,7 +199,7 @@ def test_a_second_ctrl_c_stops_at_once_with_1(start: Callable[..., Running]) -> 
     one = start({"tables": {"t.a": LIVE}, "answers": False})
     one.says("t.a: live")
     one.interrupt()
-    one.says("the savepoint's checkpoint is awaited")
+    one.says("waiting for the savepoint's checkpoint")
     one.interrupt()
     code, last = one.ends(10.0)
     assert code == 1

@@ -21,7 +21,7 @@ from pyiceberg.table import StaticTable
 from cutline.common.config.pipeline import load
 from cutline.common.positions import FilePosition
 from cutline.services.run import lake
-from cutline.services.sources.mysql import server as seam
+from cutline.services.sources.mysql.server import clock
 from tests.integration.mesh import ROOT, Mesh, Pipeline, content, cuts, differences, flushed, judge, waited
 from tests.integration.test_binlog import connected, here, prepare
 from tests.integration.test_pipeline import Bank
@@ -182,8 +182,8 @@ def test_every_start_begins_where_it_says_and_goes_on_over_a_restart(
     source.execute(f"INSERT INTO {table} VALUES {', '.join(f'({n}, 0)' for n in range(30))}")
     with connected(source) as (conn, _):
         point = here(source)
-        second = seam.clock(conn) // 1_000_000 + 1
-        waited(lambda: seam.clock(conn) >= second * 1_000_000, "the next second", 5)
+        second = clock(conn) // 1_000_000 + 1
+        waited(lambda: clock(conn) >= second * 1_000_000, "the next second", 5)
     moment = datetime.fromtimestamp(second, UTC).isoformat()
     source.execute(f"UPDATE {table} SET v = 1 WHERE id < 5", f"DELETE FROM {table} WHERE id = 3")
     starts = {

@@ -35,9 +35,12 @@ import cutline.services.sources.mysql.decode.rows as compiled
 from cutline.common.errors import SourceLost
 from cutline.common.schema import OP, ROW, SEQ, TableSchema, arrow_type, parse_type
 from cutline.services.sources.mysql import keys
-from cutline.services.sources.mysql import server as statements
 from cutline.services.sources.mysql.binlog.table_map import schema_then
+from cutline.services.sources.mysql.catalogue import describe
+from cutline.services.sources.mysql.connection import Connection, Source, stream_rows
+from cutline.services.sources.mysql.connection import connect as cutline_connect
 from cutline.services.sources.mysql.decode import charsets
+from cutline.services.sources.mysql.server import identify
 from tests.conftest import FULL
 from tests.servers import Database
 
@@ -155,7 +158,7 @@ def selected(
     """All rows by the SELECT that chunks are read with; with `cuts`, the bytes are fed in pieces of at most so many."""
     decoder = module.ResultDecoder(schema)
     random_sizes = random.Random(cuts)
-    for block in statements.stream(connection, keys.select_rows(schema, None, None)):
+    for block in stream_rows(connection, keys.select_rows(schema, None, None)):
         at = 0
         while at < len(block):
             size = random_sizes.randint(1, cuts) if cuts else len(block)
@@ -178,7 +181,7 @@ def feed(decoder: Any, blocks: Iterator[bytes]) -> None:
 
 def described(server: Database, connection: pymysql.connections.Connection[Any], table_id: str) -> TableSchema:
     with closing(server.connect(conv={}, autocommit=True)) as plain:
-        return statements.describe(plain, statements.server(plain), table_id).schema
+        return describe(plain, identify(plain), table_id).schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,7 +407,7 @@ def test_times_keep_every_fraction_and_zero_dates_are_null(source: Database, dat
     with closing(connect(source, database)) as connection:
         for module in MODULES:
             decoder = module.ResultDecoder(found.schema)
-            feed(decoder, statements.stream(connection, keys.select_rows(found.schema, None, None)))
+            feed(decoder, stream_rows(connection, keys.select_rows(found.schema, None, None)))
             decoder.take()
             assert decoder.zero_dates["d"] == 4
             assert decoder.zero_dates["ts3"] == 4
@@ -477,11 +480,9 @@ def test_timestamps_around_a_dst_change_are_told_apart_whatever_the_zones_are(
             same(by_select, changed(module, source, start, schema), schema, "SELECT and inserted image")
 
 
-def seam_connection(server: Database) -> statements.Connection:
+def seam_connection(server: Database) -> Connection:
     """A connection as Cutline opens it."""
-    return statements.connect(
-        statements.Source(host=server.host, port=server.port, user=server.user, password=server.password)
-    )
+    return cutline_connect(Source(host=server.host, port=server.port, user=server.user, password=server.password))
 
 
 def test_enums_and_sets_come_as_utf_8_from_any_character_set(source: Database, database: str) -> None:
@@ -862,7 +863,7 @@ def test_an_error_in_the_middle_of_a_result_is_raised_with_its_number(source: Da
         for module in MODULES:
             decoder = module.ResultDecoder(schema)
             with pytest.raises(pymysql.err.OperationalError, match="1242"):
-                feed(decoder, statements.stream(connection, sql))
+                feed(decoder, stream_rows(connection, sql))
 
 
 # ---- generated schemas and rows --------------------------------------------------------------------------------------

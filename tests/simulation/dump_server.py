@@ -3,8 +3,9 @@
 `Binlog` makes a history from a seed, event by event as MySQL 9.7 and MariaDB 10.11 and 11.8 write them, in files that
 rotate, are stopped, end torn, or pass 4 GiB. It knows what each transaction changes (`Txn.rows`), so it is the model
 too: `Binlog.place` says what a position has taken, and refuses one that is none. `Connection` has what
-binlog/dump.py, binlog/xa.py and server.py in services/sources/mysql use of PyMySQL's: questions are answered,
-COM_BINLOG_DUMP and COM_BINLOG_DUMP_GTID begin a dump, whose bytes come from `Wire` in pieces, late, or not at all.
+binlog/dump.py, binlog/xa.py, connection.py and server.py in services/sources/mysql use of PyMySQL's: questions are
+answered, COM_BINLOG_DUMP and COM_BINLOG_DUMP_GTID begin a dump, whose bytes come from `Wire` in pieces, late, or not at
+all.
 
 Nothing waits: `Clock` (tests/simulation/clock.py) moves when somebody would have waited.
 """

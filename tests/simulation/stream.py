@@ -1,7 +1,7 @@
 """The incremental split under seeds: the real reader machine and the real `BinlogCursor`, on the bytes of
 tests/simulation/dump_server.py.
 
-`StreamWorld` stands between machine and cursor as services/reader/__main__.py does, and asks for reads with limits that
+`StreamWorld` stands between machine and cursor as services/reader/member.py does, and asks for reads with limits that
 fit little; cuts connections, lets tables come and go, sends markers, and begins again from any state that the machine
 was in. After each read, and at each marker, it compares with the log:
 
@@ -33,11 +33,10 @@ from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import OP, SEQ
 from cutline.common.store.records import PartRef
-from cutline.services.reader import __main__ as member
 from cutline.services.reader.events import CloseCursor, ReadChanges
 from cutline.services.reader.machine import Reader
+from cutline.services.reader.member import ReaderMember
 from cutline.services.reader.tables import MAIN
-from cutline.services.sources.mysql import server as mysql
 from cutline.services.sources.mysql.binlog import cursor as binlog
 from cutline.services.sources.mysql.binlog import dump as replication
 from cutline.services.sources.mysql.binlog import xa
@@ -165,7 +164,7 @@ class StreamWorld:
     # --- the machine ---
 
     def begin(self, seen: Seen | None) -> None:
-        self.routes: Any = {}  # as a Member has them
+        self.routes: Any = {}  # as a ReaderMember has them
         self.machine = Reader(name="reader-0", writers=("writer-0",), stream=True, inside_rows=INSIDE_ROWS)
         if seen is not None:
             head, values = json.loads(json.dumps([seen.state.head, seen.state.values]))
@@ -274,7 +273,7 @@ class StreamWorld:
         try:
             got = self.cursors[name].read(
                 order.after,
-                member.Member._routes(self, order),  # type: ignore[arg-type]
+                ReaderMember._routes(self, order),  # type: ignore[arg-type]
                 until=order.until,
                 max_rows=rng.choice(self.max_rows),
                 max_bytes=rng.choice(self.max_bytes),
@@ -295,7 +294,7 @@ class StreamWorld:
         del self.orders[name]
         self.tell(f"{name} {order.after} -> {got.position}, {got.rows} rows")
         self.judge(order, got)
-        self.handle(member.Member._changes_read(self, order, got))  # type: ignore[arg-type]
+        self.handle(ReaderMember._changes_read(self, order, got))  # type: ignore[arg-type]
         if self.waits and name == MAIN and self.waiting is None:
             self.waiting = self.log.place(got.position)
         if len(self.seen) < 12 or rng.random() < 0.1:
@@ -407,7 +406,7 @@ def in_order(batches: list[binlog.ChangeBatch]) -> list[tuple[str, Out]]:
 @contextmanager
 def simulated(clock: Clock, held_bytes: int) -> Iterator[None]:
     """The modules below the cursor wait by this clock, and keep no more of a prepared transaction than that."""
-    here = [(binlog, "time", clock), (replication, "time", clock), (mysql, "gather", partial(lambda _: None))]
+    here = [(binlog, "time", clock), (replication, "time", clock), (replication, "gather", partial(lambda _: None))]
     here += [(xa, "_HELD_BYTES", held_bytes)]
     before = [(module, name, getattr(module, name)) for module, name, _ in here]
     for module, name, value in here:

@@ -19,10 +19,10 @@ from rich.console import Console
 from cutline.common.config.pipeline import load
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.store.records import Main, Publication, PublishedTable
-from cutline.services.run import check, cli, lake
-from cutline.services.run import run as standalone
-from cutline.services.run import terminal as view
-from cutline.services.run.run import Child, Supervisor
+from cutline.services.run import cli, lake, preflight, terminal
+from cutline.services.run.supervisor import QUICK_DEATHS, Child, Supervisor, has_ended
+from cutline.services.run.until import dropped, not_live, pending, unpublished
+from cutline.services.run.workdir import locked
 
 GOOD = "name: shop\nsource: {host: h, user: u}\ntables: [shop.*]\nsink: {warehouse: lake}\n"
 
@@ -97,8 +97,8 @@ def test_a_catalog_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_differences_name_each_key_with_both_values() -> None:
     one = {"a": 1, "b": {"c": 1, "d": [1]}}
-    assert check.differences(one, one) == []
-    assert check.differences(one, {"a": 2, "b": {"c": 1, "d": [2]}}) == [
+    assert preflight.differences(one, one) == []
+    assert preflight.differences(one, {"a": 2, "b": {"c": 1, "d": [2]}}) == [
         "a is 1 there and 2 here",
         "b.d is [1] there and [2] here",
     ]
@@ -137,12 +137,12 @@ def test_a_child_that_never_stays_up_is_started_ever_later_and_then_ends_the_run
     def end_once() -> None:
         nonlocal now
         supervisor.tick(now)
-        until(lambda: one.process is not None and standalone._has_ended(one.process))
+        until(lambda: one.process is not None and has_ended(one.process))
         supervisor.tick(now)
         pauses.append(one.due_at - now)
         now = one.due_at
 
-    for _ in range(standalone.QUICK_DEATHS - 1):
+    for _ in range(QUICK_DEATHS - 1):
         end_once()
     words = r"the reader-0 ended 8 times within 30 s .*\(no jar there\); see .*reader-0\.log"
     with pytest.raises(CutlineError, match=words):
@@ -156,7 +156,7 @@ def test_a_child_whose_settings_are_wrong_ends_the_run_with_its_sentence(tmp_pat
     one = child(tmp_path, "print('CUTLINE_X is not set; set it'); raise SystemExit(2)")
     supervisor = Supervisor([one], os.environ)
     supervisor.tick(0.0)
-    until(lambda: one.process is not None and standalone._has_ended(one.process))
+    until(lambda: one.process is not None and has_ended(one.process))
     with pytest.raises(ConfigError, match="CUTLINE_X is not set"):
         supervisor.tick(1.0)
 
@@ -212,7 +212,7 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     code = f"""
 import os, sys, time
 from pathlib import Path
-from cutline.services.run.run import Child, Supervisor
+from cutline.services.run.supervisor import Child, Supervisor
 one = Child(name="a", command=[sys.executable, "-c", {SLEEPS!r}], log=Path({str(tmp_path / "a.log")!r}))
 supervisor = Supervisor([one], os.environ)
 supervisor.tick(0.0)
@@ -220,7 +220,7 @@ print(supervisor.pids()["a"], flush=True)
 time.sleep(600)
 """
     outer = Child(name="outer", command=[sys.executable, "-c", code], log=tmp_path / "outer.log")
-    environ = os.environ | {"PYTHONPATH": str(Path(standalone.__file__).parents[1])}
+    environ = os.environ | {"PYTHONPATH": str(Path(preflight.__file__).parents[2])}
     supervisor = Supervisor([outer], environ)
     supervisor.tick(0.0)
     until(lambda: outer.log.read_text().strip().isdigit())
@@ -233,12 +233,12 @@ time.sleep(600)
 
 def test_a_second_run_in_one_work_folder_is_refused(tmp_path: Path) -> None:
     with (
-        standalone.locked(tmp_path),
+        locked(tmp_path),
         pytest.raises(ConfigError, match="another `cutline run` works in"),
-        standalone.locked(tmp_path),
+        locked(tmp_path),
     ):
         pass
-    with standalone.locked(tmp_path):
+    with locked(tmp_path):
         pass
 
 
@@ -256,7 +256,7 @@ def published(state: str, generation: int = 1, main: Main | None = MAIN) -> Publ
     return PublishedTable(state=state, generation=generation, main=main, work=None)
 
 
-def test_unsettled_are_the_tables_that_still_move() -> None:
+def test_pending_are_the_tables_that_are_neither_live_nor_inactive() -> None:
     tables = {
         "d": table("snapshot"),
         "a": table("live"),
@@ -264,7 +264,7 @@ def test_unsettled_are_the_tables_that_still_move() -> None:
         "c": table("catch-up"),
         "f": table("dropped"),
     }
-    assert standalone.unsettled(tables) == ("c", "d")
+    assert pending(tables) == ("c", "d")
 
 
 @pytest.mark.parametrize(
@@ -285,23 +285,21 @@ def test_a_table_is_published_when_main_shows_the_generation_that_is_live(shown:
         record = Publication(
             n=2, epoch=1, w=1, kept=False, position=None, source_time=None, published_at=0.0, tables=shown
         )
-    assert standalone.unpublished(tables, record) == missing
+    assert unpublished(tables, record) == missing
 
 
 def test_tables_that_are_not_live_are_named_with_their_cause() -> None:
-    assert standalone.not_live({"a": table("live")}) is None
-    told = standalone.not_live(
-        {"a": table("live"), "b": table("quarantined", cause="no key"), "c": table("quarantined")}
-    )
+    assert not_live({"a": table("live")}) is None
+    told = not_live({"a": table("live"), "b": table("quarantined", cause="no key"), "c": table("quarantined")})
     assert told is not None
     assert "b (quarantined: no key), c (quarantined: no cause given)" in told
 
 
 def test_tables_that_are_dropped_at_the_source_are_named_and_are_no_fault() -> None:
     tables = {"a": table("live"), "c": table("dropped", 2), "b": table("dropped", 2)}
-    assert standalone.not_live(tables) is None
-    assert standalone.dropped(tables) == "dropped at the source: b, c; the lake keeps their last content"
-    assert standalone.dropped({"a": table("live")}) is None
+    assert not_live(tables) is None
+    assert dropped(tables) == "dropped at the source: b, c; the lake keeps their last content"
+    assert dropped({"a": table("live")}) is None
 
 
 # --- the view ---------------------------------------------------------------------------------------------------------
@@ -323,17 +321,17 @@ STATUS: dict[str, Any] = {
 
 
 def test_a_picture_has_rate_and_time_to_go_from_the_counts_seen() -> None:
-    rates = view.Rates()
-    view.picture("shop", STATUS, rates=rates, now=1000.0)
+    rates = terminal.Rates()
+    terminal.picture("shop", STATUS, rates=rates, now=1000.0)
     later = json.loads(json.dumps(STATUS))
     later["enumerator"]["tables"]["shop.a"]["rows_done"] = 500
-    shown = view.picture("shop", later, rates=rates, now=1005.0)
+    shown = terminal.picture("shop", later, rates=rates, now=1005.0)
     assert (shown.tables[0].rate, shown.tables[0].eta_seconds, shown.tables[0].fraction) == (50.0, 10.0, 0.5)
     assert (shown.lag_seconds, shown.checkpoint_age_seconds, shown.publication_age_seconds) == (17.0, 15.0, 10.0)
 
 
 def test_a_rate_begins_afresh_with_a_generation_and_forgets_what_is_long_past() -> None:
-    rates = view.Rates()
+    rates = terminal.Rates()
     assert rates.observe("a", 1, 0, 0.0) == 0.0
     assert rates.observe("a", 1, 1000, 1.0) == 1000.0
     assert rates.observe("a", 2, 10, 2.0) == 0.0
@@ -341,8 +339,8 @@ def test_a_rate_begins_afresh_with_a_generation_and_forgets_what_is_long_past() 
 
 
 def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_for() -> None:
-    told = view.lines(
-        view.picture("shop", STATUS, rates=view.Rates(), now=1000.0, notes=("Redis at h:1 does not answer",))
+    told = terminal.lines(
+        terminal.picture("shop", STATUS, rates=terminal.Rates(), now=1000.0, notes=("Redis at h:1 does not answer",))
     )
     assert told == [
         "shop.a: snapshot, 250 rows, 25%, 0 rows/s",
@@ -356,22 +354,22 @@ def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_f
 
 def test_a_table_is_shown_quarantined_while_the_spark_writer_can_not_apply_its_generation() -> None:
     status = {**STATUS, "spark_writer": {"quarantined": {"shop.a": {"cause": "it is a view", "generation": 1}}}}
-    told = view.lines(view.picture("shop", status, rates=view.Rates(), now=1000.0))
+    told = terminal.lines(terminal.picture("shop", status, rates=terminal.Rates(), now=1000.0))
     assert told[0] == "shop.a: quarantined, 250 rows: it is a view"
     status["spark_writer"]["quarantined"]["shop.a"]["generation"] = 0  # the next one is being read
-    told = view.lines(view.picture("shop", status, rates=view.Rates(), now=1000.0))
+    told = terminal.lines(terminal.picture("shop", status, rates=terminal.Rates(), now=1000.0))
     assert told[0].startswith("shop.a: snapshot")
 
 
 def test_an_empty_status_is_shown_without_a_number_made_up() -> None:
-    assert view.lines(view.picture("shop", {}, rates=view.Rates(), now=1.0)) == [
+    assert terminal.lines(terminal.picture("shop", {}, rates=terminal.Rates(), now=1.0)) == [
         "shop: lag unknown, no checkpoint yet, no publication yet"
     ]
 
 
 def test_outside_a_terminal_only_new_lines_are_printed_and_no_escape_codes() -> None:
     out = io.StringIO()
-    with view.TerminalView("shop", Console(file=out, width=60, soft_wrap=True)) as shown:
+    with terminal.TerminalView("shop", Console(file=out, width=60, soft_wrap=True)) as shown:
         shown.update(STATUS)
         shown.update(STATUS)
         shown.say("[bold]a line of brackets[/bold]")
@@ -382,7 +380,7 @@ def test_outside_a_terminal_only_new_lines_are_printed_and_no_escape_codes() -> 
 
 def test_in_a_terminal_every_table_has_a_bar() -> None:
     out = io.StringIO()
-    with view.TerminalView("shop", Console(file=out, width=140, force_terminal=True)) as shown:
+    with terminal.TerminalView("shop", Console(file=out, width=140, force_terminal=True)) as shown:
         shown.update(STATUS, notes=("Redis at h:1 does not answer; trying again",))
     assert "━" in out.getvalue()
     for words in ("shop.a", "snapshot", "250", "lag", "publication 6", "Redis at h:1 does not answer"):
@@ -393,7 +391,7 @@ def test_a_small_terminal_leaves_out_live_tables_first() -> None:
     tables = {f"shop.t{i:02}": table("live", rows_done=1, rows_estimate=1) for i in range(40)}
     tables["shop.t33"] = table("snapshot", rows_done=1, rows_estimate=2)
     out = io.StringIO()
-    with view.TerminalView("shop", Console(file=out, width=100, height=20, force_terminal=True)) as shown:
+    with terminal.TerminalView("shop", Console(file=out, width=100, height=20, force_terminal=True)) as shown:
         shown.update({"enumerator": {"tables": tables}})
     assert "shop.t33" in out.getvalue()
     assert "shop.t32" not in out.getvalue()
@@ -402,4 +400,4 @@ def test_a_small_terminal_leaves_out_live_tables_first() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.42, "0.4 s"), (59.4, "59 s"), (185, "3:05"), (7384, "2:03:04")])
 def test_durations_are_said_as_a_person_reads_them(seconds: float, text: str) -> None:
-    assert view.duration(seconds) == text
+    assert terminal.duration(seconds) == text

@@ -83,7 +83,7 @@ def registry() -> Told:
         },
         "spark_writer": {"published": 2, "published_at": time.time() - 20, "source_time": time.time() - 60},
         "reader-0": {
-            "waiting_for": "the source to be less busy",
+            "waiting_for": "the source to become less busy",
             "counters": [["zero dates", {"table": "a.b", "column": "d"}, 3]],
         },
     }
@@ -131,7 +131,7 @@ async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(api: httpx
     assert (one["epoch"], one["checkpoint"], one["publication"]) == (1, 2, 2)
     assert one["tables"] == {"dropped": 1, "quarantined": 1, "snapshot": 1}
     assert one["limits"] == {"rows_per_second": 100, "bytes_per_second": None}
-    assert one["waiting_for"] == "the source to be less busy"
+    assert one["waiting_for"] == "the source to become less busy"
 
 
 async def test_tables_and_splits_are_told_as_the_enumerator_tells_them(api: httpx.AsyncClient) -> None:

@@ -1,41 +1,50 @@
-"""The pace of a reader: rows and bytes a second, changed while somebody waits."""
+"""The pace of a reader: rows and bytes a second, changed while a batch waits."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from cutline.common.mesh.messages import Limits
-from cutline.services.reader.__main__ import Pace
-
-
-async def seconds(pace: Pace, rows: int, size: int) -> float:
-    began = time.monotonic()
-    await pace.spend(rows, size)
-    return time.monotonic() - began
+from cutline.common.mesh.messages import UNLIMITED, Limits
+from cutline.services.reader.chunk_reading import ChunkReading
+from cutline.services.reader.pace import Pace
 
 
 @pytest.mark.parametrize("limits", [Limits(rows_per_second=1000), Limits(bytes_per_second=50_000)])
 def test_rows_are_given_no_faster_than_either_limit(limits: Limits) -> None:
-    async def run() -> float:
-        pace = Pace()
-        assert await seconds(pace, 10**9, 10**12) < 0.1  # nothing is owed from before there was a limit
-        pace.set(limits)
-        return sum([await seconds(pace, 100, 5000) for _ in range(3)])
+    pace, now = Pace(now=5.0), 5.0
+    pace.spend(10**9, 10**12, now=now)
+    assert pace.seconds_left(now=now) == 0  # nothing is owed from before there was a limit
+    pace.set(limits, now=now)
+    for _ in range(3):
+        pace.spend(100, 5000, now=now)
+        now += pace.seconds_left(now=now)
+    assert now == pytest.approx(5.3)
+    assert pace.seconds_left(now=now) == pytest.approx(0)
 
-    assert asyncio.run(run()) >= 0.29
+
+def test_time_in_which_nothing_was_owed_is_no_credit() -> None:
+    pace = Pace(now=0.0)
+    pace.set(Limits(rows_per_second=10), now=0.0)
+    pace.spend(10, 1, now=100.0)
+    assert pace.seconds_left(now=100.5) == pytest.approx(0.5)
+    pace.set(UNLIMITED, now=100.5)
+    assert pace.seconds_left(now=100.5) == 0
 
 
-def test_who_waits_at_a_low_limit_goes_on_when_it_is_raised() -> None:
+def test_a_batch_that_waits_at_a_low_limit_goes_on_when_it_is_raised() -> None:
     async def run() -> None:
-        pace = Pace()
-        pace.set(Limits(rows_per_second=0.001))
-        waiting = asyncio.create_task(pace.spend(1000, 1))
+        window = cast(Any, SimpleNamespace(close=lambda: None))
+        reading = ChunkReading(cast(Any, None), window, max_threads_running=None)
+        reading.set_limits(Limits(rows_per_second=0.001))
+        waiting = asyncio.create_task(reading.spend(1000, 1))
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        pace.set(Limits(rows_per_second=100_000))
+        reading.set_limits(Limits(rows_per_second=100_000))
         await asyncio.wait_for(waiting, 20)
+        reading.close()
 
     asyncio.run(run())

@@ -27,6 +27,7 @@ PURE = (
     "services/enumerator/machine.py",
     "services/enumerator/splitter.py",
     "services/reader/machine.py",
+    "services/reader/pace.py",
     "services/sources/mysql/watermark.py",
     "services/writer/machine.py",
     "common/store/chain.py",

@@ -16,10 +16,11 @@ from cutline.common.config.pipeline import parse
 from cutline.common.errors import NoTable, SourceLost, Unavailable
 from cutline.common.mesh.host import in_store
 from cutline.common.mesh.loop import in_store
+from cutline.services.enumerator import source as source_file
 from cutline.services.enumerator.events import DescribeTable, FindRange, TableDescribed
 from cutline.services.enumerator.machine import DescribeTable, FindRange, TableDescribed
 from cutline.services.enumerator.source import SourceReader
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo
 
 CONFIG = """
 name: shop
@@ -39,8 +40,8 @@ class Server:
         self.answers.set()
 
     def describe_all(
-        self, conn: Any, of: Any, tables: Sequence[mysql.TableAsked], **_: Any
-    ) -> dict[str, mysql.TableInfo | SourceLost]:
+        self, conn: Any, of: Any, tables: Sequence[TableAsked], **_: Any
+    ) -> dict[str, TableInfo | SourceLost]:
         self.answers.wait(30)
         if self.away:
             self.away -= 1
@@ -53,10 +54,10 @@ class Server:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made = Server()
     connection = SimpleNamespace(close=lambda: None, _sock=SimpleNamespace(shutdown=lambda how: made.answers.set()))
-    monkeypatch.setattr(mysql, "connect", lambda source: connection)
-    monkeypatch.setattr(mysql, "server", lambda conn: SimpleNamespace(mysql=True))
-    monkeypatch.setattr(mysql, "describe_all", made.describe_all)
-    monkeypatch.setattr(mysql, "unseen_xa", lambda conn: None)
+    monkeypatch.setattr(source_file, "connect", lambda source: connection)
+    monkeypatch.setattr(source_file, "identify", lambda conn: SimpleNamespace(mysql=True))
+    monkeypatch.setattr(source_file, "describe_all", made.describe_all)
+    monkeypatch.setattr(source_file, "unseen_xa", lambda conn: None)
     monkeypatch.setattr("cutline.services.enumerator.source.PAUSE_SECONDS", (0.01, 0.02))
     monkeypatch.setenv("CDC_PASSWORD", "x")
     yield made

@@ -58,11 +58,26 @@ from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unava
 from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
 from cutline.common.positions import FilePosition, High, Low, Position
 from cutline.common.schema import OP, SEQ, TableSchema
-from cutline.services.sources.mysql import server as mysql
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Route, has_row_over
 from cutline.services.sources.mysql.binlog.event_bodies import MAX_ROW_BYTES
+from cutline.services.sources.mysql.catalogue import index_of, table_schema
+from cutline.services.sources.mysql.connection import Connection, stream_rows, translate_errors
 from cutline.services.sources.mysql.decode.rows import ResultDecoder
 from cutline.services.sources.mysql.keys import locate, not_identified, select_rows, untold
+from cutline.services.sources.mysql.server import (
+    FIRST_OFFSET,
+    Server,
+    begin_reading_between,
+    begin_snapshot,
+    end_snapshot,
+    file_start,
+    flushed_position,
+    identify,
+    limit_statements,
+    low_at,
+    xa_prepared,
+    xa_prepares,
+)
 from cutline.services.sources.mysql.watermark import AgedPositions, ChunkHighs, KeyRanges, key_text, overlay
 
 BATCH_BYTES = 4 << 20
@@ -103,7 +118,7 @@ class _NothingInTime(Exception):
 
 
 def read_chunk(
-    connect: Callable[[], mysql.Connection],
+    connect: Callable[[], Connection],
     split: SnapshotSplit,
     *,
     mode: Mode,
@@ -142,7 +157,7 @@ def read_chunk(
 
 
 def _read(
-    connect: Callable[[], mysql.Connection],
+    connect: Callable[[], Connection],
     split: SnapshotSplit,
     mode: Mode,
     batch_bytes: int,
@@ -153,16 +168,16 @@ def _read(
 ) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
     with ExitStack() as open_ones:
         conn = open_ones.enter_context(closing(connect()))
-        server = mysql.server(conn)
+        server = identify(conn)
         if mode == "exact" and server.mysql and not server.gtid:
             raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
         _same_table(conn, split, identity)
         key = split.ordered.key
-        index = mysql.index_of(conn, split.table_id, key) if key else None  # before low, which is best taken late
+        index = index_of(conn, split.table_id, key) if key else None  # before low, which is best taken late
         keyed = bool(split.schema.key)
         if keyed:
             low = _low(conn, server, aged)
-            mysql.bound_statements(conn, server, seconds)
+            limit_statements(conn, server, seconds)
         else:
             low, high = _proven(conn, server, split, aged, window)
         tally = _Tally(deadline=time.monotonic() + seconds if keyed else math.inf)
@@ -179,10 +194,10 @@ def _read(
             # the server may have ended this connection, or sends rows that nobody wants; to close it ends all of that
             open_ones.close()
             conn = open_ones.enter_context(closing(connect()))
-            if mysql.server(conn) != server:
+            if identify(conn) != server:
                 raise Unavailable(f"Another server answers than the one that {split.table_id} was read from")
         elif not server.mysql or not keyed:
-            mysql.end_snapshot(conn)
+            end_snapshot(conn)
         split = replace(split, split_end=tally.cut_at or split.split_end)
         if keyed:
             high = _high(conn, server, low, aged)
@@ -204,8 +219,8 @@ def _read(
     )
 
 
-def _same_table(conn: mysql.Connection, split: SnapshotSplit, identity: Sequence[str]) -> None:
-    now = mysql.table_schema(conn, split.table_id, identity)
+def _same_table(conn: Connection, split: SnapshotSplit, identity: Sequence[str]) -> None:
+    now = table_schema(conn, split.table_id, identity)
     if now.look != split.schema.look:
         raise NextGeneration(f"{split.table_id} was changed by DDL while it was read; it is read again", split.table_id)
 
@@ -213,12 +228,12 @@ def _same_table(conn: mysql.Connection, split: SnapshotSplit, identity: Sequence
 # --- watermarks -------------------------------------------------------------------------------------------------------
 
 
-def _low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> Low:
+def _low(conn: Connection, server: Server, aged: AgedPositions) -> Low:
     """On MariaDB the snapshot's transaction is open afterwards."""
     return _unprepared(conn, lambda: _take_low(conn, server, aged))
 
 
-def _unprepared(conn: mysql.Connection, take: Callable[[], T]) -> T:
+def _unprepared(conn: Connection, take: Callable[[], T]) -> T:
     """What `take` returns when no XA transaction stands prepared; a transaction that it began is ended if one does.
 
     An XA transaction that was prepared and committed within the few statements here would make the stream find a commit
@@ -226,12 +241,12 @@ def _unprepared(conn: mysql.Connection, take: Callable[[], T]) -> T:
     prepared, only that is looked at: an older one's rows the cursor looks for in the binlog, at its commit.
     """
     for pause in (*XA_PAUSES_SECONDS, None):
-        prepares = mysql.xa_prepares(conn)
-        if not mysql.xa_prepared(conn):
+        prepares = xa_prepares(conn)
+        if not xa_prepared(conn):
             taken = take()
-            if not mysql.xa_prepared(conn) and mysql.xa_prepares(conn) == prepares:
+            if not xa_prepared(conn) and xa_prepares(conn) == prepares:
                 return taken
-            mysql.end_snapshot(conn)
+            end_snapshot(conn)
         if pause is not None:
             time.sleep(pause)
     raise Unavailable(
@@ -240,35 +255,35 @@ def _unprepared(conn: mysql.Connection, take: Callable[[], T]) -> T:
     )
 
 
-def _take_low(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> Low:
+def _take_low(conn: Connection, server: Server, aged: AgedPositions) -> Low:
     if not server.mysql:
-        at = mysql.begin_snapshot(conn)
+        at = begin_snapshot(conn)
     else:  # with GTIDs nothing rests on how long a commit can be hidden
-        at = mysql.file_start(conn, server) if server.gtid else _aged(conn, server, aged)
-    return mysql.low_at(conn, server, at)
+        at = file_start(conn, server) if server.gtid else _aged(conn, server, aged)
+    return low_at(conn, server, at)
 
 
-def _aged(conn: mysql.Connection, server: mysql.Server, aged: AgedPositions) -> FilePosition:
+def _aged(conn: Connection, server: Server, aged: AgedPositions) -> FilePosition:
     """The low without GTIDs: the later of two places up to which all is committed."""
-    flushed = mysql.flushed_position(conn, server)
+    flushed = flushed_position(conn, server)
     now = time.monotonic()
     aged.saw(server.identity, flushed, now=now)
-    start = FilePosition(flushed.file, mysql.FIRST_OFFSET)
+    start = FilePosition(flushed.file, FIRST_OFFSET)
     return max(start, aged.aged(server.identity, now=now) or start)
 
 
-def _high(conn: mysql.Connection, server: mysql.Server, low: Low, aged: AgedPositions) -> High:
+def _high(conn: Connection, server: Server, low: Low, aged: AgedPositions) -> High:
     if not server.mysql:
         return High(server=low.server, file=low.file, offset=low.offset)
-    at = mysql.flushed_position(conn, server)
+    at = flushed_position(conn, server)
     if not server.gtid:
         aged.saw(server.identity, at, now=time.monotonic())
     return High(server=server.identity, file=at.file, offset=at.offset)
 
 
 def _proven(
-    conn: mysql.Connection,
-    server: mysql.Server,
+    conn: Connection,
+    server: Server,
     split: SnapshotSplit,
     aged: AgedPositions,
     window: Window | None,
@@ -280,7 +295,7 @@ def _proven(
 
     def take() -> tuple[Low, High]:
         at = _aged(conn, server, aged)
-        gtids, end = mysql.begin_reading_between(conn, server)
+        gtids, end = begin_reading_between(conn, server)
         low = Low(server=server.identity, file=at.file, offset=at.offset, gtids=str(gtids))
         return low, High(server=server.identity, file=end.file, offset=end.offset)
 
@@ -288,7 +303,7 @@ def _proven(
         low, high = _unprepared(conn, take)
         if not _changes(conn, split, low, high, window).num_rows:
             return low, high
-        mysql.end_snapshot(conn)
+        end_snapshot(conn)
         if pause is not None:
             time.sleep(pause)
     raise Unavailable(
@@ -314,8 +329,8 @@ class _Tally:
 
 
 def _rows(
-    connect: Callable[[], mysql.Connection],
-    conn: mysql.Connection,
+    connect: Callable[[], Connection],
+    conn: Connection,
     split: SnapshotSplit,
     index: str | None,
     batch_bytes: int,
@@ -328,13 +343,13 @@ def _rows(
     """
     schema = split.ordered
     decoder = ResultDecoder(schema)
-    blocks = mysql.stream(conn, select_rows(schema, split.split_start, split.split_end, index=index))
+    blocks = stream_rows(conn, select_rows(schema, split.split_start, split.split_end, index=index))
     held: pa.RecordBatch | None = None
     given, given_bytes, over = 0, 0, False
     while not (decoder.done or over):
         try:
             try:
-                with mysql.seam(schema.table_id, schema.table_id):
+                with translate_errors(schema.table_id, schema.table_id):
                     decoder.feed(next(blocks))
             except Unavailable:
                 if time.monotonic() < tally.deadline:
@@ -501,7 +516,7 @@ class Window:
         self._cursor.close()
 
 
-def _changes(conn: mysql.Connection, split: SnapshotSplit, low: Low, high: High, window: Window | None) -> pa.Table:
+def _changes(conn: Connection, split: SnapshotSplit, low: Low, high: High, window: Window | None) -> pa.Table:
     """The changes of this chunk in (low, high], in order; see `Window.changes`."""
     if window is None:
         raise ConfigError("A chunk that the binlog is laid over, or proves, can't be read on MySQL without a window")
@@ -509,7 +524,7 @@ def _changes(conn: mysql.Connection, split: SnapshotSplit, low: Low, high: High,
     return changes.filter(_inside(conn, split, changes.select(split.schema.key))) if changes.num_rows else changes
 
 
-def _inside(conn: mysql.Connection, split: SnapshotSplit, keys: pa.Table) -> pa.Array:
+def _inside(conn: Connection, split: SnapshotSplit, keys: pa.Table) -> pa.Array:
     """Which keys lie in the split's range."""
     ends = [end for end in (split.split_start, split.split_end) if end is not None]
     ranges = KeyRanges(split.schema.key_columns, ends)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cutline.common.errors import NextGeneration, ProtocolError, SourceLost
 from cutline.common.schema import Column, TableSchema, parse_type, split_table_id
-from cutline.services.sources.mysql.server import Connection, ask, quoted, quoted_table
+from cutline.services.sources.mysql.connection import Connection, ask, quoted, quoted_table
 
 KeyValue = str | dict[str, str]
 Key = tuple[KeyValue, ...]

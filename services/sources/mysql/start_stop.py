@@ -27,10 +27,24 @@ from datetime import UTC, datetime
 from cutline.common.config.pipeline import PipelineConfig, Point
 from cutline.common.errors import SourceLost
 from cutline.common.positions import FilePosition, GtidSet, High, MariaGtid, Position, Stop, beyond
-from cutline.services.sources.mysql import server as mysql
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.binlog.dump import greet, request_dump
-from cutline.services.sources.mysql.server import FIRST_OFFSET, Connection
+from cutline.services.sources.mysql.connection import Connection, translate_errors
+from cutline.services.sources.mysql.server import (
+    FIRST_OFFSET,
+    Server,
+    binlog_gtid_pos,
+    binlogs,
+    clock,
+    current_position,
+    event_at,
+    first_position,
+    flushed_position,
+    gtid_executed,
+    identify,
+    previous_gtids,
+    verify_position,
+)
 
 _FORMAT = 15
 _SECOND = 1_000_000
@@ -57,9 +71,9 @@ class Places:
         if not isinstance(start, Point) and start not in ("latest", "earliest"):
             return None
         with closing(self._connect()) as conn:
-            of = mysql.server(conn)
+            of = identify(conn)
             if not isinstance(start, Point):
-                return (mysql.current_position if start == "latest" else mysql.first_position)(conn, of)
+                return (current_position if start == "latest" else first_position)(conn, of)
             if start.gtid is not None:
                 return self._after_gtids(conn, of, start.gtid)
             stop = named(of, start)
@@ -68,7 +82,7 @@ class Places:
                 raise SourceLost(f"{stop} is yet to come at the source; name a place or time that it has passed")
             if start.file is None or place.file_position == (asked := FilePosition(stop.file, stop.offset)):
                 return place
-            if mysql.event_at(conn, asked) not in _BETWEEN:
+            if event_at(conn, asked) not in _BETWEEN:
                 raise SourceLost(
                     f"{stop} is no place between two transactions, as {place.file_position} would be; name that one"
                 )
@@ -77,7 +91,7 @@ class Places:
     def stop(self, stop: Stop) -> Position | None:
         """The place of the stop, None if the source has not passed it yet. SourceLost if it can't be found any more."""
         with closing(self._connect()) as conn:
-            return self._find(conn, mysql.server(conn), stop)
+            return self._find(conn, identify(conn), stop)
 
     def faults(self, config: PipelineConfig) -> list[str]:
         """What is wrong with the `start` and the `stop` of a pipeline that begins now, each with its remedy."""
@@ -89,8 +103,8 @@ class Places:
         if config.stop is None:
             return []
         with closing(self._connect()) as conn:
-            of = mysql.server(conn)
-            end = mysql.flushed_position(conn, of)
+            of = identify(conn)
+            end = flushed_position(conn, of)
             try:
                 stop = named(of, config.stop)
                 place = self._find(conn, of, stop)
@@ -107,11 +121,11 @@ class Places:
 
     # --- finding ---
 
-    def _find(self, conn: Connection, of: mysql.Server, stop: Stop) -> Position | None:
-        now = mysql.clock(conn)  # before the position: what is committed afterwards has a later time
-        at = mysql.flushed_position(conn, of)
+    def _find(self, conn: Connection, of: Server, stop: Stop) -> Position | None:
+        now = clock(conn)  # before the position: what is committed afterwards has a later time
+        at = flushed_position(conn, of)
         end = High(server=of.identity, file=at.file, offset=at.offset)
-        files = [one.file for one in mysql.binlogs(conn)]
+        files = [one.file for one in binlogs(conn)]
         if stop.time_us is not None:
             if now < stop.time_us:
                 return None
@@ -134,7 +148,7 @@ class Places:
                 return None
             first = files.index(stop.file)
         else:
-            executed = str(mysql.gtid_executed(conn)) if of.mysql else mysql.binlog_gtid_pos(conn, at) or ""
+            executed = str(gtid_executed(conn)) if of.mysql else binlog_gtid_pos(conn, at) or ""
             if not stop.met_by(Position(server=of.identity, file="", offset=0, gtids=executed)):
                 return None
             first = bisect_right(files, False, key=lambda file: stop.met_by(self._file_start(conn, of, file))) - 1
@@ -160,8 +174,8 @@ class Places:
         """When the file was begun, in seconds since 1970, as its first event says."""
         connection = self._connect()
         try:
-            with mysql.seam(f"the binlog file {file}"):
-                greet(connection, mysql.server(connection), self._server_id, 1.0, None)
+            with translate_errors(f"the binlog file {file}"):
+                greet(connection, identify(connection), self._server_id, 1.0, None)
                 request_dump(connection, self._server_id, file, FIRST_OFFSET)
                 while True:
                     event = connection._read_packet().get_all_data()  # type: ignore[no-untyped-call]
@@ -172,31 +186,31 @@ class Places:
                 connection._force_close()  # type: ignore[attr-defined]
 
     @staticmethod
-    def _file_start(conn: Connection, of: mysql.Server, file: str) -> Position:
+    def _file_start(conn: Connection, of: Server, file: str) -> Position:
         at = FilePosition(file, FIRST_OFFSET)
         if of.mysql:
-            gtids = mysql.previous_gtids(conn, file) if of.gtid else ""
+            gtids = previous_gtids(conn, file) if of.gtid else ""
         else:
-            gtids = mysql.binlog_gtid_pos(conn, at) or ""
+            gtids = binlog_gtid_pos(conn, at) or ""
         return Position(server=of.identity, file=file, offset=FIRST_OFFSET, gtids=gtids)
 
-    def _after_gtids(self, conn: Connection, of: mysql.Server, text: str) -> Position:
+    def _after_gtids(self, conn: Connection, of: Server, text: str) -> Position:
         """After exactly the transactions of that GTID set; the file is the oldest that may hold the next one."""
         gtids = _gtids(of, text)
-        files = mysql.binlogs(conn)
+        files = binlogs(conn)
         at = Position(server=of.identity, file=files[0].file, offset=FIRST_OFFSET, gtids=gtids)
         if of.mysql:
-            mysql.verify_position(conn, of, at)
+            verify_position(conn, of, at)
             return at
         wanted = MariaGtid.parse(gtids)
-        if not MariaGtid.parse(mysql.binlog_gtid_pos(conn, at.file_position) or "") <= wanted:
+        if not MariaGtid.parse(binlog_gtid_pos(conn, at.file_position) or "") <= wanted:
             raise SourceLost(f"The binlog after {gtids} is purged; name a later position, or begin with a snapshot")
-        if not wanted <= MariaGtid.parse(mysql.binlog_gtid_pos(conn, mysql.flushed_position(conn, of)) or ""):
+        if not wanted <= MariaGtid.parse(binlog_gtid_pos(conn, flushed_position(conn, of)) or ""):
             raise SourceLost(f"The server's binlog lacks transactions of {gtids}; name a position that it has passed")
         return at
 
 
-def named(of: mysql.Server, point: Point) -> Stop:
+def named(of: Server, point: Point) -> Stop:
     """The stop that a person named, at this server. SourceLost if it has no such GTIDs."""
     if point.timestamp is not None:
         whole = point.timestamp.astimezone(UTC) - datetime.fromtimestamp(0, UTC)
@@ -206,7 +220,7 @@ def named(of: mysql.Server, point: Point) -> Stop:
     return Stop(server=of.identity, file=point.file or "", offset=point.position or 0)
 
 
-def _gtids(of: mysql.Server, text: str) -> str:
+def _gtids(of: Server, text: str) -> str:
     if not of.gtid:
         raise SourceLost("the server has no GTIDs (gtid_mode is not ON); name a file and position")
     try:

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cutline.common.positions import Position
-from cutline.services.sources.mysql import server as mysql
+from cutline.services.sources.mysql.connection import Source
 from tests.bench.customer import Changes, load
 from tests.bench.mesh import Mesh
 from tests.bench.peers import clients
@@ -55,7 +55,7 @@ class Comparison:
 
     def __init__(self, server: MySQL, rows: int, changes: int) -> None:
         self.server, self.rows, self.changes = server, rows, changes
-        self.source = mysql.Source(host=server.host, port=server.port, user=server.user, password=server.password)
+        self.source = Source(host=server.host, port=server.port, user=server.user, password=server.password)
         self.measured: dict[tuple[str, str], list[Figures]] = {}
         self.missing: dict[str, str] = {}
         self._begun = time.monotonic()

@@ -46,7 +46,6 @@ import pyarrow.compute as pc
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop, parse_gtids
 from cutline.common.schema import FILE, OP, POS, SEQ, SchemaChanges, TableSchema
-from cutline.services.sources.mysql import server as mysql
 from cutline.services.sources.mysql.binlog import ddl
 from cutline.services.sources.mysql.binlog.dump import Dump, maria_state, take_format
 from cutline.services.sources.mysql.binlog.event_bodies import (
@@ -100,10 +99,18 @@ from cutline.services.sources.mysql.binlog.frames import (
 )
 from cutline.services.sources.mysql.binlog.table_map import schema_then
 from cutline.services.sources.mysql.binlog.xa import Prepared
+from cutline.services.sources.mysql.connection import Connection, translate_errors
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.rows import EventDecoder, Place, TableMap
 from cutline.services.sources.mysql.keys import locate, untold
-from cutline.services.sources.mysql.server import Connection
+from cutline.services.sources.mysql.server import (
+    Server,
+    gtid_executed,
+    identify,
+    position_at,
+    verify_end,
+    verify_position,
+)
 from cutline.services.sources.mysql.watermark import COMMIT_SECONDS, ChunkHighs, Commits, Key, Locate
 
 _PASSED_OVER = frozenset((3, 5, 7, 8, 9, 11, 13, 14, 17, 28, 35, 36, 37, 161, 163, 164))
@@ -231,7 +238,7 @@ def has_row_over(batch: pa.RecordBatch, limit: int) -> bool:
 class BinlogCursor:
     """Reads one source's binlog; owns one dump connection. Synchronous; one thread at a time.
 
-    `connect` opens a connection as server.py does. `server_id` must be unlike that of every other replica of
+    `connect` opens a connection as connection.py does. `server_id` must be unlike that of every other replica of
     the source (the server ends the older of two).
     """
 
@@ -248,7 +255,7 @@ class BinlogCursor:
         self._dump: Dump | None = None
         self._asking: Connection | None = None
         self._frames: Frames | None = None
-        self._server: mysql.Server | None = None
+        self._server: Server | None = None
         self._at: Position | None = None  # what the last read returned
         self._after = Position(server="", file="", offset=0)  # what this read goes on from
         self._executed: GtidSet | MariaGtid | None = None
@@ -830,7 +837,7 @@ class BinlogCursor:
         """Ask who is there, whether it has what we took, and begin the dump."""
         dump = self._dump = Dump(self._connect(), server_id=self._server_id, heartbeat_seconds=self._heartbeat)
         connection = dump.connection
-        server = self._server = mysql.server(connection)
+        server = self._server = identify(connection)
         self._executed = after.executed
         self._idle_at, self._timed = None, 0
         place = Place()
@@ -840,11 +847,11 @@ class BinlogCursor:
         state = maria_state(connection, server, after)
         if state is None:
             self._await_commits(connection, server, after)
-            mysql.verify_position(connection, server, after)
+            verify_position(connection, server, after)
             if not server.mysql and self._executed is None:
                 # MariaDB's low watermarks tell no GTIDs; begun from nothing, positions would name just the
                 # domains met since
-                self._executed = mysql.position_at(connection, server, after.file_position).executed
+                self._executed = position_at(connection, server, after.file_position).executed
         gtid_dump = (
             server.mysql
             and server.gtid
@@ -858,7 +865,7 @@ class BinlogCursor:
             )
         if state is not None or gtid_dump:
             frames.file, frames.pos = "", 4
-        with mysql.seam(f"the binlog at {after}"):
+        with translate_errors(f"the binlog at {after}"):
             if gtid_dump:
                 dump.begin_after(server, after.executed)
             else:
@@ -876,16 +883,16 @@ class BinlogCursor:
     def _verify_end(self, position: Position) -> None:
         """A dump only falls silent when the binlog is reset under it."""
         with suppress(Unavailable), closing(self._connect()) as connection:
-            mysql.verify_end(connection, mysql.server(connection), position)
+            verify_end(connection, identify(connection), position)
         self._verified = time.monotonic()
 
-    def _await_commits(self, connection: Connection, server: mysql.Server, after: Position) -> None:
+    def _await_commits(self, connection: Connection, server: Server, after: Position) -> None:
         """Unavailable while MySQL has not committed yet what its dump delivered: come again."""
         taken = after.executed
         if not (server.mysql and server.gtid and isinstance(taken, GtidSet)):
             return
-        mysql.verify_end(connection, server, after)  # for what a reset took there is nothing to wait
-        executed = mysql.gtid_executed(connection)
+        verify_end(connection, server, after)  # for what a reset took there is nothing to wait
+        executed = gtid_executed(connection)
         if self._commits.awaited(taken, executed, now=time.monotonic()):
             raise Unavailable(
                 f"The server has not committed all of {after.gtids}, which its binlog delivered;"

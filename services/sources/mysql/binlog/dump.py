@@ -17,11 +17,11 @@ from pymysql.constants import COMMAND, ER
 
 from cutline.common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
 from cutline.common.positions import GtidSet, MariaGtid, Position
-from cutline.services.sources.mysql import server as mysql
 from cutline.services.sources.mysql.binlog.event_bodies import QUERY, TABLE_MAP
 from cutline.services.sources.mysql.binlog.frames import Frames
+from cutline.services.sources.mysql.connection import Connection, gather
 from cutline.services.sources.mysql.damage import Damaged
-from cutline.services.sources.mysql.server import Connection
+from cutline.services.sources.mysql.server import Server, binlog_gtid_pos
 
 _ARTIFICIAL = 0x20
 _FIRST_EVENT = re.compile(r"the first event '[^']*' at \d+, ")  # where a dump began, which says nothing of its end
@@ -43,7 +43,7 @@ class Dump:
         self._socket: socket.socket = connection._sock  # type: ignore[attr-defined]
         self._heard = time.monotonic()
 
-    def begin(self, server: mysql.Server, frames: Frames, *, state: str | None = None, flags: int = 0) -> None:
+    def begin(self, server: Server, frames: Frames, *, state: str | None = None, flags: int = 0) -> None:
         """Begin at the place of the frames, or with `state` after MariaDB's GTIDs; with `flags` 1 up to the end only.
         Errors are PyMySQL's own.
 
@@ -58,7 +58,7 @@ class Dump:
         request_dump(self.connection, self._server_id, frames.file, frames.pos, flags)
         self._listen()
 
-    def begin_after(self, server: mysql.Server, executed: GtidSet | MariaGtid | None) -> None:
+    def begin_after(self, server: Server, executed: GtidSet | MariaGtid | None) -> None:
         """Begin with what is not in that set of MySQL's GTIDs; the server chooses the file. Errors as `begin`'s."""
         greet(self.connection, server, self._server_id, self._heartbeat, None)
         request_dump_gtid(self.connection, self._server_id, executed)
@@ -80,7 +80,7 @@ class Dump:
         where = f"the binlog dump at {frames.file}:{frames.pos}"
         room = frames.room()
         try:
-            mysql.gather(self._socket)
+            gather(self._socket)
             self._socket.settimeout(min(max(seconds, 0.001), self.silence))
             got = self._socket.recv_into(room)
         except (TimeoutError, BlockingIOError):
@@ -142,7 +142,7 @@ def take_format(frames: Frames, event: bytes) -> None:
         frames.pos = max(frames.pos, int.from_bytes(event[13:17], "little"))
 
 
-def maria_state(connection: Connection, server: mysql.Server, after: Position) -> str | None:
+def maria_state(connection: Connection, server: Server, after: Position) -> str | None:
     """MariaDB: the GTID position to begin after, where file and offset don't say it; None to begin by file and
     offset."""
     if server.mysql or not isinstance(after.executed, MariaGtid):
@@ -150,15 +150,13 @@ def maria_state(connection: Connection, server: mysql.Server, after: Position) -
     if after.server != server.identity or not after.file:
         return after.gtids
     # `start: {gtid:}` names a file from which on the GTIDs are to be found; a domain may be far ahead of the others
-    found = mysql.binlog_gtid_pos(connection, after.file_position)
+    found = binlog_gtid_pos(connection, after.file_position)
     if found is not None and found != after.gtids and MariaGtid.parse(found) <= after.executed:
         return after.gtids
     return None
 
 
-def greet(
-    connection: Connection, server: mysql.Server, server_id: int, heartbeat_seconds: float, state: str | None
-) -> None:
+def greet(connection: Connection, server: Server, server_id: int, heartbeat_seconds: float, state: str | None) -> None:
     """Say who we are and what we understand, as a replica does."""
     period = int(heartbeat_seconds * 1e9)
     settings = {"master_binlog_checksum": "'CRC32'", "master_heartbeat_period": str(period)}

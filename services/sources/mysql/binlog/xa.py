@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from cutline.common.errors import SourceLost
 from cutline.common.positions import FilePosition
-from cutline.services.sources.mysql import server as mysql
 from cutline.services.sources.mysql.binlog.dump import Dump, take_format
 from cutline.services.sources.mysql.binlog.event_bodies import (
     FORMAT,
@@ -42,9 +41,10 @@ from cutline.services.sources.mysql.binlog.event_bodies import (
     xid_of,
 )
 from cutline.services.sources.mysql.binlog.frames import EVENT, NEED, SAID, Frames, Plan
+from cutline.services.sources.mysql.connection import Connection, translate_errors
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.rows import Place
-from cutline.services.sources.mysql.server import FIRST_OFFSET, Connection
+from cutline.services.sources.mysql.server import FIRST_OFFSET, binlogs, identify
 
 _HELD_BYTES = 8 << 20
 
@@ -117,7 +117,7 @@ class Prepared:
     def _read_again(self, xid: Xid, at: FilePosition | None, before: FilePosition) -> Iterator[tuple[int, Body]]:
         if at is None:
             with closing(self._connect()) as connection:
-                files = [file for file in mysql.binlogs(connection) if FilePosition(file.file, FIRST_OFFSET) < before]
+                files = [file for file in binlogs(connection) if FilePosition(file.file, FIRST_OFFSET) < before]
             for file in reversed(files):
                 with closing(self._scan(FilePosition(file.file, FIRST_OFFSET), before)) as scan:
                     at = scan.last_prepare(xid)
@@ -215,10 +215,10 @@ class _Scan:
     def _events(self) -> Iterator[tuple[int, bytes, Frames]]:
         """Every event that the frames don't take by themselves, those of XA transactions among them."""
         dump = self._dump
-        server = mysql.server(dump.connection)
+        server = identify(dump.connection)
         frames = Frames(Place(), mariadb=not server.mysql, judge=lambda _: False, taken=lambda *_: 0)
         frames.file, frames.pos = self._at.file, self._at.offset
-        with mysql.seam(f"the binlog at {self._at}"):
+        with translate_errors(f"the binlog at {self._at}"):
             dump.begin(server, frames, flags=1)
         while True:
             code = frames.scan()

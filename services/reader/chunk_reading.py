@@ -1,0 +1,137 @@
+"""Reading chunks at the pace that the limits and the source allow: one after the other, each a batch ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from functools import partial
+
+import pyarrow as pa
+
+from cutline.common.errors import Unavailable
+from cutline.common.mesh.loop import OneThread
+from cutline.common.mesh.messages import Limits, SnapshotSplit
+from cutline.services.reader.pace import Pace
+from cutline.services.sources.mysql.chunk import WINDOW_IDLE_SECONDS, ChunkEnd, Window
+from cutline.services.sources.mysql.connection import Connection
+from cutline.services.sources.mysql.server import threads_running
+
+LARGE_BYTES = 16 << 20
+BUSY_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 10.0
+log = logging.getLogger("cutline.reader")
+
+
+class ChunkReading:
+    """The chunks of one reader. Each is read one batch ahead of the one that is asked for, so that SELECT and sending
+    overlap; but not after a large batch, which is held alone.
+
+    All chunks and their window are read in one thread: one chunk is closed before the next one begins.
+    `waiting_for` names the obstacle while the source is too busy or unreachable. `connect` opens a connection to the
+    source.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], window: Window, *, max_threads_running: int | None) -> None:
+        self.split: SnapshotSplit
+        self.window = window
+        self.waiting_for: str | None = None
+        self._connect = connect
+        self._max_threads_running = max_threads_running
+        self._quiet_at = float("-inf")  # when the source was last seen to be not too busy, monotonic
+        self._pace = Pace(now=time.monotonic())
+        self._limits_changed = asyncio.Event()
+        self._batches: Generator[pa.RecordBatch | ChunkEnd, None, None] | None = None
+        self._thread = OneThread()
+        self._ahead: asyncio.Task[pa.RecordBatch | ChunkEnd] | None = None
+
+    def begin(self, split: SnapshotSplit, batches: Generator[pa.RecordBatch | ChunkEnd, None, None]) -> None:
+        """Turn to this chunk; the one before has ended, or failed."""
+        self.split, self._batches, self._ahead = split, batches, None
+
+    async def next(self) -> pa.RecordBatch | ChunkEnd:
+        """The next batch, or the end, after which there is no more. Raises what `read_chunk` raises."""
+        item = await (self._ahead or self._read())
+        alone = isinstance(item, ChunkEnd) or item.nbytes > LARGE_BYTES
+        self._ahead = None if alone else self._read()
+        return item
+
+    def _read(self) -> asyncio.Task[pa.RecordBatch | ChunkEnd]:
+        assert self._batches is not None
+        return asyncio.create_task(self._thread.call(partial(next, self._batches)))
+
+    async def rest_window(self) -> None:
+        """Close the window's dump whenever no chunk has needed it for a while; never returns."""
+        while True:
+            await asyncio.sleep(WINDOW_IDLE_SECONDS / 2)
+            await self._thread.call(self.window.rest)
+
+    def close(self) -> None:
+        """End the SELECT, and all connections, as soon as the batch being read has arrived."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+        self._thread.end(self._close)
+
+    def _close(self) -> None:
+        with closing(self.window):
+            if self._batches is not None:
+                self._batches.close()
+
+    # --- pace ---
+
+    def set_limits(self, limits: Limits) -> None:
+        """Keep these limits from now on, also for a batch that waits already."""
+        self._pace.set(limits, now=time.monotonic())
+        self._limits_changed.set()
+
+    async def spend(self, rows: int, size: int) -> None:
+        """Return when `rows` rows of `size` bytes may be given out."""
+        self._pace.spend(rows, size, now=time.monotonic())
+        while (seconds := self._pace.seconds_left(now=time.monotonic())) > 0:
+            self._limits_changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._limits_changed.wait(), seconds)
+
+    async def source_quiet(self) -> None:
+        """Return when at most `max_threads_running` threads of the server are at work.
+
+        Called between batches, so that a long chunk slows down too; the server is asked once a second at most.
+        """
+        most, since = self._max_threads_running, time.time()
+        if most is None or time.monotonic() - self._quiet_at < BUSY_PAUSE_SECONDS:
+            return
+        connection = None
+        try:
+            connection = await asyncio.to_thread(self._connect)
+            while (running := await asyncio.to_thread(threads_running, connection)) > most:
+                measured = f"Threads_running is {running}, over snapshot.max_threads_running {most}"
+                if self.waiting_for is None:
+                    log.warning("no rows are read while the source is busy: %s", measured)
+                self.waiting_for = f"the source to become less busy ({time.time() - since:.0f} s so far): {measured}"
+                await asyncio.sleep(BUSY_PAUSE_SECONDS)
+        except Unavailable as error:  # reading the chunk will fail by it too, and report it
+            log.warning("could not ask the source how busy it is: %s", error)
+        finally:
+            self.waiting_for, self._quiet_at = None, time.monotonic()
+            if connection is not None:
+                connection.close()
+
+    async def source_reachable(self, pause: float) -> None:
+        """Return when the source accepts connections, after `pause` seconds at the earliest.
+
+        A chunk has few attempts: an unreachable server must not use them up.
+        """
+        since = time.time()
+        try:
+            while True:
+                await asyncio.sleep(min(pause, LONGEST_PAUSE_SECONDS))
+                try:
+                    (await asyncio.to_thread(self._connect)).close()
+                    return
+                except Unavailable as error:
+                    self.waiting_for = f"the source (unreachable for {time.time() - since:.0f} s): {error}"
+                    pause *= 2
+        finally:
+            self.waiting_for = None

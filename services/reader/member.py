@@ -1,0 +1,338 @@
+"""One reader in one epoch of one pipeline: carries out the orders of its machine (machine.py).
+
+Chunk rows come through chunk_reading.py, changes from one `BinlogCursor` for each cursor of the machine; both run in
+threads of their own, and each result is the machine's next event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.errors import NextGeneration, ProtocolError, ServerIdTaken, SourceLost, Unavailable
+from cutline.common.mesh.chandy_lamport import Process
+from cutline.common.mesh.host import Host
+from cutline.common.mesh.links import Links
+from cutline.common.mesh.loop import Loop, OneThread
+from cutline.common.mesh.machine import Began, Effect, Event, SavePart, Send
+from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
+from cutline.common.mesh.parts import Parts, load_part
+from cutline.common.mesh.topology import Topology, reader_name
+from cutline.common.store.records import CheckpointEntry, EpochEntry
+from cutline.common.store.store import PipelineStore
+from cutline.services.reader.chunk_reading import ChunkReading
+from cutline.services.reader.events import (
+    ChangeBatch,
+    ChangesRead,
+    ChunkFailed,
+    ChunkRead,
+    ChunkRowsRead,
+    CloseCursor,
+    ContinueChunk,
+    ReadChanges,
+    ReadChunk,
+    RouteTo,
+    SchemaChanged,
+    SetLimits,
+    TableFaulted,
+)
+from cutline.services.reader.machine import Reader
+from cutline.services.sources.mysql.binlog import cursor as binlog
+from cutline.services.sources.mysql.chunk import ChunkEnd, Window, read_chunk
+from cutline.services.sources.mysql.connection import Connection, Source, connect
+from cutline.services.sources.mysql.watermark import AgedPositions, ChunkHighs
+
+RETRY_SECONDS = (0.5, 10.0)
+CHANGES_ROWS = 50_000
+CHANGES_BYTES = 8 << 20
+CHANGES_WAIT_SECONDS = 0.5
+log = logging.getLogger("cutline.reader")
+
+
+class ReaderMember:
+    """A reader in one epoch of one pipeline: carries out what the machine orders."""
+
+    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
+        definition = store.definition()
+        if definition is None:
+            raise ProtocolError(f"pipeline {store.name} has an epoch but no definition; put its pipeline.json back")
+        self.host, self.store, self.epoch = host, store, entry.slot
+        self.config = PipelineConfig.from_definition(definition)
+        self.name = reader_name(index)
+        readers, writers = entry.members.readers, entry.members.writers
+        topology = Topology.of(len(readers), len(writers))
+        self.machine = Reader(name=self.name, writers=topology.writers, stream=index == 0)
+        if index == 0 and entry.base is not None:
+            base = store.entry(entry.base)
+            if not isinstance(base, CheckpointEntry):
+                raise ProtocolError(f"the base of epoch {self.epoch}, slot {entry.base}, is missing from the journal")
+            self.machine.restore(load_part(store, base.parts[self.name]))
+        self.parts = Parts(store, member=self.name, epoch=self.epoch, incarnation=host.incarnation)
+        process = Process(
+            self.machine,
+            inbound=topology.cut_inbound(self.name),
+            outbound=topology.cut_outbound(self.name),
+            after=self.epoch,
+        )
+        self.links = Links(
+            host.redis,
+            store.name,
+            self.epoch,
+            self.name,
+            inbound=topology.inbound(self.name),
+            outbound=topology.outbound(self.name),
+            channels=len(readers) * len(writers),
+        )
+        self.loop = Loop(process.handle, self._perform)
+        self.cursors: dict[str, tuple[binlog.BinlogCursor, OneThread]] = {}
+        self.routes: dict[str, tuple[Mapping[str, RouteTo], dict[str, binlog.Route]]] = {}  # of each cursor's last read
+        server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
+        self.chunks = ChunkReading(
+            self.connect,
+            Window(binlog.BinlogCursor(self.connect, server_id=server_id)),
+            max_threads_running=self.config.snapshot.max_threads_running,
+        )
+        self.waiting_for: str | None = None
+        self.aged = AgedPositions()
+        self.ids_taken = 0  # server ids that turned out to be another client's
+        self.zero_dates: Counter[tuple[str, str]] = Counter()
+
+    async def run(self) -> None:
+        """Take part until the epoch ends."""
+        self.loop.tell(Began())
+        try:
+            await self.loop.run(
+                self.links.pump(self.loop), self.links.idle(), self._publish_status(), self.chunks.rest_window()
+            )
+        finally:
+            await self.links.close()
+            for cursor, thread in self.cursors.values():
+                thread.end(cursor.close)
+            self.chunks.close()
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(receiver=receiver, message=Records() as records):
+                body = await asyncio.to_thread(to_ipc, records.body)
+                message = dataclasses.replace(records, body=body)
+                del effect, records, body  # the batch, which may be large, has gone into its message
+                await self.links.send(Send(receiver=receiver, message=message))
+            case Send():
+                await self.links.send(effect)
+            case ReadChunk(split=split):
+                log.info("reads %s of %s", split.split_id, split.table_id)
+                self.chunks.begin(
+                    split,
+                    read_chunk(
+                        self.connect,
+                        split,
+                        mode=self.config.snapshot.chunks,
+                        seconds=self.config.snapshot.max_select_seconds,
+                        identity=self.config.options_of(split.table_id).identity,
+                        aged=self.aged,
+                        window=self.chunks.window,
+                    ),
+                )
+                self.loop.spawn(self._next_rows(split))
+            case ContinueChunk():
+                self.loop.spawn(self._next_rows(self.chunks.split))
+            case SetLimits(limits=limits):
+                log.info("reads chunks at %s", limits)
+                self.chunks.set_limits(limits)
+            case ReadChanges():
+                self.loop.spawn(self._read_changes(effect))
+            case CloseCursor(cursor=name):
+                if name in self.cursors:  # a restored cursor may meet main before it was ever read
+                    cursor, thread = self.cursors.pop(name)
+                    thread.end(cursor.close)
+            case SavePart(checkpoint=checkpoint, state=state):
+                self.loop.spawn(self.parts.save(checkpoint, state))
+            case _:
+                raise ProtocolError(f"a reader can't carry out {type(effect).__name__}")
+
+    def connect(self) -> Connection:
+        """A connection to the source; the password is read each time and stored nowhere."""
+        return connect(Source.of(self.config.source))
+
+    # --- chunks ---
+
+    async def _next_rows(self, split: SnapshotSplit) -> Event:
+        split_id, attempt = split.split_id, split.attempt
+        await self.chunks.source_quiet()
+        try:
+            item = await self.chunks.next()
+        except Unavailable as error:
+            log.warning("chunk %s: %s", split_id, error)
+            await self.chunks.source_reachable(RETRY_SECONDS[0] * attempt)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.RETRY)
+        except SourceLost as error:
+            remedy = Remedy.RESTART if isinstance(error, NextGeneration) else Remedy.QUARANTINE
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=error.cause, remedy=remedy)
+        if isinstance(item, ChunkEnd):
+            faults = self._zero_dates({(split.table_id, name): n for name, n in item.zero_dates.items()})
+            for cause in faults.values():
+                return ChunkFailed(split_id=split_id, attempt=attempt, cause=cause)
+            return ChunkRead(
+                split_id=split_id,
+                attempt=attempt,
+                rows=item.rows,
+                checksum=item.checksum,
+                low=item.low,
+                high=item.high,
+                schema=item.schema,
+                cut_at=item.cut_at,
+            )
+        await self.chunks.spend(item.num_rows, item.nbytes)
+        return ChunkRowsRead(split_id=split_id, attempt=attempt, rows=item.num_rows, body=item)
+
+    # --- the incremental split ---
+
+    async def _read_changes(self, order: ReadChanges) -> Event:
+        pause, longest = RETRY_SECONDS
+        while True:
+            if order.cursor not in self.cursors:
+                server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != "main")
+                opened = binlog.BinlogCursor(
+                    self.connect, server_id=server_id, schema_changes=self.config.schema_changes
+                )
+                self.cursors[order.cursor] = opened, OneThread()
+            cursor, thread = self.cursors[order.cursor]
+            try:
+                changes = await thread.call(partial(self._read, cursor, order))
+                self.waiting_for = None
+                return self._changes_read(order, changes)
+            except ServerIdTaken as error:
+                log.warning("%s cursor: %s", order.cursor, error)
+                self.ids_taken += 1
+                thread.end(self.cursors.pop(order.cursor)[0].close)
+                if self.config.source.server_id is not None:
+                    # the id is configured: two clients that both insist on it would end each other's dump for ever
+                    self.waiting_for = f"its server id: {error}"
+                    await asyncio.sleep(longest)
+            except Unavailable as error:
+                self.waiting_for = f"the source: {error}"
+                log.warning("%s cursor: %s", order.cursor, error)
+                await asyncio.sleep(pause)
+                pause = min(longest, pause * 2)
+
+    def _routes(self, order: ReadChanges) -> dict[str, binlog.Route]:
+        """The order's routes in the cursor's form; those that are the same as in its last read are reused."""
+        before, made = self.routes.get(order.cursor, ({}, {}))
+        if order.routes is not before:
+            made = {
+                name: made[name] if before.get(name) is route else _route(route) for name, route in order.routes.items()
+            }
+            self.routes[order.cursor] = order.routes, made
+        return made
+
+    def _read(self, cursor: binlog.BinlogCursor, order: ReadChanges) -> binlog.Changes:
+        return cursor.read(
+            order.after,
+            self._routes(order),
+            until=order.until,
+            max_rows=CHANGES_ROWS,
+            max_bytes=CHANGES_BYTES,
+            wait_seconds=CHANGES_WAIT_SECONDS,
+            at_boundary=order.at_boundary,
+            stop=order.stop,
+        )
+
+    def _changes_read(self, order: ReadChanges, changes: binlog.Changes) -> ChangesRead:
+        faults = [
+            TableFaulted(table_id=f.table_id, generation=f.generation, cause=f.cause, restart=f.restart)
+            for f in changes.faults
+        ]
+        faults += [
+            TableFaulted(table_id=name, generation=order.routes[name].generation, cause=cause, restart=False)
+            for name, cause in self._zero_dates(changes.zero_dates).items()
+            if name not in {fault.table_id for fault in faults}
+        ]
+        return ChangesRead(
+            cursor=order.cursor,
+            position=changes.position,
+            rows=changes.rows,
+            rows_inside=changes.rows_inside,
+            batches=tuple(
+                ChangeBatch(
+                    table_id=b.table_id, generation=b.generation, schema=b.schema_hash, rows=b.rows, body=b.batch
+                )
+                for b in changes.batches
+            ),
+            schemas=tuple(
+                SchemaChanged(table_id=c.table_id, generation=c.generation, seq=c.seq, new=c.new)
+                for c in changes.schemas
+            ),
+            faults=tuple(faults),
+            source_time=changes.source_time,
+            stopped=changes.stopped,
+        )
+
+    def _zero_dates(self, found: Mapping[tuple[str, str], int]) -> dict[str, str]:
+        """Count dates that became null, by table and column; with `zero_dates: quarantine`, each table's fault."""
+        self.zero_dates.update(found)
+        if self.config.values.zero_dates is None:
+            return {}
+        return {
+            table_id: f"{table_id} has a zero or partial date in its column {column}; correct those rows, or set"
+            " values.zero_dates to null"
+            for table_id, column in found
+        }
+
+    async def _publish_status(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            cursors = {name: cursor.position.to_json() for name, cursor in self.machine.cursors.items()}
+            status = {
+                "at": time.time(),
+                "seq": self.machine.seq,
+                "cursors": cursors,
+                "waiting_for": self.waiting_for or self.chunks.waiting_for,
+                "counters": [
+                    ["zero_dates", {"table": table_id, "column": column}, count]
+                    for (table_id, column), count in self.zero_dates.items()
+                ],
+            }
+            with suppress(Unavailable):
+                await self.host.registry.put_status(self.store.name, self.name, status)
+
+
+def _route(to: RouteTo) -> binlog.Route:
+    chunks = ChunkHighs(to.schema.key_columns, to.splits) if to.splits else None
+    return binlog.Route(
+        table_id=to.table_id,
+        generation=to.generation,
+        schema=to.schema,
+        low=to.low,
+        high=to.high,
+        chunks=chunks,
+        live=to.live,
+        looked_at=to.looked_at,
+    )
+
+
+def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:
+    """The batch as an Arrow IPC stream with its schema; not compressed, which costs more than the copies it saves.
+
+    Its size is measured first: a buffer that grows would hold a large batch twice meanwhile. It is allocated from the
+    system's memory, which takes it back at once; Arrow's own pool would keep it for later use.
+    """
+    measure = pa.MockOutputStream()
+    _write_ipc(batch, measure)
+    buffer: pa.Buffer = pa.allocate_buffer(measure.size(), memory_pool=pa.system_memory_pool())
+    _write_ipc(batch, pa.FixedSizeBufferWriter(buffer))
+    return buffer
+
+
+def _write_ipc(batch: pa.RecordBatch, sink: Any) -> None:
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)

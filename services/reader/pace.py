@@ -1,0 +1,41 @@
+"""How fast a reader may give out chunk rows (pure: the time is an argument, and nothing waits here).
+
+Rows that were given out are owed; the debt is paid off as time passes, at the limits' rates. A rate that is not
+limited has no debt, so none is left over from before a limit was set.
+"""
+
+from __future__ import annotations
+
+from cutline.common.mesh.messages import UNLIMITED, Limits
+
+
+class Pace:
+    """The debt of one reader, in rows and in bytes. Every `now` is in monotonic seconds."""
+
+    def __init__(self, *, now: float) -> None:
+        """Start without limits and without debt."""
+        self._limits = UNLIMITED
+        self._owed_rows = self._owed_bytes = 0.0
+        self._paid_at = now
+
+    def set(self, limits: Limits, *, now: float) -> None:
+        """Keep these limits from `now` on, also for the debt that there is."""
+        self._pay(now)
+        self._limits = limits
+
+    def spend(self, rows: int, size: int, *, now: float) -> None:
+        """Add `rows` rows of `size` bytes to the debt."""
+        self._pay(now)
+        self._owed_rows, self._owed_bytes = self._owed_rows + rows, self._owed_bytes + size
+
+    def seconds_left(self, *, now: float) -> float:
+        """After how many seconds the debt is paid off, if the limits stay; 0 if it is."""
+        self._pay(now)
+        rows, size = self._limits.rows_per_second, self._limits.bytes_per_second
+        return max(self._owed_rows / rows if rows else 0.0, self._owed_bytes / size if size else 0.0)
+
+    def _pay(self, now: float) -> None:
+        passed, self._paid_at = now - self._paid_at, now
+        rows, size = self._limits.rows_per_second, self._limits.bytes_per_second
+        self._owed_rows = max(0.0, self._owed_rows - passed * rows) if rows else 0.0
+        self._owed_bytes = max(0.0, self._owed_bytes - passed * size) if size else 0.0

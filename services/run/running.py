@@ -1,0 +1,50 @@
+"""What other commands ask of a pipeline that runs: its status, and new limits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict
+from typing import Any
+
+from cutline.common.errors import CutlineError
+from cutline.common.mesh.messages import Limits
+from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.redis import connect
+
+ASK_AGAIN_SECONDS = 10.0
+THROTTLE_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
+
+
+async def status_of(redis_url: str, pipeline: str) -> dict[str, dict[str, Any]]:
+    """The status parts of `pipeline`, {} if none is published; Unavailable if Redis doesn't answer."""
+    redis = connect(redis_url)
+    try:
+        return await Registry(redis).status(pipeline)
+    finally:
+        await redis.aclose()
+
+
+async def throttle(redis_url: str, pipeline: str, limits: Limits) -> None:
+    """Ask the leader of `pipeline` for `limits`, and return when they hold and a checkpoint has them, so that they
+    outlive the leader; CutlineError if that takes too long."""
+    redis = connect(redis_url)
+    try:
+        registry, wanted = Registry(redis), asdict(limits)
+        asked_at, deadline = -ASK_AGAIN_SECONDS, time.monotonic() + THROTTLE_SECONDS
+        while True:
+            leader = (await registry.status(pipeline)).get("enumerator", {})
+            if leader.get("limits") == wanted and leader.get("limits_kept"):
+                return
+            if time.monotonic() > deadline:
+                raise CutlineError(
+                    f"the limits are in no checkpoint of {pipeline} yet, so they may be lost with its leader; see"
+                    " `cutline status`, and ask again"
+                )
+            if time.monotonic() - asked_at >= ASK_AGAIN_SECONDS:
+                await registry.request(pipeline, {"kind": "throttle", "limits": wanted})
+                asked_at = time.monotonic()
+            await asyncio.sleep(_LOOK_SECONDS)
+    finally:
+        await redis.aclose()

@@ -1,0 +1,143 @@
+"""Checks of a source before a pipeline starts: server settings, grants, and the tables that the pipeline names.
+
+Each fault is one sentence with its remedy. Nothing is changed on the server.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from contextlib import closing
+
+import pymysql
+from pymysql.constants import COMMAND
+
+from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.errors import ConfigError, SourceLost
+from cutline.common.schema import split_table_id
+from cutline.services.sources.mysql.catalogue import list_tables
+from cutline.services.sources.mysql.connection import (
+    NO_SELECT,
+    Connection,
+    Source,
+    ask,
+    connect,
+    quoted,
+    quoted_table,
+    translate_errors,
+)
+from cutline.services.sources.mysql.server import Server, identify, log_status, variables
+
+
+def check_source(config: PipelineConfig, *, begun: bool = False) -> None:
+    """Check the source of a pipeline before anything is written: ConfigError with every fault found.
+
+    Faults are: an unknown host, a refused user, the server's settings, missing grants, a list of tables that matches
+    nothing (unless the pipeline has `begun`: its tables may have been dropped since). Unavailable if the server can't
+    be reached now.
+    """
+    source = Source.of(config.source)
+    with closing(connect(source)) as conn:
+        selected = config.select(list_tables(conn))
+        faults = server_faults(conn, tables=selected)
+        if not selected and not begun:
+            faults.append(
+                f"tables: {', '.join(config.tables)} matches none of the tables that {source} may see; correct the"
+                " list, or GRANT SELECT on them"
+            )
+        server = identify(conn)
+        if config.snapshot.chunks == "exact" and server.mysql and not server.gtid:
+            faults.append("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
+    if faults:
+        raise ConfigError(*faults)
+
+
+def server_faults(conn: Connection, *, tables: Sequence[str] = ()) -> list[str]:
+    """Every fault of the server's settings, of the user's grants, and of the user's access to `tables`."""
+    server = identify(conn)
+    user = ask(conn, "SELECT CURRENT_USER()")[0][0]
+    account = "@".join(f"'{part}'" for part in user.rsplit("@", 1))
+    faults = _setting_faults(conn, server)
+    if not any("log_bin" in fault for fault in faults):
+        faults += _replication_faults(conn, server, account)
+    for table_id in tables:
+        faults += _select_faults(conn, table_id, account)
+    return faults
+
+
+def _setting_faults(conn: Connection, server: Server) -> list[str]:
+    required = {"binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}
+    others = ("binlog_row_value_options", "binlog_order_commits", "log_slave_updates", "log_replica_updates")
+    actual = variables(conn, "log_bin", *required, *others)
+    if actual.get("log_bin", "OFF") != "ON":
+        return ["The server writes no binlog (log_bin is off); start it with log_bin"]
+    faults = []
+    for name, value in required.items():
+        is_now = actual.get(name)
+        if is_now is None and name == "binlog_row_metadata":
+            faults.append(f"The server has no {name}: it is too old; use MySQL 8.0 or MariaDB 10.5 and newer")
+        elif is_now is not None and is_now.upper() != value:
+            faults.append(f"{name} is {is_now}, not {value}; SET GLOBAL {name} = '{value}' and let sessions reconnect")
+    if actual.get("binlog_row_value_options"):
+        faults.append(
+            "binlog_row_value_options is PARTIAL_JSON, so the binlog lacks whole JSON values;"
+            " SET GLOBAL binlog_row_value_options = '' and let sessions reconnect"
+        )
+    if actual.get("binlog_order_commits", "ON") == "OFF":
+        # gtid_executed could then name a commit before one that it builds on, and no low watermark would be safe
+        faults.append("binlog_order_commits is OFF, not ON; SET GLOBAL binlog_order_commits = 'ON'")
+    logged = actual.get("log_replica_updates", actual.get("log_slave_updates", "ON"))
+    if logged == "OFF" and _replicates(conn, server):
+        name = "log_replica_updates" if "log_replica_updates" in actual else "log_slave_updates"
+        faults.append(
+            f"The server is a replica and {name} is off, so its binlog lacks its source's changes; turn it on"
+        )
+    return faults
+
+
+def _replicates(conn: Connection, server: Server) -> bool:
+    if server.mysql:  # which has no such status variable since 8.0
+        return bool(ask(conn, "SHOW REPLICA STATUS"))
+    status = ask(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slave_running', 'Slaves_running')")
+    return any(value not in ("OFF", "0") for _, value in status)
+
+
+def _replication_faults(conn: Connection, server: Server, account: str) -> list[str]:
+    faults = []
+    try:
+        _, _, do_db, ignore_db, *_ = log_status(conn, server)
+        if do_db or ignore_db:
+            faults.append(
+                f"The server leaves databases out of its binlog (binlog-do-db={do_db}, binlog-ignore-db={ignore_db}),"
+                " so their changes can't be seen; remove these options"
+            )
+    except ConfigError:
+        grant = "REPLICATION CLIENT" if server.mysql else "BINLOG MONITOR"
+        faults.append(f"{account} may not see the binlog's position; GRANT {grant} ON *.* TO {account}")
+    if not _may_replicate(conn):
+        faults.append(f"{account} may not read the binlog; GRANT REPLICATION SLAVE ON *.* TO {account}")
+    return faults
+
+
+def _may_replicate(conn: Connection) -> bool:
+    """Register as a replica until the connection ends: the one check of this grant that works on all servers."""
+    # COM_REGISTER_SLAVE: server id, three empty strings (host, user, password), port, rank, source's id
+    payload = struct.pack("<IBBBHII", 0xFFFF_FFFE, 0, 0, 0, 0, 0, 0)
+    try:
+        with translate_errors(f"{conn.host}:{conn.port}"):
+            conn._execute_command(COMMAND.COM_REGISTER_SLAVE, payload)  # type: ignore[attr-defined]
+            conn._read_packet()  # type: ignore[no-untyped-call]
+    except ConfigError:
+        return False
+    return True
+
+
+def _select_faults(conn: Connection, table_id: str, account: str) -> list[str]:
+    database, _ = split_table_id(table_id)
+    try:
+        ask(conn, f"SELECT * FROM {quoted_table(table_id)} LIMIT 0", table=table_id)
+    except SourceLost as error:
+        if isinstance(error.__cause__, pymysql.MySQLError) and error.__cause__.args[0] in NO_SELECT:
+            return [f"{account} may not read {table_id}; GRANT SELECT ON {quoted(database)}.* TO {account}"]
+        return [f"{table_id} can't be read: {error.cause}"]
+    return []
