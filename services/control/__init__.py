@@ -1,1 +1,1 @@
-"""The control service: what runs and how it goes, told over HTTP."""
+"""The control service: the state of services and pipelines over HTTP."""

@@ -46,7 +46,7 @@ async def serve(environment: Environment) -> None:
     )
     presence = asyncio.create_task(_announce(registry, me))
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn has handlers of its own, and raises the signal again at its end, before we could say that we are gone
+        # uvicorn installs its own handlers, and raises the signal again at its end, before our presence is withdrawn
         signal.signal(number, signal.SIG_IGN)
     try:
         await listener.serve()
@@ -61,26 +61,22 @@ async def serve(environment: Environment) -> None:
 
 async def _announce(registry: Registry, me: Service) -> None:
     while True:
-        with suppress(Unavailable):  # /readyz tells it; what we serve comes back with Redis
+        with suppress(Unavailable):  # /readyz reports it; the announcement is repeated when Redis is back
             await registry.announce_presence(me)
         await asyncio.sleep(1.0)
 
 
 def main() -> None:
-    """Run the service; exit code 2 for settings that can't work."""
+    """Run the service; exit code 2 if a setting is wrong."""
     try:
         environment = Environment.read()
         logging.basicConfig(level=environment.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         raise_open_files()
         asyncio.run(serve(environment))
     except ConfigError as error:
-        sys.exit(_told(error))
-
-
-def _told(error: ConfigError) -> int:
-    for fault in error.faults:
-        print(fault, file=sys.stderr)
-    return 2
+        for fault in error.faults:
+            print(fault, file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The control API: what runs, how it goes, the numbers for Prometheus; and one call, to retry a quarantined table.
+"""The control API: services, pipelines and their state, metrics for Prometheus; and the retry of a quarantined table.
 
-It asks the registry (Redis) and the store at each request and keeps nothing; it says 503 with the cause when one of
-them does not answer, and /healthz stays 200 all the same: a restart would not mend that. A bearer token, if set, guards
+It reads the registry (Redis) and the store at each request and keeps nothing. When one of them does not answer, it
+returns 503 with the cause, and /healthz stays 200: a restart would not help. A bearer token, if set, protects
 everything but /healthz, /readyz and the description at /docs.
 """
 
-# No `from __future__ import annotations` here: FastAPI has to see the types that `build` makes (its token, its store).
+# No `from __future__ import annotations` here: FastAPI must see the types that are made inside `build` and `_v1`.
 import asyncio
 import secrets
 import time
@@ -27,14 +27,14 @@ from cutline.services.control import metrics
 
 
 class Health(BaseModel):
-    """`ready` with the cause if not."""
+    """Whether the service is ready, and the cause if it is not."""
 
     ready: bool
     cause: str | None = None
 
 
 class ServiceView(BaseModel):
-    """One service process. `failed`: pipeline -> the newest epoch that it gave up; `leaving`: asked to end."""
+    """One service process. `failed`: the newest epoch that it gave up, by pipeline; `leaving`: it was asked to end."""
 
     role: str
     incarnation: str
@@ -46,10 +46,10 @@ class ServiceView(BaseModel):
 
 
 class PipelineView(BaseModel):
-    """One pipeline: its definition (no password in it), and how it goes; numbers are null until there is one.
+    """One pipeline: its definition (without passwords) and its state; numbers are null while there are none.
 
-    `limits` are those on what all readers together SELECT; `waiting_for` is the leader's, or else any other member's.
-    `failures`: epochs that failed in a row, if the next one waits, until `retry_at` (epoch seconds).
+    `limits`: how fast all readers together may SELECT; `waiting_for`: the leader's, or else any other member's.
+    `failures`: epochs that failed in a row, while the next one waits until `retry_at` (epoch seconds).
     """
 
     name: str
@@ -69,7 +69,7 @@ class PipelineView(BaseModel):
 
 
 class TableView(BaseModel):
-    """One captured table, as the enumerator tells; quarantined also where the Spark writer can't apply it."""
+    """One captured table, from the enumerator's status; quarantined also if the Spark writer can't apply it."""
 
     table: str
     phase: str
@@ -82,7 +82,7 @@ class TableView(BaseModel):
 
 
 class SplitsView(BaseModel):
-    """How far the chunks of a table are."""
+    """How many chunks of a table are read."""
 
     table: str
     generation: int
@@ -91,7 +91,7 @@ class SplitsView(BaseModel):
 
 
 class CheckpointView(BaseModel):
-    """One checkpoint of the journal; `published` says whether the lake shows it or a later one."""
+    """One checkpoint of the journal; `published`: the lake shows it, or a later one."""
 
     number: int
     epoch: int
@@ -108,7 +108,7 @@ class CheckpointView(BaseModel):
 
 
 class EventView(BaseModel):
-    """Something worth telling: a new epoch with its cause, a kept checkpoint, a table that changed its phase."""
+    """An event in the journal: a new epoch with its cause, a kept checkpoint, a table that changed its phase."""
 
     slot: int
     at: float
@@ -128,7 +128,7 @@ def build(registry: Registry, store: Store, *, token: str | None = None) -> Fast
                 401, "send the header Authorization: Bearer CUTLINE_API_TOKEN", {"WWW-Authenticate": "Bearer"}
             )
 
-    app = FastAPI(title="Cutline", summary="What runs, and how it goes")
+    app = FastAPI(title="Cutline", summary="Pipelines, services and their state")
     app.add_exception_handler(CutlineError, _failed)
     app.include_router(_health(registry, store))
     app.include_router(_metrics(registry, store), dependencies=[Depends(allowed)])
@@ -146,12 +146,12 @@ def _health(registry: Registry, store: Store) -> APIRouter:
 
     @router.get("/healthz")
     async def healthz() -> Health:
-        """Say that this process serves."""
+        """200 while this process serves."""
         return Health(ready=True)
 
     @router.get("/readyz", responses={503: {"model": Health}})
     async def readyz(response: Response) -> Health:
-        """Say whether Redis and the store answer."""
+        """Whether Redis and the store answer."""
         try:
             await registry.services()
             await asyncio.to_thread(store.pipelines)
@@ -168,7 +168,7 @@ def _metrics(registry: Registry, store: Store) -> APIRouter:
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def scrape() -> Response:
-        """Return every number for Prometheus."""
+        """Every metric, for Prometheus."""
         names = await asyncio.to_thread(store.pipelines)
         statuses = {name: await registry.status(name) for name in names}
         body = metrics.render(statuses, await registry.services(), time.time())
@@ -194,7 +194,7 @@ def _v1(registry: Registry, store: Store) -> APIRouter:
     @router.get("/services")
     async def services() -> list[ServiceView]:
         """List the service processes that were alive within the last five seconds."""
-        return [ServiceView.model_validate(one, from_attributes=True) for one in await registry.services()]
+        return [ServiceView.model_validate(service, from_attributes=True) for service in await registry.services()]
 
     @router.get("/pipelines")
     async def pipelines() -> list[PipelineView]:
@@ -204,41 +204,41 @@ def _v1(registry: Registry, store: Store) -> APIRouter:
 
     @router.get("/pipelines/{pipeline}")
     async def one_pipeline(found: Known) -> PipelineView:
-        """Tell one pipeline."""
+        """One pipeline."""
         return await _pipeline(registry, found)
 
     @router.get("/pipelines/{pipeline}/tables")
     async def tables(found: Known) -> list[TableView]:
         """List the captured tables with their phases."""
-        told = await _tables(registry, found.name)
-        return [TableView(table=name, **{**_BLANK, **_only(one, TableView)}) for name, one in sorted(told.items())]
+        tables = captured(await registry.status(found.name))
+        return [_table_view(name, table) for name, table in sorted(tables.items())]
 
     @router.post("/pipelines/{pipeline}/tables/{table}/retry", status_code=202)
     async def retry(found: Known, table: str) -> TableView:
-        """Have the Spark writer try a table that it has quarantined again, with the next checkpoint.
+        """Have the Spark writer retry a table that it has quarantined, with the next checkpoint.
 
-        It tries the others that it has quarantined, too. The table is answered as it is now.
+        It retries all other tables that it has quarantined, too. Returns the table as it is now.
         """
         status = await registry.status(found.name)
-        one = captured(status).get(table)
-        if one is None:
+        view = captured(status).get(table)
+        if view is None:
             raise HTTPException(404, f"pipeline {found.name} captures no table {table!r}; GET .../tables lists them")
         if table not in (status.get("spark_writer", {}).get("quarantined") or {}):
-            raise HTTPException(409, f"the Spark writer has not quarantined {table}, which is {one['phase']}")
+            raise HTTPException(409, f"the Spark writer has not quarantined {table}, which is {view['phase']}")
         await registry.request(found.name, {"kind": "retry", "table": table}, to=SPARK_WRITER)
-        return TableView(table=table, **{**_BLANK, **_only(one, TableView)})
+        return _table_view(table, view)
 
     @router.get("/pipelines/{pipeline}/splits")
     async def splits(found: Known) -> list[SplitsView]:
-        """Tell how many chunks of each table are done."""
+        """How many chunks of each table are read."""
         return [
             SplitsView(
                 table=name,
-                generation=one.get("generation", 1),
-                done=one.get("splits_done"),
-                total=one.get("splits_total"),
+                generation=table.get("generation", 1),
+                done=table.get("splits_done"),
+                total=table.get("splits_total"),
             )
-            for name, one in sorted((await _tables(registry, found.name)).items())
+            for name, table in sorted(captured(await registry.status(found.name)).items())
         ]
 
     @router.get("/pipelines/{pipeline}/checkpoints")
@@ -248,7 +248,7 @@ def _v1(registry: Registry, store: Store) -> APIRouter:
 
     @router.get("/pipelines/{pipeline}/events")
     async def events(found: Known, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[EventView]:
-        """List what happened of late, newest first: epochs with their causes, kept checkpoints, tables' phases."""
+        """List the newest events, newest first: epochs with their causes, kept checkpoints, tables' phases."""
         return await asyncio.to_thread(_events, found, limit)
 
     return router
@@ -257,19 +257,16 @@ def _v1(registry: Registry, store: Store) -> APIRouter:
 _BLANK: dict[str, Any] = dict.fromkeys(("rows_done", "rows_estimate", "splits_done", "splits_total", "cause"))
 
 
-def _only(told: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    return {key: told[key] for key in model.model_fields if key in told}
-
-
-async def _tables(registry: Registry, pipeline: str) -> dict[str, dict[str, Any]]:
-    return captured(await registry.status(pipeline))
+def _table_view(name: str, status: dict[str, Any]) -> TableView:
+    known = {key: status[key] for key in TableView.model_fields if key in status}
+    return TableView(table=name, **{**_BLANK, **known})
 
 
 async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
     definition = await asyncio.to_thread(found.definition)
     status = await registry.status(found.name)
     leader, spark = status.get("enumerator", {}), status.get("spark_writer", {})
-    phases = [one["phase"] for one in captured(status).values()]
+    phases = [table["phase"] for table in captured(status).values()]
     checkpoint = leader.get("checkpoint") or {}
     return PipelineView(
         name=found.name,
@@ -282,7 +279,7 @@ async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
         publication=spark.get("published"),
         published_at=spark.get("published_at"),
         source_time=spark.get("source_time"),
-        waiting_for=next((told["waiting_for"] for told in (leader, *status.values()) if told.get("waiting_for")), None),
+        waiting_for=next((part["waiting_for"] for part in (leader, *status.values()) if part.get("waiting_for")), None),
         failures=leader.get("failures") or 0,
         retry_at=leader.get("retry_at"),
         limits=leader.get("limits"),
@@ -329,12 +326,12 @@ def _events(found: PipelineStore, limit: int) -> list[EventView]:
             continue
         if entry.kept:
             events.append(EventView(slot=slot, at=at, kind="kept", text=f"checkpoint {slot} is kept"))
-        for table, one in sorted(changes(entry.tables, before).items()):
+        for table, now in sorted(changes(entry.tables, before).items()):
             known = before.get(table)
-            if one is None or (known is not None and (known.generation, known.phase) == (one.generation, one.phase)):
+            if now is None or (known is not None and (known.generation, known.phase) == (now.generation, now.phase)):
                 continue
-            cause = f": {one.cause}" if one.cause else ""
-            text = f"{table} is {one.phase} in generation {one.generation}{cause}"
+            cause = f": {now.cause}" if now.cause else ""
+            text = f"{table} is {now.phase} in generation {now.generation}{cause}"
             events.append(EventView(slot=slot, at=at, kind="table", text=text))
         before = entry.tables
     return events[::-1][:limit]

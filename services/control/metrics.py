@@ -1,9 +1,9 @@
-"""The numbers of all pipelines for Prometheus. Every name has its unit; every time is turned into an age at the
-scrape.
+"""The metrics of all pipelines for Prometheus. Every name has its unit; times become ages at the scrape.
 
 Services publish numbers in their status parts (`Registry.put_status`); only the control service renders them, so that
-one scrape sees all processes. Beside the parts "enumerator" and "spark_writer", any part may carry counters of its own:
-`"counters": [[name, {label: value}, number], ...]` becomes `cutline_<name>_total` with `pipeline` and `part` added.
+one scrape sees all processes. Beside the parts "enumerator" and "spark_writer", any part may have counters of its own:
+`"counters": [[name, {label: value}, number], ...]` becomes `cutline_<name>_total`, with the labels `pipeline` and
+`part` added.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ _TABLE_GAUGES = {
 
 
 class Statuses:
-    """A prometheus collector over one look at the registry: build it, render it, drop it."""
+    """A Prometheus collector over one reading of the registry: build it, render it, drop it."""
 
     def __init__(self, statuses: Mapping[str, Mapping[str, Any]], services: list[Service], now: float) -> None:
-        """Take the status parts by pipeline, the services that are there, and the time of both (epoch seconds)."""
+        """Take the status parts by pipeline, the live services, and the time of both (epoch seconds)."""
         self._statuses = statuses
         self._services = services
         self._now = now
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family; a number that no part tells is left out, never 0."""
+        """Yield every family; a number that no part has is left out, never 0."""
         services = GaugeMetricFamily("cutline_services", "service processes that are alive", labels=["role"])
-        for role in sorted({one.role for one in self._services}):
-            services.add_metric([role], sum(one.role == role for one in self._services))
+        for role in sorted({service.role for service in self._services}):
+            services.add_metric([role], sum(service.role == role for service in self._services))
         yield services
         lag = GaugeMetricFamily(
             "cutline_event_loop_lag_seconds",
             "the longest that a service's event loop let somebody wait in the last 15 s",
             labels=["role", "service"],
         )
-        for one in self._services:
-            if one.loop_lag_seconds is not None:
-                lag.add_metric([one.role, one.incarnation], one.loop_lag_seconds)
+        for service in self._services:
+            if service.loop_lag_seconds is not None:
+                lag.add_metric([service.role, service.incarnation], service.loop_lag_seconds)
         yield lag
         yield from self._pipelines()
         yield from self._tables()
@@ -94,28 +94,30 @@ class Statuses:
             yield family
 
     def _tables(self) -> Iterator[Metric]:
-        told = [
-            (pipeline, table, one)
+        found = [
+            (pipeline, name, table)
             for pipeline, parts in self._statuses.items()
-            for table, one in sorted(tables(parts).items())
+            for name, table in sorted(tables(parts).items())
         ]
-        for key, (name, meaning) in _TABLE_GAUGES.items():
-            family = GaugeMetricFamily(name, meaning, labels=["pipeline", "table"])
-            for pipeline, table, one in told:
-                if one.get(key) is not None:
-                    family.add_metric([pipeline, table], float(one[key]))
+        for key, (metric, meaning) in _TABLE_GAUGES.items():
+            family = GaugeMetricFamily(metric, meaning, labels=["pipeline", "table"])
+            for pipeline, name, table in found:
+                if table.get(key) is not None:
+                    family.add_metric([pipeline, name], float(table[key]))
             yield family
         phases = GaugeMetricFamily("cutline_tables", "tables in a phase", labels=["pipeline", "phase"])
         for pipeline in self._statuses:
             for phase in PHASES:
-                phases.add_metric([pipeline, phase], sum(p == pipeline and one["phase"] == phase for p, _, one in told))
+                phases.add_metric(
+                    [pipeline, phase], sum(p == pipeline and table["phase"] == phase for p, _, table in found)
+                )
         yield phases
 
     def _counters(self) -> Iterator[Metric]:
         families: dict[str, CounterMetricFamily] = {}
         for pipeline, parts in self._statuses.items():
-            for part, told in sorted(parts.items()):
-                for name, labels, number in told.get("counters") or ():
+            for part, status in sorted(parts.items()):
+                for name, labels, number in status.get("counters") or ():
                     plain = re.sub(r"[^a-z0-9_]", "_", str(name).lower())
                     keys = ["pipeline", "part", *sorted(labels)]
                     family = families.setdefault(

@@ -37,7 +37,7 @@ from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, desc
 from cutline.services.sources.mysql.connection import Connection, Source, break_connection, connect
 from cutline.services.sources.mysql.keys import key_range, next_bound
 from cutline.services.sources.mysql.server import Server, file_start, flushed_position, identify, low_at, unseen_xa
-from cutline.services.sources.mysql.start_stop import Places, named
+from cutline.services.sources.mysql.start_stop import PositionFinder, stop_at
 
 PAUSE_SECONDS = (0.5, 10.0)
 SILENT_SECONDS = 10.0
@@ -61,7 +61,7 @@ class SourceReader:
         self._busy = False  # the thread waits for the server
         self._thread, self._places_thread = OneThread(), OneThread()
         self._notices: set[str] = set()  # that were given
-        self._places = Places(self._connect, server_id=config.server_id)
+        self._places = PositionFinder(self._connect, server_id=config.server_id)
         self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []
         self._looking: asyncio.Task[None] | None = None
 
@@ -181,7 +181,7 @@ class SourceReader:
                 found = tuple(self._describe(names, connection, server).values())
                 if not begins:
                     return TablesFound(tables=found, unseen=known.difference(there))
-                stop = named(server, self.config.stop) if self.config.stop is not None else None
+                stop = stop_at(server, self.config.stop) if self.config.stop is not None else None
                 return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
             case FindRange(table_id=table_id, generation=generation, schema=schema):
                 return _or_failed(table_id, generation, lambda: RangeFound(

@@ -1,4 +1,4 @@
-"""What can be told of the lake without Spark: where a table's metadata is, and which pipeline owns it.
+"""What Cutline can read of the lake without Spark: where a table's metadata is, and which pipeline owns it.
 
 The default catalogue is Iceberg's JDBC catalogue in `<warehouse>/catalog.db` (SQLite); it is opened read-only here.
 """
@@ -20,15 +20,15 @@ CATALOG_FILE = "catalog.db"
 
 
 def metadata_files(config: PipelineConfig) -> dict[str, str]:
-    """Return the current metadata file of each table of the default catalogue, by "schema.table"; {} without one.
+    """The current metadata file of each table of the default catalogue, by "schema.table"; {} without one.
 
     ConfigError if the pipeline uses a catalogue of its own, or if catalog.db is not an Iceberg catalogue.
     """
     if config.sink.catalog:
-        raise ConfigError("sink.catalog names a catalogue of your own; ask that catalogue where the table is")
+        raise ConfigError("sink.catalog names a catalogue of your own; look the table up in that catalogue")
     if "://" in config.sink.warehouse:
         raise ConfigError(
-            f"the warehouse {config.sink.warehouse} is no folder of this machine; ask its catalogue where the table is"
+            f"the warehouse {config.sink.warehouse} is no folder of this machine; look the table up in its catalogue"
         )
     path = Path(config.sink.warehouse) / CATALOG_FILE
     if not path.is_file():
@@ -38,7 +38,7 @@ def metadata_files(config: PipelineConfig) -> dict[str, str]:
             connection.row_factory = sqlite3.Row
             rows = connection.execute("SELECT * FROM iceberg_tables").fetchall()
     except sqlite3.Error as error:
-        if "no such table" in str(error):  # made, but not filled yet
+        if "no such table" in str(error):  # the file was made, its tables were not yet
             return {}
         raise ConfigError(
             f"{path} can't be read as an Iceberg catalogue ({error}); choose another warehouse"
@@ -53,7 +53,7 @@ def metadata_files(config: PipelineConfig) -> dict[str, str]:
 
 
 def where(config: PipelineConfig, table: str) -> str:
-    """Return the current metadata file of `table` ("schema.table"), for DuckDB and other readers of one table."""
+    """The current metadata file of `table` ("schema.table"), for DuckDB and other readers of one table."""
     files = metadata_files(config)
     if table not in files:
         known = ", ".join(sorted(files)) or "none yet"
@@ -64,7 +64,7 @@ def where(config: PipelineConfig, table: str) -> str:
 def owners(config: PipelineConfig) -> Iterator[tuple[str, str | None]]:
     """Yield ("schema.table", pipeline that owns it, None if Cutline did not make it) for each table of the lake.
 
-    A metadata file that can't be read tells nothing and is passed over: Spark will say what is wrong with it.
+    A metadata file that can't be read is skipped: Spark will report its fault.
     """
     for table, location in metadata_files(config).items():
         try:

@@ -17,7 +17,7 @@ from cutline.common.store.store import Store
 from cutline.services.run import lake
 from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.preflight import check_source
-from cutline.services.sources.mysql.start_stop import Places
+from cutline.services.sources.mysql.start_stop import PositionFinder
 
 
 def check(
@@ -62,7 +62,7 @@ def check(
         check_source(config, begun=known is not None)
         if known is None and not faults:
             source = Source.of(config.source)
-            faults += Places(lambda: connect(source), server_id=config.server_id).faults(config)
+            faults += PositionFinder(lambda: connect(source), server_id=config.server_id).faults(config)
     except ConfigError as error:
         faults += error.faults
     except Unavailable as error:

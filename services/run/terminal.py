@@ -1,7 +1,7 @@
-"""The live view of one pipeline: a progress bar a table, then lag, last checkpoint and last publication.
+"""The live view of one pipeline: a progress bar for each table, then lag, last checkpoint and last publication.
 
-What is shown comes from `registry.status(pipeline)` and from the supervisor's own notes; nothing here asks anybody. In
-a terminal the picture is redrawn in place; elsewhere plain lines are printed when something changed, seconds apart.
+All of it comes from the caller: the status parts in Redis, and notes of `cutline run`. In a terminal the picture is
+redrawn in place; elsewhere plain lines are printed when something changed, seconds apart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COLOURS = {"live": "green", "quarantined": "red", "dropped": "bright_black"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLine:
-    """One table as shown. `fraction` is 0..1 of the snapshot; rate in rows/s; `eta_seconds` None: not known."""
+    """The line of one table. `fraction` is 0..1 of the snapshot; rate in rows/s; `eta_seconds` is None if unknown."""
 
     name: str
     phase: str
@@ -41,7 +41,7 @@ class TableLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Everything that one drawing shows; times are seconds before now."""
+    """The content of one drawing; ages are in seconds."""
 
     pipeline: str
     epoch: int | None
@@ -57,14 +57,14 @@ class Picture:
 
 
 class Rates:
-    """Rows per second of each table over the last ten seconds, from counts that are seen now and then."""
+    """Rows per second of each table over the last ten seconds, from counts that come at any interval."""
 
     def __init__(self) -> None:
         """Start without any observation."""
         self._seen: dict[tuple[str, int], deque[tuple[float, int]]] = {}
 
     def observe(self, table: str, generation: int, rows: int, now: float) -> float:
-        """Note that `rows` rows are done at `now`; return the rate. A new generation, or fewer rows, begins afresh."""
+        """Note that `rows` rows are done at `now`; return the rate. A new generation, or fewer rows, starts over."""
         seen = self._seen.setdefault((table, generation), deque())
         if seen and rows < seen[-1][1]:
             seen.clear()
@@ -78,7 +78,7 @@ class Rates:
 def picture(
     pipeline: str, status: Mapping[str, Any], *, rates: Rates, now: float, notes: tuple[str, ...] = ()
 ) -> Picture:
-    """Build what is to be shown from the status parts; a part that is not there yet is simply not shown.
+    """The picture of the status parts; a part that does not exist yet is left out.
 
     `now` is epoch seconds, as are the times in the status.
     """
@@ -88,7 +88,7 @@ def picture(
     return Picture(
         pipeline=pipeline,
         epoch=leader.get("epoch"),
-        tables=tuple(_line(name, one, rates, now) for name, one in sorted(tables(status).items())),
+        tables=tuple(_line(name, table, rates, now) for name, table in sorted(tables(status).items())),
         lag_seconds=_age(spark.get("source_time"), now),
         checkpoint=checkpoint.get("number"),
         checkpoint_age_seconds=_age(checkpoint.get("completed_at"), now),
@@ -100,9 +100,9 @@ def picture(
     )
 
 
-def _line(name: str, one: Mapping[str, Any], rates: Rates, now: float) -> TableLine:
-    phase, rows, generation = str(one["phase"]), int(one.get("rows_done") or 0), int(one.get("generation") or 1)
-    estimate, rate = one.get("rows_estimate"), rates.observe(name, generation, rows, now)
+def _line(name: str, table: Mapping[str, Any], rates: Rates, now: float) -> TableLine:
+    phase, rows, generation = str(table["phase"]), int(table.get("rows_done") or 0), int(table.get("generation") or 1)
+    estimate, rate = table.get("rows_estimate"), rates.observe(name, generation, rows, now)
     fraction, eta = 1.0, None
     if phase in ("waiting", "snapshot"):
         fraction = min(0.99, rows / estimate) if estimate else 0.0
@@ -116,7 +116,7 @@ def _line(name: str, one: Mapping[str, Any], rates: Rates, now: float) -> TableL
         fraction=fraction,
         rate=rate,
         eta_seconds=eta,
-        cause=one.get("cause"),
+        cause=table.get("cause"),
     )
 
 
@@ -125,7 +125,7 @@ def _age(moment: float | None, now: float) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """Say a time span as a person reads it: 0.4 s, 42 s, 3:05, 2:03:04."""
+    """A time span in the form that people read: 0.4 s, 42 s, 3:05, 2:03:04."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     whole = round(seconds)
@@ -133,67 +133,67 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
-def summary(shown: Picture) -> str:
-    """Return the line below the tables: lag, last checkpoint, last publication."""
-    parts = ["lag unknown" if shown.lag_seconds is None else f"lag {duration(shown.lag_seconds)}"]
+def summary(current: Picture) -> str:
+    """The line below the tables: lag, last checkpoint, last publication."""
+    parts = ["lag unknown" if current.lag_seconds is None else f"lag {duration(current.lag_seconds)}"]
     for word, number, age in (
-        ("checkpoint", shown.checkpoint, shown.checkpoint_age_seconds),
-        ("publication", shown.publication, shown.publication_age_seconds),
+        ("checkpoint", current.checkpoint, current.checkpoint_age_seconds),
+        ("publication", current.publication, current.publication_age_seconds),
     ):
         ago = "" if age is None else f" {duration(age)} ago"
         parts.append(f"no {word} yet" if number is None else f"{word} {number}{ago}")
-    if shown.in_flight is not None:
-        parts.append(f"checkpoint {shown.in_flight} on its way")
+    if current.in_flight is not None:
+        parts.append(f"checkpoint {current.in_flight} under way")
     return ", ".join(parts)
 
 
-def lines(shown: Picture) -> list[str]:
-    """Return the picture as plain lines: one a table, the summary, then what is waited for and the notes."""
-    told = []
-    for table in shown.tables:
+def lines(current: Picture) -> list[str]:
+    """The picture as plain lines: one for each table, the summary, then `waiting_for` and the notes."""
+    plain = []
+    for table in current.tables:
         text = f"{table.name}: {table.phase}"
         text += "" if table.phase == "dropped" else f", {table.rows:,} rows"
         if table.phase in ("waiting", "snapshot"):
             text += f", {table.fraction:.0%}, {table.rate:,.0f} rows/s"
             text += "" if table.eta_seconds is None else f", {duration(table.eta_seconds)} to go"
-        told.append(text + ("" if table.cause is None else f": {table.cause}"))
-    told.append(f"{shown.pipeline}: {summary(shown)}")
-    if shown.waiting_for:
-        told.append(f"waiting for {shown.waiting_for}")
-    return told + list(shown.notes)
+        plain.append(text + ("" if table.cause is None else f": {table.cause}"))
+    plain.append(f"{current.pipeline}: {summary(current)}")
+    if current.waiting_for:
+        plain.append(f"waiting for {current.waiting_for}")
+    return plain + list(current.notes)
 
 
-def drawing(shown: Picture, *, height: int) -> Group:
-    """Return the picture for a terminal of `height` lines; if it is too small, live tables are left out first."""
-    room = max(1, height - 6 - len(shown.notes) - sum(1 for one in shown.tables if one.cause))
-    first = sorted(shown.tables, key=lambda one: (one.phase == "live", one.name))
-    kept = sorted(first[:room], key=lambda one: one.name)
+def drawing(current: Picture, *, height: int) -> Group:
+    """The picture for a terminal of `height` lines; if there is not enough room, live tables are left out first."""
+    room = max(1, height - 6 - len(current.notes) - sum(1 for line in current.tables if line.cause))
+    first = sorted(current.tables, key=lambda line: (line.phase == "live", line.name))
+    kept = sorted(first[:room], key=lambda line: line.name)
     table = Table(box=None, pad_edge=False)
     for heading, side in (("table", "left"), ("phase", "left"), ("", "left"), ("rows", "right"), ("rows/s", "right")):
         table.add_column(heading, justify="right" if side == "right" else "left", no_wrap=True)
     table.add_column("to go", justify="right", no_wrap=True)
-    for one in kept:
-        colour = _COLOURS.get(one.phase, "cyan")
+    for line in kept:
+        colour = _COLOURS.get(line.phase, "cyan")
         table.add_row(
-            one.name,
-            Text(one.phase, style=colour),
-            ProgressBar(total=1.0, completed=one.fraction, width=24, complete_style=colour, finished_style=colour),
-            f"{one.rows:,}",
-            f"{one.rate:,.0f}" if one.rate else "",
-            "" if one.eta_seconds is None else duration(one.eta_seconds),
+            line.name,
+            Text(line.phase, style=colour),
+            ProgressBar(total=1.0, completed=line.fraction, width=24, complete_style=colour, finished_style=colour),
+            f"{line.rows:,}",
+            f"{line.rate:,.0f}" if line.rate else "",
+            "" if line.eta_seconds is None else duration(line.eta_seconds),
         )
-    epoch = "" if shown.epoch is None else f" (epoch {shown.epoch})"
-    below = [Text(f"{shown.pipeline}{epoch}: {summary(shown)}")]
-    if len(kept) < len(shown.tables):
-        below.insert(0, Text(f"and {len(shown.tables) - len(kept)} more tables"))
+    epoch = "" if current.epoch is None else f" (epoch {current.epoch})"
+    below = [Text(f"{current.pipeline}{epoch}: {summary(current)}")]
+    if len(kept) < len(current.tables):
+        below.insert(0, Text(f"and {len(current.tables) - len(kept)} more tables"))
     below += [
-        Text(f"{one.name}: {one.cause}", style=_COLOURS["dropped"] if one.phase == "dropped" else "red")
-        for one in shown.tables
-        if one.cause
+        Text(f"{line.name}: {line.cause}", style=_COLOURS["dropped"] if line.phase == "dropped" else "red")
+        for line in current.tables
+        if line.cause
     ]
-    if shown.waiting_for:
-        below.append(Text(f"waiting for {shown.waiting_for}", style="yellow"))
-    below += [Text(note, style="yellow") for note in shown.notes]
+    if current.waiting_for:
+        below.append(Text(f"waiting for {current.waiting_for}", style="yellow"))
+    below += [Text(note, style="yellow") for note in current.notes]
     return Group(table, *below)
 
 
@@ -206,7 +206,7 @@ class TerminalView:
         self._console = console or Console(soft_wrap=True, highlight=False)
         self._rates = Rates()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
         self._news: set[tuple[str, str | None]] = set()
         self._next_plain = 0.0
 
@@ -217,28 +217,28 @@ class TerminalView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the last picture standing."""
+        """Leave the last picture on the terminal."""
         if self._live is not None:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print one line that stays: something happened (a service was started again, a savepoint was asked for)."""
+        """Print one line that stays: an event, such as the restart of a service, or a savepoint."""
         self._console.print(Text(text), soft_wrap=True)
 
     def update(self, status: Mapping[str, Any], *, notes: tuple[str, ...] = ()) -> None:
-        """Show the newest status. Call it as often as you like: plain lines are printed only if new, seconds apart."""
-        shown = picture(self._pipeline, status, rates=self._rates, now=time.time(), notes=notes)
+        """Show the newest status. May be called at any rate: plain lines are printed only if new, seconds apart."""
+        current = picture(self._pipeline, status, rates=self._rates, now=time.time(), notes=notes)
         if self._live is not None:
-            self._live.update(drawing(shown, height=self._console.height), refresh=True)
+            self._live.update(drawing(current, height=self._console.height), refresh=True)
             return
-        # Rates and ages change all the time; a phase or a note that changed is worth a line at once.
-        news = {(one.name, one.phase) for one in shown.tables} | {
-            ("", note) for note in (*shown.notes, shown.waiting_for)
+        # Rates and ages change all the time; a changed phase or note is printed at once.
+        news = {(line.name, line.phase) for line in current.tables} | {
+            ("", note) for note in (*current.notes, current.waiting_for)
         }
         if news != self._news or time.monotonic() >= self._next_plain:
-            told = lines(shown)
-            for line in told:
-                if line not in self._said:
+            plain = lines(current)
+            for line in plain:
+                if line not in self._printed:
                     self._console.print(Text(line), soft_wrap=True)
-            self._said, self._news = set(told), news
+            self._printed, self._news = set(plain), news
             self._next_plain = time.monotonic() + PLAIN_INTERVAL_SECONDS

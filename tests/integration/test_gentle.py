@@ -253,8 +253,8 @@ def test_tables_are_chunked_by_a_column_or_known_by_an_identity_that_table_optio
         assert differences(last.tables[name].content, content(source, name, key)) == []
     causes = {name.partition(".")[2]: of.cause for name, of in end.tables.items() if of.cause}
     assert set(causes) == {"twice", "rarely", "slow"}
-    assert "several rows of the same a, b" in causes["twice"]
-    assert "several rows of the same a, b" in causes["rarely"]
+    assert "several rows with the same a, b" in causes["twice"]
+    assert "several rows with the same a, b" in causes["rarely"]
     assert "no index that begins with a," in causes["slow"]
 
 

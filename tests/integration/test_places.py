@@ -20,7 +20,7 @@ from cutline.services.run.preflight import check
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.connection import connect
 from cutline.services.sources.mysql.server import Server, clock, flushed_position, gtid_executed
-from cutline.services.sources.mysql.start_stop import Places, named
+from cutline.services.sources.mysql.start_stop import PositionFinder, stop_at
 from tests.integration.test_binlog import connected, here, source_of, stream, transaction
 from tests.servers import Database, MySQL
 
@@ -34,8 +34,8 @@ def server(request: pytest.FixtureRequest) -> Database:
     return server
 
 
-def places_of(server: Database) -> Places:
-    return Places(lambda: connect(source_of(server)), server_id=77100)
+def places_of(server: Database) -> PositionFinder:
+    return PositionFinder(lambda: connect(source_of(server)), server_id=77100)
 
 
 def until_next_second(server: Database, *, always: bool = False) -> None:
@@ -129,16 +129,16 @@ def test_a_time_between_says_the_same_in_every_zone_and_the_end_is_a_place_too(s
 def test_a_start_that_is_purged_yet_to_come_or_between_no_transactions_is_refused(story: Story) -> None:
     places = places_of(story.server)
     soon = datetime.now(UTC) + timedelta(hours=1)
-    with pytest.raises(SourceLost, match="yet to come"):
+    with pytest.raises(SourceLost, match="has not reached"):
         places.start(Point(timestamp=soon))
     with pytest.raises(SourceLost, match=r"2001-01-01.* is purged: the oldest binlog file, .*, begins at 20"):
         places.start(Point(timestamp=datetime(2001, 1, 1, tzinfo=UTC)))
-    with pytest.raises(SourceLost, match="yet to come"):
+    with pytest.raises(SourceLost, match="has not reached"):
         places.start(Point(file=story.end.file, position=story.end.offset + 1))
     with pytest.raises(SourceLost, match="purged"):
         places.start(Point(file=story.end.file.rpartition(".")[0] + ".000000", position=4))
     inside = story.after[5].offset - 1
-    with pytest.raises(SourceLost, match=f"{inside} is no place between two transactions, as {story.after[5].file}:"):
+    with pytest.raises(SourceLost, match=f"{inside} is not between two transactions; name {story.after[5].file}:"):
         places.start(Point(file=story.after[5].file, position=inside))
 
 
@@ -288,7 +288,7 @@ def test_a_stream_ends_just_at_its_stop_however_it_is_named(story: Story, limits
 
 def named_by_time(at: datetime) -> Stop:
     of = Server(flavour="mysql", version=(9,), identity="s", gtid=True)
-    return named(of, Point(timestamp=at))
+    return stop_at(of, Point(timestamp=at))
 
 
 def test_a_stop_that_the_source_has_not_passed_is_found_when_it_has(server: Database, fresh_database: Any) -> None:
@@ -357,7 +357,7 @@ def test_a_stop_that_no_table_could_be_shown_at_is_refused_before_the_start(
     end = here(story.server)
     assert faults(f"stop: {{file: {end.file}, position: {end.offset}}}") == []  # nothing was committed since
     (late,) = faults(f"stop: {at(4)}")
-    assert f"stop: {story.after[4].file_position} is passed already" in late
+    assert f"stop: the source has passed {story.after[4].file_position} already" in late
     (wrong,) = faults(f"start: {at(3)}", f"stop: {at(1)}")
     assert f"stop: {story.after[1].file_position} lies before the start, {story.after[3].file_position}" in wrong
     (gone,) = faults("start: {timestamp: 2001-01-01T00:00:00+02:00}")

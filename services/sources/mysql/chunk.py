@@ -1,42 +1,40 @@
 """Reading one chunk: a SELECT between two watermarks, as Arrow batches.
 
-The order is what makes it exact (DBLog's, with log positions for watermarks), and differs by what the server can tell:
+The order makes it exact (DBLog's, with log positions for watermarks); it differs by what the server can tell:
 
 | server | low | high |
 |---|---|---|
 | MariaDB | the position of a consistent snapshot, in which the SELECT runs | the same |
-| MySQL with GTIDs | `@@gtid_executed` before the SELECT: it grows at engine commit | the flushed position after the
-SELECT |
-| MySQL without | a flushed position seen 60 s before, else the start of the binlog file in use; `replay` only | the
-same |
+| MySQL with GTIDs | `@@gtid_executed` before the SELECT: it grows at engine commit | the flushed position after it |
+| MySQL without, `replay` only | a flushed position seen 60 s ago, else the start of the file in use | as with GTIDs |
 
-1. The table must look as the split's schema says.
-2. low. No XA transaction may stand prepared at that moment: its rows are in the binlog already, and visible only later.
+1. The table must look as the split's schema describes it.
+2. low. No XA transaction may stand prepared at that moment: its rows are in the binlog already, but visible only later.
 3. The SELECT, decoded from the socket's bytes.
 4. high.
-5. The table must still look the same. A DDL that came and went in between is in the binlog past low: the stream sees
-   it.
+5. The table must still look the same. A DDL that came and was undone in between is in the binlog past low: the stream
+   sees it.
 6. `exact`, where low is not high: the chunk's changes in (low, high] are read from the binlog and laid over the rows.
    `Window` does that for chunk after chunk on one dump.
 
 A SELECT holds its table's metadata lock until its last row is taken: an ALTER queues behind it, and every writer behind
-the ALTER. So it has a time, kept by the server, which ends a statement that runs longer, a write that nobody reads, and
-a transaction that nobody goes on with: that holds too while this process sleeps, or waits for credit. Rows come in the
-order of the key, so whatever came before such an end is whole up to its last key, from one view: the chunk ends before
-that key (`ChunkEnd.cut_at`), after the same rules of low and high, and the rest is a chunk of its own, with watermarks
-of its own. A chunk whose rows turn out too wide for memory ends early in the same way.
+the ALTER. So its time is limited by the server, which ends a statement that runs longer, a write that we don't take,
+and an idle transaction: also while this process is suspended, or waits for credit. Rows come in the order of the key,
+so the rows received before such an end are complete up to the last key, from one view: the chunk ends before that key
+(`ChunkEnd.cut_at`), by the same rules of low and high, and the rest is a chunk of its own, with its own watermarks. A
+chunk whose rows turn out too wide for memory ends early in the same way.
 
-A table without a key (`keyless: append`) is one chunk, the whole table in one SELECT, and nothing can be laid over its
-rows, nor replayed: two equal rows are two rows. So the SELECT runs in a consistent snapshot of which the binlog proves
-what it saw: it has no change of the table between low, taken before the snapshot was begun, and high, taken once it was
-(all in one text, well within a millisecond; where the table did change meanwhile, another snapshot is begun). The rows
-are the table at low and at high: each inserted row is among them or comes after high, and none is both. On MariaDB low
-is high anyway.
-The rows are streamed, in the same bounded memory as any chunk's, but there is no order in which the SELECT could be cut
-and go on: it has no time, and an attempt that fails begins again.
+A table without a key (`keyless: append`) is one chunk, the whole table in one SELECT, and its rows can be neither laid
+over nor replayed: two equal rows are two rows. So the SELECT runs in a consistent snapshot, and the binlog proves what
+that snapshot sees: it has no change of the table between low, taken before the snapshot began, and high, taken right
+after (all in one query text, within a millisecond; if the table did change meanwhile, another snapshot is begun). The
+rows are the table at low and at high: each inserted row is among them or comes after high, and none is both. On MariaDB
+low is high anyway.
+The rows are streamed, in the same bounded memory as any chunk's, but without an order in which the SELECT could be cut
+and continued: its time is not limited, and an attempt that fails begins again.
 
-Nothing is given out that is not to be kept, except that a chunk counts only by its `ChunkEnd`: whoever gets an error
-instead drops what came before it.
+Batches are given out as they are read, but a chunk counts only by its `ChunkEnd`: a caller that gets an error instead
+must drop the batches.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ from cutline.services.sources.mysql.binlog.event_bodies import MAX_ROW_BYTES
 from cutline.services.sources.mysql.catalogue import index_of, table_schema
 from cutline.services.sources.mysql.connection import Connection, stream_rows, translate_errors
 from cutline.services.sources.mysql.decode.rows import ResultDecoder
-from cutline.services.sources.mysql.keys import locate, not_identified, select_rows, untold
+from cutline.services.sources.mysql.keys import indistinct, locate, not_identified, select_rows
 from cutline.services.sources.mysql.server import (
     FIRST_OFFSET,
     Server,
@@ -97,11 +95,10 @@ log = logging.getLogger("cutline.reader")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkEnd:
-    """All rows of the chunk were given. `zero_dates` counts, by column, dates that no calendar has and that became
-    null.
+    """All rows of the chunk were given. `zero_dates` counts, by column, dates that no calendar has, which became null.
 
-    `checksum` is the same for the same batches: `checksum_of` over each, added up. With `cut_at` the chunk is only what
-    lies before that key: the rest was not read, and is another chunk.
+    `checksum` is the same for the same batches: the sum of `checksum_of` over them. With `cut_at` the chunk ends before
+    that key: the rest was not read, and is another chunk.
     """
 
     low: Low
@@ -114,7 +111,7 @@ class ChunkEnd:
 
 
 class _NothingInTime(Exception):
-    """The SELECT's time was over before it gave two rows, so there is no key at which to cut."""
+    """The SELECT's time was over before it gave two rows, so there is no key at which to cut the chunk."""
 
 
 def read_chunk(
@@ -131,14 +128,14 @@ def read_chunk(
     """Read a chunk on a connection of its own: batches of about `batch_bytes` with the schema's columns, then
     `ChunkEnd`.
 
-    Each batch is read when it is asked for; while none is, the server waits, and after `seconds` ends the SELECT: the
+    Each batch is read when it is requested; meanwhile the server waits, and after `seconds` it ends the SELECT: the
     chunk is cut. A SELECT that gives nothing in its time is tried again with more. In `exact` on MySQL the whole chunk
-    is held until it is laid over, and `window` reads the binlog for that; so it does for a table without a key.
-    `aged` remembers flushed positions between chunks, which brings a low without GTIDs nearer; without it the low is
-    early, and just as right. `identity` are the columns that table_options vouches for: two rows that have the same
-    there quarantine the table.
+    is held until its changes are laid over it; `window` reads them from the binlog, as it does for a table without a
+    key. `aged` remembers flushed positions between chunks, so that a low without GTIDs is later; without it the low is
+    early, and just as correct. `identity` are the columns that table_options declares unique: two rows that are the
+    same in them quarantine the table.
 
-    Errors: NextGeneration (the table changed), another SourceLost (quarantine), Unavailable (this attempt failed; ask
+    Errors: NextGeneration (the table changed), another SourceLost (quarantine), Unavailable (this attempt failed; try
     again), ConfigError (`exact` where the server can't). Typical mistake: to use batches before `ChunkEnd` came.
     """
     for patience in MORE_PATIENCE:
@@ -150,8 +147,8 @@ def read_chunk(
         except _NothingInTime:
             log.warning("a SELECT of %s gave no rows in %.0f s", split.table_id, seconds * patience)
     raise SourceLost(
-        f"A SELECT of {split.table_id} gave no two rows in {seconds * MORE_PATIENCE[-1]:.0f} s; see what keeps the"
-        " server, or raise snapshot.max_select_seconds",
+        f"A SELECT of {split.table_id} gave fewer than two rows in {seconds * MORE_PATIENCE[-1]:.0f} s; find out what"
+        " delays the server, or raise snapshot.max_select_seconds",
         split.table_id,
     )
 
@@ -166,14 +163,14 @@ def _read(
     aged: AgedPositions,
     window: Window | None,
 ) -> Generator[pa.RecordBatch | ChunkEnd, None, None]:
-    with ExitStack() as open_ones:
-        conn = open_ones.enter_context(closing(connect()))
+    with ExitStack() as connections:
+        conn = connections.enter_context(closing(connect()))
         server = identify(conn)
         if mode == "exact" and server.mysql and not server.gtid:
             raise ConfigError("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
         _same_table(conn, split, identity)
         key = split.ordered.key
-        index = index_of(conn, split.table_id, key) if key else None  # before low, which is best taken late
+        index = index_of(conn, split.table_id, key) if key else None  # before low, which should be taken late
         keyed = bool(split.schema.key)
         if keyed:
             low = _low(conn, server, aged)
@@ -189,13 +186,15 @@ def _read(
                 yield batch
             else:
                 rows.append(batch)
-            del batch  # a large one lives no longer than whoever took it needs it
+            del batch  # a large one must not outlive its use by the caller
         if tally.cut_at is not None or time.monotonic() >= tally.deadline:
-            # the server may have ended this connection, or sends rows that nobody wants; to close it ends all of that
-            open_ones.close()
-            conn = open_ones.enter_context(closing(connect()))
+            # the server may have ended this connection, or is still sending rows that we don't need: close it
+            connections.close()
+            conn = connections.enter_context(closing(connect()))
             if identify(conn) != server:
-                raise Unavailable(f"Another server answers than the one that {split.table_id} was read from")
+                raise Unavailable(
+                    f"Another server answers now than the one from which {split.table_id} was read; it is tried again"
+                )
         elif not server.mysql or not keyed:
             end_snapshot(conn)
         split = replace(split, split_end=tally.cut_at or split.split_end)
@@ -208,7 +207,7 @@ def _read(
                 tally.add(batch)
                 yield batch
         _same_table(conn, split, identity)
-    yield ChunkEnd(  # with the connection closed: who has the end need not come back
+    yield ChunkEnd(  # with the connection closed: a caller that has the end need not resume this generator
         low=low,
         high=high,
         rows=tally.rows,
@@ -220,8 +219,8 @@ def _read(
 
 
 def _same_table(conn: Connection, split: SnapshotSplit, identity: Sequence[str]) -> None:
-    now = table_schema(conn, split.table_id, identity)
-    if now.look != split.schema.look:
+    current = table_schema(conn, split.table_id, identity)
+    if current.look != split.schema.look:
         raise NextGeneration(f"{split.table_id} was changed by DDL while it was read; it is read again", split.table_id)
 
 
@@ -229,16 +228,17 @@ def _same_table(conn: Connection, split: SnapshotSplit, identity: Sequence[str])
 
 
 def _low(conn: Connection, server: Server, aged: AgedPositions) -> Low:
-    """On MariaDB the snapshot's transaction is open afterwards."""
+    """The low watermark of now. On MariaDB the snapshot's transaction is open afterwards."""
     return _unprepared(conn, lambda: _take_low(conn, server, aged))
 
 
 def _unprepared(conn: Connection, take: Callable[[], T]) -> T:
-    """What `take` returns when no XA transaction stands prepared; a transaction that it began is ended if one does.
+    """The result of `take` while no XA transaction stands prepared; if one does, `take`'s transaction is ended and
+    `take` is called again.
 
-    An XA transaction that was prepared and committed within the few statements here would make the stream find a commit
-    without its rows: so none may have been prepared meanwhile either. Where the server does not tell us what stands
-    prepared, only that is looked at: an older one's rows the cursor looks for in the binlog, at its commit.
+    An XA transaction that is prepared and committed within the few statements here would make the stream find a commit
+    without its rows: so none may be prepared meanwhile either. If the user may not list prepared transactions, only
+    this second condition is checked: the cursor looks for an older one's rows in the binlog, at its commit.
     """
     for pause in (*XA_PAUSES_SECONDS, None):
         prepares = xa_prepares(conn)
@@ -250,21 +250,21 @@ def _unprepared(conn: Connection, take: Callable[[], T]) -> T:
         if pause is not None:
             time.sleep(pause)
     raise Unavailable(
-        "No moment without prepared XA transactions was found to read a chunk; commit or roll back those that XA"
-        " RECOVER shows"
+        "No moment without prepared XA transactions was found for reading a chunk; commit or roll back those that XA"
+        " RECOVER lists"
     )
 
 
 def _take_low(conn: Connection, server: Server, aged: AgedPositions) -> Low:
     if not server.mysql:
         at = begin_snapshot(conn)
-    else:  # with GTIDs nothing rests on how long a commit can be hidden
+    else:  # with GTIDs the low does not depend on how long a commit can stay hidden
         at = file_start(conn, server) if server.gtid else _aged(conn, server, aged)
     return low_at(conn, server, at)
 
 
 def _aged(conn: Connection, server: Server, aged: AgedPositions) -> FilePosition:
-    """The low without GTIDs: the later of two places up to which all is committed."""
+    """The low without GTIDs: the later of two positions up to which everything is committed."""
     flushed = flushed_position(conn, server)
     now = time.monotonic()
     aged.saw(server.identity, flushed, now=now)
@@ -307,8 +307,8 @@ def _proven(
         if pause is not None:
             time.sleep(pause)
     raise Unavailable(
-        f"No moment without an INSERT was found in which to begin to read {split.table_id}, which has no key; let there"
-        " be a pause of a millisecond, or add a primary key"
+        f"No moment without an INSERT was found to begin reading {split.table_id}, which has no key; pause its writers"
+        " for a few milliseconds, or add a primary key"
     )
 
 
@@ -339,7 +339,8 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     """The chunk's rows in the order of its key, up to `tally.cut_at` if time or memory ends them early.
 
-    One batch is held back all the while: the last key read bounds the chunk that is cut, so its row must not be out.
+    The newest batch is always held back: if the chunk is cut, it ends before the last key read, so the row of that key
+    must not have been given out.
     """
     schema = split.ordered
     decoder = ResultDecoder(schema)
@@ -387,10 +388,10 @@ def _rows(
 
 
 def _check(batch: pa.RecordBatch, schema: TableSchema) -> None:
-    """SourceLost for what no table may have: a value in the identity that became null, a row over 64 MiB."""
+    """SourceLost if a value of the identity became null, or a row is over 64 MiB."""
     for name in schema.key:
         if batch.column(name).null_count:
-            raise SourceLost(untold(schema, name), schema.table_id)
+            raise SourceLost(indistinct(schema, name), schema.table_id)
     if has_row_over(batch, MAX_ROW_BYTES):
         raise SourceLost(
             f"{schema.table_id} has a row over {MAX_ROW_BYTES >> 20} MiB; leave the table out of the list",
@@ -399,7 +400,7 @@ def _check(batch: pa.RecordBatch, schema: TableSchema) -> None:
 
 
 def _each_once(batch: pa.RecordBatch, before: pa.RecordBatch | None, schema: TableSchema) -> None:
-    """SourceLost if two neighbours, in the order of the key, have the same key; `before` ends with the row before."""
+    """SourceLost if two rows in sequence have the same key; `before` is the batch before, if any."""
     keys = pa.Table.from_batches([batch]).select(schema.key)
     if before is not None:
         last = pa.Table.from_batches([before.slice(before.num_rows - 1)]).select(schema.key)
@@ -415,10 +416,9 @@ def _batches(table: pa.Table, batch_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def checksum_of(batch: pa.RecordBatch) -> int:
-    """A sum over a batch's values, 64 bits, cheap (memory's speed); the order of columns counts, padding does not.
+    """A 64-bit sum over a batch's values, at memory speed; the order of columns counts, padding does not.
 
-    It tells a batch that lost or changed bytes, on its way or on disk, from the one that was read. It is no proof
-    against intent.
+    It detects bytes that were lost or changed on the way or on disk. It is no protection against intent.
     """
     total: int = batch.num_rows
     for at, column in enumerate(batch.columns):
@@ -453,12 +453,12 @@ def _words(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
 
 
 class Window:
-    """Reads what the binlog has between a chunk's watermarks, for chunk after chunk on one dump connection.
+    """Reads the changes between a chunk's watermarks from the binlog, for chunk after chunk on one dump connection.
 
-    The dump stays where a window ended. The next one goes on from there if that chunk's low covers all of it: what
-    lies between is passed over undecoded. Where it does not (a commit can be flushed, and read here, before a low
-    shows it), and after an error, the dump begins anew by GTID, for which the server reads a binlog file from its
-    start. One thread at a time; `cursor` must have a server id that no other replica has.
+    The dump stays where a window ended. The next window continues there if the next chunk's low covers everything
+    before that position; events in between are skipped undecoded. Otherwise (a commit can be flushed, and read here,
+    before a low covers it), and after an error, the dump begins anew by GTID, for which the server reads a binlog file
+    from its start. One thread at a time; `cursor` must have a server id that no other replica has.
     """
 
     def __init__(self, cursor: BinlogCursor) -> None:
@@ -479,7 +479,7 @@ class Window:
             at = by_gtid if low.gtids else low.start()  # of a server that has executed none yet
         taken = 0
         while not high.reached_by(at):
-            got = self._cursor.read(
+            read = self._cursor.read(
                 at,
                 {table_id: route},
                 until=high,
@@ -487,16 +487,16 @@ class Window:
                 max_bytes=_CHANGES_BYTES,
                 wait_seconds=1.0,
             )
-            for fault in got.faults:
+            for fault in read.faults:
                 raise (NextGeneration if fault.restart else SourceLost)(fault.cause, table_id)
-            if got.schemas:
+            if read.schemas:
                 raise NextGeneration(f"{table_id} was changed by DDL while it was read; it is read again", table_id)
-            for change in got.batches:
+            for change in read.batches:
                 table = pa.Table.from_batches([change.batch])
                 table = table.filter(pc.invert(until.kept(table, server=high.server, locate=None)))
                 table = table.select([*schema.arrow.names, OP, SEQ])
                 found.append(table.set_column(table.num_columns - 1, SEQ, pc.add(table[SEQ], taken)))
-            at, taken = got.position, taken + got.rows
+            at, taken = read.position, taken + read.rows
         self._at, self._used = at, time.monotonic()
         if not found:
             return pa.table({OP: [], SEQ: []})
@@ -519,7 +519,7 @@ class Window:
 def _changes(conn: Connection, split: SnapshotSplit, low: Low, high: High, window: Window | None) -> pa.Table:
     """The changes of this chunk in (low, high], in order; see `Window.changes`."""
     if window is None:
-        raise ConfigError("A chunk that the binlog is laid over, or proves, can't be read on MySQL without a window")
+        raise ConfigError("This chunk needs changes from the binlog and can't be read on MySQL without a window")
     changes = window.changes(split, low, high)
     return changes.filter(_inside(conn, split, changes.select(split.schema.key))) if changes.num_rows else changes
 

@@ -1,9 +1,8 @@
-"""Keys in SQL: how their values are said to MySQL, which alone compares them, and the SELECTs between two of them.
+"""Keys in SQL: their values as literals, and the SELECTs between two of them. Only MySQL compares keys.
 
-Keys travel as what MySQL printed: a tuple with one value per key column, `str` for numbers, times and text, `{"hex":
-..}` for binary. ENUM, SET and BIT keys are numbers: they sort by number and compare as text. They come back
-to MySQL as literals: text as `_utf8mb4 x'..'`, whose collation gives way to the column's, so that MySQL alone
-compares.
+Keys travel as MySQL printed them: a tuple with one value per key column, `str` for numbers, times and text, `{"hex":
+..}` for binary. ENUM, SET and BIT keys are numbers: they sort by number and compare as text. They go back to MySQL as
+literals: text as `_utf8mb4 x'..'`, whose collation yields to the column's, so that MySQL alone compares.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TIMES = frozenset(("date", "datetime", "timestamp", "time"))
 _BYTES = frozenset(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"))
 _ONE_TO_ONE = frozenset(("utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf16le", "utf32", "latin1", "latin2"))
 _ONE_TO_ONE |= {"latin5", "latin7", "cp850", "cp852", "cp866", "keybcs2", "koi8r", "koi8u", "macce", "macroman"}
-"""Character sets in which all text has characters of Unicode, and no two texts the same ones."""
+"""Character sets whose conversion to Unicode loses nothing: every text converts, and no two to the same."""
 
 
 def _comparable(column: Column) -> str:
@@ -40,12 +39,12 @@ def _comparable(column: Column) -> str:
     return f"CAST({name} AS UNSIGNED)" if base in _BY_NUMBER else name
 
 
-def _told(column: Column) -> str:
-    """A key's column, NULL where its value can't be told from others once it is UTF-8 (`untold`)."""
+def _distinct(column: Column) -> str:
+    """A key's column, NULL where its value can't be told from another one in UTF-8 (`indistinct`)."""
     name, kind = quoted(column.name), parse_type(column.mysql_type)
     if kind.base in _TEXTS and column.charset not in _ONE_TO_ONE:
-        again = f"CONVERT(CONVERT({name} USING utf8mb4) USING {column.charset})"
-        return f"IF(CAST({again} AS BINARY) = CAST({name} AS BINARY), {name}, NULL)"
+        back = f"CONVERT(CONVERT({name} USING utf8mb4) USING {column.charset})"
+        return f"IF(CAST({back} AS BINARY) = CAST({name} AS BINARY), {name}, NULL)"
     if kind.base == "enum" and "" in kind.members:
         return f"IF({_comparable(column)} = 0, NULL, {name})"
     if kind.base == "set" and "" in kind.members:
@@ -53,31 +52,32 @@ def _told(column: Column) -> str:
     return name
 
 
-def untold(schema: TableSchema, name: str) -> str:
-    """The cause of a quarantine: a null came in the key's column of that name, where the source has none.
+def indistinct(schema: TableSchema, name: str) -> str:
+    """The cause of a quarantine: the key column of that name came out null, though the source has no null in it.
 
-    It was a zero or partial date, or one of several values that are the same in the lake: text whose bytes no character
-    stands for, or not they alone; the invalid value of an ENUM that has a member '' too; a SET with its member ''.
+    The value was a zero or partial date, or one of several that would be the same in the lake: text with bytes that no
+    character stands for, or that share their character with other bytes; the invalid value of an ENUM that also has a
+    member ''; a SET with a member ''.
     """
     kind = parse_type(schema.column(name).mysql_type)
     if kind.base in _TIMES:
         return f"{schema.table_id} has a zero or partial date in its key column {name}; correct those rows"
     if kind.base in _BY_NUMBER:
-        what = "the invalid value, which reads as its member '' does," if kind.base == "enum" else "the member ''"
-        return f"{schema.table_id} has {what} in its key column {name}; correct those rows"
+        value = "the invalid value, which reads like its member ''," if kind.base == "enum" else "the member ''"
+        return f"{schema.table_id} has {value} in its key column {name}; correct those rows"
     return (
-        f"{schema.table_id} has text in its key column {name} that can't be told from other text in UTF-8, since no"
-        f" character stands for its bytes in {schema.column(name).charset}, or not for these alone; correct those rows"
+        f"{schema.table_id} has text in its key column {name} that can't be told from other text in UTF-8: its bytes"
+        f" in {schema.column(name).charset} stand for no character, or share one with others; correct those rows"
     )
 
 
 def _printed(column: Column) -> str:
-    """The expression that prints a key's value so that `literal` can say it again."""
+    """The expression that prints a key's value in the form that `literal` takes."""
     base = parse_type(column.mysql_type).base
     if base == "float":
         return f"CAST({quoted(column.name)} AS DOUBLE)"
     if base in _TEXTS:
-        return _told(column)
+        return _distinct(column)
     return f"HEX({quoted(column.name)})" if base in _BYTES else _comparable(column)
 
 
@@ -89,7 +89,7 @@ def _key(schema: TableSchema, row: Sequence[str]) -> Key:
 
 
 def literal(column: Column, value: KeyValue) -> str:
-    """SQL text of a key's value. ProtocolError if it is not of the column's kind (so nothing is injected)."""
+    """A key's value as SQL. ProtocolError if it does not fit the column's type (so nothing can be injected)."""
     base = parse_type(column.mysql_type).base
     if base in _BYTES:
         if isinstance(value, dict) and re.fullmatch(r"([0-9A-Fa-f]{2})*", value.get("hex", "?")):
@@ -117,13 +117,13 @@ def _before(schema: TableSchema, end: Key) -> str:
 
 
 def _bounded(schema: TableSchema, bound: Key, strict: str, last: str) -> str:
-    """key >= bound or key < bound, as the expanded OR, answered from the index (a row comparison is not)."""
+    """key >= bound or key < bound, as the expanded OR, which uses the index (a row comparison does not)."""
     columns = schema.key_columns
     return _expanded(len(columns), lambda at, operator: _compares(columns[at], operator, bound[at]), strict, last)
 
 
 def _compares(column: Column, operator: str, value: KeyValue) -> str:
-    """One column against a value, by number where the index sorts so, in a form that the index answers."""
+    """One column compared with a value, by number where the index sorts by number, in a form that can use the index."""
     name, text, kind = quoted(column.name), literal(column, value), parse_type(column.mysql_type)
     if kind.base not in ("enum", "set"):
         return f"{name} {operator} {text}"
@@ -132,14 +132,14 @@ def _compares(column: Column, operator: str, value: KeyValue) -> str:
         return f"{_comparable(column)} {operator} {text}"
     if operator == "=":
         return f"{name} = {text}"
-    # The index answers = and IN of them alone. A number past the highest is in it, so that IN is never one value, by
-    # which the server would take the column for constant, and then sort.
+    # For these types only = and IN can use the index. The list goes one past the highest number, so that IN never has
+    # one value alone: the server would then take the column for constant, and sort.
     numbers = range(int(text)) if operator == "<" else range(int(text) + (operator == ">"), highest + 2)
     return f"{name} IN ({', '.join(map(str, numbers)) or 'NULL'})"
 
 
 def _expanded(size: int, compares: Callable[[int, str], str], strict: str, last: str) -> str:
-    """The OR over a key's `size` columns; `compares` gives the comparison of one of them by an operator."""
+    """The OR over a key's `size` columns; `compares` gives the comparison of one column by an operator."""
     cases = []
     for at in range(size):
         operator = last if at == size - 1 else strict
@@ -148,14 +148,14 @@ def _expanded(size: int, compares: Callable[[int, str], str], strict: str, last:
 
 
 def range_condition(schema: TableSchema, start: Key | None, end: Key | None) -> str:
-    """`start <= key < end` as a condition on the table; None is an open end, and '1' stands for no condition."""
+    """`start <= key < end` as a condition on the table; None is an open end, and '1' means no condition."""
     parts = [_from(schema, start)] if start is not None else []
     parts += [_before(schema, end)] if end is not None else []
     return " AND ".join(parts) or "1"
 
 
 def key_range(conn: Connection, schema: TableSchema) -> tuple[int, int] | None:
-    """Smallest and largest value of an integer key; None if the table is empty."""
+    """The smallest and the largest value of an integer key; None if the table is empty."""
     key = quoted(schema.key[0])
     sql = f"SELECT MIN({key}), MAX({key}) FROM {quoted_table(schema.table_id)}"
     low, high = ask(conn, sql, table=schema.table_id)[0]
@@ -165,8 +165,8 @@ def key_range(conn: Connection, schema: TableSchema) -> tuple[int, int] | None:
 def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: int) -> Key | None:
     """The key that lies `rows` rows after `start` in the order of the index (None: after the first row).
 
-    None if the table ends before. One walk over `rows` entries of the index; nothing is sorted. SourceLost if that
-    many rows have one and the same key, which a person had vouched for, or if the key there can't be told from others.
+    None if the table ends before. One walk over `rows` entries of the index; nothing is sorted. SourceLost if that many
+    rows share one key, which table_options declares unique, or if the key there can't be told from others.
     """
     printed = ", ".join(_printed(column) for column in schema.key_columns)
     order = ", ".join(quoted(name) for name in schema.key)
@@ -178,7 +178,7 @@ def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: i
     )
     for name, value in zip(schema.key, found[0] if found else (), strict=False):
         if value is None:
-            raise SourceLost(untold(schema, name), schema.table_id)
+            raise SourceLost(indistinct(schema, name), schema.table_id)
     bound = _key(schema, found[0]) if found else None
     if bound is not None and bound == start:
         raise SourceLost(not_identified(schema), schema.table_id)
@@ -188,19 +188,19 @@ def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: i
 def not_identified(schema: TableSchema) -> str:
     """The cause of a quarantine: two rows have one identity."""
     return (
-        f"{schema.table_id} has several rows of the same {', '.join(schema.key)}, which table_options vouches for as"
-        " their identity; remove them, or name other columns"
+        f"{schema.table_id} has several rows with the same {', '.join(schema.key)}, which table_options names as its"
+        " identity; remove them, or name other columns"
     )
 
 
 def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, index: str | None = None) -> str:
     """The SELECT of one chunk: every column of the schema, in its order, each as the decoders read it.
 
-    Rows come in the order of the key, and with `index` (its name) as they are found, nothing sorted. A value of the
-    key that can't be told from others goes out as NULL.
+    Rows come in the order of the key; with `index` (its name) they are read in that order, nothing is sorted. A key
+    value that can't be told from others comes out as NULL.
     """
     keys = frozenset(schema.key)
-    columns = ", ".join(_told(column) if column.name in keys else quoted(column.name) for column in schema.columns)
+    columns = ", ".join(_distinct(column) if column.name in keys else quoted(column.name) for column in schema.columns)
     by = f" FORCE INDEX ({quoted(index)})" if index is not None else ""
     order = " ORDER BY " + ", ".join(quoted(name) for name in schema.key) if schema.key else ""
     return (
@@ -211,18 +211,18 @@ def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, inde
 def locate(conn: Connection, schema: TableSchema, bounds: Sequence[Key], keys: Sequence[Key]) -> list[int]:
     """For each key, how many of the ascending `bounds` are at or before it, as the columns' collations compare them.
 
-    A binary search that MySQL takes part in: log2(bounds) questions, each about all keys.
+    A binary search with MySQL as the comparison: log2(bounds) queries, each about all keys.
     """
     collation = _collations(conn, schema)
     below, above = [0] * len(keys), [len(bounds)] * len(keys)
-    while open_ones := [at for at in range(len(keys)) if below[at] < above[at]]:
-        for batch in (open_ones[i : i + _ASKED_AT_ONCE] for i in range(0, len(open_ones), _ASKED_AT_ONCE)):
+    while unresolved := [at for at in range(len(keys)) if below[at] < above[at]]:
+        for batch in (unresolved[i : i + _ASKED_AT_ONCE] for i in range(0, len(unresolved), _ASKED_AT_ONCE)):
             middles = [(below[at] + above[at]) // 2 for at in batch]
-            asked = ", ".join(
+            comparisons = ", ".join(
                 _compared(schema, collation, keys[at], bounds[middle])
                 for at, middle in zip(batch, middles, strict=True)
             )
-            (answers,) = ask(conn, f"SELECT {asked}", table=schema.table_id)
+            (answers,) = ask(conn, f"SELECT {comparisons}", table=schema.table_id)
             for at, middle, answer in zip(batch, middles, answers, strict=True):
                 if answer == "1":
                     below[at] = middle + 1
@@ -232,7 +232,7 @@ def locate(conn: Connection, schema: TableSchema, bounds: Sequence[Key], keys: S
 
 
 def _compared(schema: TableSchema, collation: Mapping[str, str], key: Key, bound: Key) -> str:
-    """Whether key >= bound, both literals."""
+    """The condition key >= bound, with both sides as literals."""
     sides = [
         [_collated(column, value, collation) for column, value in zip(schema.key_columns, values, strict=True)]
         for values in (key, bound)
@@ -249,7 +249,7 @@ def _collated(column: Column, value: KeyValue, collation: Mapping[str, str]) -> 
 
 
 def _collations(conn: Connection, schema: TableSchema) -> Mapping[str, str]:
-    """Each column's collation now. NextGeneration if the key's columns are not what they were."""
+    """Each column's collation now. NextGeneration if a key column has another character set than in the schema."""
     database, table = split_table_id(schema.table_id)
     found = ask(
         conn,
@@ -257,9 +257,9 @@ def _collations(conn: Connection, schema: TableSchema) -> Mapping[str, str]:
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND COLLATION_NAME IS NOT NULL",
         (database, table),
     )
-    there = {name: (collation, charset) for name, collation, charset, owner in found if owner == table}
+    current = {name: (collation, charset) for name, collation, charset, owner in found if owner == table}
     for column in schema.key_columns:
-        if column.charset is not None and there.get(column.name, ("", ""))[1] != column.charset:
+        if column.charset is not None and current.get(column.name, ("", ""))[1] != column.charset:
             cause = f"{schema.table_id} has no key column {column.name} in {column.charset} any more; it is read again"
             raise NextGeneration(cause, schema.table_id)
-    return {name: collation for name, (collation, _) in there.items()}
+    return {name: collation for name, (collation, _) in current.items()}

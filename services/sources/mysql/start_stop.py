@@ -1,17 +1,17 @@
-"""Where a stream begins and ends: a pipeline's `start` and `stop` as places in the source's binlog.
+"""Where a stream begins and ends: a pipeline's `start` and `stop` as positions in the source's binlog.
 
-A place is found by reading the one binlog file that holds it, without decoding a row; which file that is, is asked by
-halving (the time in each file's first event, the GTIDs before each file).
+A position is found by reading the one binlog file that holds it, without decoding a row; that file is found by binary
+search (over the time in each file's first event, or the GTIDs before each file).
 
-| named by | begins | ends |
+| given as | begins | ends |
 |---|---|---|
-| file and position | there; it must lie between two transactions | there; a transaction that begins before it is in |
-| GTID set | after just these transactions | after the transaction that completes the set |
-| time T | before the first transaction in the log committed at T or later | the same place |
+| file and position | there; it must lie between two transactions | there; a transaction begun before is included |
+| GTID set | after exactly these transactions | after the transaction that completes the set |
+| time T | before the first transaction in the log that was committed at T or later | at the same position |
 
-So a pipeline that stops at T and one that starts at T share no transaction and miss none. The time is what the server
-that is read wrote into its binlog: on MySQL when the transaction was committed, in microseconds; on MariaDB, in whole
-seconds, when its last statement began.
+So a pipeline that stops at T and one that starts at T share no transaction and miss none. The time is the one that the
+source wrote into its binlog: on MySQL the commit time, in microseconds; on MariaDB, in whole seconds, the time when the
+transaction's last statement began.
 
 Change together with: `Stop` in common/positions.py, the gate in binlog/cursor.py.
 """
@@ -50,13 +50,13 @@ _FORMAT = 15
 _SECOND = 1_000_000
 _WAIT_SECONDS = 5.0
 _BETWEEN = frozenset(("Binlog_checkpoint", "Rotate", "Stop"))
-"""Events between two transactions: what lies before them is the same place as what lies after them."""
+"""Events between two transactions: the positions before and after such an event are equivalent."""
 
 
-class Places:
-    """Finds places in one source's binlog; opens connections as it needs them. Synchronous.
+class PositionFinder:
+    """Finds positions in one source's binlog; opens connections as it needs them. Synchronous.
 
-    `server_id` is the pipeline's: what reads here takes another one that is far from it.
+    `server_id` is the pipeline's: the dumps here use another one that is far from it.
     """
 
     def __init__(self, connect: Callable[[], Connection], *, server_id: int) -> None:
@@ -64,37 +64,37 @@ class Places:
         self._server_id = (server_id + (1 << 31)) & 0xFFFFFFFF or 1
 
     def start(self, start: str | Point) -> Position | None:
-        """Where the stream begins by a pipeline's `start`; None if it begins with a snapshot.
+        """The position at which the stream begins by a pipeline's `start`; None if it begins with a snapshot.
 
-        SourceLost if that place is purged, yet to come, or no place between two transactions.
+        SourceLost if that position is purged, not reached yet, or not between two transactions.
         """
         if not isinstance(start, Point) and start not in ("latest", "earliest"):
             return None
         with closing(self._connect()) as conn:
-            of = identify(conn)
+            server = identify(conn)
             if not isinstance(start, Point):
-                return (current_position if start == "latest" else first_position)(conn, of)
+                return (current_position if start == "latest" else first_position)(conn, server)
             if start.gtid is not None:
-                return self._after_gtids(conn, of, start.gtid)
-            stop = named(of, start)
-            place = self._find(conn, of, stop)
-            if place is None:
-                raise SourceLost(f"{stop} is yet to come at the source; name a place or time that it has passed")
-            if start.file is None or place.file_position == (asked := FilePosition(stop.file, stop.offset)):
-                return place
-            if event_at(conn, asked) not in _BETWEEN:
+                return self._after_gtids(conn, server, start.gtid)
+            stop = stop_at(server, start)
+            found = self._find(conn, server, stop)
+            if found is None:
+                raise SourceLost(f"The source has not reached {stop} yet; name a position or time that it has passed")
+            if start.file is None or found.file_position == (wanted := FilePosition(stop.file, stop.offset)):
+                return found
+            if event_at(conn, wanted) not in _BETWEEN:
                 raise SourceLost(
-                    f"{stop} is no place between two transactions, as {place.file_position} would be; name that one"
+                    f"{stop} is not between two transactions; name {found.file_position}, the next position that is"
                 )
-            return replace(place, file=asked.file, offset=asked.offset)
+            return replace(found, file=wanted.file, offset=wanted.offset)
 
     def stop(self, stop: Stop) -> Position | None:
-        """The place of the stop, None if the source has not passed it yet. SourceLost if it can't be found any more."""
+        """The position of the stop, None if the source has not passed it yet. SourceLost if it is purged."""
         with closing(self._connect()) as conn:
             return self._find(conn, identify(conn), stop)
 
     def faults(self, config: PipelineConfig) -> list[str]:
-        """What is wrong with the `start` and the `stop` of a pipeline that begins now, each with its remedy."""
+        """The faults of the `start` and the `stop` of a pipeline that begins now, each with its remedy."""
         begin = None
         try:
             begin = self.start(config.start)
@@ -103,29 +103,29 @@ class Places:
         if config.stop is None:
             return []
         with closing(self._connect()) as conn:
-            of = identify(conn)
-            end = flushed_position(conn, of)
+            server = identify(conn)
+            now = flushed_position(conn, server)
             try:
-                stop = named(of, config.stop)
-                place = self._find(conn, of, stop)
+                stop = stop_at(server, config.stop)
+                end = self._find(conn, server, stop)
             except SourceLost as error:
                 return [f"stop: {error.cause}"]
-        if place is not None and begin is None and place.file_position < end:
+        if end is not None and begin is None and end.file_position < now:
             return [
-                f"stop: {stop} is passed already ({place.file_position}), and a snapshot begun now is later than that;"
-                " name a later stop, or start at a place in the binlog"
+                f"stop: the source has passed {stop} already ({end.file_position}), and a snapshot begun now is later;"
+                " name a later stop, or start at a position in the binlog"
             ]
-        if place is not None and begin is not None and beyond(begin, place):
+        if end is not None and begin is not None and beyond(begin, end):
             return [f"stop: {stop} lies before the start, {begin.file_position}; name a later one"]
         return []
 
     # --- finding ---
 
-    def _find(self, conn: Connection, of: Server, stop: Stop) -> Position | None:
-        now = clock(conn)  # before the position: what is committed afterwards has a later time
-        at = flushed_position(conn, of)
-        end = High(server=of.identity, file=at.file, offset=at.offset)
-        files = [one.file for one in binlogs(conn)]
+    def _find(self, conn: Connection, server: Server, stop: Stop) -> Position | None:
+        now = clock(conn)  # before the position: a later commit has a later time
+        at = flushed_position(conn, server)
+        end = High(server=server.identity, file=at.file, offset=at.offset)
+        files = [binlog.file for binlog in binlogs(conn)]
         if stop.time_us is not None:
             if now < stop.time_us:
                 return None
@@ -136,42 +136,42 @@ class Places:
                     f"{stop} is purged: the oldest binlog file, {files[0]}, begins at {begun}; name a later time, or"
                     " use earliest (and keep binlogs longer: binlog_expire_logs_seconds)"
                 )
-        elif stop.file and stop.server == of.identity:
+        elif stop.file and stop.server == server.identity:
             if stop.file not in files:
                 if FilePosition(stop.file, stop.offset) > at:
                     return None
                 raise SourceLost(
-                    f"The binlog file {stop.file} is purged; name a later place (and keep binlogs longer:"
+                    f"The binlog file {stop.file} is purged; name a later position (and keep binlogs longer:"
                     " binlog_expire_logs_seconds)"
                 )
             if FilePosition(stop.file, stop.offset) > at:
                 return None
             first = files.index(stop.file)
         else:
-            executed = str(gtid_executed(conn)) if of.mysql else binlog_gtid_pos(conn, at) or ""
-            if not stop.met_by(Position(server=of.identity, file="", offset=0, gtids=executed)):
+            executed = str(gtid_executed(conn)) if server.mysql else binlog_gtid_pos(conn, at) or ""
+            if not stop.met_by(Position(server=server.identity, file="", offset=0, gtids=executed)):
                 return None
-            first = bisect_right(files, False, key=lambda file: stop.met_by(self._file_start(conn, of, file))) - 1
+            first = bisect_right(files, False, key=lambda file: stop.met_by(_start_of(conn, server, file))) - 1
             if first < 0:
                 raise SourceLost(
                     f"The binlog at {stop} is purged; name a later set (and keep binlogs longer:"
                     " binlog_expire_logs_seconds)"
                 )
-        return self._scan(self._file_start(conn, of, files[first]), stop, end)
+        return self._scan(_start_of(conn, server, files[first]), stop, end)
 
     def _scan(self, position: Position, stop: Stop, end: High) -> Position:
-        """The place of the stop after `position`; the end, if the stop is not before it."""
+        """The position of the stop after `position`; the end, if the stop is not before it."""
         with closing(BinlogCursor(self._connect, server_id=self._server_id)) as cursor:
             while True:
-                got = cursor.read(
+                changes = cursor.read(
                     position, {}, until=end, stop=stop, max_rows=1, max_bytes=1, wait_seconds=_WAIT_SECONDS
                 )
-                position = got.position
-                if got.stopped or end.reached_by(position):
+                position = changes.position
+                if changes.stopped or end.reached_by(position):
                     return position
 
     def _begun(self, file: str) -> int:
-        """When the file was begun, in seconds since 1970, as its first event says."""
+        """When the file was begun, in seconds since 1970, from its first event."""
         connection = self._connect()
         try:
             with translate_errors(f"the binlog file {file}"):
@@ -185,45 +185,45 @@ class Places:
             with suppress(Exception):
                 connection._force_close()  # type: ignore[attr-defined]
 
-    @staticmethod
-    def _file_start(conn: Connection, of: Server, file: str) -> Position:
-        at = FilePosition(file, FIRST_OFFSET)
-        if of.mysql:
-            gtids = previous_gtids(conn, file) if of.gtid else ""
-        else:
-            gtids = binlog_gtid_pos(conn, at) or ""
-        return Position(server=of.identity, file=file, offset=FIRST_OFFSET, gtids=gtids)
-
-    def _after_gtids(self, conn: Connection, of: Server, text: str) -> Position:
+    def _after_gtids(self, conn: Connection, server: Server, text: str) -> Position:
         """After exactly the transactions of that GTID set; the file is the oldest that may hold the next one."""
-        gtids = _gtids(of, text)
+        gtids = _gtids(server, text)
         files = binlogs(conn)
-        at = Position(server=of.identity, file=files[0].file, offset=FIRST_OFFSET, gtids=gtids)
-        if of.mysql:
-            verify_position(conn, of, at)
+        at = Position(server=server.identity, file=files[0].file, offset=FIRST_OFFSET, gtids=gtids)
+        if server.mysql:
+            verify_position(conn, server, at)
             return at
         wanted = MariaGtid.parse(gtids)
         if not MariaGtid.parse(binlog_gtid_pos(conn, at.file_position) or "") <= wanted:
             raise SourceLost(f"The binlog after {gtids} is purged; name a later position, or begin with a snapshot")
-        if not wanted <= MariaGtid.parse(binlog_gtid_pos(conn, flushed_position(conn, of)) or ""):
+        if not wanted <= MariaGtid.parse(binlog_gtid_pos(conn, flushed_position(conn, server)) or ""):
             raise SourceLost(f"The server's binlog lacks transactions of {gtids}; name a position that it has passed")
         return at
 
 
-def named(of: Server, point: Point) -> Stop:
-    """The stop that a person named, at this server. SourceLost if it has no such GTIDs."""
+def stop_at(server: Server, point: Point) -> Stop:
+    """The stop at a point that a pipeline file names, on this server. SourceLost if it has no such GTIDs."""
     if point.timestamp is not None:
-        whole = point.timestamp.astimezone(UTC) - datetime.fromtimestamp(0, UTC)
-        return Stop(time_us=(whole.days * 86400 + whole.seconds) * _SECOND + whole.microseconds)
+        since_1970 = point.timestamp.astimezone(UTC) - datetime.fromtimestamp(0, UTC)
+        return Stop(time_us=(since_1970.days * 86400 + since_1970.seconds) * _SECOND + since_1970.microseconds)
     if point.gtid is not None:
-        return Stop(gtids=_gtids(of, point.gtid))
-    return Stop(server=of.identity, file=point.file or "", offset=point.position or 0)
+        return Stop(gtids=_gtids(server, point.gtid))
+    return Stop(server=server.identity, file=point.file or "", offset=point.position or 0)
 
 
-def _gtids(of: Server, text: str) -> str:
-    if not of.gtid:
+def _start_of(conn: Connection, server: Server, file: str) -> Position:
+    at = FilePosition(file, FIRST_OFFSET)
+    if server.mysql:
+        gtids = previous_gtids(conn, file) if server.gtid else ""
+    else:
+        gtids = binlog_gtid_pos(conn, at) or ""
+    return Position(server=server.identity, file=file, offset=FIRST_OFFSET, gtids=gtids)
+
+
+def _gtids(server: Server, text: str) -> str:
+    if not server.gtid:
         raise SourceLost("the server has no GTIDs (gtid_mode is not ON); name a file and position")
     try:
-        return str(GtidSet.parse(text)) if of.mysql else str(MariaGtid.parse(text))
+        return str(GtidSet.parse(text) if server.mysql else MariaGtid.parse(text))
     except ValueError as error:
         raise SourceLost(f"{error}") from error

@@ -1,21 +1,20 @@
-"""Which rows and changes make a table exact: the watermark logic of `replay` and `exact` (pure; Arrow in, Arrow out).
+"""The rows and changes that make a table exact: the watermark logic of `replay` and `exact` (pure; Arrow in and out).
 
 A chunk is read between two watermarks (DBLog, Andreakis and Papapanagiotou 2020; their form as log positions is Flink
 CDC's, after FLIP-27). An event is in (low, high] if low does not cover it and it ends at or before high.
 
 - **replay** (`fold`). Chunks go out as their SELECT saw them. A table's finished chunks fold into one lowest low and
   one highest high; the stream sends every change past the lowest low, in order. Full row images replayed over rows
-  that were read at or after low give the exact table at every position from the highest high on: it is shown no
+  that were read at or after low give the exact table at every position from the highest high on: it is published no
   earlier. No key is compared.
 - **exact** (`overlay`, `ChunkHighs`). DBLog's step: the changes of the chunk in (low, high] replace the rows that
   were read (insert and update put the after-image, delete removes), so that the chunk is as of its own high. The
   stream then sends a change of key k at x only if x is past the high of k's chunk. An update of the key is a delete
-  and an insert, each judged alone.
+  and an insert, each decided on its own.
 
-Relies on: lows and highs that are safe (server.py says how each server gives them); chunks that cover the key
-space without gap or overlap; keys whose order only MySQL knows (text: collations) being asked of MySQL (`Locate`).
-Change together with: binlog/cursor.py (who judges changes), chunk.py,
-services/enumerator/splitter.py.
+Relies on: safe lows and highs (chunk.py has the table of how each server gives them); chunks that cover the key space
+without gap or overlap; MySQL being asked about keys whose order only it knows (text: collations; `Locate`).
+Change together with: binlog/cursor.py (which filters changes), chunk.py, services/enumerator/splitter.py.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _FILE_BITS = 40
 
 
 def fold(chunks: Iterable[tuple[Low, High]]) -> tuple[Low, High]:
-    """The one pair of watermarks that finished chunks of a table amount to: lowest low, highest high.
+    """One pair of watermarks for a table's finished chunks: the lowest low and the highest high.
 
     ValueError if there is no chunk, NextGeneration if they are of different servers.
     """
@@ -66,31 +65,30 @@ def fold(chunks: Iterable[tuple[Low, High]]) -> tuple[Low, High]:
 
 
 def overlay(rows: pa.Table, changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The chunk as of its high watermark: `rows` as the SELECT saw them, with the chunk's changes in (low, high] laid
-    over.
+    """The chunk as of its high watermark: `rows` as the SELECT saw them, changed by the chunk's changes in (low, high].
 
-    `rows` has the table's columns, `changes` these and `OP` and `SEQ`, and must hold nothing but the chunk's keys.
-    Of each key only its last change by `_seq` counts: `+I` and `+U` put their row, `-D` removes it. The order of rows
-    is not kept. Unchanged rows are never touched one by one; with no changes `rows` itself comes back.
+    `rows` has the table's columns, `changes` also `OP` and `SEQ`, and only keys of the chunk. Of each key only its last
+    change by `_seq` counts: `+I` and `+U` put their row, `-D` removes it. The order of rows is not kept. No Python
+    object is made of unchanged rows; without changes, `rows` itself is returned.
     """
     if changes.num_rows == 0:
         return rows
-    names = [f"k{at}" for at in range(len(key))]  # none that the key's columns may have is free for another use
+    names = [f"k{at}" for at in range(len(key))]  # own names: the key's columns could be called "seq" or "row"
     keys = pa.table([*(changes[name] for name in key), changes[SEQ]], names=[*names, "seq"])
     last = keys.group_by(names, use_threads=False).aggregate([("seq", "max")])
     changed = changes.filter(pc.is_in(changes[SEQ], value_set=last["seq_max"].combine_chunks()))
-    places = pa.table([*(rows[name] for name in key), np.arange(rows.num_rows)], names=[*names, "row"])
-    kept = places.join(last.select(names), keys=names, join_type="left anti", use_threads=False)["row"]
+    numbered = pa.table([*(rows[name] for name in key), np.arange(rows.num_rows)], names=[*names, "row"])
+    kept = numbered.join(last.select(names), keys=names, join_type="left anti", use_threads=False)["row"]
     put = pc.is_in(changed[OP].cast(pa.string()), value_set=pa.array(["+I", "+U"]))
     images = changed.filter(put).select(rows.schema.names)
     return pa.concat_tables([rows.take(kept), images.cast(rows.schema)])
 
 
 class KeyRanges:
-    """Consecutive ranges of one key space, cut by ascending bounds: range i is [bounds[i - 1], bounds[i]).
+    """Consecutive ranges of one key space, separated by ascending bounds: range i is [bounds[i - 1], bounds[i]).
 
-    Numbers, times and binary are compared here, as MySQL's index does; text is left to `Locate`. Bounds are as
-    messages carry them, keys are Arrow's values of the key's columns.
+    Numbers, times and binary are compared here, as MySQL's index does; text is left to `Locate`. Bounds have the form
+    of messages, keys are Arrow's values of the key's columns.
     """
 
     def __init__(self, columns: Sequence[Column], bounds: Sequence[Key]) -> None:
@@ -116,7 +114,7 @@ class KeyRanges:
         if not self.asks:
             found = [self.range_of(row) for row in rows]
         elif locate is None:
-            raise ProtocolError("a key of text can be placed by MySQL alone, and nobody was given to ask it")
+            raise ProtocolError("only MySQL can compare a text key, and no function to ask it was given")
         else:
             found = list(locate(self.bounds, [self.as_text(row) for row in rows]))
         return np.array(found, dtype=np.int64)
@@ -126,7 +124,7 @@ class KeyRanges:
         return bisect_right(self._sorted, tuple(map(_of_arrow, self.columns, key)))
 
     def as_text(self, key: Sequence[Any]) -> Key:
-        """The key (Arrow's values) as messages and `keys.literal` have it."""
+        """The key (Arrow's values) in the form of messages and `keys.literal`."""
         return tuple(map(key_text, self.columns, key))
 
 
@@ -135,7 +133,7 @@ def _fits(bounds: Sequence[tuple[Any, ...]]) -> bool:
 
 
 class ChunkHighs:
-    """The finished chunks of one table, each with its high watermark: who judges the changes of `exact`.
+    """The finished chunks of one table, each with its high watermark: the filter for changes in `exact`.
 
     ProtocolError unless the chunks cover the whole key space, each key once.
     """
@@ -160,14 +158,14 @@ class ChunkHighs:
         self._ranks = np.array([_rank(high.file, high.offset) for high in self.highs], dtype=np.int64)
 
     def kept(self, changes: pa.Table, *, server: str, locate: Locate | None) -> pa.Array:
-        """Which changes are to be sent, those past the high of their key's chunk: a boolean a row.
+        """For each change, whether it is past the high of its key's chunk, and so must be sent.
 
-        SourceLost if `server` is another than the watermarks' (the table's next generation). `changes` has the key's
-        columns and `FILE` and `POS`, where the row's event starts: a high watermark lies between two transactions,
-        so an event that starts at or after it belongs to a transaction that ends past it.
-        MySQL is asked at most once, and only of rows whose answer differs between chunks.
+        NextGeneration if `server` is not the watermarks' server. `changes` has the key's columns and `FILE` and `POS`,
+        where the row's event starts: a high watermark lies between two transactions, so an event that starts at or
+        after it belongs to a transaction that ends past it.
+        MySQL is asked at most once, and only about changes that are past some of the chunks' highs but not all.
         """
-        self._at_home(server)
+        self._verify_server(server)
         files = changes[FILE].combine_chunks()
         if not pa.types.is_dictionary(files.type):
             files = files.dictionary_encode()
@@ -181,11 +179,11 @@ class ChunkHighs:
             keep[unclear] = starts[unclear] >= self._ranks[self.ranges.find(keys, locate)]
         return pa.array(keep)
 
-    def _at_home(self, server: str) -> None:
+    def _verify_server(self, server: str) -> None:
         if server != self.highest.server:
             raise NextGeneration(
-                f"A watermark of server {self.highest.server} can't be compared with server {server}: the source"
-                " changed; the table starts its next generation"
+                f"The source changed from server {self.highest.server} to {server}, whose positions can't be compared"
+                " with the table's watermarks; the table is read again"
             )
 
 
@@ -199,7 +197,7 @@ def _hashable(key: Key) -> object:
 
 
 def key_text(column: Column, value: Any) -> Any:
-    """One value of a key (Arrow's) as messages and `keys.literal` have it."""
+    """One value of a key (Arrow's) in the form of messages and `keys.literal`."""
     kind = parse_type(column.mysql_type)
     if kind.base == "enum":
         return str(kind.members.index(value) + 1 if value in kind.members else 0)
@@ -222,7 +220,7 @@ def key_text(column: Column, value: Any) -> Any:
 
 
 def _of_arrow(column: Column, value: Any) -> Any:
-    """One value of a key as something that Python sorts like MySQL's index."""
+    """One value of a key as a Python value that sorts as MySQL's index does."""
     base = parse_type(column.mysql_type).base
     if base in ("enum", "set", "bit"):
         return int(key_text(column, value))
@@ -232,7 +230,7 @@ def _of_arrow(column: Column, value: Any) -> Any:
 
 
 def _of_text(column: Column, value: Any) -> Any:
-    """As `_of_arrow`, from what MySQL printed."""
+    """The same as `_of_arrow`, from the form of messages."""
     base = parse_type(column.mysql_type).base
     if isinstance(value, dict):
         return bytes.fromhex(value["hex"])
@@ -251,33 +249,32 @@ def _of_text(column: Column, value: Any) -> Any:
 
 
 class Commits:
-    """Whether MySQL has committed what one cursor took from its dump: judged at each connect.
+    """Whether MySQL has committed the transactions that one cursor read from its dump: checked at each connect.
 
-    A dump delivers a transaction once it is flushed, and `@@gtid_executed` has it when the engine has committed it,
-    which a semi-synchronous replica that doesn't answer holds up (10 s by default). So a cursor that connects again
-    may be ahead of a server that lost nothing. What is still lacking after COMMIT_SECONDS is lost.
+    A dump delivers a transaction once it is flushed; `@@gtid_executed` has it once the engine has committed it, which a
+    semi-synchronous replica that doesn't answer delays (10 s by default). So a cursor that reconnects may be ahead of
+    a server that lost nothing. A transaction that is still missing after COMMIT_SECONDS is lost.
     """
 
     def __init__(self) -> None:
-        self._lacking_since: float | None = None
+        self._missing_since: float | None = None
 
     def awaited(self, taken: GtidSet, executed: GtidSet, *, now: float) -> bool:
-        """Whether to connect again later; False if nothing is lacking, or has been for too long."""
+        """Whether to connect again later; False if no transaction is missing, or one has been for too long."""
         if taken <= executed:
-            self._lacking_since = None
+            self._missing_since = None
             return False
-        if self._lacking_since is None:
-            self._lacking_since = now
-        return now - self._lacking_since < COMMIT_SECONDS
+        if self._missing_since is None:
+            self._missing_since = now
+        return now - self._missing_since < COMMIT_SECONDS
 
 
 class AgedPositions:
     """Flushed positions with the times at which they were seen, for the low watermark of MySQL without GTIDs.
 
     A flushed position runs ahead of what a SELECT sees (a commit may wait for a semi-synchronous replica, 10 s by
-    default, between flush and engine commit); one that was seen `AGED_SECONDS` ago is taken as committed. What this
-    rests on stands in the README. Positions of another server clear it. Bounded: at most one position a second is
-    kept.
+    default, between flush and engine commit); one that was seen `AGED_SECONDS` ago is assumed to be committed (the
+    README states this assumption). A position of another server clears it. Bounded: one position a second is kept.
     """
 
     def __init__(self, aged_seconds: float = AGED_SECONDS) -> None:

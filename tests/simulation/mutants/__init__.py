@@ -294,7 +294,7 @@ MUTANTS = (
     one(
         "a commit that the server has only delayed is taken for lost",
         WATERMARK,
-        "return now - self._lacking_since < COMMIT_SECONDS",
+        "return now - self._missing_since < COMMIT_SECONDS",
         "return False",
     ),
     one(

@@ -102,7 +102,7 @@ from cutline.services.sources.mysql.binlog.xa import Prepared
 from cutline.services.sources.mysql.connection import Connection, translate_errors
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.rows import EventDecoder, Place, TableMap
-from cutline.services.sources.mysql.keys import locate, untold
+from cutline.services.sources.mysql.keys import indistinct, locate
 from cutline.services.sources.mysql.server import (
     Server,
     gtid_executed,
@@ -462,7 +462,7 @@ class BinlogCursor:
             zeros = {name: count - before.get(name, 0) for name, count in decoder.zero_dates.items()}
             zero_dates.update({(table_id, name): count for name, count in zeros.items()})
             if (name := next((name for name in decoder.schema.key if zeros.get(name)), None)) is not None:
-                cause = f"{untold(decoder.schema, name)} (before {frames.file}:{frames.pos})"
+                cause = f"{indistinct(decoder.schema, name)} (before {frames.file}:{frames.pos})"
                 self._fault(table_id, cause, restart=False)
                 continue
             if has_row_over(batch, MAX_ROW_BYTES):
