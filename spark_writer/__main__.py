@@ -11,90 +11,26 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from cutline.common.config.environment import Environment
-from cutline.common.config.pipeline import PipelineConfig, RetentionConfig
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.mesh.host import raise_open_files
 from cutline.common.mesh.presence import SPARK_WRITER, Registry, Service
 from cutline.common.mesh.redis import connect
 from cutline.common.store.store import Store
 from cutline.spark_writer import session
-from cutline.spark_writer.apply import PipelineApplier
-from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.serve import serve
 
 logger = logging.getLogger("cutline.spark_writer")
-LOOK_SECONDS = 0.5
-
-
-def serve(
-    store: Store,
-    stop: threading.Event,
-    tell: Callable[[str, Mapping[str, Any]], None],
-    asked: Callable[[str], bool] = lambda pipeline: False,
-) -> None:
-    """Serve every pipeline that the store has or gets, each in a thread of its own, until `stop`.
-
-    `tell(pipeline, status)` is called by those threads, and so is `asked(pipeline)`: whether a person has asked since
-    it was last called that quarantined tables are tried again. Raises ConfigError or Unavailable if Spark can't be
-    started or has ended.
-    """
-    definitions = {name: store.pipeline(name).definition() or {} for name in store.pipelines()}
-    settings: dict[str, str] = {}
-    for definition in definitions.values():
-        settings |= definition["sink"].get("spark") or {}
-    spark = session.start(settings)
-    threads: dict[str, threading.Thread] = {}
-    while not stop.is_set():
-        with suppress(Unavailable):  # the store, whose pipelines are looked for again
-            for name in store.pipelines():
-                if name not in threads:
-                    one = _applier(store, name, spark, tell, asked)
-                    threads[name] = threading.Thread(target=one.run, args=(stop,), name=f"cutline-{name}", daemon=True)
-                    threads[name].start()
-        _check(spark)
-        stop.wait(LOOK_SECONDS)
-    for thread in threads.values():
-        thread.join()
-
-
-def _check(spark: Any) -> None:
-    """Raise Unavailable if Spark has ended: only another process can start it again."""
-    try:
-        ended = spark.sparkContext._jsc.sc().isStopped()
-    except Exception as error:
-        raise Unavailable(f"Spark's JVM does not answer ({session.first_line(error)}); starting again") from error
-    if ended:
-        raise Unavailable("Spark has stopped; starting again")
-
-
-def _applier(
-    store: Store,
-    name: str,
-    spark: Any,
-    tell: Callable[[str, Mapping[str, Any]], None],
-    asked: Callable[[str], bool],
-) -> PipelineApplier:
-    pipeline = store.pipeline(name)
-
-    def open_lake() -> tuple[Lake, RetentionConfig]:
-        definition = pipeline.definition()
-        if definition is None:
-            raise ConfigError(
-                f"pipeline {name} has no definition in the store any more; start it again by `cutline run`"
-            )
-        lake = Lake(session.for_pipeline(spark, definition["sink"]), name)
-        return lake, PipelineConfig.from_definition(definition).retention
-
-    return PipelineApplier(pipeline, open_lake, tell=lambda status: tell(name, status), asked=lambda: asked(name))
 
 
 class Status:
-    """What this process shows of itself in Redis, and looks for there, each second; the store is the truth, so Redis
-    may be away.
+    """Shows this process in Redis and takes requests from there, each second.
+
+    Redis may be unreachable: the store is the truth.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -109,14 +45,14 @@ class Status:
         self._newest: dict[str, Mapping[str, Any]] = {}
         self._retries: set[str] = set()
 
-    def asked(self, pipeline: str) -> bool:
+    def retry_asked(self, pipeline: str) -> bool:
         """Whether a retry was asked for since the last call; called by any thread."""
-        there = pipeline in self._retries
+        asked = pipeline in self._retries
         self._retries.discard(pipeline)
-        return there
+        return asked
 
-    def tell(self, pipeline: str, status: Mapping[str, Any]) -> None:
-        """Note the newest status of a pipeline; called by any thread."""
+    def report(self, pipeline: str, status: Mapping[str, Any]) -> None:
+        """Keep the newest status of a pipeline to be shown; called by any thread."""
         self._newest[pipeline] = {**status, "pid": os.getpid()}
 
     async def show(self) -> None:
@@ -126,7 +62,7 @@ class Status:
                 await self._registry.announce_presence(self._service)
                 for pipeline, status in list(self._newest.items()):
                     await self._registry.put_status(pipeline, "spark_writer", status)
-                    # Asked until the next generation has come, so no request that is lost matters.
+                    # Requested until the next generation has come, so a lost request does no harm.
                     for table, generation in (status.get("read_again") or {}).items():
                         request = {"kind": "read again", "table": table, "generation": generation}
                         await self._registry.request(pipeline, request)
@@ -153,7 +89,7 @@ async def run(environment: Environment) -> None:
     status = Status(Registry(redis))
     showing = asyncio.create_task(status.show())
     try:
-        await asyncio.to_thread(serve, store, stop, status.tell, status.asked)
+        await asyncio.to_thread(serve, store, stop, status.report, status.retry_asked)
     finally:
         showing.cancel()
         await status.leave()

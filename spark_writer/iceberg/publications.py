@@ -96,14 +96,14 @@ class Publications:
             sync_files([path])
             table.sync_metadata()
 
-    def check(self, *, made: bool) -> None:
-        """Raise Unavailable unless the lake takes a commit on this table, which is Cutline's own.
+    def check(self, *, expected: bool) -> None:
+        """Raise Unavailable unless the lake accepts a commit on this table, which is Cutline's own.
 
-        So it is known that the catalogue and the warehouse answer when another table gives an error. `made`: it was
-        there before, so it must be there now.
+        This shows that the catalogue and the warehouse answer when another table raises an error. `expected`: the table
+        existed before, so it must still exist.
         """
-        with failing_as("the lake does not take a commit on a table of Cutline's own"):
-            table = self._open(made=made)
+        with failing_as("the lake did not accept a commit on Cutline's own table"):
+            table = self._open(expected=expected)
             table.java.updateProperties().set("cutline.checked", uuid.uuid4().hex).commit()
 
     def tidy(self, n: int, before_ms: int) -> None:
@@ -125,15 +125,16 @@ class Publications:
         except Unavailable as error:
             logger.warning("%s", error)
 
-    def _open(self, *, made: bool = False) -> LakeTable:
-        if made and not self._lake.exists(NAMESPACE, NAME):
+    def _open(self, *, expected: bool = False) -> LakeTable:
+        if expected and not self._lake.exists(NAMESPACE, NAME):
             raise Unavailable(
-                f"the lake has no {NAMESPACE}.{NAME} any more: it is not the lake that was written; mend the catalogue"
+                f"the lake's table {NAMESPACE}.{NAME} is gone, so this is not the lake that was written; mend the"
+                " catalogue"
             )
         types, fields = self._lake.jvm.iceberg.types.Types, self._lake.jvm.root.java.util.ArrayList()
         for at, (name, _, kind) in enumerate(_COLUMNS, start=1):
-            made = types.TimestampType.withZone() if kind == "TimestampType" else getattr(types, kind).get()
-            fields.add(types.NestedField.optional(at, name, made))
+            column_type = types.TimestampType.withZone() if kind == "TimestampType" else getattr(types, kind).get()
+            fields.add(types.NestedField.optional(at, name, column_type))
         java = self._lake.create(NAMESPACE, NAME, self._lake.jvm.iceberg.Schema(fields), _PROPERTIES)
         return self._lake.table(f"{NAMESPACE}.{NAME}", java)
 

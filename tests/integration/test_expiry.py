@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.spark_writer import apply
+from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
 from tests.conftest import FULL
 from tests.integration.test_spark_writer import Bench, Row, T, order, same
@@ -24,8 +24,8 @@ ROUNDS, SEEDS = (8, range(40)) if FULL else (3, (5, 6))
 @pytest.fixture
 def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A bench whose Spark writer expires and compacts nothing before a test orders it."""
-    monkeypatch.setattr(apply, "EXPIRE_SECONDS", 1e9)
-    monkeypatch.setattr(apply, "COMPACTION_REST", 1e9)
+    monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 1e9)
+    monkeypatch.setattr(upkeep, "COMPACTION_REST", 1e9)
     made = Bench(spark, tmp_path)
     yield made
     made.close()
@@ -33,13 +33,13 @@ def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def expire_now(incarnation: Incarnation, monkeypatch: pytest.MonkeyPatch, grace_seconds: float) -> None:
     """Do the upkeep's expiry, and no compaction."""
-    incarnation.view = Future()  # making it takes seconds
-    incarnation._compact_at = float("inf")
+    incarnation.upkeep.view = Future()  # making it takes seconds
+    incarnation.upkeep._compact_at = float("inf")
     with monkeypatch.context() as patch:
         patch.setattr(incarnation._publications, "tidy", lambda n, before_ms: None)  # seconds too
-        patch.setattr(apply, "EXPIRE_SECONDS", 0.0)
-        patch.setattr(incarnation, "retention", RetentionConfig.model_construct(grace_seconds=grace_seconds))
-        incarnation.tend()
+        patch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
+        patch.setattr(incarnation.upkeep, "retention", RetentionConfig.model_construct(grace_seconds=grace_seconds))
+        incarnation.upkeep.run()
 
 
 def whole(bench: Bench) -> int:
@@ -102,7 +102,7 @@ def test_every_snapshot_that_an_expiry_retains_is_read_whole(
     the Spark writer starts anew, at times after a checkpoint that it applied and did not publish.
     """
     draw, journal, began = random.Random(seed), bench.journal, time.time()
-    monkeypatch.setattr(apply, "TIER", 3)
+    monkeypatch.setattr(upkeep, "TIER", 3)
     journal.table(T)
     for first in range(0, 40, 10):
         journal.chunk(T, [order(number) for number in range(first, first + 10)])
@@ -117,9 +117,9 @@ def test_every_snapshot_that_an_expiry_retains_is_read_whole(
             bench.apply(incarnation)
         event = draw.choice(["", "", "compaction", "start", "a tag goes"])
         if event == "compaction":
-            incarnation.view = Future()
-            incarnation._compact_at = 0.0
-            incarnation.tend()
+            incarnation.upkeep.view = Future()
+            incarnation.upkeep._compact_at = 0.0
+            incarnation.upkeep.run()
         elif event == "start":
             if draw.random() < 0.5:
                 journal.change(T, ("+U", order(draw.randrange(40), "left behind")))

@@ -19,7 +19,7 @@ from cutline.common.schema import Column, parse_type
 from cutline.common.store.records import CheckpointEntry
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.spark_writer import session
-from cutline.spark_writer.__main__ import serve
+from cutline.spark_writer.serve import serve
 from tests.integration.mesh import Content, Mesh, Pipeline, connection, content, differences, place
 from tests.integration.test_pipeline import ACCOUNTS, BALANCE, Bank
 from tests.servers import Database, MariaDB

@@ -23,10 +23,11 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.records import CheckpointEntry, Publication
-from cutline.spark_writer import apply, session
-from cutline.spark_writer.apply import Incarnation, PipelineApplier
+from cutline.spark_writer import session, upkeep
+from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.table import LakeTable
+from cutline.spark_writer.serve import PipelineApplier
 from tests.integration.mesh import Mesh
 from tests.integration.test_spark_writer import Bench, Row, T, U, order, same
 from tests.servers import Database, MariaDB
@@ -189,11 +190,11 @@ def test_a_table_that_cannot_be_applied_stands_still_alone_and_the_next_start_br
     again = bench.apply()
     if what.lost:
         parked(bench)
-        assert again.read_again == {BAD: 1}
+        assert again.progress.read_again == {BAD: 1}
         read_again(bench)
         journal.checkpoint()
         bench.apply(again)
-        assert again.read_again == {}
+        assert again.progress.read_again == {}
     journal.change(U, ("+U", stock(2, 300)))
     last = journal.checkpoint()
     bench.apply(again)
@@ -288,7 +289,7 @@ def test_a_retry_brings_a_table_back_without_another_start(bench: Bench) -> None
     incarnation.retry()
     last = journal.checkpoint()
     bench.apply(incarnation)
-    assert incarnation.quarantined == {}
+    assert incarnation.progress.quarantined == {}
     assert live(bench)
     assert same(bench.rows(BAD), journal.at[last][BAD])
 
@@ -299,8 +300,8 @@ def test_what_was_staged_for_a_quarantined_table_is_kept_no_longer_than_for_othe
     """1. A table is quarantined while its snapshot goes on. 2. Its files are swept in their time, chunks too.
     3. The fault is undone: the next start has it read again. 4. Its next generation comes.
     """
-    monkeypatch.setattr(apply, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
-    monkeypatch.setattr(apply, "EXPIRE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
+    monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
     journal, incarnation = bench.journal, both_live(bench)
     FAULTS["a partition field"].do(bench)
     journal.table(U, generation=2, phase="snapshot")
@@ -318,7 +319,7 @@ def test_what_was_staged_for_a_quarantined_table_is_kept_no_longer_than_for_othe
     parked(bench)
     entries = journal.store.journal_tail()
     files = [one for entry in entries if isinstance(entry, CheckpointEntry) for one in entry.staged]
-    incarnation.tend()
+    incarnation.upkeep.run()
 
     def left() -> set[str]:
         there = [one for one in files if Path(journal.store.location(one.path)).exists()]
@@ -330,7 +331,7 @@ def test_what_was_staged_for_a_quarantined_table_is_kept_no_longer_than_for_othe
     journal.checkpoint()
     again = bench.apply()
     parked(bench)
-    assert again.read_again == {BAD: 2}
+    assert again.progress.read_again == {BAD: 2}
     read_again(bench, 3)
     last = journal.checkpoint()
     bench.apply(again)
@@ -441,8 +442,8 @@ class Applier:
         one = PipelineApplier(
             bench.journal.store,
             lambda: (bench.lake(), RetentionConfig()),
-            tell=lambda status: self.told.append(dict(status)),
-            asked=self._take,
+            report=lambda status: self.told.append(dict(status)),
+            retry_asked=self._take,
         )
         self._thread = threading.Thread(target=one.run, args=(self._stop,))
         self._thread.start()
@@ -523,12 +524,18 @@ def test_starts_that_are_killed_leave_one_branch_at_most_and_a_users_and_a_newer
         bench.apply(newer := bench.start(die))
     with pytest.raises(Unavailable, match="meanwhile"):
         bench.apply(older)
-    assert branches(bench, HEALTHY) == {"main", "staging_0", first.branch, older.branch, newer.branch}
+    assert branches(bench, HEALTHY) == {
+        "main",
+        "staging_0",
+        first.progress.branch,
+        older.progress.branch,
+        newer.progress.branch,
+    }
     last = bench.apply()
     journal.change(T, ("+U", order(2, "third")))
     journal.checkpoint()
     bench.apply(last)
-    assert branches(bench, HEALTHY) == {"main", "staging_0", last.branch}
+    assert branches(bench, HEALTHY) == {"main", "staging_0", last.progress.branch}
     assert bench.agree() == 4
 
 
@@ -536,11 +543,11 @@ def test_upkeep_does_not_wait_for_a_publication_and_one_bad_table_does_not_stop_
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Both get many files. 2. A user drops one. 3. A checkpoint inside a transaction is applied, not published."""
-    monkeypatch.setattr(apply, "COMPACTION_REST", 0.0)
-    monkeypatch.setattr(apply, "EXPIRE_SECONDS", 0.0)
-    monkeypatch.setattr(apply, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
+    monkeypatch.setattr(upkeep, "COMPACTION_REST", 0.0)
+    monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
     journal, incarnation = bench.journal, both_live(bench)
-    for number in range(apply.TIER):
+    for number in range(upkeep.TIER):
         journal.change(U, ("+U", stock(number, 500)))
         journal.change(T, ("+U", order(number, "again")))
         journal.checkpoint()
@@ -549,13 +556,13 @@ def test_upkeep_does_not_wait_for_a_publication_and_one_bad_table_does_not_stop_
     journal.change(T, ("+U", order(0, "inside")))
     journal.checkpoint(inside=True)
     bench.apply(incarnation)
-    assert incarnation.published is not None
-    assert incarnation.published.n < incarnation.applied
-    files = len(bench.lake().ensure(HEALTHY).contents(incarnation.work[HEALTHY].snapshot_id).files)
+    assert incarnation.progress.published is not None
+    assert incarnation.progress.published.n < incarnation.progress.applied
+    files = len(bench.lake().ensure(HEALTHY).contents(incarnation.progress.work[HEALTHY].snapshot_id).files)
     snapshots = bench.session.sql(f"SELECT 1 FROM lake.{HEALTHY}.snapshots").count()
     for _ in range(3):
-        incarnation.tend()
-    assert len(bench.lake().ensure(HEALTHY).contents(incarnation.work[HEALTHY].snapshot_id).files) < files
+        incarnation.upkeep.run()
+    assert len(bench.lake().ensure(HEALTHY).contents(incarnation.progress.work[HEALTHY].snapshot_id).files) < files
     assert bench.session.sql(f"SELECT 1 FROM lake.{HEALTHY}.snapshots").count() < snapshots
     last = journal.checkpoint()
     bench.apply(incarnation)

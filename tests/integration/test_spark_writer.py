@@ -37,7 +37,7 @@ from cutline.common.store.store import Store
 from cutline.services.run.lake import where
 from cutline.services.writer import staging
 from cutline.services.writer.staging import ChangesFile, ChunkFile
-from cutline.spark_writer import apply, session, staged
+from cutline.spark_writer import apply, session, staged, upkeep
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg import durable
 from cutline.spark_writer.iceberg.lake import Lake
@@ -379,7 +379,7 @@ def test_keys_and_values_of_every_type_stay_exact(bench: Bench, driver_rows: int
     journal.chunk(wide, first)
     journal.checkpoint()
     incarnation = bench.apply()
-    incarnation._table(wide.table_id).driver_rows = driver_rows
+    incarnation.tables.get(wide.table_id).driver_rows = driver_rows
     full = {
         "at": dt.datetime.fromisoformat("9999-12-31 23:59:59.999999"),
         "stamp": dt.datetime(2026, 10, 25, 0, 59, 59, 1, dt.UTC),
@@ -730,7 +730,7 @@ def test_a_second_owner_is_refused(bench: Bench) -> None:
         bench.lake("other").ensure(T.table_id)
 
 
-@pytest.mark.parametrize("step", ["claimed", "applying", "applied", "published", "shown", "told"])
+@pytest.mark.parametrize("step", ["claimed", "applying", "applied", "published", "shown", "recorded"])
 def test_a_crash_after_any_step_leaves_nothing_lost_or_doubled(bench: Bench, step: str) -> None:
     """1. Apply part of a history. 2. Die after `step` of the next publication. 3. A new incarnation ends exact."""
 
@@ -873,7 +873,7 @@ def test_savepoints_are_kept_by_number_and_let_go_of_all_that_they_hold(
     """1. Three savepoints and more. 2. Upkeep with room for two: the first one's tag and publication go, and
     the entries after the last one; a tag of somebody else stays. 3. A restore to the last one works."""
     few = partial(RetentionConfig.model_construct, grace_seconds=-1.0, savepoints=2)
-    monkeypatch.setattr(apply, "RetentionConfig", few)
+    monkeypatch.setattr(upkeep, "RetentionConfig", few)
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(number) for number in range(5)])
@@ -888,8 +888,8 @@ def test_savepoints_are_kept_by_number_and_let_go_of_all_that_they_hold(
         journal.checkpoint()
         incarnation = bench.apply()
     bench.session.sql(f"ALTER TABLE lake.{T.table_id} CREATE TAG checkpoint_99")
-    monkeypatch.setattr(apply, "EXPIRE_SECONDS", 0.0)
-    incarnation.tend()
+    monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
+    incarnation.upkeep.run()
     incarnation.close()
     tags = bench.session.sql(f"SELECT name FROM lake.{T.table_id}.refs WHERE type = 'TAG'").toArrow()["name"]
     assert sorted(tags.to_pylist()) == sorted(["checkpoint_99", *(f"checkpoint_{n}" for n in kept[1:])])
@@ -910,7 +910,7 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Many small publications with upkeep after each. 2. Another incarnation, and upkeep that expires all it may."""
-    monkeypatch.setattr(apply, "COMPACTION_REST", 0.0)
+    monkeypatch.setattr(upkeep, "COMPACTION_REST", 0.0)
     journal = bench.journal
     journal.table(T)
     journal.table(U, phase="snapshot")
@@ -928,7 +928,7 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
         journal.change(one, ("+U", {**order(number, "changed"), **seen}), ("-D", {**order(number + 10), **seen}))
         journal.checkpoint(kept=number == 8)
         bench.apply(incarnation)
-        incarnation.tend()
+        incarnation.upkeep.run()
     journal.change(one, ("+U", {**order(0, "last"), **seen}))
     journal.checkpoint()
     bench.apply(incarnation)
@@ -936,18 +936,18 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
     assert files < 9
     assert bench.agree() == 14
 
-    monkeypatch.setattr(apply, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
-    monkeypatch.setattr(apply, "EXPIRE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "RetentionConfig", partial(RetentionConfig.model_construct, grace_seconds=-1.0))
+    monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
     before = len(list((journal.root / "lake" / "shop" / "orders").rglob("*.parquet")))
     incarnation = bench.start()
     journal.change(one, ("+I", {**order(99), **seen}))
     journal.chunk(U, [{"place": "p", "item": 2, "amount": 2}])
     newest = journal.checkpoint()
     bench.apply(incarnation)
-    incarnation.tend()
+    incarnation.upkeep.run()
     assert len(list((journal.root / "lake" / "shop" / "orders").rglob("*.parquet"))) < before
     branches = bench.session.sql(f"SELECT name FROM lake.{T.table_id}.refs WHERE type = 'BRANCH'").toArrow()["name"]
-    assert sorted(branches.to_pylist()) == ["main", incarnation.branch]
+    assert sorted(branches.to_pylist()) == ["main", incarnation.progress.branch]
     assert same(bench.rows(T.table_id), journal.at[newest][T.table_id])
     for one_record in journal.store.publications():
         if one_record.kept:
@@ -963,19 +963,19 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
 def test_the_files_of_a_snapshot_are_not_merged_before_their_table_is_live(bench: Bench) -> None:
     journal = bench.journal
     journal.table(T, phase="snapshot")
-    for number in range(apply.TIER):
+    for number in range(upkeep.TIER):
         journal.chunk(T, [order(number)])
     journal.checkpoint()
     incarnation = bench.apply()
-    head = incarnation.work[T.table_id]
-    incarnation.tend()
-    assert incarnation.work[T.table_id] == head
+    head = incarnation.progress.work[T.table_id]
+    incarnation.upkeep.run()
+    assert incarnation.progress.work[T.table_id] == head
     journal.table(T)
     journal.checkpoint()
     bench.apply(incarnation)
-    incarnation.tend()
-    (file,) = bench.lake().ensure(T.table_id).contents(incarnation.work[T.table_id].snapshot_id).files.values()
-    assert file.rows == apply.TIER
+    incarnation.upkeep.run()
+    (file,) = bench.lake().ensure(T.table_id).contents(incarnation.progress.work[T.table_id].snapshot_id).files.values()
+    assert file.rows == upkeep.TIER
 
 
 def test_expiry_spares_staged_files_of_entries_that_are_not_published(bench: Bench) -> None:
@@ -991,7 +991,7 @@ def test_expiry_spares_staged_files_of_entries_that_are_not_published(bench: Ben
     lost = bench.apply()
     journal.checkpoint()
     table = bench.lake().ensure(T.table_id)
-    table.java.manageSnapshots().removeBranch(lost.branch).commit()
+    table.java.manageSnapshots().removeBranch(lost.progress.branch).commit()
     soon = int(time.time() * 1000) + 1000
     assert expire(table, before_ms=soon, spare={str(chunks[0])}) > 0
     assert [chunk.exists() for chunk in chunks] == [True, False]
@@ -1000,7 +1000,7 @@ def test_expiry_spares_staged_files_of_entries_that_are_not_published(bench: Ben
 CHILD = """
 import sys
 from cutline.common.store.store import Store
-from cutline.spark_writer import apply, session
+from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg.lake import Lake
 store = Store(sys.argv[1]).pipeline("shop")
@@ -1089,7 +1089,7 @@ def test_the_lake_accounts_for_every_table_at_every_publication(bench: Bench) ->
     journal.change(T, ("+U", order(1, "only orders")))
     last = journal.checkpoint()
     bench.apply(incarnation)
-    incarnation.tend()
+    incarnation.upkeep.run()
     assert incarnation.view is not None
     incarnation.view.result(240)
     published = {one.n: one for one in journal.store.publications()}

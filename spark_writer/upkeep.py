@@ -1,0 +1,226 @@
+"""Upkeep between applies: compaction, expiry of snapshots, old savepoints, and the sweep of the store.
+
+It harms nobody if upkeep is late or fails: a table whose upkeep fails is left as it is, with a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from cutline.common.config.pipeline import RetentionConfig
+from cutline.common.errors import CutlineError
+from cutline.common.store.records import CheckpointEntry, Publication, Work
+from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.maintenance import TIER, compact, drop_branches, expire
+from cutline.spark_writer.iceberg.publications import Publications
+from cutline.spark_writer.journal import JournalView
+from cutline.spark_writer.progress import Progress
+from cutline.spark_writer.quarantine import may_be_own
+from cutline.spark_writer.session import first_line
+from cutline.spark_writer.tables import Tables
+
+logger = logging.getLogger("cutline.spark_writer")
+EXPIRE_SECONDS = 600.0
+COMPACTION_REST = 4.0
+"""Seconds of rest after each second of compaction."""
+
+
+class Upkeep:
+    """The upkeep of one start of the Spark writer; `view` is the task that makes the lake's view, once begun."""
+
+    def __init__(
+        self,
+        store: PipelineStore,
+        lake: Lake,
+        *,
+        progress: Progress,
+        journal: JournalView,
+        tables: Tables,
+        publications: Publications,
+        pool: ThreadPoolExecutor,
+        retention: RetentionConfig | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """The first compaction and the first expiry are due one interval from now."""
+        self._store = store
+        self._lake = lake
+        self._progress = progress
+        self._journal = journal
+        self._tables = tables
+        self._publications = publications
+        self._pool = pool
+        self.retention = retention or RetentionConfig()
+        self._clock = clock
+        self.view: Future[None] | None = None
+        self._to_compact: dict[str, None] = {}
+        self._to_expire: set[str] = set()
+        self._expired_at = self._compact_at = clock()
+
+    def note_applied(self, table_id: str) -> None:
+        """Note that a table got a commit, which may leave it files to merge and snapshots to expire."""
+        self._to_compact[table_id] = None
+        self._to_expire.add(table_id)
+
+    def run(self) -> None:
+        """Do the upkeep that is due. Raises Unavailable to start again."""
+        newest = self._progress.published
+        if newest is not None and self.view is None:
+            self.view = self._pool.submit(self._make_view)
+        now = self._clock()
+        if newest is not None and now - self._expired_at >= EXPIRE_SECONDS:
+            self._expired_at = now
+            grace_began = now - self.retention.grace_seconds
+            oldest = self._newest_before(grace_began)
+            if oldest is not None:
+                kept = self._kept_savepoints(oldest.n, now)
+                self._expire(newest, oldest, int(grace_began * 1000))
+                self._pool.submit(self._sweep, oldest.n, kept)
+        if now >= self._compact_at:
+            self._compact(newest, waiting=self._journal.has_more())
+            self._compact_at = now + COMPACTION_REST * (self._clock() - now)
+
+    def _make_view(self) -> None:
+        self._lake.activate()
+        self._publications.make_view()
+
+    def _skip(self, table_id: str, error: Exception) -> None:
+        """Log that a table's upkeep failed; raise an error that is not that table's own."""
+        if not may_be_own(error):
+            raise error
+        logger.warning("pipeline %s: upkeep of %s failed: %s", self._store.name, table_id, first_line(error))
+
+    # Compaction
+
+    def _compact(self, newest: Publication | None, *, waiting: bool) -> None:
+        """Do one round of compaction on the first table that is worth it; only tables with new files are examined.
+
+        While entries wait, only tables with very many files are compacted. A table whose snapshot goes on needs still
+        more files, because applying the snapshot comes first and nobody reads the table yet.
+        """
+        progress = self._progress
+        for table_id in list(self._to_compact):
+            work = progress.work.get(table_id)
+            if work is None or work.branch != progress.branch or table_id in progress.quarantined:
+                del self._to_compact[table_id]
+                continue
+            live = newest is not None and table_id in newest.tables and newest.tables[table_id].shown
+            try:
+                head = compact(
+                    self._tables.get(table_id),
+                    branch=progress.branch,
+                    head=work.snapshot_id,
+                    layout=progress.layouts[table_id],
+                    summary={"cutline.checkpoint": str(progress.applied), "cutline.w": str(progress.w)},
+                    least=TIER ** (1 + waiting if live else 3),
+                )
+            except Exception as error:
+                del self._to_compact[table_id]
+                self._skip(table_id, error)
+                continue
+            if head != work.snapshot_id:
+                progress.work[table_id] = replace(work, snapshot_id=head)
+                self._to_expire.add(table_id)
+                return
+            if live and not waiting:
+                del self._to_compact[table_id]
+
+    # Expiry
+
+    def _newest_before(self, seconds: float) -> Publication | None:
+        """Return the chain's newest publication made before that time: a restore may still go back to it."""
+        for n in reversed(self._store.publication_numbers()):
+            record = self._store.publication(n) if n in self._journal.chain else None
+            if record is not None and record.published_at <= seconds:
+                return record
+        return None
+
+    def _kept_savepoints(self, n: int, now: float) -> set[int]:
+        """Return the savepoints before publication `n` that retention keeps; drop the tags of all others."""
+        numbers = self._store.publication_numbers()
+        older = [record for at in numbers if at < n and (record := self._store.publication(at)) and record.kept]
+        on_chain = sorted((record for record in older if record.n in self._journal.chain), key=lambda each: -each.n)
+        newer = sum(record.kept for at in numbers if at >= n and (record := self._store.publication(at)))
+        days = self.retention.savepoint_days
+        kept = {
+            record.n
+            for record in on_chain[: max(0, self.retention.savepoints - newer)]
+            if days is None or record.published_at >= now - days * 86400
+        }
+        for record in older:
+            if record.n not in kept:
+                self._untag(record)
+        return kept
+
+    def _untag(self, record: Publication) -> None:
+        """Drop the tags of a savepoint."""
+        snapshots = {
+            table_id: table.work.snapshot_id for table_id, table in record.tables.items() if table.work is not None
+        }
+
+        def untag(table_id: str) -> None:
+            try:
+                table = self._lake.load(table_id)
+                if table is not None:
+                    tags = (f"checkpoint_{record.n}", f"work_{record.n}")
+                    table.untag(dict.fromkeys(tags, snapshots[table_id]))
+                    self._to_expire.add(table_id)
+            except Exception as error:
+                self._skip(table_id, error)
+
+        self._tables.each(snapshots, untag)
+
+    def _expire(self, newest: Publication, oldest: Publication, before_ms: int) -> None:
+        """Remove what only older Spark writers, and publications before `oldest`, needed; `newest` is our newest."""
+        spare: set[str] = set()
+        for entry in self._store.journal_tail(after=newest.n):
+            if isinstance(entry, CheckpointEntry):
+                spare.update(self._store.location(file.path) for file in entry.staged)
+
+        def work_of(record: Publication, table_id: str) -> Work | None:
+            table = record.tables.get(table_id)
+            return None if table is None else table.work
+
+        branch = self._progress.branch
+        ours = [table for table in self._to_expire if (work := work_of(newest, table)) and work.branch == branch]
+
+        def expire_one(table_id: str) -> None:
+            # The snapshots from which the oldest and the newest publication continue stay: the heads may be newer.
+            works = (work_of(record, table_id) for record in (oldest, newest))
+            named = {work.snapshot_id for work in works if work}
+            try:
+                table = self._tables.get(table_id)
+                made_ms = [ms for snapshot in named if (ms := table.made_ms(snapshot)) is not None]
+                drop_branches(table, ours=branch)
+                expire(table, before_ms=min(before_ms, *made_ms), spare=spare)
+            except Exception as error:
+                self._skip(table_id, error)
+            work = self._progress.work.get(table_id)
+            if work is not None and named == {work.snapshot_id}:  # nothing older is left to expire
+                self._to_expire.discard(table_id)
+
+        self._tables.each(ours, expire_one)
+        self._publications.tidy(newest.n, before_ms)
+
+    # The store
+
+    def _sweep(self, n: int, kept: Collection[int]) -> None:
+        """Remove what checkpoints up to publication `n` needed in the store, except the savepoints `kept`."""
+        try:
+            self._store.retire(n, kept, left_out=self._left_out)
+        except CutlineError as error:
+            logger.warning("pipeline %s: the store could not be swept: %s", self._store.name, error)
+
+    def _left_out(self, slot: int) -> set[str]:
+        """Return the tables that were quarantined when checkpoint `slot` was applied, so without its staged files."""
+        n = next((n for n in self._store.publication_numbers(slot - 1) if n in self._journal.chain), None)
+        record = self._store.publication(n) if n is not None else None
+        held = {table_id: table.held for table_id, table in (record.tables if record is not None else {}).items()}
+        return {
+            table_id
+            for table_id, entry in held.items()
+            if entry is not None and (entry.applied is None or entry.applied < slot)
+        }
