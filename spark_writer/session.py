@@ -1,8 +1,8 @@
-"""The one Spark session of the process, and one view of it for each pipeline.
+"""The Spark of this process, and a session on it for each pipeline.
 
-All pipelines share one Spark application; each has its own `SparkSession` on it (`newSession`), so that each can call
-its own catalogue `lake`. Spark starts with the jars that `cutline setup` fetched (jars.py), on the Java that fits
-(common/programs.py).
+All pipelines share one Spark application. Each has its own `SparkSession` on it (`newSession`), so that the name `lake`
+can be a different catalogue in each. Spark starts with the jars that `cutline setup` fetched (jars.py), on a supported
+Java (common/programs.py).
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ _JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=4 -XX:MaxMetaspaceSize
 
 
 def start(settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark (10 to 20 s), or return the session that runs already; `settings` are passed through.
+    """Start Spark (10 to 20 s), or return the running session; `settings` are passed to Spark.
 
-    Raises ConfigError if the jars or a fitting Java are missing, Unavailable if Spark doesn't start.
+    Raises ConfigError if the jars or a supported Java are missing, Unavailable if Spark doesn't start.
     """
     if SparkContext._active_spark_context is None:
         os.environ["JAVA_HOME"] = str(programs.java().path.parents[1])
     own_jars = jars.class_path(jars.folder())
     chosen = {**_SETTINGS, **(settings or {})}
-    # Java does not heed TMPDIR by itself.
+    # Java ignores TMPDIR.
     java = f'-Dlog4j2.configurationFile={_LOGGING.as_uri()} "-Djava.io.tmpdir={tempfile.gettempdir()}" {_JAVA_OPTIONS}'
     chosen["spark.driver.extraJavaOptions"] = f"{java} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
     if chosen["spark.master"].startswith("local"):
-        # On the class path as they are: `spark.jars` would copy 60 MB at each start.
+        # Put on the class path, because `spark.jars` would copy 60 MB at each start.
         before = chosen.get("spark.driver.extraClassPath")
         chosen["spark.driver.extraClassPath"] = ":".join([*own_jars, *([before] if before else [])])
     else:
@@ -80,12 +80,12 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
 
 
 def stop() -> None:
-    """Stop the Spark of this process, if there is one, and wait for its JVM, which removes its temporary files then."""
+    """Stop the Spark of this process, if it runs, and wait for its JVM, which then removes its temporary files."""
     context, gateway = SparkContext._active_spark_context, cast(Any, SparkContext._gateway)
     SparkContext._gateway = SparkContext._jvm = None
     if gateway is not None:
         if context is not None:
-            with suppress(Exception):  # it may have ended before
+            with suppress(Exception):  # it may have ended already
                 context.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()
@@ -98,7 +98,7 @@ def stop() -> None:
 def for_pipeline(spark: SparkSession, sink: Mapping[str, Any]) -> SparkSession:
     """Return a session of the running Spark whose catalogue `lake` is the pipeline's; `sink` as in its definition.
 
-    Settings of `sink.spark` that Spark only takes when it starts have no effect here, unless `start` got them.
+    Settings of `sink.spark` that Spark reads only when it starts have no effect here, unless `start` got them.
     """
     if not sink.get("catalog"):
         folder = catalog_file(str(sink["warehouse"])).parent
@@ -106,7 +106,7 @@ def for_pipeline(spark: SparkSession, sink: Mapping[str, Any]) -> SparkSession:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"the warehouse {folder} can't be made ({error.strerror}); give Cutline the right to it"
+                f"the warehouse {folder} could not be created ({error.strerror}); give Cutline write permission to it"
             ) from error
     session = spark.newSession()
     for key, value in {**catalog_settings(sink), **session_settings(sink)}.items():
@@ -114,18 +114,18 @@ def for_pipeline(spark: SparkSession, sink: Mapping[str, Any]) -> SparkSession:
     return session
 
 
-def of(config: PipelineConfig) -> SparkSession:
-    """Start Spark, if it doesn't run in this process yet, and return a session that reads the pipeline's lake."""
+def for_config(config: PipelineConfig) -> SparkSession:
+    """Start Spark, if it isn't running in this process yet, and return a session that reads the pipeline's lake."""
     return for_pipeline(start(config.sink.spark), config.definition()["sink"])
 
 
 def session_settings(sink: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of `sink.spark` that a session takes at any time."""
+    """Return the settings of `sink.spark` that a session accepts at any time."""
     return {key: value for key, value in (sink.get("spark") or {}).items() if key.startswith("spark.sql.")}
 
 
 def catalog_settings(sink: Mapping[str, Any]) -> dict[str, str]:
-    """Return Spark's settings for the catalogue `lake`: SQLite in the warehouse if `sink.catalog` says nothing else."""
+    """Return Spark's settings for the catalogue `lake`: SQLite in the warehouse, unless `sink.catalog` is set."""
     prefix = f"spark.sql.catalog.{CATALOG}"
     given: Mapping[str, str] = sink.get("catalog") or {}
     warehouse = str(sink["warehouse"])
@@ -136,7 +136,7 @@ def catalog_settings(sink: Mapping[str, Any]) -> dict[str, str]:
             "uri": f"jdbc:sqlite:{catalog_file(warehouse)}?busy_timeout=30000&journal_mode=WAL&synchronous=NORMAL",
             "jdbc.schema-version": "V1",
         }
-    # The handle is ours and refreshed by us; a cached table would hide what another process committed.
+    # We refresh our table handles ourselves; a cached table would hide another process's commits.
     chosen |= {"cache-enabled": "false", **given}
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
@@ -145,16 +145,16 @@ def catalog_settings(sink: Mapping[str, Any]) -> dict[str, str]:
 
 
 def catalog_file(warehouse: str) -> Path:
-    """Return the SQLite file of the default catalogue. ConfigError if the warehouse is not a folder of this machine."""
+    """Return the SQLite file of the default catalogue. ConfigError if the warehouse is not a local folder."""
     if "://" in warehouse and not warehouse.startswith("file://"):
         raise ConfigError(
-            f"the warehouse {warehouse} is no folder, so it needs sink.catalog: say which catalogue keeps its tables"
+            f"the warehouse {warehouse} is not a local folder, so it needs a catalogue; name one in sink.catalog"
         )
     return Path(warehouse.removeprefix("file://")) / "catalog.db"
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error, that of Java's exception if it is one."""
+    """Return the first line of an error; for a Java exception, the first line of its text."""
     java = getattr(error, "java_exception", None)
     text = str(java.toString() if java is not None else error).strip()
     return text.splitlines()[0] if text else type(error).__name__

@@ -1,7 +1,7 @@
-"""Staged files to data files of the lake: adopt chunks as they are, reduce changes to the last one a key.
+"""Turns staged files into data files of the lake: adopts chunks as they are, reduces changes to each key's last one.
 
-Work in proportion to staged rows is done here, by Arrow in the driver, in bounded memory: the keys of a portion of the
-changes and one row group. What is in proportion to a table is elsewhere: `LakeTable.positions`, compaction.
+The work here grows with the staged rows. Arrow does it in the driver, in bounded memory: the keys of a portion of the
+changes, and one row group. Work that grows with the table is elsewhere: `LakeTable.positions`, compaction.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduced:
-    """The changes of a portion, one a key: `keys` (k0, k1, ...; the lake's types), `live` the `_seq` of what stays.
+    """The changes of a portion, one a key: `keys` (k0, k1, ...; the lake's types), `live` the `_seq` that leave a row.
 
-    Of a table without a key every change stays, and `keys` is None; so it is where no change counts.
+    `keys` is None for a table without a key, where every change leaves a row, and for a portion without changes to
+    apply.
     """
 
     keys: pa.Table | None
@@ -49,17 +50,17 @@ class Reduced:
 
 
 class StagedLost(ProtocolError):
-    """A staged file is missing or is not what its record says: the store's fault, whichever table it is of."""
+    """A staged file is missing or differs from its record: a fault of the store, not of the file's table."""
 
 
 def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout, *, copy: bool = False) -> Any:
     """Return Iceberg's DataFile for a chunk: the file itself if it has the lake's field ids and types, else a copy.
 
-    With `copy` it is always a copy, so that the store's sweep may take the file. A generation whose ids are shifted in
-    the lake has none of its files as they are: where some of their ids are those of other columns there, types alone
-    would not tell.
+    With `copy` it is always a copy, so that the store's sweep may remove the file. If the generation's ids are shifted
+    in the lake, its files are always copied: some of their ids are those of other columns there, and comparing types
+    would not show it.
 
-    StagedLost if the file is missing, corrupt, or has other rows than its record says.
+    StagedLost if the file is missing, corrupt, or has another number of rows than its record.
     """
     with _verified(store, staged) as file:
         if not copy and layout.offset == 0 and _fits(file.schema_arrow, layout):
@@ -78,19 +79,22 @@ def _verified(store: PipelineStore, staged: Staged) -> Iterator[pq.ParquetFile]:
     path = store.location(staged.record.path)
     with open_parquet(path) as file:
         if file.metadata.num_rows != staged.record.rows:
-            raise StagedLost(f"{path} has {file.metadata.num_rows} rows, its record says {staged.record.rows}")
+            raise StagedLost(
+                f"{path} has {file.metadata.num_rows} rows, but its journal entry says {staged.record.rows}; restore it"
+                " from a backup"
+            )
         yield file
 
 
 def portions(store: PipelineStore, files: Iterable[Staged]) -> Iterator[list[Staged]]:
-    """Cut the changes of a table into portions to be reduced and applied one after the other, in the order of `_seq`.
+    """Divide the changes of a table into portions to reduce and apply one after the other, in the order of `_seq`.
 
-    Each has at most `PORTION_ROWS` rows of `PORTION_BYTES` (or one row group), however large a checkpoint is. Raises
-    StagedLost as `adopt` does.
+    However large a checkpoint is, a portion has at most `PORTION_ROWS` rows and `PORTION_BYTES` bytes, or one row
+    group. Raises StagedLost as `adopt` does.
     """
     portion: list[Staged] = []
     rows = size = 0
-    for staged in sorted(files, key=lambda one: one.record.seq_min or 0):
+    for staged in sorted(files, key=lambda staged: staged.record.seq_min or 0):
         with _verified(store, staged) as file:
             for at in range(file.num_row_groups):
                 group = file.metadata.row_group(at)
@@ -107,10 +111,10 @@ def portions(store: PipelineStore, files: Iterable[Staged]) -> Iterator[list[Sta
 
 
 def reduce(store: PipelineStore, portion: Sequence[Staged], layout: Layout, after: int | None) -> Reduced:
-    """Keep the last by `_seq` of each key's changes; those up to `_seq` `after` (a TRUNCATE's) don't count.
+    """Keep each key's last change by `_seq`; ignore changes up to `_seq` `after` (that of a TRUNCATE).
 
-    Of a table without a key all inserts are kept, each by its own `_seq`: that tells equal rows apart. ProtocolError if
-    one came twice, or if there is a change of another kind.
+    For a table without a key, all inserts are kept, each by its own `_seq`, which distinguishes equal rows.
+    ProtocolError if an insert came twice, or if there is a change of another kind.
     """
     names = [f"k{at}" for at in range(len(layout.schema.key))]
     kinds = [column.arrow.type for column in layout.schema.key_columns]
@@ -126,7 +130,7 @@ def reduce(store: PipelineStore, portion: Sequence[Staged], layout: Layout, afte
         keys = [read[column].cast(kind) for column, kind in zip(columns, kinds, strict=True)]
         parts.append(pa.table([*keys, read[SEQ], read[OP]], names=[*names, SEQ, OP]))
     changes = pa.concat_tables(parts)
-    if not changes.num_rows:  # all of the portion is from before the TRUNCATE
+    if not changes.num_rows:  # the whole portion is from before the TRUNCATE
         return Reduced(keys=None, live=np.empty(0, np.int64))
     if not names:
         live = np.sort(changes[SEQ].to_numpy())
@@ -145,7 +149,7 @@ def reduce(store: PipelineStore, portion: Sequence[Staged], layout: Layout, afte
 def write_live(
     store: PipelineStore, portion: Sequence[Staged], table: LakeTable, layout: Layout, reduced: Reduced
 ) -> list[Any]:
-    """Write the rows that a reduced portion leaves as a data file of the lake; [] if none stays."""
+    """Write the rows that a reduced portion leaves as a data file of the lake; [] if there are none."""
 
     def groups() -> Iterator[pa.Table]:
         for staged in portion:
@@ -163,16 +167,16 @@ def write_live(
 
 
 def project(rows: pa.Table, schema: TableSchema, layout: Layout) -> pa.Table:
-    """Bring rows of an older `schema` of the generation into `layout` by field id; a new column has its default.
+    """Map rows of an older `schema` of the generation to `layout` by field id; a new column gets its default.
 
-    A column that the source had dropped already, and the lake kept, is null.
+    A column that the source had already dropped, and the lake kept, is null.
     """
     columns = []
-    there = {column.field_id: column.name for column in schema.columns}
+    names = {column.field_id: column.name for column in schema.columns}
     kept = {column.field_id for column in schema.lake}
     for column, field in zip(layout.schema.lake, layout.arrow, strict=True):
-        if column.field_id in there:
-            columns.append(rows[there[column.field_id]].cast(field.type))
+        if column.field_id in names:
+            columns.append(rows[names[column.field_id]].cast(field.type))
             continue
         value = None if column.field_id in kept else default_value(column, field.type)
         columns.append(
@@ -187,16 +191,16 @@ def _same_column(schema: TableSchema, number: int) -> str:
     return next(column.name for column in schema.columns if column.field_id == number)
 
 
-def _fits(there: pa.Schema, layout: Layout) -> bool:
-    """Whether a file's columns are the lake's by field id and type; it may lack columns that came later."""
+def _fits(schema: pa.Schema, layout: Layout) -> bool:
+    """Whether a file's columns are the lake's by field id and type; the file may lack columns that came later."""
     wanted = _by_id(layout.arrow)
-    for field in there:
+    for field in schema:
         if field.metadata is None or FIELD_ID not in field.metadata:
             return False
         number = int(field.metadata[FIELD_ID])
         if number in wanted and not _reads_as(field.type, wanted[number]):
             return False
-    known = {int(field.metadata[FIELD_ID]) for field in there}
+    known = {int(field.metadata[FIELD_ID]) for field in schema}
     return any(number in known for number in wanted)
 
 
@@ -204,13 +208,13 @@ def _by_id(schema: pa.Schema) -> dict[int, pa.DataType]:
     return {int(field.metadata[FIELD_ID]): field.type for field in schema}
 
 
-def _reads_as(there: pa.DataType, wanted: pa.DataType) -> bool:
+def _reads_as(kind: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether Iceberg reads a file's type as the lake's: the same, or widened in place."""
-    if pa.types.is_list(there) and pa.types.is_list(wanted):
-        ids = [(kind.value_field.metadata or {}).get(FIELD_ID) for kind in (there, wanted)]
-        return ids[0] == ids[1] is not None and there.value_type == wanted.value_type
-    if there == pa.int32() and wanted == pa.int64():
+    if pa.types.is_list(kind) and pa.types.is_list(wanted):
+        ids = [(each.value_field.metadata or {}).get(FIELD_ID) for each in (kind, wanted)]
+        return ids[0] == ids[1] is not None and kind.value_type == wanted.value_type
+    if kind == pa.int32() and wanted == pa.int64():
         return True
-    if pa.types.is_decimal(there) and pa.types.is_decimal(wanted):
-        return bool(there.scale == wanted.scale and there.precision <= wanted.precision)
-    return bool(there == wanted)
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(wanted):
+        return bool(kind.scale == wanted.scale and kind.precision <= wanted.precision)
+    return bool(kind == wanted)

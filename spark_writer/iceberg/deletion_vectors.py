@@ -1,9 +1,9 @@
-"""Where the rows of given keys stand in a snapshot, and the deletion vectors that take them out.
+"""Finds the positions of the rows that have given keys, and reads and writes the deletion vectors that delete rows.
 
-A snapshot is a set of Parquet files, each with at most one deletion vector (row positions that are dead). To replace
-the rows of a batch's keys, their positions are needed: a scan of the key columns of every row group whose key range
-meets the batch. Up to `DRIVER_ROWS` rows the driver does that with Arrow, a row group at a time (a Spark job takes
-seconds before it reads a row); beyond it Spark does, on as many machines as it has.
+A snapshot is a set of Parquet files, each with at most one deletion vector (the positions of its deleted rows). To
+replace the rows of a batch's keys, Cutline needs their positions, so it scans the key columns of every row group whose
+key range overlaps the batch. In a table of up to `DRIVER_ROWS` rows the driver does that with Arrow, a row group at a
+time (a Spark job takes seconds before it reads a row); in a larger one Spark does, on as many machines as it has.
 
 A deletion vector is a blob in a Puffin file: 64-bit Roaring bitmaps in the portable format, which pyroaring (CRoaring)
 reads and writes; Iceberg adds a length, a magic number and a CRC-32.
@@ -36,10 +36,10 @@ _MAGIC = struct.pack("<I", 1681511377)
 
 
 def find_by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> dict[str, Any]:
-    """Find the rows of a snapshot that have one of `keys`: path -> sorted numpy array of positions, dead rows included.
+    """Find the rows of a snapshot that have one of `keys`: path -> sorted numpy array of positions.
 
-    `ids` are the lake's field ids of the identity key; `keys` has the columns `k0`, `k1`, ... in that order and in the
-    lake's types, each key once.
+    Deleted rows are included. `ids` are the lake's field ids of the identity key; `keys` has the columns `k0`, `k1`,
+    ... in that order and in the lake's types, each key once.
     """
     first = keys.column("k0").combine_chunks()
     ends = pc.min_max(first).as_py() if _ordered(first.type) else {"min": None, "max": None}
@@ -48,15 +48,15 @@ def find_by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> d
     waiting: list[tuple[DataFile, RowGroup, pa.Table]] = []
 
     def search() -> None:
-        for path, places in _search(waiting, keys, first):
-            found.setdefault(path, []).append(places)
+        for path, positions in _search(waiting, keys, first):
+            found.setdefault(path, []).append(positions)
         waiting.clear()
 
     for file in contents.files.values():
         if file.groups is None:
             _describe(file, ids)
         groups = cast(tuple[RowGroup, ...], file.groups)
-        wanted = [at for at, group in enumerate(groups) if _meets(group, ends, ordered)]
+        wanted = [at for at, group in enumerate(groups) if _may_hold(group, ends, ordered)]
         if not wanted:
             continue
         with open_parquet(file.path) as source:
@@ -68,7 +68,7 @@ def find_by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> d
                 if sum(table.nbytes for _, _, table in waiting) > SEARCH_BYTES:
                     search()
     search()
-    return {path: np.concatenate(places) for path, places in found.items()}
+    return {path: np.concatenate(positions) for path, positions in found.items()}
 
 
 def _search(
@@ -78,42 +78,42 @@ def _search(
     if not waiting:
         return
     rows = pa.concat_tables([table for _, _, table in waiting])
-    here = np.flatnonzero(pc.is_in(rows.column("k0"), value_set=first).to_numpy())
-    if rows.num_columns > 1 and len(here):
+    matches = np.flatnonzero(pc.is_in(rows.column("k0"), value_set=first).to_numpy())
+    if rows.num_columns > 1 and len(matches):
         # The first column finds candidates; a join of whole tuples decides.
-        some = rows.take(pa.array(here)).append_column("_at", pa.array(here))
-        here = np.sort(some.join(keys, keys.column_names, join_type="left semi")["_at"].to_numpy())
+        candidates = rows.take(pa.array(matches)).append_column("_at", pa.array(matches))
+        matches = np.sort(candidates.join(keys, keys.column_names, join_type="left semi")["_at"].to_numpy())
     start = 0
     for file, group, _ in waiting:
-        low, high = np.searchsorted(here, (start, start + group.rows))
+        low, high = np.searchsorted(matches, (start, start + group.rows))
         if low < high:
-            yield file.path, here[low:high] - start + group.first
+            yield file.path, matches[low:high] - start + group.first
         start += group.rows
 
 
-def without(places: Any, dead: Any) -> Any:
-    """Return those of the sorted positions `places` that are not in the sorted `dead`."""
+def without(positions: Any, dead: Any) -> Any:
+    """Return the sorted `positions` that are not in the sorted `dead`."""
     if not len(dead):
-        return places
-    at = np.minimum(np.searchsorted(dead, places), len(dead) - 1)
-    return places[dead[at] != places]
+        return positions
+    at = np.minimum(np.searchsorted(dead, positions), len(dead) - 1)
+    return positions[dead[at] != positions]
 
 
-def merged(dead: Any, places: Any) -> Any:
-    """Return the sorted union of two sorted arrays that share nothing."""
-    return np.insert(dead, np.searchsorted(dead, places), places)
+def merged(dead: Any, positions: Any) -> Any:
+    """Return the sorted union of two sorted arrays without a common element."""
+    return np.insert(dead, np.searchsorted(dead, positions), positions)
 
 
 def _describe(file: DataFile, ids: tuple[int, ...]) -> None:
     """Read a file's footer: the names of its key columns and the key range of each row group."""
     with open_parquet(file.path) as source:
         by_id = {
-            int(one.metadata[FIELD_ID]): at
-            for at, one in enumerate(source.schema_arrow)
-            if one.metadata and FIELD_ID in one.metadata
+            int(field.metadata[FIELD_ID]): at
+            for at, field in enumerate(source.schema_arrow)
+            if field.metadata and FIELD_ID in field.metadata
         }
         if not all(number in by_id for number in ids):
-            raise FileLost(f"{file.path} has no columns with the field ids {ids} of the key; restore it from a backup")
+            raise FileLost(f"{file.path} lacks a key column (field ids {ids}); restore it from a backup")
         names = tuple(source.schema_arrow.names[by_id[number]] for number in ids)
         leaf = source.schema.names.index(names[0]) if source.schema.names.count(names[0]) == 1 else None
         groups, start = [], 0
@@ -126,8 +126,8 @@ def _describe(file: DataFile, ids: tuple[int, ...]) -> None:
     file.names, file.groups = names, tuple(groups)
 
 
-def _meets(group: RowGroup, ends: Mapping[str, Any], ordered: Any) -> bool:
-    """Whether a row group can hold one of the keys; True if that is not known."""
+def _may_hold(group: RowGroup, ends: Mapping[str, Any], ordered: Any) -> bool:
+    """Whether a row group can hold one of the keys; True if unknown."""
     if group.least is None or ends["min"] is None or type(group.least) is not type(ends["min"]):
         return True
     if group.least > ends["max"] or group.most < ends["min"]:
@@ -138,7 +138,7 @@ def _meets(group: RowGroup, ends: Mapping[str, Any], ordered: Any) -> bool:
 
 
 def _ordered(kind: pa.DataType) -> bool:
-    """Whether the type's order in Python is that of Parquet's statistics."""
+    """Whether Python orders values of this type as Parquet's statistics do."""
     return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_date(kind))
 
 
@@ -147,7 +147,7 @@ def find_by_spark(
 ) -> dict[str, Any]:
     """Do the work of `find_by_arrow` as a Spark job; `names` are the key's columns in that snapshot, quoted for Spark.
 
-    Dead rows are not among the answer. Raises what Spark raises.
+    Deleted rows are not included. Raises Spark's errors.
     """
     target: Any = session.read.format("iceberg").option("versionAsOf", str(snapshot_id)).load(table)
     kind = keys.schema.field("k0").type
@@ -166,12 +166,12 @@ def find_by_spark(
     if not found.num_rows:
         return {}
     encoded = pa.chunked_array([*found.column("_file").chunks]).combine_chunks().dictionary_encode()
-    codes, places = encoded.indices.to_numpy(), found.column("_pos").to_numpy()
-    order = np.lexsort((places, codes))
-    codes, places = codes[order], places[order]
+    codes, positions = encoded.indices.to_numpy(), found.column("_pos").to_numpy()
+    order = np.lexsort((positions, codes))
+    codes, positions = codes[order], positions[order]
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
     paths = encoded.dictionary.to_pylist()
-    return {paths[codes[start]]: part for start, part in zip(starts, np.split(places, starts[1:]), strict=True)}
+    return {paths[codes[start]]: part for start, part in zip(starts, np.split(positions, starts[1:]), strict=True)}
 
 
 # Deletion vectors

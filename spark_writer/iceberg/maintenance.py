@@ -1,11 +1,12 @@
-"""Upkeep of a lake table, on staging only and between applies: compaction, expiry, branches that nobody needs.
+"""Upkeep of one lake table, on staging only and between applies: compaction, expiry, removal of old branches.
 
-Compaction merges files by tiers of size (eight of a tier make one of the next), and rewrites a file of which half is
-dead. It is a commit on the staging branch like any other: the next publication shows it, a crash forgets it.
+Compaction merges files by tiers of size (eight files of a tier become one of the next), and rewrites a file half of
+whose rows are deleted. It is an ordinary commit on the staging branch: the next publication shows it, and a crash
+undoes it.
 
-Expiry removes snapshots that no ref names and that are older than a grace period in which readers may still be at
-them. What must stay is held by refs: `main`, the staging branch of the newest publication, the tags of kept cuts. A
-staged file that a journal entry not yet published names is never deleted with them: a restart adopts it again.
+Expiry removes snapshots that no ref names and that are older than a grace period, in which readers may still use them.
+Refs hold what must stay: `main`, the staging branch of the newest publication, the tags of kept cuts. A staged file
+that an unpublished journal entry names is never deleted with a snapshot, because a restart adopts it again.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ ROUND_BYTES = 64 << 20
 def worth_compacting(
     files: Collection[DataFile], dead_rows: Callable[[DataFile], int], least: int = TIER
 ) -> list[DataFile]:
-    """Choose files to merge into one: of the fullest tier, if it has at least `least` small files, else of those half
-    dead; about `ROUND_BYTES` of them.
+    """Choose files to merge into one, about `ROUND_BYTES` of them.
+
+    They are those of the fullest tier, if it has at least `least` small files, else those with half of their rows
+    deleted.
     """
     tiers: dict[int, list[DataFile]] = {}
     for file in files:
@@ -42,7 +45,7 @@ def worth_compacting(
     chosen = fullest if len(fullest) >= least else [file for file in files if 2 * dead_rows(file) > file.rows]
     total = 0
     within: list[DataFile] = []
-    for file in sorted(chosen, key=lambda one: one.size):
+    for file in sorted(chosen, key=lambda file: file.size):
         total += file.size
         if within and total > ROUND_BYTES:
             break
@@ -53,7 +56,7 @@ def worth_compacting(
 def compact(
     table: LakeTable, *, branch: str, head: int, layout: Layout, summary: dict[str, str], least: int = TIER
 ) -> int:
-    """Do one round of compaction on `branch`, if it is worth it; return the branch's head after it."""
+    """Do one round of compaction on `branch`, if it is worthwhile; return the branch's head after it."""
     contents = table.contents(head)
     chosen = worth_compacting(contents.files.values(), table.dead_rows, least)
     if not chosen:
@@ -82,11 +85,11 @@ def _living(file: DataFile, dead: Any, layout: Layout) -> Iterator[pa.Table]:
 
 
 def _in_layout(group: pa.Table, layout: Layout) -> pa.Table:
-    """Bring rows of the lake into `layout` by the lake's field ids, as any reader of the snapshot would."""
-    there = {int(field.metadata[FIELD_ID]): at for at, field in enumerate(group.schema)}
+    """Map rows of the lake to `layout` by the lake's field ids, as any reader of the snapshot would."""
+    at_of = {int(field.metadata[FIELD_ID]): at for at, field in enumerate(group.schema)}
     columns = []
     for column, field in zip(layout.schema.lake, layout.arrow, strict=True):
-        at = there.get(int(field.metadata[FIELD_ID]))
+        at = at_of.get(int(field.metadata[FIELD_ID]))
         if at is not None:
             columns.append(group.column(at).cast(field.type))
         else:
@@ -98,14 +101,14 @@ def _in_layout(group: pa.Table, layout: Layout) -> pa.Table:
 def expire(table: LakeTable, *, before_ms: int, spare: Collection[str] = ()) -> int:
     """Expire snapshots that no ref holds and that are older than `before_ms`; return how many files were deleted.
 
-    A file goes only when no manifest of a retained snapshot names its path; files in `spare` (full paths) never go.
+    A file is deleted only if no manifest of a retained snapshot names its path; files in `spare` (full paths) never.
 
-    Iceberg has two ways to find what is no longer needed. The incremental one, which it takes while every snapshot is
-    an ancestor of `main`, deletes each path that an expired snapshot removed from the table. That is wrong where files
-    share a path, as the deletion vectors of one commit do: when one of them is replaced, the others still live there.
-    The other way subtracts the paths that retained snapshots name, and Iceberg takes it when snapshots are named by
-    id; so they are named here, as Iceberg itself chose them by age. It reads the manifests of the retained snapshots,
-    each once, and only if a manifest goes: where nothing expired it costs nothing.
+    Iceberg has two ways to find the files to delete. The incremental one, used while every snapshot is an ancestor of
+    `main`, deletes each path that an expired snapshot removed from the table. That is wrong if several files share a
+    path, as the deletion vectors of one commit do: when one of them is replaced, the others still live there. The
+    other way subtracts the paths that retained snapshots name, and Iceberg uses it if snapshots are named by id. So
+    this function names the snapshots that Iceberg itself chose by age. Iceberg then reads each manifest of the
+    retained snapshots once, and only if a manifest goes: where nothing expired it costs nothing.
     """
     with failing_as(f"snapshots of {table.table_id} could not be expired"):
         table.refresh()
@@ -122,7 +125,7 @@ def expire(table: LakeTable, *, before_ms: int, spare: Collection[str] = ()) -> 
 
 
 def drop_branches(table: LakeTable, *, ours: str) -> None:
-    """Drop the staging branches of older Spark writers; call it once a publication's `work` is on branch `ours`."""
+    """Drop the staging branches of older starts; call it once a publication's `work` is on branch `ours`."""
     with failing_as(f"old branches of {table.table_id} could not be dropped"):
         table.refresh()
         old = table.older_branches(ours)

@@ -1,9 +1,9 @@
-"""The lake's own account: the table `_cutline.publications` and the view `_cutline.cuts`.
+"""The publications as the lake shows them: the table `_cutline.publications` and the view `_cutline.cuts`.
 
-The table has, for each publication N of a pipeline, one row of the pipeline (`table` is null) and one row of each table
-whose state or snapshot is not what the publication before said. The view fills in the rest: every table at every N.
-Writing N again replaces N's rows. The first publication that an incarnation writes has all tables, so that the rows of
-a history that was left (a restore to an older checkpoint) do not shine through.
+For each publication N of a pipeline, the table has one row for the pipeline (`table` is null) and one row for each
+lake table whose state or snapshot changed since the previous publication. The view fills in the rest: every table at
+every N. Writing N again replaces N's rows. The first publication that an incarnation writes has all tables, so the view
+never takes rows of an abandoned history (before a restore to an older checkpoint) for current ones.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ _ARROW = pa.schema(
     [pa.field(name, kind, metadata={FIELD_ID: str(at)}) for at, (name, kind, _) in enumerate(_COLUMNS, start=1)]
 )
 _PROPERTIES = {
-    # An overwrite by pipeline and checkpoint must know from the metrics alone that a file holds nothing else.
+    # An overwrite by pipeline and checkpoint must see in the metrics alone that a file holds no other rows.
     "write.metadata.metrics.default": "full",
     # Many pipelines write here, each its own rows.
     "commit.retry.num-retries": "10",
 }
 _VIEW = f"""
 CREATE VIEW IF NOT EXISTS {CATALOG}.{NAMESPACE}.{VIEW} AS
-SELECT cut.pipeline, cut.checkpoint, said.table, said.state, said.snapshot_id,
-       CASE WHEN said.shown THEN cut.file ELSE said.file END AS file,
-       CASE WHEN said.shown THEN cut.position ELSE said.position END AS position,
-       CASE WHEN said.shown THEN cut.gtid ELSE said.gtid END AS gtid,
+SELECT cut.pipeline, cut.checkpoint, changed.table, changed.state, changed.snapshot_id,
+       CASE WHEN changed.shown THEN cut.file ELSE changed.file END AS file,
+       CASE WHEN changed.shown THEN cut.position ELSE changed.position END AS position,
+       CASE WHEN changed.shown THEN cut.gtid ELSE changed.gtid END AS gtid,
        cut.source_time, cut.published_at
 FROM {CATALOG}.{NAMESPACE}.{NAME} AS cut
 JOIN (
   SELECT *, lead(checkpoint) OVER (PARTITION BY pipeline, `table` ORDER BY checkpoint) AS until
   FROM {CATALOG}.{NAMESPACE}.{NAME} WHERE `table` IS NOT NULL
-) AS said
-ON cut.pipeline = said.pipeline AND cut.checkpoint >= said.checkpoint
-   AND (said.until IS NULL OR cut.checkpoint < said.until)
+) AS changed
+ON cut.pipeline = changed.pipeline AND cut.checkpoint >= changed.checkpoint
+   AND (changed.until IS NULL OR cut.checkpoint < changed.until)
 WHERE cut.`table` IS NULL
 """
 
@@ -76,12 +76,12 @@ class Publications:
     """Writes the rows of one incarnation's publications."""
 
     def __init__(self, lake: Lake) -> None:
-        """Open the table when it is first needed."""
+        """The table is opened, or created, at its first use."""
         self._lake = lake
         self._table: LakeTable | None = None
 
     def write(self, record: Publication, before: Publication | None) -> None:
-        """Write the rows of `record`; `before` is what this incarnation wrote last. Raises Unavailable."""
+        """Write the rows of `record`; `before` is the last record that this incarnation wrote. Raises Unavailable."""
         with failing_as(f"{NAMESPACE}.{NAME} could not be written"):
             table = self._table = self._table or self._open()
             rows = publication_rows(record, before, self._lake.pipeline)
@@ -89,10 +89,10 @@ class Publications:
             with open_output(path) as sink:
                 pq.write_table(pa.Table.from_pylist(rows, schema=_ARROW), sink, compression="zstd", store_schema=False)
             expressions = self._lake.jvm.iceberg.expressions.Expressions
-            those = getattr(expressions, "and")(
+            same_publication = getattr(expressions, "and")(
                 expressions.equal("pipeline", self._lake.pipeline), expressions.equal("checkpoint", record.n)
             )
-            table.java.newOverwrite().overwriteByRowFilter(those).addFile(table.data_file(path)).commit()
+            table.java.newOverwrite().overwriteByRowFilter(same_publication).addFile(table.data_file(path)).commit()
             sync_files([path])
             table.sync_metadata()
 
@@ -110,7 +110,7 @@ class Publications:
         """Expire old snapshots of the table, and merge this pipeline's small files of publications before `n`."""
         table = self._table = self._table or self._open()
         expire(table, before_ms=before_ms)
-        with failing_as(f"{NAMESPACE}.{NAME} could not be tidied"):
+        with failing_as(f"{NAMESPACE}.{NAME} could not be compacted"):
             self._lake.session.sql(
                 f"CALL {CATALOG}.system.rewrite_data_files(table => '{NAMESPACE}.{NAME}',"
                 f" where => \"pipeline = '{self._lake.pipeline}' and checkpoint < {n}\","
@@ -118,9 +118,9 @@ class Publications:
             )
 
     def make_view(self) -> None:
-        """Make the view if it is not there (takes seconds, so call it when idle); a catalogue may not know views."""
+        """Create the view if it does not exist (takes seconds: call it when idle). Not all catalogues support views."""
         try:
-            with failing_as(f"there is no view {NAMESPACE}.{VIEW}"):
+            with failing_as(f"the view {NAMESPACE}.{VIEW} could not be created"):
                 self._lake.session.sql(_VIEW)
         except Unavailable as error:
             logger.warning("%s", error)
@@ -140,24 +140,24 @@ class Publications:
 
 
 def publication_rows(record: Publication, before: Publication | None, pipeline: str) -> list[dict[str, Any]]:
-    """Return the rows of a publication: the pipeline's, then those of the tables that `before` says otherwise."""
+    """Return the rows of a publication: the pipeline's, then those of the tables that changed since `before`."""
     times = {
         "pipeline": pipeline,
         "checkpoint": record.n,
         "source_time": _time(record.source_time),
         "published_at": _time(record.published_at),
     }
-    rows = [{**times, "table": None, "state": None, "snapshot_id": None, "shown": None, **_place(record.position)}]
-    for table, said in sorted(changes(record.tables, {} if before is None else before.tables).items()):
-        if said is not None:
+    rows = [{**times, "table": None, "state": None, "snapshot_id": None, "shown": None, **_columns_of(record.position)}]
+    for table_id, table in sorted(changes(record.tables, {} if before is None else before.tables).items()):
+        if table is not None:
             rows.append(
                 {
                     **times,
-                    "table": table,
-                    "state": said.state,
-                    "snapshot_id": said.main and said.main.snapshot_id,
-                    "shown": said.shown,
-                    **_place(record.position_of(table)),
+                    "table": table_id,
+                    "state": table.state,
+                    "snapshot_id": table.main and table.main.snapshot_id,
+                    "shown": table.shown,
+                    **_columns_of(record.position_of(table_id)),
                 }
             )
     return rows
@@ -167,7 +167,7 @@ def _time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
 
 
-def _place(position: Position | None) -> dict[str, Any]:
+def _columns_of(position: Position | None) -> dict[str, Any]:
     if position is None:
         return {"file": None, "position": None, "gtid": None}
     return {"file": position.file, "position": position.offset, "gtid": position.gtids or None}

@@ -38,7 +38,7 @@ from pathlib import Path
 from cutline.common.config.pipeline import load
 from cutline.spark_writer import session
 config = load(Path("pipeline.yaml"))
-rows = session.of(config).sql(f"SELECT id, a FROM lake.{config.tables[0]} ORDER BY id").collect()
+rows = session.for_config(config).sql(f"SELECT id, a FROM lake.{config.tables[0]} ORDER BY id").collect()
 print([tuple(row) for row in rows])
 session.stop()
 END

@@ -86,7 +86,7 @@ def test_what_lacks_or_is_damaged_is_fetched_and_the_rest_is_left(repository: Re
     (there / "mine.jar").touch()
     (there / "one-0.9.jar").touch()
     (there / ".fetch-left" / "jars").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"lacks two-1\.0\.jar, or has it damaged; run `cutline setup`"):
+    with pytest.raises(ConfigError, match=r"lacks an intact two-1\.0\.jar; run `cutline setup`"):
         jars.class_path(there)
     before = (there / "one-1.0.jar").stat()
     assert repository.fetch(there) == ["two-1.0.jar"]
@@ -99,7 +99,7 @@ def test_a_jar_of_another_content_is_refused(repository: Repository, tmp_path: P
     path = repository.path(repository.wanted[0])
     path.write_bytes(b"other")
     Path(f"{path}.sha1").write_text(hashlib.sha1(b"other").hexdigest())
-    with pytest.raises(Unavailable, match=r"org\.cutline:one:1\.0 came with another content"):
+    with pytest.raises(Unavailable, match=r"org\.cutline:one:1\.0 was fetched but is not the file"):
         repository.fetch(tmp_path / "jars")
     assert os.listdir(tmp_path / "jars") == [".lock"]
 
@@ -136,7 +136,7 @@ def test_a_server_that_says_nothing_is_given_up(
 ) -> None:
     monkeypatch.setattr(jars, "SILENT_SECONDS", 6.0)
     repository.server.shutdown()
-    with pytest.raises(Unavailable, match="nothing came for 6 s"):
+    with pytest.raises(Unavailable, match="nothing arrived for 6 s"):
         repository.fetch(tmp_path / "jars")
     threading.Thread(target=repository.server.serve_forever).start()
     assert os.listdir(tmp_path / "jars") == [".lock"]
