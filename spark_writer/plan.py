@@ -1,4 +1,4 @@
-"""Plans what to apply: what a batch of checkpoints changes in each table, and how a quarantined table catches up."""
+"""Plans the changes to each table: those of a batch of checkpoints, and those that a quarantined table missed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INACTIVE = ("waiting", "quarantined", "dropped")
 
 @dataclass(slots=True, kw_only=True)
 class TableStep:
-    """What a batch changes in one table: afterwards it holds `generation` with `schema` and the rows of these files."""
+    """The change of one table by a batch: afterwards it holds `generation` with `schema` and these files' rows."""
 
     table_id: str
     generation: int
@@ -64,8 +64,9 @@ def catch_up_plans(
 ) -> dict[str, list[TableStep] | None]:
     """Return the steps that bring each of these quarantined tables to the end of a batch.
 
-    They apply what the table's newest generation staged after the quarantine's `applied`; `applied` here is how far the
-    other tables are. None: the journal or the lake lacks what the table needs. Empty: the table holds nothing yet.
+    They apply the files that were staged for the table's newest generation after the quarantine's own `applied`; the
+    argument `applied` is the checkpoint that the other tables have reached. None: the journal or the lake has lost
+    something that the table needs. Empty: the table holds nothing yet.
     """
     tables = batch.entries[-1].tables
     plans: dict[str, list[TableStep] | None] = {}

@@ -10,11 +10,11 @@ from cutline.spark_writer.iceberg.columns import Layout
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """The state of start `w`: what it has applied and published, and the tables that it left out.
+    """The state of start `w`.
 
-    `applied` is the last checkpoint applied, `work` where each table's applied state is, `layouts` how the columns lie
-    of tables that this start has applied; `read_again` maps tables that must be read again from the source to the
-    generation that was lost.
+    `published` is its newest publication, `applied` the last checkpoint applied. `work` maps each table to its applied
+    state, `quarantined` each table that is left out to the reason, `read_again` each table that must be read again from
+    the source to the generation that was lost, `layouts` each table that this start has applied to its columns.
     """
 
     w: int
@@ -27,5 +27,5 @@ class Progress:
 
     @property
     def branch(self) -> str:
-        """The branch of every lake table that only this start writes, and nobody reads."""
+        """The branch, in every lake table, that only this start writes and nobody reads."""
         return f"staging_{self.w}"

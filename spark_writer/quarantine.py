@@ -1,4 +1,4 @@
-"""Quarantine: which errors are one table's own, and what becomes of such a table."""
+"""Decides which errors are one table's own, and quarantines such a table."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def may_be_own(error: Exception) -> bool:
     """Whether an error raised while one table was processed may be that table's own.
 
     It may be if Iceberg, Spark or our check of the lake table and its files raised it, or if the table's rows caused
-    it. It is not if what all tables depend on failed: the store (a lost staged file included), the disk, the memory,
-    Spark itself. Nor is it if our own parts disagree, or if another Spark writer has taken over. Whether the catalogue
-    and the warehouse answer is tested by a commit (`Tables.sparing`).
+    it. It is not if a shared resource failed: the store (a lost staged file included), the disk, the memory, Spark
+    itself. Nor is it if our own parts disagree, or if another Spark writer has taken over. `Tables.sparing` tests by a
+    commit whether the catalogue and the warehouse answer.
     """
     if isinstance(error, OSError):
         return error.errno not in _MACHINE

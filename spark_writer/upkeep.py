@@ -1,6 +1,6 @@
 """Upkeep between applies: compaction, expiry of snapshots, old savepoints, and the sweep of the store.
 
-It harms nobody if upkeep is late or fails: a table whose upkeep fails is left as it is, with a warning.
+Late or failed upkeep does no harm: a table whose upkeep fails stays as it is, with a warning.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Upkeep:
     def _compact(self, newest: Publication | None, *, waiting: bool) -> None:
         """Do one round of compaction on the first table that is worth it; only tables with new files are examined.
 
-        While entries wait, only tables with very many files are compacted. A table whose snapshot goes on needs still
-        more files, because applying the snapshot comes first and nobody reads the table yet.
+        While entries wait, only tables with very many files are compacted. A table whose snapshot is still being read
+        needs even more files, because applying the snapshot comes first and nobody reads the table yet.
         """
         progress = self._progress
         for table_id in list(self._to_compact):
@@ -174,7 +174,7 @@ class Upkeep:
         self._tables.each(snapshots, untag)
 
     def _expire(self, newest: Publication, oldest: Publication, before_ms: int) -> None:
-        """Remove what only older Spark writers, and publications before `oldest`, needed; `newest` is our newest."""
+        """Remove branches and snapshots that only older starts, or publications before `oldest`, needed."""
         spare: set[str] = set()
         for entry in self._store.journal_tail(after=newest.n):
             if isinstance(entry, CheckpointEntry):
@@ -208,7 +208,7 @@ class Upkeep:
     # The store
 
     def _sweep(self, n: int, kept: Collection[int]) -> None:
-        """Remove what checkpoints up to publication `n` needed in the store, except the savepoints `kept`."""
+        """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`."""
         try:
             self._store.retire(n, kept, left_out=self._left_out)
         except CutlineError as error:

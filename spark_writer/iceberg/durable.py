@@ -1,4 +1,4 @@
-"""Makes what a commit wrote durable, where it lies on this machine's disks.
+"""Makes the files of a commit durable, if they are on this machine's disks.
 
 Iceberg does not fsync the files that it writes to a local folder, and a publication must not outlive the files that it
 names. So, in this order:

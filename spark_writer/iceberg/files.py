@@ -1,4 +1,4 @@
-"""The data files of a lake table: what a snapshot consists of, and how a file is opened."""
+"""The data files of a lake table: the contents of a snapshot, and opening a file."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from cutline.spark_writer.session import first_line
 
 
 class Refused(Unavailable):
-    """Iceberg or Spark raised an error. Its cause may be one table or what all tables depend on."""
+    """Iceberg or Spark raised an error. The cause may be one table, or a resource that all tables share."""
 
 
 class Jvm:

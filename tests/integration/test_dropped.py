@@ -12,10 +12,10 @@ from tests.servers import Database, MySQL
 Fresh = Callable[[Database], str]
 
 
-def of(pipeline: Pipeline) -> dict[str, tuple[str, int]]:
+def phases(pipeline: Pipeline) -> dict[str, tuple[str, int]]:
     """Phase and generation of each table in the newest checkpoint."""
     newest = pipeline.checkpoint()
-    return {name: (one.phase, one.generation) for name, one in newest.tables.items()} if newest else {}
+    return {name: (table.phase, table.generation) for name, table in newest.tables.items()} if newest else {}
 
 
 def equal(pipeline: Pipeline, slot: int, tables: list[str]) -> list[str]:
@@ -44,8 +44,8 @@ def test_a_table_that_is_dropped_is_no_fault_in_any_phase_and_comes_back_when_it
     gone = {tables[name] for name in ("dropped", "away", "within", "faulty", "keyless", "far")}
 
     def rest_is(wanted: dict[str, str]) -> bool:
-        there = of(pipeline)
-        return all(there.get(table, ("",))[0] == phase for table, phase in wanted.items())
+        phases_now = phases(pipeline)
+        return all(phases_now.get(table, ("",))[0] == phase for table, phase in wanted.items())
 
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
         pipeline = mesh.pipeline("drops", source, included)
@@ -62,10 +62,10 @@ def test_a_table_that_is_dropped_is_no_fault_in_any_phase_and_comes_back_when_it
             f"DROP DATABASE {other}",
         )
         pipeline.until(lambda: rest_is(dict.fromkeys(gone, "dropped")), "the drops", 90)
-        there = pipeline.catches_up(tables["stays"], tables["swapped"], f"{schema}.renamed")
-        assert {name for name, one in there.tables.items() if one.phase == "dropped"} == gone
-        assert equal(pipeline, there.slot, [tables["swapped"], f"{schema}.renamed"]) == []
-        assert all("keeps its last content" in str(there.tables[name].cause) for name in gone)
+        checkpoint = pipeline.catches_up(tables["stays"], tables["swapped"], f"{schema}.renamed")
+        assert {name for name, table in checkpoint.tables.items() if table.phase == "dropped"} == gone
+        assert equal(pipeline, checkpoint.slot, [tables["swapped"], f"{schema}.renamed"]) == []
+        assert all("keeps its last content" in str(checkpoint.tables[name].cause) for name in gone)
         source.execute(
             f"CREATE TABLE {tables['dropped']} (id INT PRIMARY KEY, other VARCHAR(9))",
             f"INSERT INTO {tables['dropped']} VALUES (7, 'x')",
@@ -77,9 +77,9 @@ def test_a_table_that_is_dropped_is_no_fault_in_any_phase_and_comes_back_when_it
             f"INSERT INTO {tables['far']} VALUES (3, 3)",
         )
         back = [tables[name] for name in ("dropped", "away", "faulty", "far")]
-        there = pipeline.catches_up(*back, seconds=90)
-        assert all(there.tables[name].generation > 1 for name in back)
-        assert equal(pipeline, there.slot, back) == []
+        checkpoint = pipeline.catches_up(*back, seconds=90)
+        assert all(checkpoint.tables[name].generation > 1 for name in back)
+        assert equal(pipeline, checkpoint.slot, back) == []
         pipeline.until(lambda: rest_is({tables["keyless"]: "quarantined"}), "the one without a key to be told")
         source.execute(f"DROP TABLE {tables['keyless']}")
         pipeline.until(lambda: rest_is({tables["keyless"]: "dropped", tables["within"]: "dropped"}), "its drop", 30)
@@ -105,7 +105,7 @@ def test_a_table_whose_select_is_revoked_is_quarantined_and_not_taken_for_one_th
             pipeline = mesh.pipeline("hides", source, [f"{schema}.*"], user=user)
             pipeline.until(lambda: pipeline.shows(table, kept), "the tables to be shown")
             source.execute(f"REVOKE SELECT ON {table} FROM {user}", f"ALTER TABLE {table} MODIFY a DOUBLE")
-            pipeline.until(lambda: of(pipeline).get(table) == ("quarantined", 2), "the quarantine")
+            pipeline.until(lambda: phases(pipeline).get(table) == ("quarantined", 2), "the quarantine")
             newest: Any = pipeline.checkpoint()
             assert "GRANT SELECT" in newest.tables[table].cause
             source.execute(grants[0])

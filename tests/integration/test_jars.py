@@ -52,9 +52,9 @@ class Repository:
             Path(f"{file}.sha1").write_text(hashlib.sha1(data).hexdigest())
         return jar
 
-    def fetch(self, there: Path, settings: Path | None = None) -> list[str]:
+    def fetch(self, folder: Path, settings: Path | None = None) -> list[str]:
         chosen = {"spark.jars.ivySettings": str(settings or self.settings), "spark.master": "local[1]"}
-        return [jar.file for jar in jars.fetch(there, settings=chosen)]
+        return [jar.file for jar in jars.fetch(folder, settings=chosen)]
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -77,22 +77,22 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
 def test_what_lacks_or_is_damaged_is_fetched_and_the_rest_is_left(repository: Repository, tmp_path: Path) -> None:
     """1. Both come. 2. Nothing is fetched again. 3. A half-fetched jar and a left-over folder: that jar comes again,
     the user's own jar stays, and Spark gets both of ours and the user's, not an older one of ours."""
-    there = tmp_path / "jars"
-    assert repository.fetch(there) == ["one-1.0.jar", "two-1.0.jar"]
+    folder = tmp_path / "jars"
+    assert repository.fetch(folder) == ["one-1.0.jar", "two-1.0.jar"]
     repository.server.shutdown()  # nobody answers any more
-    assert repository.fetch(there) == []
+    assert repository.fetch(folder) == []
     threading.Thread(target=repository.server.serve_forever).start()
-    (there / "two-1.0.jar").write_bytes(b"tw")
-    (there / "mine.jar").touch()
-    (there / "one-0.9.jar").touch()
-    (there / ".fetch-left" / "jars").mkdir(parents=True)
+    (folder / "two-1.0.jar").write_bytes(b"tw")
+    (folder / "mine.jar").touch()
+    (folder / "one-0.9.jar").touch()
+    (folder / ".fetch-left" / "jars").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"lacks an intact two-1\.0\.jar; run `cutline setup`"):
-        jars.class_path(there)
-    before = (there / "one-1.0.jar").stat()
-    assert repository.fetch(there) == ["two-1.0.jar"]
-    assert (there / "one-1.0.jar").stat() == before
-    assert sorted(os.listdir(there)) == [".lock", "mine.jar", "one-0.9.jar", "one-1.0.jar", "two-1.0.jar"]
-    assert jars.class_path(there) == [str(there / name) for name in ("one-1.0.jar", "two-1.0.jar", "mine.jar")]
+        jars.class_path(folder)
+    before = (folder / "one-1.0.jar").stat()
+    assert repository.fetch(folder) == ["two-1.0.jar"]
+    assert (folder / "one-1.0.jar").stat() == before
+    assert sorted(os.listdir(folder)) == [".lock", "mine.jar", "one-0.9.jar", "one-1.0.jar", "two-1.0.jar"]
+    assert jars.class_path(folder) == [str(folder / name) for name in ("one-1.0.jar", "two-1.0.jar", "mine.jar")]
 
 
 def test_a_jar_of_another_content_is_refused(repository: Repository, tmp_path: Path) -> None:
@@ -108,15 +108,15 @@ def test_a_repository_that_lacks_a_jar_or_does_not_answer_is_one_sentence(
     repository: Repository, tmp_path: Path
 ) -> None:
     shutil.rmtree(repository.path(repository.wanted[1]).parent)
-    with pytest.raises(Unavailable, match=r"fetched \(unresolved dependency: org\.cutline#two;1\.0") as one:
+    with pytest.raises(Unavailable, match=r"fetched \(unresolved dependency: org\.cutline#two;1\.0") as lacking:
         repository.fetch(tmp_path / "jars")
-    assert "\n" not in str(one.value)
-    assert "by hand" in str(one.value)
+    assert "\n" not in str(lacking.value)
+    assert "by hand" in str(lacking.value)
     nobody = tmp_path / "nobody.xml"
     nobody.write_text(repository.settings.read_text().replace(str(repository.server.server_port), "9"))
-    with pytest.raises(Unavailable, match=r"could not be fetched \(.*--repository") as other:
+    with pytest.raises(Unavailable, match=r"could not be fetched \(.*--repository") as silent:
         repository.fetch(tmp_path / "jars", nobody)
-    assert "\n" not in str(other.value)
+    assert "\n" not in str(silent.value)
 
 
 @pytest.mark.parametrize("content", [None, "<ivysettings><settings"])

@@ -92,10 +92,12 @@ def test_the_sum_over_two_tables_is_constant_in_every_publication_of_the_lake(
             kept.append(savepoint(pipeline, "last"))
     reader = session.for_pipeline(spark, definition["sink"])
     records = pipeline.store.publications()
-    showing = [one for one in records if all(name in one.tables and one.tables[name].shown for name in bank.names)]
-    assert {one.n for one in showing if one.kept} >= set(kept)
+    showing = [
+        record for record in records if all(name in record.tables and record.tables[name].shown for name in bank.names)
+    ]
+    assert {record.n for record in showing if record.kept} >= set(kept)
     assert len(showing) > len(kept)
-    truth = bank.history.at(bank.tables, [place(one) for one in showing])
+    truth = bank.history.at(bank.tables, [place(record) for record in showing])
     for record, held in zip(showing, truth, strict=True):
         versions = [[record.tables[name].main.snapshot_id for name in bank.names]]
         if record.n in kept:
@@ -113,16 +115,16 @@ def test_the_sum_over_two_tables_is_constant_in_every_publication_of_the_lake(
 
 def _shows(pipeline: Pipeline, bank: Bank) -> bool:
     return any(
-        all(name in one.tables and one.tables[name].shown for name in bank.names)
-        for one in pipeline.store.publications()
+        all(name in record.tables and record.tables[name].shown for name in bank.names)
+        for record in pipeline.store.publications()
     )
 
 
 def _rows(reader: Any, table: str, version: object = None) -> Content:
-    of = f" VERSION AS OF {version}" if version is not None else ""
-    rows = reader.sql(f"SELECT * FROM lake.{table}{of}").toArrow().to_pylist()
+    version_clause = f" VERSION AS OF {version}" if version is not None else ""
+    rows = reader.sql(f"SELECT * FROM lake.{table}{version_clause}").toArrow().to_pylist()
     found = {(row["id"],): row for row in rows}
-    assert len(found) == len(rows), f"{table}{of} has a key twice"
+    assert len(found) == len(rows), f"{table}{version_clause} has a key twice"
     return found
 
 

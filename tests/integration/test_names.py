@@ -87,11 +87,13 @@ def test_a_column_may_have_any_name(
         names = [SHOWN.get(name, name) for name in names]
         for by, table in read(names).items():
             assert table.column_names == names, by
-            columns = [[value if value is None else str(value) for value in one.to_pylist()] for one in table.columns]
+            columns = [
+                [value if value is None else str(value) for value in column.to_pylist()] for column in table.columns
+            ]
             found = sorted(zip(*columns, strict=True), key=repr)
             assert len(found) == len(wanted), by
-            for row, told in zip(found, wanted, strict=True):
-                assert dict(zip(names, row, strict=True)) == dict(zip(names, told, strict=True)), by
+            for row, wanted_row in zip(found, wanted, strict=True):
+                assert dict(zip(names, row, strict=True)) == dict(zip(names, wanted_row, strict=True)), by
 
     def read(names: list[str]) -> dict[str, pa.Table]:
         warehouse = definition["sink"]["warehouse"]

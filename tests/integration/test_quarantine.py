@@ -135,8 +135,8 @@ def newest(bench: Bench) -> Publication:
 
 def live(bench: Bench) -> bool:
     """Whether the newest publication shows the bad table again, at its own cut."""
-    said = newest(bench).tables[BAD]
-    return said.shown and said.state == "live" and said.held is None
+    table = newest(bench).tables[BAD]
+    return table.shown and table.state == "live" and table.held is None
 
 
 def parked(bench: Bench) -> str:
@@ -145,14 +145,14 @@ def parked(bench: Bench) -> str:
     assert record.n == bench.journal.store.last_slot()
     assert record.tables[HEALTHY].shown
     assert same(bench.rows(HEALTHY), bench.journal.at[record.n][HEALTHY])
-    said = record.tables[BAD]
-    assert said.state == "quarantined"
-    assert said.held is not None
-    told = bench.session.sql(
+    table = record.tables[BAD]
+    assert table.state == "quarantined"
+    assert table.held is not None
+    rows = bench.session.sql(
         f"SELECT state FROM lake._cutline.publications WHERE `table` = '{BAD}' ORDER BY checkpoint DESC LIMIT 1"
     ).toArrow()
-    assert told["state"].to_pylist() == ["quarantined"]
-    return said.held.cause
+    assert rows["state"].to_pylist() == ["quarantined"]
+    return table.held.cause
 
 
 def branches(bench: Bench, table: str) -> set[str]:
@@ -261,10 +261,10 @@ def test_what_a_user_does_to_rows_and_columns_of_main_stops_nothing_and_the_next
     journal, incarnation = bench.journal, both_live(bench)
     bench.session.sql(statement)
     journal.table(U.add_column("seen", "int", nullable=True))
-    one = journal.of(BAD)
+    widened = journal.schema_of(BAD)
     for row in journal.models[BAD].values():
         row["seen"] = None
-    journal.change(one, ("+U", {**stock(1, 200), "seen": 1}), ("-D", {**stock(5, 5), "seen": None}))
+    journal.change(widened, ("+U", {**stock(1, 200), "seen": 1}), ("-D", {**stock(5, 5), "seen": None}))
     last = journal.checkpoint()
     bench.apply(incarnation)
     assert live(bench)
@@ -318,12 +318,12 @@ def test_what_was_staged_for_a_quarantined_table_is_kept_no_longer_than_for_othe
     bench.apply(incarnation)
     parked(bench)
     entries = journal.store.journal_tail()
-    files = [one for entry in entries if isinstance(entry, CheckpointEntry) for one in entry.staged]
+    files = [file for entry in entries if isinstance(entry, CheckpointEntry) for file in entry.staged]
     incarnation.upkeep.run()
 
     def left() -> set[str]:
-        there = [one for one in files if Path(journal.store.location(one.path)).exists()]
-        return {f"{one.table} {one.generation} {one.kind}" for one in there}
+        present = [file for file in files if Path(journal.store.location(file.path)).exists()]
+        return {f"{file.table} {file.generation} {file.kind}" for file in present}
 
     # The chunks of the first generation, and those of the other table, are in the lake.
     until(lambda: left() == {f"{HEALTHY} 1 chunk", f"{BAD} 1 chunk"}, "the sweep")
@@ -436,16 +436,16 @@ class Applier:
 
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float]) -> None:
         monkeypatch.setattr(PipelineApplier, "AGAIN_SECONDS", pauses)
-        self.told: list[dict[str, Any]] = []
+        self.statuses: list[dict[str, Any]] = []
         self.asked = False
         self._stop = threading.Event()
-        one = PipelineApplier(
+        applier = PipelineApplier(
             bench.journal.store,
             lambda: (bench.lake(), RetentionConfig()),
-            report=lambda status: self.told.append(dict(status)),
+            report=lambda status: self.statuses.append(dict(status)),
             retry_asked=self._take,
         )
-        self._thread = threading.Thread(target=one.run, args=(self._stop,))
+        self._thread = threading.Thread(target=applier.run, args=(self._stop,))
         self._thread.start()
 
     def _take(self) -> bool:
@@ -458,7 +458,7 @@ class Applier:
         assert not self._thread.is_alive()
 
     def failures(self) -> list[dict[str, Any]]:
-        return [one for one in self.told if "error" in one]
+        return [status for status in self.statuses if "error" in status]
 
 
 def test_a_start_that_fails_takes_its_branches_with_it_waits_longer_each_time_and_says_so(
@@ -490,13 +490,13 @@ def test_a_start_that_fails_takes_its_branches_with_it_waits_longer_each_time_an
 
     try:
         until(published, "the publication")
-        until(lambda: applier.told[-1].get("published") == last, "the status")
+        until(lambda: applier.statuses[-1].get("published") == last, "the status")
     finally:
         applier.close()
-    assert [one["again_seconds"] for one in applier.failures()] == [0.05, 0.1, 0.2, 0.4, 0.4, 0.4]
-    assert {one["error"] for one in applier.failures()} == {"the catalogue is full"}
-    assert branches(bench, HEALTHY) == {"main", f"staging_{applier.told[-1]['w']}"}
-    assert all(len(one) <= len(before) + 1 for one in seen), seen
+    assert [each["again_seconds"] for each in applier.failures()] == [0.05, 0.1, 0.2, 0.4, 0.4, 0.4]
+    assert {each["error"] for each in applier.failures()} == {"the catalogue is full"}
+    assert branches(bench, HEALTHY) == {"main", f"staging_{applier.statuses[-1]['w']}"}
+    assert all(len(each) <= len(before) + 1 for each in seen), seen
     assert bench.agree() == 3
 
 
@@ -589,14 +589,14 @@ def test_a_lake_table_that_a_user_drops_is_read_again_when_its_retry_is_asked_fo
         def published(table: str, state: str, generation: int = 1) -> bool:
             records = pipeline.store.publication_numbers()
             record = pipeline.store.publication(records[-1]) if records else None
-            said = record.tables.get(table) if record is not None else None
-            return said is not None and (said.state, said.generation) == (state, generation)
+            entry = record.tables.get(table) if record is not None else None
+            return entry is not None and (entry.state, entry.generation) == (state, generation)
 
         def rows(table: str) -> list[tuple[int, int]]:
             found = reader.sql(f"SELECT * FROM lake.{table}").toArrow().to_pylist()
             return sorted((row["id"], row["v"]) for row in found)
 
-        def told() -> str:
+        def cause() -> str:
             return str(captured(pipeline.status())[lost]["cause"])
 
         pipeline.until(lambda: published(kept, "live") and published(lost, "live"), "both tables in the lake", 180)
@@ -605,7 +605,7 @@ def test_a_lake_table_that_a_user_drops_is_read_again_when_its_retry_is_asked_fo
             mariadb.execute(f"UPDATE {name} SET v = 20 WHERE id = 2", database=schema)
         pipeline.until(lambda: published(lost, "quarantined"), "the quarantine of the one", 60)
         pipeline.until(lambda: rows(kept) == [(1, 1), (2, 20)], "the change of the other", 60)
-        pipeline.until(lambda: "was dropped" in told(), "its cause in the status", 10)
+        pipeline.until(lambda: "was dropped" in cause(), "its cause in the status", 10)
         assert pipeline.phase(lost) == "live"  # for the mesh, which goes on
         with mesh.redis.client() as client:
             client.rpush("cutline:requests:shop:spark_writer", json.dumps({"kind": "retry", "table": lost}))

@@ -75,7 +75,7 @@ class Journal:
         self.store.define(self.config.definition())
         self.sink = self.config.definition()["sink"]
         self.schemas: dict[str, TableSchema] = {}
-        self.said: dict[str, TableEntry] = {}
+        self.entries: dict[str, TableEntry] = {}
         self.models: dict[str, dict[Any, Row]] = {}
         self.at: dict[int, dict[str, tuple[tuple[str, ...], list[Row]]]] = {}
         self.staged: list[StagedFile] = []
@@ -88,67 +88,67 @@ class Journal:
         self.staged = []
         return self.epoch
 
-    def table(self, one: TableSchema, *, phase: str = "live", generation: int = 1, show: bool | None = None) -> None:
+    def table(self, table: TableSchema, *, phase: str = "live", generation: int = 1, show: bool | None = None) -> None:
         """Say the state of a table in the next checkpoints; a new generation begins empty."""
-        known = self.said.get(one.table_id)
+        known = self.entries.get(table.table_id)
         if known is None or known.generation != generation:
-            self.models[one.table_id] = {}
-        self.schemas[one.hash] = one
+            self.models[table.table_id] = {}
+        self.schemas[table.hash] = table
         shown = phase == "live" if show is None else show
-        self.said[one.table_id] = TableEntry(generation=generation, phase=phase, schema=one.hash, show=shown)
+        self.entries[table.table_id] = TableEntry(generation=generation, phase=phase, schema=table.hash, show=shown)
 
-    def of(self, table_id: str) -> TableSchema:
-        return self.schemas[self.said[table_id].schema or ""]
+    def schema_of(self, table_id: str) -> TableSchema:
+        return self.schemas[self.entries[table_id].schema or ""]
 
-    def chunk(self, one: TableSchema, rows: list[Row], *, field_ids: bool = True) -> None:
-        file = ChunkFile(self.store, split_id=f"s{self.seq}", **self._named(one))
-        arrow = one.arrow if field_ids else pa.schema([field.remove_metadata() for field in one.arrow])
+    def chunk(self, table: TableSchema, rows: list[Row], *, field_ids: bool = True) -> None:
+        file = ChunkFile(self.store, split_id=f"s{self.seq}", **self._named(table))
+        arrow = table.arrow if field_ids else pa.schema([field.remove_metadata() for field in table.arrow])
         for batch in pa.Table.from_pylist(rows, schema=arrow).to_batches(max_chunksize=3):
             file.append(batch)
         self.staged.append(file.close())
-        model = self.models[one.table_id]
+        model = self.models[table.table_id]
         for row in rows:
-            model[tuple(row[name] for name in one.key) if one.key else len(model)] = row
+            model[tuple(row[name] for name in table.key) if table.key else len(model)] = row
 
-    def change(self, one: TableSchema, *changes: tuple[str, Row | None]) -> None:
+    def change(self, table: TableSchema, *changes: tuple[str, Row | None]) -> None:
         """Stage changes: (`+I` | `+U`, row), (`-D`, row), (`t`, None)."""
-        file = ChangesFile(self.store, **self._named(one))
-        rows = pa.Table.from_pylist([row or {} for _, row in changes], schema=one.arrow).combine_chunks()
+        file = ChangesFile(self.store, **self._named(table))
+        rows = pa.Table.from_pylist([row or {} for _, row in changes], schema=table.arrow).combine_chunks()
         count = len(changes)
         meta = pa.Table.from_pydict(
-            {OP: [op for op, _ in changes], SEQ: range(count), TABLE: [one.table_id] * count}
+            {OP: [op for op, _ in changes], SEQ: range(count), TABLE: [table.table_id] * count}
             | {name: [None] * count for name in (FILE, POS, ROW, GTID, TS)},
             schema=pa.schema([META_FIELDS[at] for at in (0, 1, 7, 2, 3, 4, 5, 6)]),
         ).select([field.name for field in META_FIELDS])
         both = pa.Table.from_arrays(
-            [*rows.columns, *meta.columns], schema=pa.schema([*one.arrow, *META_FIELDS])
+            [*rows.columns, *meta.columns], schema=pa.schema([*table.arrow, *META_FIELDS])
         ).combine_chunks()
         (batch,) = both.to_batches()
         for at in range(0, count, 3):
             file.append(batch.slice(at, 3), self.seq)
         self.staged.append(file.close())
         self.seq += count
-        model = self.models[one.table_id]
+        model = self.models[table.table_id]
         for op, row in changes:
             if op == "t":
                 model.clear()
-            elif row is not None and not one.key:
+            elif row is not None and not table.key:
                 model[len(model)] = row
             elif row is not None:
-                key = tuple(row[name] for name in one.key)
+                key = tuple(row[name] for name in table.key)
                 if op == "-D":
                     model.pop(key, None)
                 else:
                     model[key] = row
 
-    def _named(self, one: TableSchema) -> dict[str, Any]:
-        self.schemas[one.hash] = one
+    def _named(self, table: TableSchema) -> dict[str, Any]:
+        self.schemas[table.hash] = table
         return {
             "epoch": self.epoch,
             "incarnation": "w0",
-            "table_id": one.table_id,
-            "generation": self.said[one.table_id].generation,
-            "schema": one.hash,
+            "table_id": table.table_id,
+            "generation": self.entries[table.table_id].generation,
+            "schema": table.hash,
         }
 
     def checkpoint(self, *, inside: bool = False, kept: bool = False) -> int:
@@ -162,12 +162,12 @@ class Journal:
             kept=kept,
             position=position,
             staged=tuple(self.staged),
-            tables=dict(self.said),
+            tables=dict(self.entries),
         )
         assert self.store.put_entry(entry)
         self.staged = []
         self.at[n] = {
-            table: (tuple(column.name for column in self.of(table).columns), list(model.values()))
+            table: (tuple(column.name for column in self.schema_of(table).columns), list(model.values()))
             for table, model in self.models.items()
         }
         return n
@@ -207,16 +207,18 @@ class Bench:
         """Compare every publication that can still be read, every tag and `main`; return how many publications."""
         published = self.journal.store.publications()
         for record in published:
-            for table, said in record.tables.items():
-                if said.main is None or not said.shown:
+            for table, published_table in record.tables.items():
+                if published_table.main is None or not published_table.shown:
                     continue
                 wanted = self.journal.at[record.n][table]
-                assert same(self.rows(table, said.main.snapshot_id), wanted), f"{table} at publication {record.n}"
+                assert same(self.rows(table, published_table.main.snapshot_id), wanted), (
+                    f"{table} at publication {record.n}"
+                )
                 if record.kept:
                     assert same(self.rows(table, f"checkpoint_{record.n}"), wanted), f"tag of {table} {record.n}"
         newest = published[-1]
-        for table, said in newest.tables.items():
-            if said.shown:
+        for table, published_table in newest.tables.items():
+            if published_table.shown:
                 assert same(self.rows(table), self.journal.at[newest.n][table]), f"main of {table}"
         return len(published)
 
@@ -290,7 +292,7 @@ def test_every_publication_equals_the_source_at_its_cut(bench: Bench) -> None:
     assert len(journal.store.publications()) == 3
     journal.checkpoint()
     bench.apply(incarnation)
-    assert [one.kept for one in journal.store.publications()] == [False, False, True, True]
+    assert [record.kept for record in journal.store.publications()] == [False, False, True, True]
     assert bench.agree() == 4
 
 
@@ -330,9 +332,9 @@ def test_a_table_that_is_dropped_keeps_its_last_content_and_gives_way_when_it_is
     journal.table(T, phase="dropped", generation=2)
     journal.checkpoint(kept=True)
     bench.apply(incarnation)
-    said = journal.store.publications()[-1].tables[T.table_id]
-    assert said.main.position is not None
-    assert (said.state, said.main.position.offset, said.work.generation) == ("dropped", first * 100, 1)
+    table = journal.store.publications()[-1].tables[T.table_id]
+    assert table.main.position is not None
+    assert (table.state, table.main.position.offset, table.work.generation) == ("dropped", first * 100, 1)
     assert same(bench.rows(T.table_id), journal.at[first][T.table_id])
     bench.apply()  # another start shows it too
     assert same(bench.rows(T.table_id), journal.at[first][T.table_id])
@@ -638,7 +640,7 @@ def test_a_checkpoint_of_any_size_is_applied_in_portions(bench: Bench, monkeypat
     reduce = apply.reduce
 
     def noted(store: Any, portion: Any, layout: Any, after: Any) -> Any:
-        portions.append(sum(len(one.groups) for one in portion))
+        portions.append(sum(len(staged_file.groups) for staged_file in portion))
         return reduce(store, portion, layout, after)
 
     monkeypatch.setattr(apply, "reduce", noted)
@@ -699,7 +701,7 @@ def test_a_backlog_of_five_million_changes_is_applied_in_bounded_memory(bench: B
             journal.seq += count
         journal.staged.append(file.close())
         journal.checkpoint()
-    jvm = max(process.children(), key=lambda one: one.memory_info().rss)
+    jvm = max(process.children(), key=lambda child: child.memory_info().rss)
     before, most, done = process.memory_info().rss, [0, 0], threading.Event()
 
     def watch() -> None:
@@ -713,9 +715,9 @@ def test_a_backlog_of_five_million_changes_is_applied_in_bounded_memory(bench: B
     finally:
         done.set()
         watcher.join()
-    there = last >= 0
+    changed = last >= 0
     found = bench.session.sql("SELECT COUNT(*) AS rows, SUM(amount) AS amounts FROM lake.shop.wide").toArrow()
-    assert found.to_pylist() == [{"rows": int(there.sum()), "amounts": int(last[there].sum())}]
+    assert found.to_pylist() == [{"rows": int(changed.sum()), "amounts": int(last[changed].sum())}]
     print(f"Python {(most[0] - before) >> 20} MiB more than {before >> 20}, the JVM {most[1] >> 20} MiB")
     assert most[0] - before < 1 << 30
     assert most[1] < 3 << 30
@@ -842,7 +844,7 @@ def test_a_start_that_was_overtaken_does_not_leave_a_quarantined_table_where_it_
         bench.apply(second)
     bench.apply()
     third, fourth = journal.store.publications()[1:]
-    snapshots = {one.tables[T.table_id].main.snapshot_id for one in (third, fourth)}
+    snapshots = {record.tables[T.table_id].main.snapshot_id for record in (third, fourth)}
     assert (len(snapshots), fourth.position_of(T.table_id)) == (1, third.position)
     assert same(bench.rows(T.table_id), journal.at[3][T.table_id])
 
@@ -923,13 +925,13 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
             journal.table(T.add_column("seen", "int", nullable=False, initial_default="7"))
             for row in journal.models[T.table_id].values():
                 row["seen"] = 7
-        one = journal.of(T.table_id)
+        current = journal.schema_of(T.table_id)
         seen = {"seen": number} if number >= 6 else {}
-        journal.change(one, ("+U", {**order(number, "changed"), **seen}), ("-D", {**order(number + 10), **seen}))
+        journal.change(current, ("+U", {**order(number, "changed"), **seen}), ("-D", {**order(number + 10), **seen}))
         journal.checkpoint(kept=number == 8)
         bench.apply(incarnation)
         incarnation.upkeep.run()
-    journal.change(one, ("+U", {**order(0, "last"), **seen}))
+    journal.change(current, ("+U", {**order(0, "last"), **seen}))
     journal.checkpoint()
     bench.apply(incarnation)
     files = bench.session.sql(f"SELECT file_path FROM lake.{T.table_id}.files WHERE content = 0").count()
@@ -940,7 +942,7 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
     before = len(list((journal.root / "lake" / "shop" / "orders").rglob("*.parquet")))
     incarnation = bench.start()
-    journal.change(one, ("+I", {**order(99), **seen}))
+    journal.change(current, ("+I", {**order(99), **seen}))
     journal.chunk(U, [{"place": "p", "item": 2, "amount": 2}])
     newest = journal.checkpoint()
     bench.apply(incarnation)
@@ -949,12 +951,12 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
     branches = bench.session.sql(f"SELECT name FROM lake.{T.table_id}.refs WHERE type = 'BRANCH'").toArrow()["name"]
     assert sorted(branches.to_pylist()) == ["main", incarnation.progress.branch]
     assert same(bench.rows(T.table_id), journal.at[newest][T.table_id])
-    for one_record in journal.store.publications():
-        if one_record.kept:
-            tagged = bench.rows(T.table_id, f"checkpoint_{one_record.n}")
-            assert same(tagged, journal.at[one_record.n][T.table_id])
+    for record in journal.store.publications():
+        if record.kept:
+            tagged = bench.rows(T.table_id, f"checkpoint_{record.n}")
+            assert same(tagged, journal.at[record.n][T.table_id])
     assert same(bench.rows(U.table_id, "work_2"), journal.at[2][U.table_id])
-    journal.change(one, ("-D", {**order(99), **seen}))
+    journal.change(current, ("-D", {**order(99), **seen}))
     newest = journal.checkpoint()
     bench.apply()
     assert same(bench.rows(T.table_id), journal.at[newest][T.table_id])
@@ -1092,13 +1094,13 @@ def test_the_lake_accounts_for_every_table_at_every_publication(bench: Bench) ->
     incarnation.upkeep.run()
     assert incarnation.view is not None
     incarnation.view.result(240)
-    published = {one.n: one for one in journal.store.publications()}
+    published = {record.n: record for record in journal.store.publications()}
     written = bench.session.sql("SELECT * FROM lake._cutline.publications").toArrow().to_pylist()
     assert {row["table"] for row in written if row["checkpoint"] == last} == {None, T.table_id}
     cuts = bench.session.sql("SELECT * FROM lake._cutline.cuts").toArrow().to_pylist()
     assert {(row["checkpoint"], row["table"]): row["snapshot_id"] for row in cuts} == {
-        (n, table): said.main and said.main.snapshot_id
+        (n, table): published_table.main and published_table.main.snapshot_id
         for n, record in published.items()
-        for table, said in record.tables.items()
+        for table, published_table in record.tables.items()
     }
     assert {row["position"] for row in cuts if row["checkpoint"] == last} == {last * 100}
