@@ -102,10 +102,10 @@ class LakeTable:
         """Raise TableFault if the table, as last read, does not belong to this pipeline."""
         owner = self.metadata().property(OWNER, None)
         if owner != self._pipeline:
-            whose = f"belongs to pipeline {owner}, not" if owner else "was not made by Cutline and does not belong"
+            whose = f"belongs to pipeline {owner}" if owner else "was not made by Cutline"
             raise TableFault(
-                f"the lake table {CATALOG}.{self.table_id} {whose} to pipeline {self._pipeline}; choose another"
-                " warehouse or remove that table"
+                f"the lake table {CATALOG}.{self.table_id} {whose}, so pipeline {self._pipeline} can't write it; choose"
+                " another warehouse or remove that table"
             )
 
     def check_writable(self) -> None:

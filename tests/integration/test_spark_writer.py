@@ -1092,8 +1092,8 @@ def test_the_lake_accounts_for_every_table_at_every_publication(bench: Bench) ->
     last = journal.checkpoint()
     bench.apply(incarnation)
     incarnation.upkeep.run()
-    assert incarnation.view is not None
-    incarnation.view.result(240)
+    assert incarnation.upkeep.view is not None
+    incarnation.upkeep.view.result(240)
     published = {record.n: record for record in journal.store.publications()}
     written = bench.session.sql("SELECT * FROM lake._cutline.publications").toArrow().to_pylist()
     assert {row["table"] for row in written if row["checkpoint"] == last} == {None, T.table_id}
