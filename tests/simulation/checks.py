@@ -9,7 +9,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from cutline.common.errors import ProtocolError, SourceLost
-from cutline.common.mesh.host import load_part
 from cutline.common.mesh.machine import Began, Event, MessageReceived, PartStored, State, Ticked
 from cutline.common.mesh.messages import (
     UNLIMITED,

@@ -18,7 +18,6 @@ from typing import Any, cast
 
 from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.mesh.chandy_lamport import Process
-from cutline.common.mesh.host import Parts, load_part
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
     UNLIMITED,

@@ -14,11 +14,9 @@ import pytest
 
 from cutline.common.config.pipeline import parse
 from cutline.common.errors import NoTable, SourceLost, Unavailable
-from cutline.common.mesh.host import in_store
 from cutline.common.mesh.loop import in_store
 from cutline.services.enumerator import source as source_file
 from cutline.services.enumerator.events import DescribeTable, FindRange, TableDescribed
-from cutline.services.enumerator.machine import DescribeTable, FindRange, TableDescribed
 from cutline.services.enumerator.source import SourceReader
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo
 
