@@ -23,56 +23,60 @@ class Environment:
     redis_url: str | None = _env(
         "CUTLINE_REDIS_URL",
         None,
-        "the Redis that carries the mesh; unset: `cutline run` starts its own, a service alone refuses",
+        "URL of the mesh's Redis; unset: `cutline run` starts its own, a single service refuses to start",
     )
     store_url: str | None = _env(
         "CUTLINE_STORE_URL", None, "the store (file:// or s3://); unset: `cutline run` uses file://<workdir>/store"
     )
     api_token: str | None = _env(
-        "CUTLINE_API_TOKEN", None, "bearer token that /v1 and /metrics ask for; unset: none is asked for"
+        "CUTLINE_API_TOKEN", None, "bearer token required by /v1 and /metrics; unset: none required"
     )
     api_host: str = _env("CUTLINE_API_HOST", "127.0.0.1", "address that the control service listens on")
     api_port: int = _env("CUTLINE_API_PORT", 8642, "port of the control service; 0 takes a free one")
     redis_memory_bytes: int = _env(
         "CUTLINE_REDIS_MEMORY_BYTES",
         512 << 20,
-        "limit of the Redis that `cutline run` starts (it refuses, never evicts); taken for the limit of one that has "
-        "none",
+        "memory limit of the Redis that `cutline run` starts (it never evicts keys); also the limit assumed for a "
+        "Redis without one",
     )
     readers: int = _env(
-        "CUTLINE_READERS", 1, "readers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`"
+        "CUTLINE_READERS",
+        1,
+        "number of readers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`",
     )
     writers: int = _env(
-        "CUTLINE_WRITERS", 1, "writers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`"
+        "CUTLINE_WRITERS",
+        1,
+        "number of writers that an epoch waits for, 10 s at most; `cutline run` sets it from `workers`",
     )
     cache: str | None = _env(
         "CUTLINE_CACHE",
         None,
-        "folder of what is fetched or made once for all pipelines; unset: `cutline` in XDG_CACHE_HOME, or ~/.cache",
+        "folder for files fetched or made once for all pipelines; unset: `cutline` in XDG_CACHE_HOME or ~/.cache",
     )
     spark_jars: str | None = _env(
-        "CUTLINE_SPARK_JARS", None, "folder of the jars that Spark starts with; unset: `jars` in CUTLINE_CACHE"
+        "CUTLINE_SPARK_JARS", None, "folder with Spark's jars; unset: `jars` in CUTLINE_CACHE"
     )
     log_level: str = _env("CUTLINE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR")
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
-        """Read the process's environment; an empty variable counts as unset; ConfigError tells every wrong value."""
+        """Read the process's environment; an empty variable counts as unset; ConfigError names every wrong value."""
         source = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         faults = []
-        for one in dataclasses.fields(cls):
-            name = one.metadata["name"]
+        for setting in dataclasses.fields(cls):
+            name = setting.metadata["name"]
             text = source.get(name, "")
             if not text:
                 continue
-            if one.type == "int":
+            if setting.type == "int":
                 if not text.isdecimal():
                     faults.append(f"{name} must be a whole number, not {text!r}; correct the environment")
                     continue
-                values[one.name] = int(text)
+                values[setting.name] = int(text)
             else:
-                values[one.name] = text
+                values[setting.name] = text
         if str(values.get("log_level", "INFO")) not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             faults.append(
                 f"CUTLINE_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {values['log_level']!r}; correct it"
@@ -82,23 +86,23 @@ class Environment:
         return cls(**values)
 
     def need_redis_url(self) -> str:
-        """Return the Redis URL of a service that runs alone; ConfigError if it is not set."""
+        """Return the Redis URL; ConfigError if it is not set."""
         if self.redis_url is None:
             raise ConfigError(
-                "CUTLINE_REDIS_URL is not set; give it the URL of the mesh's Redis, as in redis://host:6379/0"
+                "CUTLINE_REDIS_URL is not set; set it to the URL of the mesh's Redis, as in redis://host:6379/0"
             )
         return self.redis_url
 
     def need_store_url(self) -> str:
-        """Return the store's URL of a service that runs alone; ConfigError if it is not set."""
+        """Return the store's URL; ConfigError if it is not set."""
         if self.store_url is None:
             raise ConfigError(
-                "CUTLINE_STORE_URL is not set; give it the URL of the store, as in file:///var/lib/cutline/store"
+                "CUTLINE_STORE_URL is not set; set it to the URL of the store, as in file:///var/lib/cutline/store"
             )
         return self.store_url
 
 
 def cache_folder() -> Path:
-    """Return the folder of what is fetched or made once for all pipelines; it need not exist yet."""
+    """Return the folder for files fetched or made once for all pipelines; it need not exist yet."""
     chosen = Environment.read().cache
     return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "cutline").expanduser().absolute()

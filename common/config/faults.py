@@ -1,4 +1,4 @@
-"""The faults of a pipeline file, in Cutline's words and with their places (pydantic's and YAML's findings)."""
+"""The faults of a pipeline file as sentences with their line and column (from pydantic's errors and YAML's nodes)."""
 
 from __future__ import annotations
 

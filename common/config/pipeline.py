@@ -3,7 +3,7 @@
 The file is checked strictly: an unknown key, a wrong type or a repeated key is refused with its line and column, and
 one `ConfigError` holds all faults.
 
-A pipeline's *definition* is what the store keeps (`PipelineStore.define`): the file's content with defaults filled in
+A pipeline's *definition* is its form in the store (`PipelineStore.define`): the file's content with defaults filled in
 and paths made absolute, without `workers` (the number of processes is no part of a pipeline). It names where the
 password is found, never the password.
 """
@@ -30,13 +30,13 @@ START_WORDS = ("initial", "snapshot-only", "latest", "earliest")
 
 
 class _Strict(BaseModel):
-    """A part of the pipeline file: no unknown keys, no silent conversions, never changed after it was read."""
+    """A part of the pipeline file: no unknown keys, no silent conversions, immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class SourceConfig(_Strict):
-    """Where the MySQL or MariaDB server is, and as whom it is read."""
+    """The MySQL or MariaDB server and the user to read it as."""
 
     host: str = Field(min_length=1, description="host name or address of the MySQL or MariaDB server")
     port: int = Field(default=3306, ge=1, le=65535, description="TCP port of the server")
@@ -49,8 +49,8 @@ class SourceConfig(_Strict):
         default=None,
         ge=1,
         le=2**32 - 2,
-        description="replica id of the main binlog connection, the next number is the catch-up connection's; "
-        "derived from the pipeline's name if null",
+        description="replica id of the main binlog connection; the catch-up connection uses the next number; "
+        "null: derived from the pipeline's name",
     )
 
     @model_validator(mode="after")
@@ -62,7 +62,7 @@ class SourceConfig(_Strict):
     def password(self, environ: Mapping[str, str] | None = None) -> str:
         """Return the password, '' if none is configured; ConfigError if its variable or file is missing.
 
-        Read it where the connection is made and keep it nowhere else: it belongs in no log, status or store.
+        Call it where the connection is made and store the password nowhere: it belongs in no log, status or store.
         """
         if self.password_env is not None:
             value = (os.environ if environ is None else environ).get(self.password_env)
@@ -85,9 +85,9 @@ class SourceConfig(_Strict):
 
 
 class SnapshotConfig(_Strict):
-    """How tables are read the first time."""
+    """How tables are snapshotted."""
 
-    chunk_rows: int = Field(default=50_000, ge=1, description="rows that one SELECT of a snapshot aims at")
+    chunk_rows: int = Field(default=50_000, ge=1, description="target number of rows for one SELECT of a snapshot")
     chunks: Literal["replay", "exact"] = Field(
         default="replay",
         description="replay: later changes are replayed over chunks; exact: each chunk is as of its own high watermark",
@@ -96,12 +96,12 @@ class SnapshotConfig(_Strict):
         default=10.0,
         ge=1.0,
         le=3600.0,
-        description="seconds after which the SELECT of a chunk is ended, and the rest of the chunk read by another",
+        description="seconds after which a chunk's SELECT is ended early; another SELECT reads the rest of the chunk",
     )
     max_rows_per_second: int | None = Field(
         default=None,
         ge=1,
-        description="limit on the rows that all readers together SELECT, none if null; `cutline throttle` changes it",
+        description="limit on the rows that all readers together SELECT, null: none; `cutline throttle` changes it",
     )
     max_bytes_per_second: int | None = Field(
         default=None, ge=1, description="the same in bytes of decoded rows; `cutline throttle` changes it too"
@@ -109,8 +109,8 @@ class SnapshotConfig(_Strict):
     max_threads_running: int | None = Field(
         default=None,
         ge=1,
-        description="readers take no rows while the server's Threads_running, ours included, is above it;"
-        " null: never asked",
+        description="readers pause snapshots while the server's Threads_running, theirs included, is above it;"
+        " null: no limit",
     )
 
 
@@ -122,18 +122,20 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
 
 
 class TableOptions(_Strict):
-    """What is asked for the tables of one glob, beside what holds for all."""
+    """Options for the tables of one glob, in addition to those for all tables."""
 
-    tables: str = Field(description="glob on db.table; of several entries that match a table the first one counts")
-    chunk_rows: int | None = Field(default=None, ge=1, description="rows of a chunk of these tables, instead of all's")
+    tables: str = Field(description="glob on db.table; the first entry that matches a table applies")
+    chunk_rows: int | None = Field(
+        default=None, ge=1, description="rows of a chunk of these tables, instead of snapshot.chunk_rows"
+    )
     chunk_by: Names = Field(
         default=(),
-        description="NOT NULL columns, at the head of an index, to chunk by instead of the identity; `replay` only",
+        description="NOT NULL columns, the first ones of an index, to chunk by instead of the identity; `replay` only",
     )
     identity: Names = Field(
         default=(),
-        description="indexed NOT NULL columns that you vouch identify a row, where no declared key does;"
-        " rows found twice quarantine the table",
+        description="indexed NOT NULL columns that identify a row by your own guarantee, in a table without a key;"
+        " duplicate rows quarantine the table",
     )
 
     @model_validator(mode="after")
@@ -141,19 +143,19 @@ class TableOptions(_Strict):
         if not re.fullmatch(r"[^.!][^.]*\..+", self.tables):
             raise fault(f'has tables {self.tables!r}, which is not a glob on db.table, as in "shop.*"')
         if self.chunk_by and self.identity:
-            raise fault("has identity and chunk_by; a vouched identity is what its table is chunked by, so keep one")
+            raise fault("has identity and chunk_by; a table with an identity is chunked by it, so keep one")
         return self
 
 
 class ValuesConfig(_Strict):
-    """What becomes of values that the lake can hold in more than one way, or not at all."""
+    """The form of values that the lake can hold in more than one way, or not at all."""
 
     tinyint1: Literal["int", "boolean"] = Field(
         default="int", description="TINYINT(1) outside the key as int, or as boolean: every value but 0 is true"
     )
     zero_dates: Literal["quarantine"] | None = Field(
         default=None,
-        description="dates that no calendar has (0000-00-00): null shows and counts them as null, "
+        description="dates that exist in no calendar (0000-00-00): null turns them into null and counts them, "
         "quarantine stops their table",
     )
 
@@ -167,16 +169,16 @@ class CheckpointConfig(_Strict):
 
 
 class RetentionConfig(_Strict):
-    """What is kept to restore to, and for those who read old snapshots of the lake."""
+    """How long savepoints, publications and old snapshots of the lake are kept."""
 
     grace_seconds: float = Field(
         default=3600.0,
         ge=60.0,
-        description="how long every publication can be restored to, and its snapshots of the lake be read",
+        description="how long every publication can be restored, and its snapshots of the lake read",
     )
     savepoints: int = Field(default=10, ge=0, description="how many savepoints are kept, the newest ones")
     savepoint_days: float | None = Field(
-        default=30.0, gt=0, description="how long a savepoint is kept, in days; null: until newer ones take its place"
+        default=30.0, gt=0, description="how long a savepoint is kept, in days; null: until newer savepoints replace it"
     )
 
 
@@ -184,14 +186,14 @@ Scalar = Annotated[str, BeforeValidator(lambda value: _scalar(value))]
 
 
 def _scalar(value: object) -> object:
-    """Text of a YAML scalar as Spark and Iceberg read it: 4 -> "4", true -> "true"."""
+    """A YAML scalar as text that Spark and Iceberg read: 4 -> "4", true -> "true"."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
 
 
 class SinkConfig(_Strict):
-    """Where the lake is."""
+    """The lake."""
 
     type: Literal["iceberg"] = Field(default="iceberg", description="kind of lake")
     warehouse: str = Field(
@@ -207,19 +209,21 @@ class SinkConfig(_Strict):
 
 
 class WorkersConfig(_Strict):
-    """How many processes `cutline run` starts. Not part of the pipeline's definition; may differ at each run."""
+    """The number of processes that `cutline run` starts. Not part of the definition; may differ in each run."""
 
     readers: int = Field(default=2, ge=1, le=64, description="reader processes that `cutline run` starts")
     writers: int = Field(default=2, ge=1, le=64, description="writer processes that `cutline run` starts")
 
 
 class Point(_Strict):
-    """A place in the binlog that a person named: file and position, or a GTID set, or a time (with its zone)."""
+    """A place in the binlog, from the user: file and position, or a GTID set, or a time (with its zone)."""
 
     file: str | None = Field(default=None, description="binlog file name")
     position: int | None = Field(default=None, ge=4, description="offset in the file")
-    gtid: str | None = Field(default=None, min_length=1, description="GTID set: all of it is before the place")
-    timestamp: datetime | None = Field(default=None, description="what was committed at the source then is after it")
+    gtid: str | None = Field(default=None, min_length=1, description="GTID set: its transactions are before the place")
+    timestamp: datetime | None = Field(
+        default=None, description="transactions committed at the source at this time or later are after the place"
+    )
 
     @field_validator("timestamp", mode="before")
     @classmethod
@@ -230,7 +234,7 @@ class Point(_Strict):
             except ValueError:
                 raise fault("must be a time like 2026-01-31T12:00:00Z") from None
         if isinstance(value, datetime) and value.tzinfo is None:
-            raise fault("must say its time zone, as in 2026-01-31T12:00:00Z")
+            raise fault("must have a time zone, as in 2026-01-31T12:00:00Z")
         return value
 
     @model_validator(mode="after")
@@ -258,13 +262,13 @@ def _stop(value: object) -> object:
 
 
 class PipelineConfig(_Strict):
-    """One pipeline file, checked; the only pydantic object that the services see of it."""
+    """A checked pipeline file; the services use no other form of it."""
 
     name: str = Field(description="name of the pipeline: lower case letters, digits, - and _, at most 63")
     source: SourceConfig = Field(description="the server to copy from")
     tables: tuple[str, ...] = Field(description="globs on db.table; a leading ! excludes")
     table_options: Annotated[tuple[TableOptions, ...], BeforeValidator(_tuple)] = Field(
-        default=(), description="list of options for some of the tables"
+        default=(), description="list of options for some tables"
     )
     snapshot: SnapshotConfig = Field(default_factory=lambda: SnapshotConfig())
     keyless: Literal["quarantine", "append"] = Field(
@@ -280,16 +284,16 @@ class PipelineConfig(_Strict):
     )
     schema_changes: Literal["evolve", "exact", "ignore", "halt"] = Field(
         default="evolve",
-        description="columns that change at the source, until the table is read again: evolve: the lake follows and "
-        "keeps dropped ones; exact: it drops them too; ignore: it keeps its columns and names; halt: the table stops",
+        description="when columns change at the source, until the table's next generation: evolve: the lake follows "
+        "and keeps dropped ones; exact: it drops them too; ignore: it keeps its columns and names; halt: table stops",
     )
     stop: Annotated[Point | None, BeforeValidator(_stop)] = Field(
-        default=None, description="place in the binlog at which the pipeline ends by itself; null: it does not"
+        default=None, description="place in the binlog at which the pipeline ends; null: it runs on"
     )
     values: ValuesConfig = Field(default_factory=lambda: ValuesConfig())
     unlogged_cascades: Literal["quarantine", "allow"] = Field(
         default="quarantine",
-        description="tables that a foreign key changes without the binlog telling: quarantined, or captured "
+        description="tables that foreign keys change without a record in the binlog: quarantine, or allow them, "
         "though the lake misses those changes",
     )
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
@@ -326,16 +330,16 @@ class PipelineConfig(_Strict):
 
     @model_validator(mode="after")
     def _chunks_by_identity(self) -> Self:
-        if self.snapshot.chunks == "exact" and any(one.chunk_by for one in self.table_options):
+        if self.snapshot.chunks == "exact" and any(options.chunk_by for options in self.table_options):
             raise fault(
-                "has table_options with chunk_by, which can't be with snapshot.chunks: exact (a row whose column"
-                " changes would move from chunk to chunk); use replay"
+                "has table_options with chunk_by, which snapshot.chunks: exact does not support (a row whose column"
+                " changes would move to another chunk); use replay"
             )
         return self
 
     def options_of(self, table_id: str) -> TableOptions:
-        """What is asked for this table ("db.table"); without anything if nothing is."""
-        found = (one for one in self.table_options if select_tables((one.tables,), (table_id,)))
+        """The options of this table ("db.table"); empty ones if no entry matches."""
+        found = (options for options in self.table_options if select_tables((options.tables,), (table_id,)))
         return next(found, TableOptions(tables="*.*"))
 
     @property
@@ -344,7 +348,7 @@ class PipelineConfig(_Strict):
         return self.server_id_after(0)
 
     def server_id_after(self, taken: int) -> int:
-        """The same after so many were found to be another client's; the pipeline file's own is the only one."""
+        """The id to try after `taken` ids were found in use by other clients; always the same if the file sets one."""
         if self.source.server_id is not None:
             return self.source.server_id
         digest = hashlib.sha256(f"{self.name} {taken}".encode() if taken else self.name.encode()).digest()
@@ -355,12 +359,12 @@ class PipelineConfig(_Strict):
         return select_tables(self.tables, tables)
 
     def definition(self) -> dict[str, Any]:
-        """Return what the store keeps of this pipeline: plain JSON, no password, no `workers`."""
+        """Return the pipeline's form in the store: plain JSON, no password, no `workers`."""
         return self.model_dump(mode="json", exclude={"workers"})
 
     @classmethod
     def from_definition(cls, definition: Mapping[str, Any]) -> PipelineConfig:
-        """Build the pipeline from `definition()`; ConfigError if an older or newer Cutline wrote it otherwise."""
+        """Build the pipeline from `definition()`; ConfigError if this version can't read it."""
         try:
             return cls.model_validate(dict(definition))
         except ValidationError as error:
@@ -372,9 +376,9 @@ _SECRET = re.compile(r"(?:secret|passw|token|credential|access-?key)(?!.*_(?:env
 
 
 def shown(name: str, value: Any) -> Any:
-    """A setting's value as it may be printed: no secret that a catalogue or Spark is given, no URL's password."""
+    """A setting's value, safe to print: without secrets for the catalogue or Spark, and without a URL's password."""
     if isinstance(value, Mapping):
-        return {key: shown(key, one) for key, one in value.items()}
+        return {key: shown(key, item) for key, item in value.items()}
     if not isinstance(value, str):
         return value
     return "***" if _SECRET.search(name) else redacted(value) if "://" in value else value
@@ -383,25 +387,25 @@ def shown(name: str, value: Any) -> Any:
 def select_tables(patterns: Iterable[str], tables: Iterable[str]) -> tuple[str, ...]:
     """Return those of `tables` ("db.table") that a glob includes and no `!` glob excludes, sorted.
 
-    An exclusion wins wherever it stands in the list. `*` does not reach over the dot; case matters, as `_` and `%`
-    have no meaning. The server's own schemas (mysql, sys, ...) are never captured. May be empty: only the caller
-    knows whether that is an error.
+    An exclusion wins wherever it is in the list. `*` does not match the dot; case matters; `_` and `%` have no
+    special meaning. The server's own schemas (mysql, sys, ...) are never captured. The result may be empty: the caller
+    decides whether that is an error.
     """
     includes: list[list[str]] = []
     excludes: list[list[str]] = []
     for pattern in patterns:
         (excludes if pattern.startswith("!") else includes).append(pattern.removeprefix("!").split(".", 1))
 
-    def named(by: list[list[str]], schema: str, table: str) -> bool:
-        return any(fnmatchcase(schema, one[0]) and fnmatchcase(table, one[1]) for one in by)
+    def matches(globs: list[list[str]], schema: str, table: str) -> bool:
+        return any(fnmatchcase(schema, glob[0]) and fnmatchcase(table, glob[1]) for glob in globs)
 
     chosen = set()
     for name in tables:
         schema, _, table = name.partition(".")
         if (
             schema.lower() not in SYSTEM_SCHEMAS
-            and named(includes, schema, table)
-            and not named(excludes, schema, table)
+            and matches(includes, schema, table)
+            and not matches(excludes, schema, table)
         ):
             chosen.add(name)
     return tuple(sorted(chosen))
@@ -410,7 +414,7 @@ def select_tables(patterns: Iterable[str], tables: Iterable[str]) -> tuple[str, 
 def load(path: str | Path) -> PipelineConfig:
     """Read and check a pipeline file; ConfigError holds every fault with file, line and column.
 
-    Relative paths in it (warehouse, password_file) are taken from the file's own folder and made absolute.
+    Relative paths in it (warehouse, password_file) are relative to the file's folder; the result has absolute paths.
     """
     path = Path(path)
     try:
@@ -422,16 +426,16 @@ def load(path: str | Path) -> PipelineConfig:
 
 
 def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None) -> PipelineConfig:
-    """Check the text of a pipeline file; `where` names it in faults, its relative paths are taken from `folder`."""
+    """Check the text of a pipeline file; `where` names it in faults, relative paths are relative to `folder`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         content = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark is not None else where
-        raise ConfigError(f"{place}: this is not YAML ({error.problem}); mend the syntax") from error
+        raise ConfigError(f"{place}: this is not YAML ({error.problem}); correct the syntax") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{where}: this is not YAML ({error}); mend the syntax") from error
+        raise ConfigError(f"{where}: this is not YAML ({error}); correct the syntax") from error
     if root is None or not isinstance(content, dict):
         raise ConfigError(
             f"{where}: this is not a pipeline; it must be a mapping with the keys name, source, tables and sink"
@@ -447,7 +451,7 @@ def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None
 
 
 def _absolute(config: PipelineConfig, folder: Path) -> PipelineConfig:
-    """Make the file's relative paths absolute, so that every process means the same place."""
+    """Make the file's relative paths absolute, so that they are the same in every process."""
     warehouse, password_file = config.sink.warehouse, config.source.password_file
     if warehouse.startswith("file://"):
         warehouse = warehouse.removeprefix("file://")

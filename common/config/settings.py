@@ -1,4 +1,4 @@
-"""The list of all settings, of the environment and of the pipeline file, for people: the README's table is this one."""
+"""The list of all settings, of the environment and of the pipeline file, as the table in docs/settings.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cutline.common.config.pipeline import PipelineConfig, Point
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One row of the README's table of settings."""
+    """One row of the table of settings."""
 
     where: Literal["environment", "pipeline.yaml"]
     name: str
@@ -26,16 +26,16 @@ class Setting:
 
 
 def settings() -> tuple[Setting, ...]:
-    """List every setting there is: the environment's, then the pipeline file's with dotted names."""
+    """List every setting: the environment's, then the pipeline file's with dotted names."""
     environment = (
         Setting(
             where="environment",
-            name=one.metadata["name"],
-            type="int" if one.type == "int" else "text",
-            default="unset" if one.default is None else str(one.default),
-            meaning=one.metadata["meaning"],
+            name=setting.metadata["name"],
+            type="int" if setting.type == "int" else "text",
+            default="unset" if setting.default is None else str(setting.default),
+            meaning=setting.metadata["meaning"],
         )
-        for one in dataclasses.fields(Environment)
+        for setting in dataclasses.fields(Environment)
     )
     return (*environment, *_yaml_settings(PipelineConfig, ""))
 
@@ -75,18 +75,18 @@ def _type_name(annotation: Any) -> str:
     arguments = get_args(annotation)
     text = str(annotation)
     if get_origin(annotation) is Literal:
-        return " or ".join(str(one) for one in arguments)
+        return " or ".join(map(str, arguments))
     if text.startswith("tuple"):
         return "list of text"
     if text.startswith("dict"):
         return "mapping"
     if arguments:
-        return " or ".join(_type_name(one) for one in arguments)
+        return " or ".join(map(_type_name, arguments))
     return {"str": "text", "int": "int", "float": "number"}[annotation.__name__]
 
 
 def settings_table() -> str:
-    """Render `settings()` as the Markdown table that the README holds."""
+    """Render `settings()` as the Markdown table of docs/settings.md."""
     rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
-    rows += [f"| `{one.name}` | {one.type} | `{one.default}` | {one.meaning} |" for one in settings()]
+    rows += [f"| `{row.name}` | {row.type} | `{row.default}` | {row.meaning} |" for row in settings()]
     return "\n".join(rows) + "\n"
