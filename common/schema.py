@@ -1,6 +1,6 @@
-"""The table of types: MySQL's column types to Arrow (so to Parquet and Iceberg), and what a table looks like (pure).
+"""The table of types, MySQL's column types to Arrow (so to Parquet and Iceberg), and a table's schema (pure).
 
-One table for both decoders (SELECT and binlog), so that a row has the same bytes on both ways:
+One table for both decoders (SELECT and binlog), so that both give a row the same bytes:
 
 | MySQL | Arrow | value |
 |---|---|---|
@@ -22,10 +22,10 @@ One table for both decoders (SELECT and binlog), so that a row has the same byte
 | GEOMETRY and kin | binary | SRID (4 bytes, little-endian) and WKB |
 | VECTOR | list(float32) | |
 
-Every Arrow field is nullable, NOT NULL columns too: zero dates and the rows of a TRUNCATE are null.
+Every Arrow field is nullable, also for NOT NULL columns: zero dates and the rows of a TRUNCATE are null.
 
 Field ids are Iceberg's: 1..n over the columns, then one for the element of each VECTOR (Iceberg's own order for a new
-table), and the next free one for each column that comes later. They never change and are never used again.
+table), and the next free id for each later column. They never change and are never reused.
 
 Change together with: decode/rows.py (the decoders) and binlog/ddl.py in services/sources/mysql,
 spark_writer/iceberg/columns.py (DDL).
@@ -48,11 +48,11 @@ from cutline.common.errors import SourceLost
 FIELD_ID = b"PARQUET:field_id"
 
 SchemaChanges = Literal["evolve", "exact", "ignore", "halt"]
-"""What the lake shows of columns that change (`TableSchema.followed`), or that the table stops there (`halt`)."""
+"""How the lake follows columns that change (`TableSchema.followed`); `halt`: the table stops."""
 
 OP, SEQ, FILE, POS, ROW, GTID, TS, TABLE = "_op ", "_seq ", "_file ", "_pos ", "_row ", "_gtid ", "_ts ", "_table "
-"""Names of what a change carries beside its columns. They end in a space: a column may have any name but such a one
-(MySQL and MariaDB refuse it, error 1166), so these and the table's columns can stand side by side."""
+"""Names of a change's metadata fields. They end in a space: MySQL and MariaDB refuse such a name for a column (error
+1166), so these never collide with the table's columns."""
 
 META_FIELDS: tuple[pa.Field, ...] = (
     pa.field(OP, pa.string()),
@@ -64,9 +64,9 @@ META_FIELDS: tuple[pa.Field, ...] = (
     pa.field(TS, pa.timestamp("us", "UTC")),
     pa.field(TABLE, pa.string()),
 )
-"""What a staged change carries beside its columns, behind them: `OP` is `+I`, `+U`, `-D` or `t` (TRUNCATE, all columns
-null); `SEQ` is the only order; `FILE`, `POS` where its event starts; `ROW` its number inside the transaction; `TS` the
-commit time at the source. They have no field id."""
+"""The metadata fields of a staged change, behind its columns: `OP` is `+I`, `+U`, `-D` or `t` (TRUNCATE, all columns
+null); `SEQ` alone orders changes; `FILE`, `POS`: the start of its event; `ROW`: its number in the transaction; `TS`:
+the commit time at the source. They have no field id."""
 
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _TEXTS = ("tinytext", "text", "mediumtext", "longtext")
@@ -99,7 +99,7 @@ _ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlType:
-    """A column's type taken apart: `base` in lower case (`integer` is `int`), numbers in brackets, ENUM's members."""
+    """A parsed column type: `base` in lower case (`integer` is `int`), the numbers in brackets, ENUM's members."""
 
     base: str
     numbers: tuple[int, ...] = ()
@@ -109,7 +109,7 @@ class MysqlType:
 
 @lru_cache(maxsize=4096)
 def parse_type(mysql_type: str) -> MysqlType:
-    """Take COLUMN_TYPE apart, as information_schema prints it. ValueError if it can't be read."""
+    """Parse COLUMN_TYPE as information_schema prints it. ValueError if it is malformed."""
     found = _TYPE.fullmatch(mysql_type)
     if not found:
         raise ValueError(f"{mysql_type!r} is not a column type")
@@ -130,7 +130,7 @@ def parse_type(mysql_type: str) -> MysqlType:
 
 
 def column_type(kind: MysqlType) -> str:
-    """COLUMN_TYPE of a type, as information_schema prints it; `parse_type` takes it apart again."""
+    """COLUMN_TYPE as information_schema prints it: the inverse of `parse_type`."""
     inside = [str(number) for number in kind.numbers]
     for member in kind.members:
         quoted = member.replace("\\", "\\\\").replace("'", "''")
@@ -140,11 +140,11 @@ def column_type(kind: MysqlType) -> str:
 
 @lru_cache(maxsize=4096)
 def arrow_type(mysql_type: str) -> pa.DataType:
-    """The Arrow type of a column, by the table in this file's head. SourceLost if the type can't be handled."""
+    """The Arrow type of a column, by the table in this file's head. SourceLost for an unsupported type."""
     try:
         kind = parse_type(mysql_type)
     except ValueError as error:
-        raise SourceLost(f"The column type {mysql_type} can't be handled; leave the table out of the list") from error
+        raise SourceLost(f"The column type {mysql_type} is not supported; leave the table out of the list") from error
     base = kind.base
     if base in _INTEGERS:
         if base == "bigint" and kind.unsigned:
@@ -171,7 +171,7 @@ def arrow_type(mysql_type: str) -> pa.DataType:
     }
     if base not in simple:
         raise SourceLost(
-            f"The column type {mysql_type} can't be handled; change its type or leave the table out of the list"
+            f"The column type {mysql_type} is not supported; change its type or leave the table out of the list"
         )
     return simple[base]
 
@@ -181,8 +181,8 @@ class Column:
     """One column.
 
     `mysql_type` is COLUMN_TYPE as information_schema prints it (`int unsigned`, `enum('a','B')`, `datetime(6)`);
-    `charset` is None for what is not text; `initial_default` is the constant default, as text, of a column
-    that was added by DDL: rows that were there before show it. `element_id` is the field id of a VECTOR's elements.
+    `charset` is None unless the type is text; `initial_default` is the constant default, as text, of a column added by
+    DDL: older rows have this value. `element_id` is the field id of a VECTOR's elements.
     """
 
     name: str
@@ -203,7 +203,7 @@ class Column:
         return pa.field(self.name, kind, metadata={FIELD_ID: str(self.field_id)})
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict, for JSON; what has its default is left out."""
+        """A plain dict, for JSON, without the attributes that have their defaults."""
         body: dict[str, Any] = {
             "name": self.name,
             "field_id": self.field_id,
@@ -236,21 +236,20 @@ class Column:
 
 
 def split_table_id(table_id: str) -> tuple[str, str]:
-    """Database and table of "db.table". A database with a dot in its own name can't be named so: nothing is found."""
+    """Database and table of "db.table". A database with a dot in its name can't be written so: it is never found."""
     database, _, table = table_id.partition(".")
     return database, table
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableSchema:
-    """What a table looks like: its columns in the order of the table, the identity key, and the names it had before.
+    """A table's schema: its columns in order, the identity key, and the names of former columns.
 
     `key` is the identity (PRIMARY, else a NOT NULL unique key: `unique_key`), in the order of the index, empty if the
-    table has none;
-    `retired` are names of columns that were dropped or renamed, which may not come back in this generation; with
-    `booleans` (an option of the pipeline) TINYINT(1) is boolean, but for the key's, where 1 and 2 must stay apart;
-    `charset` is what new text columns get that name none; `shown` the columns that the lake has, by field id, where
-    they are others than `columns`.
+    table has none; `retired` are names of columns that were dropped or renamed, which this generation may not use
+    again; with `booleans` (an option of the pipeline) TINYINT(1) is boolean, except in the key, where 1 and 2 must stay
+    distinct; `charset` is the default for new text columns; `shown` are the lake's columns, by field id, if they differ
+    from `columns`.
     """
 
     table_id: str
@@ -271,7 +270,7 @@ class TableSchema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema of the table's columns, with field ids. SourceLost names a type that has none."""
+        """The Arrow schema of the table's columns, with field ids. SourceLost names a column of an unsupported type."""
         fields = []
         for column in self.columns:
             try:
@@ -282,12 +281,12 @@ class TableSchema:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        # MySQL folds by a table of Unicode 3: names that Python folds to one (ẞ and ß) can be those of two columns.
+        # MySQL folds case by a table of Unicode 3: two columns may have names that Python folds to the same (ẞ and ß).
         folded = {column.name.lower(): at for at, column in enumerate(self.columns)}
         return folded | {column.name: at for at, column in enumerate(self.columns)}
 
     def place(self, name: str) -> int | None:
-        """The place of the column of that name: as it is spelt, else in any case, as MySQL has it; None without one."""
+        """The index of the column of that name, spelt exactly so, else in any case, as in MySQL; None without one."""
         return self._places.get(name, self._places.get(name.lower()))
 
     def column(self, name: str) -> Column:
@@ -302,8 +301,8 @@ class TableSchema:
         return self.place(name) is not None
 
     def is_boolean(self, column: Column) -> bool:
-        """Whether a column is a TINYINT(1) that goes out as boolean."""
-        key = {one.field_id for one in self.key_columns}
+        """Whether a column is a TINYINT(1) that the lake has as boolean."""
+        key = {part.field_id for part in self.key_columns}
         return self.booleans and column.mysql_type == "tinyint(1)" and column.field_id not in key
 
     def field(self, column: Column) -> pa.Field:
@@ -317,13 +316,13 @@ class TableSchema:
 
     @property
     def lake(self) -> tuple[Column, ...]:
-        """The columns that the lake has, with the types of today; `columns` where no policy says otherwise."""
+        """The lake's columns, with their current types: `columns`, unless a policy kept others."""
         return self.columns if self.shown is None else self.shown
 
     @property
     def look(self) -> object:
-        """What a SELECT depends on, and who reads the lake: not the field ids, nor what only matters to rows of before;
-        equal for tables that look the same."""
+        """The part of the schema that SELECTs and the lake's readers see: equal for tables that look the same, whatever
+        their field ids and former columns."""
         return self.key, [(column.name, column.mysql_type, column.charset) for column in self.columns]
 
     @property
@@ -332,7 +331,7 @@ class TableSchema:
         return tuple(column.mysql_type for column in self.key_columns)
 
     def keyed(self, key: tuple[str, ...]) -> TableSchema:
-        """The same columns with another key, as chunks are cut by that are not cut by the identity."""
+        """The same columns with another key, for chunks that are not cut by the identity."""
         return replace(self, key=key)
 
     def to_json(self) -> dict[str, Any]:
@@ -364,25 +363,25 @@ class TableSchema:
         )
 
     def followed(self, new: TableSchema, policy: SchemaChanges) -> TableSchema:
-        """`new`, which this table has after a DDL in place, with what the lake then shows of it.
+        """`new`, this table's schema after a DDL in place, with the lake's columns by `policy`.
 
-        `exact`: the columns of the source. `evolve`: those, and in their old places those that were dropped. `ignore`:
-        the columns and names of before, of which only the types grow.
+        `exact`: the source's columns. `evolve`: those, and dropped ones in their old places. `ignore`: the old columns
+        and names, with types that may only widen.
         """
-        there = {column.field_id: column for column in new.columns}
+        by_id = {column.field_id: column for column in new.columns}
         if policy == "ignore":
-            shown = [replace(there.get(column.field_id, column), name=column.name) for column in self.lake]
+            shown = [replace(by_id.get(column.field_id, column), name=column.name) for column in self.lake]
         else:
             shown = list(new.columns)
         if policy == "evolve":
             at = 0
             for column in self.lake:
-                if column.field_id not in there:
+                if column.field_id not in by_id:
                     shown.insert(at, column)
-                at = [one.field_id for one in shown].index(column.field_id) + 1
+                at = [known.field_id for known in shown].index(column.field_id) + 1
         return replace(new, shown=None if tuple(shown) == new.columns else tuple(shown))
 
-    # DDL in place. Each gives the schema after it, or ValueError with the reason why it needs the next generation.
+    # DDL in place. Each method returns the new schema, or raises ValueError with the reason for the next generation.
 
     def add_column(
         self,
@@ -418,7 +417,7 @@ class TableSchema:
         return replace(self, columns=columns, last_field_id=element_id or field_id)
 
     def drop_column(self, name: str) -> TableSchema:
-        """DROP COLUMN; one of the identity key is refused."""
+        """DROP COLUMN; ValueError for a column of the identity key."""
         at = self._index(name)
         old = self.columns[at].name
         if old in self.key:
