@@ -1,4 +1,4 @@
-"""Expiry on a real lake: every snapshot that it retains stays whole, and what no snapshot names goes."""
+"""Expiry on a real lake: every snapshot that it retains stays whole, and files that no snapshot names are deleted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDS, SEEDS = (8, range(40)) if FULL else (3, (5, 6))
 
 @pytest.fixture
 def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """A bench whose Spark writer expires and compacts nothing before a test orders it."""
+    """A bench whose Spark writer expires and compacts only when a test calls for it."""
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 1e9)
     monkeypatch.setattr(upkeep, "COMPACTION_REST", 1e9)
     made = Bench(spark, tmp_path)

@@ -1,4 +1,4 @@
-"""Spark's jars come by Spark's own resolver from a Maven repository, here one on loopback, whole or not at all."""
+"""Spark's own resolver fetches the jars from a Maven repository (here on loopback), whole or not at all."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
     made.server.server_close()
 
 
-def test_what_lacks_or_is_damaged_is_fetched_and_the_rest_is_left(repository: Repository, tmp_path: Path) -> None:
+def test_missing_or_damaged_jars_are_fetched_and_the_others_are_left(repository: Repository, tmp_path: Path) -> None:
     """1. Both come. 2. Nothing is fetched again. 3. A half-fetched jar and a left-over folder: that jar comes again,
     the user's own jar stays, and Spark gets both of ours and the user's, not an older one of ours."""
     folder = tmp_path / "jars"
@@ -131,9 +131,7 @@ def test_wrong_settings_of_the_resolver_are_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_that_says_nothing_is_given_up(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_server_is_given_up(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jars, "SILENT_SECONDS", 6.0)
     repository.server.shutdown()
     with pytest.raises(Unavailable, match="nothing arrived for 6 s"):
@@ -173,7 +171,7 @@ def test_a_disk_that_is_too_small_is_one_sentence(
         subprocess.run([program("umount"), str(small)], check=True)
 
 
-def test_two_that_fetch_at_once_fetch_once(repository: Repository, tmp_path: Path) -> None:
+def test_two_simultaneous_fetches_fetch_once(repository: Repository, tmp_path: Path) -> None:
     got: list[list[str]] = []
     threads = [threading.Thread(target=lambda: got.append(repository.fetch(tmp_path / "jars"))) for _ in range(2)]
     for thread in threads:

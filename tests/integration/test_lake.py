@@ -1,4 +1,4 @@
-"""The whole way into a real Iceberg lake: mesh processes, the Spark writer on a real Spark, what a reader sees."""
+"""The whole path into a real Iceberg lake: mesh processes, the Spark writer on a real Spark, a reader's view."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.servers import Database, MariaDB
 
 @contextmanager
 def writing(mesh: Mesh) -> Iterator[None]:
-    """The Spark writer, as its process serves, on the tests' Spark; its end is that of the `with`."""
+    """The Spark writer as its process serves, on the tests' Spark; it ends with the `with`."""
     stop = threading.Event()
     faults: list[str] = []
 
@@ -220,7 +220,7 @@ def _printed(source: Database, table: str) -> list[dict[str, Any]]:
 
 
 def _plain(column: Column, text: Any) -> Any:
-    """What the server printed, in the form that a number, a moment or a span has in the lake."""
+    """The server's text, converted to the form that a number, a moment or a span has in the lake."""
     kind = parse_type(column.mysql_type)
     if text is None:
         return None

@@ -1,7 +1,7 @@
-"""A table that can't be applied stands still alone, and comes back exactly; on a real Spark and a real lake.
+"""A table that can't be applied is quarantined alone, and comes back exact; on a real Spark and a real lake.
 
-The faults are real: what another owner, a user or a lost folder does to a lake table. `shop.orders` is the healthy
-table beside it, `shop.stock` the one that something is done to.
+The faults are real: those that another owner, a user or a lost folder causes in a lake table. `shop.stock` gets the
+fault, `shop.orders` beside it stays healthy.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def files_back(bench: Bench) -> None:
 
 
 def expired(bench: Bench) -> None:
-    """A user rolls `main` back to its first snapshot, drops the branch that nobody knows, and expires the rest."""
+    """A user rolls `main` back to its first snapshot, drops the unknown branch, and expires the rest."""
     java = bench.lake().ensure(BAD).java
     first = java.snapshots().iterator().next().snapshotId()
     java.manageSnapshots().replaceBranch("main", first).removeBranch("staging_1").commit()
@@ -77,7 +77,7 @@ def expired(bench: Bench) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What is done to a table, how it is undone, what the cause says; `lost`: its rows must be read again."""
+    """A fault of a table: how to cause and undo it, and its cause's text; `lost`: the rows must be read again."""
 
     do: Callable[[Bench], None]
     undo: Callable[[Bench], None]
@@ -161,7 +161,7 @@ def branches(bench: Bench, table: str) -> set[str]:
 
 
 def read_again(bench: Bench, generation: int = 2) -> None:
-    """What the enumerator does when it is asked to: the next generation, with the rows of now."""
+    """Begin the table's next generation, with its present rows, as the enumerator does when asked."""
     journal = bench.journal
     rows = list(journal.models[BAD].values())
     journal.table(U, generation=generation)
@@ -169,7 +169,7 @@ def read_again(bench: Bench, generation: int = 2) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_table_that_cannot_be_applied_stands_still_alone_and_the_next_start_brings_it_back(
+def test_a_table_that_cannot_be_applied_is_quarantined_alone_and_the_next_start_brings_it_back(
     bench: Bench, fault: str
 ) -> None:
     """1. Both tables are live. 2. The fault; both change, in two checkpoints. 3. It is undone. 4. The next start."""
@@ -203,7 +203,7 @@ def test_a_table_that_cannot_be_applied_stands_still_alone_and_the_next_start_br
         assert same(bench.rows(table), journal.at[last][table])
 
 
-def test_a_table_of_that_name_that_belongs_to_somebody_else_keeps_nobody_waiting(bench: Bench) -> None:
+def test_a_table_of_another_owner_with_that_name_does_not_delay_the_others(bench: Bench) -> None:
     """1. A table of the name is there. 2. Snapshot, changes and a TRUNCATE of ours. 3. It is removed. 4. A start."""
     journal = bench.journal
     bench.session.sql("CREATE NAMESPACE lake.shop")
@@ -255,7 +255,7 @@ def test_a_table_of_that_name_that_belongs_to_somebody_else_keeps_nobody_waiting
         "CREATE OR REPLACE TABLE lake.shop.stock (a int) USING iceberg",
     ],
 )
-def test_what_a_user_does_to_rows_and_columns_of_main_stops_nothing_and_the_next_cut_is_the_sources(
+def test_a_users_change_to_rows_or_columns_of_main_stops_nothing_and_the_next_cut_replaces_it(
     bench: Bench, statement: str
 ) -> None:
     journal, incarnation = bench.journal, both_live(bench)
@@ -294,7 +294,7 @@ def test_a_retry_brings_a_table_back_without_another_start(bench: Bench) -> None
     assert same(bench.rows(BAD), journal.at[last][BAD])
 
 
-def test_what_was_staged_for_a_quarantined_table_is_kept_no_longer_than_for_others(
+def test_staged_files_of_a_quarantined_table_are_kept_no_longer_than_those_of_others(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. A table is quarantined while its snapshot goes on. 2. Its files are swept in their time, chunks too.
@@ -346,7 +346,7 @@ def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> 
         time.sleep(0.05)
 
 
-def test_others_that_commit_at_the_same_time_are_given_way_to_and_for_ever_is_the_tables_fault(
+def test_commits_of_others_go_first_and_endless_ones_quarantine_the_table(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user's commit comes between our look at the table and our commit: twice, then each time."""
@@ -387,7 +387,7 @@ def test_others_that_commit_at_the_same_time_are_given_way_to_and_for_ever_is_th
     assert same(bench.rows(BAD), journal.at[last][BAD])
 
 
-def test_a_lake_that_does_not_answer_is_no_tables_fault(bench: Bench) -> None:
+def test_a_lake_that_does_not_answer_quarantines_no_table(bench: Bench) -> None:
     """1. The warehouse can't be written. 2. Another catalogue, an empty one, stands in the place of the lake's."""
     journal, incarnation = bench.journal, both_live(bench)
     warehouse, away = bench.journal.root / "lake", bench.journal.root / "away"
@@ -416,7 +416,7 @@ def test_a_lake_that_does_not_answer_is_no_tables_fault(bench: Bench) -> None:
     assert bench.agree() == 3
 
 
-def test_a_staged_file_that_is_lost_is_no_tables_fault(bench: Bench) -> None:
+def test_a_lost_staged_file_quarantines_no_table(bench: Bench) -> None:
     journal, incarnation = bench.journal, both_live(bench)
     journal.change(U, ("+U", stock(1, 200)))
     (record,) = journal.staged
@@ -432,7 +432,7 @@ def test_a_staged_file_that_is_lost_is_no_tables_fault(bench: Bench) -> None:
 
 
 class Applier:
-    """The Spark writer as its process serves a pipeline, in a thread, with what it tells."""
+    """The Spark writer as its process serves a pipeline, in a thread, with the statuses that it reports."""
 
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float]) -> None:
         monkeypatch.setattr(PipelineApplier, "AGAIN_SECONDS", pauses)
@@ -461,7 +461,7 @@ class Applier:
         return [status for status in self.statuses if "error" in status]
 
 
-def test_a_start_that_fails_takes_its_branches_with_it_waits_longer_each_time_and_says_so(
+def test_a_start_that_fails_removes_its_branches_waits_longer_each_time_and_reports_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Both tables are live. 2. Both change, and a publication can't be made, six times. 3. It can be."""
@@ -500,7 +500,7 @@ def test_a_start_that_fails_takes_its_branches_with_it_waits_longer_each_time_an
     assert bench.agree() == 3
 
 
-def test_starts_that_are_killed_leave_one_branch_at_most_and_a_users_and_a_newer_starts_stay(bench: Bench) -> None:
+def test_killed_starts_leave_at_most_one_branch_and_those_of_a_user_and_a_newer_start_stay(bench: Bench) -> None:
     """1. Six starts die after they applied. 2. A user has a branch of such a name; a newer start is at work too."""
 
     class Killed(Exception):

@@ -89,7 +89,7 @@ class Journal:
         return self.epoch
 
     def table(self, table: TableSchema, *, phase: str = "live", generation: int = 1, show: bool | None = None) -> None:
-        """Say the state of a table in the next checkpoints; a new generation begins empty."""
+        """Set the state of a table in the next checkpoints; a new generation begins empty."""
         known = self.entries.get(table.table_id)
         if known is None or known.generation != generation:
             self.models[table.table_id] = {}
@@ -296,14 +296,14 @@ def test_every_publication_equals_the_source_at_its_cut(bench: Bench) -> None:
     assert bench.agree() == 4
 
 
-def test_several_checkpoints_are_applied_at_once_but_a_kept_cut_stands_alone(bench: Bench) -> None:
+def test_several_checkpoints_are_applied_at_once_but_a_kept_cut_is_published_alone(bench: Bench) -> None:
     busy_history(bench.journal, seed=1, checkpoints=8)
     bench.apply()
     assert 2 <= bench.agree() < 10
 
 
-def test_a_table_that_stands_still_keeps_nobody_waiting(bench: Bench) -> None:
-    """One of a type that the lake can't hold, quarantined from the start; one quarantined while it was live."""
+def test_an_inactive_table_does_not_delay_the_others(bench: Bench) -> None:
+    """A table of a type that the lake can't hold, quarantined from the start; another quarantined while it was live."""
     journal = bench.journal
     odd = schema("shop.odd", ("id",), id="int", what="mystery")
     journal.table(odd, phase="quarantined")
@@ -322,8 +322,8 @@ def test_a_table_that_stands_still_keeps_nobody_waiting(bench: Bench) -> None:
     assert same(bench.rows(T.table_id), journal.at[first][T.table_id])
 
 
-def test_a_table_that_is_dropped_keeps_its_last_content_and_gives_way_when_it_is_made_again(bench: Bench) -> None:
-    """1. Live. 2. Dropped: its next generation is empty and not shown. 3. Made again."""
+def test_a_dropped_table_keeps_its_last_content_until_it_is_created_again(bench: Bench) -> None:
+    """1. Live. 2. Dropped: its next generation is empty and not shown. 3. Created again."""
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(1), order(2)])
@@ -405,7 +405,7 @@ def test_keys_and_values_of_every_type_stay_exact(bench: Bench, driver_rows: int
     assert len(bench.rows("shop.wide")[1]) == len(first) - 1
 
 
-def test_truncate_drops_what_was_before_it_in_the_same_checkpoint_too(bench: Bench) -> None:
+def test_truncate_drops_earlier_rows_of_the_same_checkpoint_too(bench: Bench) -> None:
     journal = bench.journal
     journal.table(T)
     journal.table(U)
@@ -490,7 +490,7 @@ def test_columns_are_added_renamed_dropped_and_widened_at_their_own_cut(bench: B
 
 
 def readers(bench: Bench, table: str) -> list[Row]:
-    """Read `main` by PyIceberg and by DuckDB; both must say the same; return it in the model's order."""
+    """Read `main` by PyIceberg and by DuckDB; both must agree; return it in the model's order."""
     warehouse = bench.journal.sink["warehouse"]
     catalog = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse))
     wanted = bench.journal.at[max(bench.journal.at)][table]
@@ -806,8 +806,8 @@ def test_a_zombie_that_wakes_after_its_successors_commits_changes_nothing(bench:
     assert bench.agree() == 4
 
 
-def test_a_start_whose_view_of_the_journal_is_old_does_not_take_main_back(bench: Bench) -> None:
-    """1. A publishes. 2. B claims and reads the journal. 3. A publishes again. 4. B comes to show what it has read."""
+def test_a_start_with_an_outdated_view_of_the_journal_does_not_move_main_back(bench: Bench) -> None:
+    """1. A publishes. 2. B claims and reads the journal. 3. A publishes again. 4. B shows what it has read."""
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(number) for number in range(8)])
@@ -849,7 +849,7 @@ def test_a_start_that_was_overtaken_does_not_leave_a_quarantined_table_where_it_
     assert same(bench.rows(T.table_id), journal.at[3][T.table_id])
 
 
-def test_an_epoch_that_goes_on_from_an_older_checkpoint_leaves_the_later_ones_out(bench: Bench) -> None:
+def test_an_epoch_based_on_an_older_checkpoint_leaves_the_later_ones_out(bench: Bench) -> None:
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(number) for number in range(8)])
@@ -869,7 +869,7 @@ def test_an_epoch_that_goes_on_from_an_older_checkpoint_leaves_the_later_ones_ou
     assert bench.agree() == 3
 
 
-def test_savepoints_are_kept_by_number_and_let_go_of_all_that_they_hold(
+def test_savepoints_are_kept_by_number_and_the_others_release_their_snapshots(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Three savepoints and more. 2. Upkeep with room for two: the first one's tag and publication go, and
@@ -1018,7 +1018,7 @@ print("done", flush=True)
 
 
 class Child:
-    """The Spark writer in a process of its own, that stops after each step until it is told to go on."""
+    """The Spark writer in a process of its own, which stops after each step until `go_on`."""
 
     def __init__(self, journal: Journal) -> None:
         self.process = subprocess.Popen(
@@ -1084,7 +1084,7 @@ def test_a_process_killed_in_the_middle_and_one_that_sleeps_through_its_successo
     assert bench.agree() == len(journal.store.publications())
 
 
-def test_the_lake_accounts_for_every_table_at_every_publication(bench: Bench) -> None:
+def test_the_lake_lists_every_table_at_every_publication(bench: Bench) -> None:
     journal = bench.journal
     busy_history(journal, seed=4)
     incarnation = bench.apply()
