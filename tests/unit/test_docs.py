@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cutline.common.config.settings import settings_table
+from cutline.common.config import settings_table
+from cutline.common.schema import arrow_type
 from cutline.common.store.records import CheckpointEntry, EpochEntry, Publication
 from cutline.services.run.cli import main
 
@@ -19,6 +20,20 @@ README = ROOT / "README.md"
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 PRODUCT = ("common", "services", "spark_writer")
 MOST_WORDS = 1800
+
+ICEBERG = {
+    "int32": "int",
+    "int64": "long",
+    "float": "float",
+    "double": "double",
+    "bool": "boolean",
+    "string": "string",
+    "binary": "binary",
+    "date32[day]": "date",
+    "timestamp[us]": "timestamp",
+    "timestamp[us, tz=UTC]": "timestamptz",
+    "list<item: float>": "list<float>",
+}
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -56,10 +71,10 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
 @every_page
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8")):
-        there = (page.parent / target).resolve() if target else page
-        assert there.exists(), target
+        linked = (page.parent / target).resolve() if target else page
+        assert linked.exists(), target
         if anchor:
-            headings = re.findall(r"^#+ (.+)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+            headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}, anchor
 
 
@@ -133,3 +148,13 @@ def test_architecture_shows_records_as_the_code_writes_them() -> None:
         else:
             record = Publication.from_json(example, {})
             assert record.to_json(full=example["full"], tables=record.tables) == example
+
+
+def test_the_lakes_types_are_those_of_the_code() -> None:
+    text = (ROOT / "docs" / "lake.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*) \| `(.+)` \|.*\|$", text.split("## Types", 1)[1], re.MULTILINE)
+    assert len(rows) > 15
+    for columns, iceberg in rows:
+        for column in re.findall(r"`([^`]+)`", columns):
+            arrow = str(arrow_type(column))
+            assert ICEBERG.get(arrow, arrow.replace("decimal128", "decimal")) == iceberg, column
