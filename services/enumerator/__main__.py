@@ -1,4 +1,4 @@
-"""`python -m services.enumerator`: leads every pipeline of the store whose lease it gets, stands by for the others."""
+"""`python -m services.enumerator`: leads each pipeline whose lease it gets, and stands by for the others."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ from cutline.services.enumerator.tables import Table
 
 LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
-SHOWN_SECONDS = 5.0
-_SWEEPING = OneThread()  # of all pipelines: it may take long, and no entry of a journal waits for it
+SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
+_SWEEPING = OneThread()  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -86,17 +86,17 @@ class Pipeline:
         self.loop = Loop(self._handle, self._perform)
         self.source = SourceReader(config)
         self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
-        self._shown: dict[str, Table] = {}  # the tables that the status shows, and their lines there
+        self._shown: dict[str, Table] = {}  # the tables as the status shows them, and their lines in it
         self._lines: dict[str, str] = {}
         self._shown_at = float("-inf")
         self.epoch = 0
         self.parts: Parts | None = None  # of this epoch
-        self._work: set[asyncio.Task[None]] = set()  # of this epoch, which ends with it
-        self._links: Links | None = None  # of an epoch that is open
+        self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
+        self._links: Links | None = None  # while an epoch is open
         self._links_task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Lead or stand by, for ever."""
+        """Lead or stand by, until cancelled."""
         try:
             await self.loop.run(self._observe(), self._show())
         finally:
@@ -104,7 +104,7 @@ class Pipeline:
             await self._close()
             self.source.close()
 
-    # --- what is seen ---
+    # --- observations ---
 
     async def _observe(self) -> None:
         held, renewed_at = False, 0.0
@@ -128,7 +128,7 @@ class Pipeline:
                         await self.host.registry.announce_epoch(self.name, self.epoch)
                 self.loop.tell(Observed(held=held, members=tuple(self._members(services))))
             except Unavailable:
-                # The lease may be ours still; when it can't be any more, say so. Members are not judged blindly.
+                # Redis does not answer. The lease may still be ours until it must have expired; members are unknown.
                 if held and now() - renewed_at > LEASE_SECONDS:
                     held = False
                     self.loop.tell(Observed(held=False, members=()))
@@ -137,9 +137,9 @@ class Pipeline:
     async def _acquired(self) -> bool:
         try:
             return await self.lease.acquire()
-        except NoRoom:  # nobody could lead this pipeline any more, and so nobody would free what it left
+        except NoRoom:  # without a leader, the pipeline's old streams would never be freed
             if freed := await channels.free(self.host.redis, self.name, self.lease.name):
-                log.warning("Redis is full and %s is led by nobody: removed %d of its streams", self.name, freed)
+                log.warning("Redis is full and pipeline %s has no leader: removed %d of its streams", self.name, freed)
             raise
 
     def _members(self, services: list[Service]) -> list[MemberSeen]:
@@ -167,10 +167,12 @@ class Pipeline:
             with suppress(Unavailable):
                 try:
                     await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=self._tables())
-                except NoRoom:  # services that come can't say so, and an epoch can't be opened, in what old ones left
+                except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
                     dead = self.epoch or self.leader.tail + 1
                     if freed := await channels.drop(self.host.redis, self.name, before=dead):
-                        log.warning("Redis is full: removed %d streams of earlier epochs of %s", freed, self.name)
+                        log.warning(
+                            "Redis is full: removed %d streams of earlier epochs of pipeline %s", freed, self.name
+                        )
 
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
@@ -201,8 +203,8 @@ class Pipeline:
         }
 
     def _tables(self) -> str | None:
-        """The tables as the status shows them, in JSON; None if it shows them already. Only those that changed are
-        written anew; all at times, since Redis may have been emptied."""
+        """The tables for the status, in JSON; None if the status is up to date. Only changed tables are formatted anew.
+        All are sent again now and then, since Redis may have been emptied."""
         tables = self.leader.enumerator.tables if self.leader.enumerator else {}
         changed = {name: table for name, table in tables.items() if self._shown.get(name) is not table}
         now = time.monotonic()
@@ -223,17 +225,17 @@ class Pipeline:
             self._lines[name] = f"{json.dumps(name)}:{json.dumps(line)}"
         return "{" + ",".join(self._lines.values()) + "}"
 
-    # --- what is done ---
+    # --- effects ---
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
-        """What the machine can't take ends the epoch, like anything else that fails in it, and is counted so."""
+        """An error of the machine ends the epoch like any other failure of it, and counts as one."""
         try:
             return self.leader.handle(event, now)
         except Exception as error:
             if not self.epoch:
                 raise
             if not isinstance(error, CutlineError):
-                log.exception("%s: what nobody expected at %s", self.name, type(event).__name__)
+                log.exception("%s: unexpected error while handling %s", self.name, type(event).__name__)
             return self.leader.handle(self._failure(self.epoch, error), now)
 
     async def _perform(self, effect: Effect) -> None:
@@ -265,7 +267,8 @@ class Pipeline:
                 raise ProtocolError(f"the enumerator can't carry out {type(effect).__name__}")
 
     def _spawn(self, work: Coroutine[Any, Any, Event | None]) -> None:
-        """Slow work of this epoch: its failure ends the epoch, whose end is its own; a late answer is nobody's."""
+        """Start slow work of this epoch: its failure ends the epoch, the epoch's end cancels it, and a later answer is
+        dropped."""
         epoch = self.epoch
 
         async def guarded() -> Event | None:
@@ -281,8 +284,8 @@ class Pipeline:
 
     @staticmethod
     def _failure(epoch: int, error: Exception) -> EpochFailed:
-        told = gave_up(epoch, error)
-        return EpochFailed(epoch=epoch, cause=told.cause, halts=told.halts)
+        failure = gave_up(epoch, error)
+        return EpochFailed(epoch=epoch, cause=failure.cause, halts=failure.halts)
 
     def _failed(self, error: Exception) -> None:
         self.loop.tell(self._failure(self.epoch, error))
@@ -301,14 +304,14 @@ class Pipeline:
         def write() -> Event:
             if self.store.put_entry(order.entry):
                 return EntryWritten(slot=order.slot, nonce=order.entry.nonce)
-            there = self.store.entry(order.slot)
-            return EntryRefused(slot=order.slot, nonce=there.nonce if there else "")
+            found = self.store.entry(order.slot)
+            return EntryRefused(slot=order.slot, nonce=found.nonce if found else "")
 
         return await self._until_available(write)
 
     @staticmethod
     async def _until_available(call: Any) -> Event:
-        """Ask the store again until it answers; asking is harmless, since an entry carries its nonce."""
+        """Call the store until it answers. Repeating is harmless, since an entry carries its nonce."""
         pause = 0.2
         while True:
             try:
@@ -320,8 +323,11 @@ class Pipeline:
                 pause = min(5.0, pause * 2)
 
     async def _open(self, order: OpenEpoch) -> None:
-        """Make the streams, and only then say so: members join at once, and what they send waits in their streams until
-        the machine has been told that its epoch is open, since before it has no use for it."""
+        """Make the epoch's streams, then announce it.
+
+        Members join at once. Their messages wait in the streams until the machine knows that its epoch is open; before,
+        it would refuse them.
+        """
         topology = order.plan.topology
         names = [channels.stream_name(self.name, order.epoch, *pair) for pair in topology.channels()]
         if await self._tight():
@@ -344,12 +350,12 @@ class Pipeline:
         self._links_task = asyncio.create_task(self._run_links(links, order.epoch))
 
     async def _tight(self) -> bool:
-        """Whether Redis may lack room for a new epoch as long as it has the last one's rows."""
-        told = await memory(self.host.redis)
-        return told is not None and told.limit_bytes is not None and 2 * told.used_bytes > told.limit_bytes
+        """Whether Redis may lack room for a new epoch as long as it holds the last one's rows."""
+        used = await memory(self.host.redis)
+        return used is not None and used.limit_bytes is not None and 2 * used.used_bytes > used.limit_bytes
 
     async def _sweep(self) -> None:
-        """Remove what earlier epochs left and no entry names. What this one can't remove, the next one will."""
+        """Remove files of earlier epochs that no entry names. What one sweep can't remove, the next one will."""
         with suppress(Unavailable):
             removed = await _SWEEPING.call(self.store.sweep)
             log.info("swept %d files of earlier epochs of %s", len(removed), self.name)
@@ -381,7 +387,7 @@ class Pipeline:
 
 
 async def main() -> None:
-    """Serve every pipeline of the store until the process is asked to end; then their leases are given back."""
+    """Serve every pipeline of the store until the process is asked to end; then give their leases back."""
     environment = Environment.read()
     redis = connect(environment.need_redis_url())
     store = Store(environment.need_store_url())
@@ -408,7 +414,7 @@ async def _lead(host: Host, store: PipelineStore, environment: Environment) -> N
         definition = await in_store(store.definition)
         if definition is not None:
             await Pipeline(host, store, PipelineConfig.from_definition(definition), environment).run()
-    except Exception as error:  # a pipeline that fails doesn't touch the others
+    except Exception as error:  # a failed pipeline must not affect the others
         unknown = not isinstance(error, (CutlineError, OSError))
         log.error("pipeline %s stopped: %s; tried again in 5 s", store.name, error, exc_info=unknown)
         await asyncio.sleep(5.0)

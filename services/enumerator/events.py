@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What of the pipeline's definition, and of the epoch's members, the machine goes by."""
+    """The part of the pipeline's definition that the enumerator needs, and the epoch's members."""
 
     readers: tuple[str, ...]
     writers: tuple[str, ...]
     chunk_rows: int
     exact: bool
-    halts: bool = False  # a table whose columns are others than before is quarantined
+    halts: bool = False  # quarantine a table whose columns changed
     snapshot_only: bool = False
     limits: Limits = UNLIMITED
 
@@ -46,8 +46,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSeen:
-    """A service that is there: `failed` is why it gave up its part of epoch `failed_epoch`, if it did; `halts` if
-    trying again can't help (corrupt, foreign, lost at the source). `leaving`: it ends once the plan does without it.
+    """A service that is present. `failed` is the cause for which it gave up epoch `failed_epoch`; `halts`: no retry can
+    help (corrupt, foreign, lost at the source). `leaving`: it ends once the plan does without it.
     """
 
     incarnation: str
@@ -60,7 +60,7 @@ class MemberSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed(Event):
-    """What Redis says now: whether we hold the pipeline's lease, and which services are there."""
+    """Redis was read: whether we hold the pipeline's lease, and which services are present."""
 
     held: bool
     members: tuple[MemberSeen, ...]
@@ -68,7 +68,7 @@ class Observed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalRead(Event):
-    """The journal's last slot (0: empty), and its newest checkpoint on the chain, if there is one."""
+    """The journal's last slot (0: the journal is empty), and the newest checkpoint on the chain, if any."""
 
     tail: int
     base: int | None
@@ -76,7 +76,7 @@ class JournalRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryWritten(Event):
-    """Our entry with this nonce is the journal's entry of this slot."""
+    """Our entry with this nonce is in this slot of the journal."""
 
     slot: int
     nonce: str
@@ -100,7 +100,7 @@ class EpochOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFailed(Event):
-    """Something of the epoch is lost: a channel, a part, an answer that never came."""
+    """The epoch lost a channel, a part or an answer. `halts`: no retry can mend that."""
 
     epoch: int
     cause: str
@@ -150,10 +150,10 @@ class CloseEpoch(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFound:
-    """What the source says of one table: `fault` is why it can't be copied (`hidden`: it may not be looked at now),
-    else `schema` is its schema; `gone`: the source has no such table, which is no fault.
+    """The source's description of one table: its `schema`, or the `fault` for which it can't be copied. `hidden`: it
+    may not be read now. `gone`: the source has no such table, which is no fault.
 
-    `chunk_rows` and `chunk_key` are given where its chunks are not of the plan's rows, or not cut by its identity.
+    `chunk_rows` and `chunk_key` are set where the plan's rows, or the identity, don't hold for its chunks.
     """
 
     table_id: str
@@ -170,9 +170,11 @@ class TableFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesFound(Event):
-    """The tables that the pipeline's globs match, and the known ones that are `unseen` now: gone, or not to be read. At
-    its beginning also: `start`, if the stream starts without a snapshot, with the low after which the tables were
-    `looked_at`; and `stop`, if it is to end."""
+    """New tables that the pipeline's globs match, and the known tables that are `unseen` now: gone or not readable.
+
+    When the pipeline begins also: `start`, if the stream starts without a snapshot, with the low after which the tables
+    were `looked_at`; and `stop`, if the pipeline has one.
+    """
 
     tables: tuple[TableFound, ...]
     unseen: frozenset[str] = frozenset()
@@ -216,14 +218,14 @@ class BoundFound(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottleAsked(Event):
-    """A person wants these limits on what all readers together SELECT, instead of those that there were."""
+    """A person sets these limits on what all readers together SELECT."""
 
     limits: Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAgainAsked(Event):
-    """The lake can't go on from what it has of this generation; asked until the next one has come."""
+    """The lake lost data of this generation, so the table must be read again; repeated until the next one exists."""
 
     table_id: str
     generation: int
@@ -231,7 +233,7 @@ class ReadAgainAsked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplittingFailed(Event):
-    """The source can't answer `FindRange` or `FindBound` for this table."""
+    """The source can't answer `FindRange` or `FindBound`. `restart`: read the table again; else it is quarantined."""
 
     table_id: str
     generation: int
@@ -241,8 +243,7 @@ class SplittingFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindTables(Effect):
-    """Which tables are there beside those `known`? Answered by `TablesFound`; if the pipeline `begins`, with its start
-    and stop."""
+    """Find tables other than those `known`. Answered by `TablesFound`, with start and stop if the pipeline `begins`."""
 
     begins: bool
     known: frozenset[str] = frozenset()
@@ -250,14 +251,14 @@ class FindTables(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindStop(Effect):
-    """Where is the stop? Answered by `StopFound`."""
+    """Find the place of the stop. Answered by `StopFound`."""
 
     stop: Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTable(Effect):
-    """Look at one table again, for its next generation."""
+    """Describe one table again. Answered by `TableDescribed`."""
 
     table_id: str
     generation: int
@@ -265,7 +266,7 @@ class DescribeTable(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindRange(Effect):
-    """The smallest and the largest value of the table's integer key."""
+    """Find the smallest and the largest value of the integer key. Answered by `RangeFound` or `SplittingFailed`."""
 
     table_id: str
     generation: int
@@ -274,7 +275,8 @@ class FindRange(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindBound(Effect):
-    """The key `rows` rows after `start` (None: from the first row), or None if the table ends before."""
+    """Find the key `rows` rows after `start` (None: after the first row), or None if the table ends before it. Answered
+    by `BoundFound` or `SplittingFailed`."""
 
     table_id: str
     generation: int
@@ -285,8 +287,8 @@ class FindBound(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteCheckpoint(Effect):
-    """Every part of checkpoint `slot` is in the store: put its entry into the journal, once the leader has given it
-    its epoch, nonce and request."""
+    """Every part of checkpoint `slot` is in the store: write its entry into the journal. The leader adds its epoch,
+    nonce and request."""
 
     slot: int
     entry: CheckpointEntry

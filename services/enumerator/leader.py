@@ -1,24 +1,28 @@
-"""Leading a pipeline: who may, in which epoch, and when checkpoints start. Wraps the enumerator's Chandy-Lamport
+"""Leading a pipeline: who leads, in which epoch, and when checkpoints start. Wraps the enumerator's Chandy-Lamport
 process.
 
     idle -(lease)-> reading -(journal)-> gathering -(members)-> proposing -(entry written)-> opening -(streams)->
     leading
       ^                ^------------------------------------------------(member or channel lost, slot refused)-------'
-      |                '-(in time)- resting: after a second failure in a row, a while that grows
-      '--- lease lost, from anywhere                halted: epochs in a row ended by what trying again can't mend
+      |                '-(in time)- resting: after a second failure in a row, a pause that grows
+      '--- lease lost, from any state               halted: epochs in a row ended by a fault that no retry can mend
 
-The lease in Redis is liveness, the journal is safety. Every epoch and every checkpoint is one numbered slot of the
-journal, written by put-if-absent, so two leaders can't both go on: who is refused a slot, by an entry that is not its
-own, is deposed and mute, reads the journal again, and tries the next slot while it holds the lease. An epoch's number
-is its slot, and so is a checkpoint's; the checkpoint in flight dies with its epoch, whose entry takes the slot.
+`TABLE` has the handler of each event in each state; an event without one is refused.
 
-An epoch that failed (a member gave up, something of it is lost) is followed by the next one at once, so that a single
-fault costs little; one that fails again within STEADY_SECONDS waits, and each next one twice as long, since every epoch
-is an entry of the journal and a sweep of the store. The wait ends early when a person asks for something, or a service
-comes that was not there. A service that is gone is no failure: whoever starts services waits between its starts.
+The lease in Redis gives liveness, the journal safety. Every epoch and every checkpoint is one numbered slot of the
+journal, written by put-if-absent, so two leaders can't both go on. A leader whose slot already holds another leader's
+entry is deposed: it sends nothing more, reads the journal again, and tries the next slot while it holds the lease. The
+number of an epoch or a checkpoint is that of its slot. The checkpoint in flight ends with its epoch, and the next
+epoch's entry takes its slot.
 
-It relies on: lost answers of the store come back as `EntryRefused` with our own nonce (the entry is there) or are
-asked again.
+An epoch that failed (a member gave up, or a channel or part was lost) is followed by the next one at once, so that a
+single fault costs little. After a second failure within STEADY_SECONDS the leader pauses, and twice as long after each
+further one, since every epoch costs an entry of the journal and a sweep of the store. The pause ends early when a
+person asks for something or a new service appears. A service that is gone is no failure: whoever starts services
+pauses between the starts.
+
+It relies on the store: a lost answer comes back as `EntryRefused` with our own nonce (our entry is there), or the
+question is asked again.
 """
 
 from __future__ import annotations
@@ -62,14 +66,14 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.machine import Enumerator
 
-GATHER_SECONDS = 10.0
-SETTLE_SECONDS = 3.0
-SOON_SECONDS = 1.0
-DOUBT_SECONDS = 10.0
-MAX_HALTS = 2
+GATHER_SECONDS = 10.0  # the longest wait for the configured number of members
+SETTLE_SECONDS = 3.0  # how long newcomers must be present before the members change
+SOON_SECONDS = 1.0  # the interval while a table that turned live is not shown
+DOUBT_SECONDS = 10.0  # how long a checkpoint may take before the journal is read again
+MAX_HALTS = 2  # epochs in a row that no retry can mend, before the leader halts
 MENDED_SECONDS = 120.0  # longer than a reader waits until a source's loss is sure (watermark.COMMIT_SECONDS)
-THE_STOP = "the stop"
-STEADY_SECONDS = 60.0  # an epoch that was led for longer has not failed in a row with the one before
+THE_STOP = "the stop"  # the request of the checkpoint at the pipeline's stop
+STEADY_SECONDS = 60.0  # a failure after a longer epoch does not count as one in a row
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 
@@ -140,7 +144,7 @@ A lost lease leads from every state to idle (`handle`)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What of the pipeline's definition the leader goes by. `readers` and `writers`: how many to wait for."""
+    """The part of the pipeline's definition that the leader needs. `readers` and `writers`: how many to wait for."""
 
     chunk_rows: int
     exact: bool
@@ -153,8 +157,10 @@ class Orders:
 
 
 def pause_seconds(failures: int, whose: str) -> float:
-    """How long to wait after so many failures in a row: not after the first, then 1 s, twice as long each time, 60 s at
-    most; up to a fifth less, by who waits, so that pipelines that failed of one fault don't try again in step."""
+    """The pause after so many failures in a row: none after the first, then 1 s, doubled each time up to 60 s.
+
+    It is shortened by up to a fifth, by a hash of `whose`, so that pipelines that failed together don't retry together.
+    """
     if failures < 2:
         return 0.0
     longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 2, 30))
@@ -164,8 +170,11 @@ def pause_seconds(failures: int, whose: str) -> float:
 class Leader:
     """The machine of one enumerator service for one pipeline, from its start to its end.
 
-    `run` is a word that no other Leader has, also none of the same service: nonces carry it, so that an entry which an
-    earlier one was slow to write can't pass for ours.
+    `run` is unique to this object, also within its service. Every nonce contains it, so that a slow write of an earlier
+    leader can't be taken for ours.
+
+    It has about 30 attributes: it decides on lease, members, epoch and checkpoint, and nearly every rule needs two of
+    these.
     """
 
     def __init__(self, *, incarnation: str, run: str, orders: Orders) -> None:
@@ -174,40 +183,41 @@ class Leader:
         self.orders = orders
         self.state = IDLE
         self.cause = "the pipeline's first start"
-        self.tail = 0
-        self.base: int | None = None
+        self.tail = 0  # the journal's last slot
+        self.base: int | None = None  # the newest checkpoint on the chain
         self.epoch = 0
         self.readers: tuple[str, ...] = ()  # incarnations, in plan order
         self.writers: tuple[str, ...] = ()
         self.process: Process | None = None
         self.enumerator: Enumerator | None = None
         self.members: tuple[MemberSeen, ...] = ()
-        self.requests: list[str] = []
-        self._limits: Limits | None = None  # asked for since the lease is ours: no older part may undo them
-        self._saving = self.kept_limits = orders.limits  # in the checkpoint in flight; in `base`, so for whoever leads
-        self._answered: set[str] = set()
-        self._ending = False
+        self.requests: list[str] = []  # savepoints that are still to be taken
+        self._limits: Limits | None = None  # asked for while we hold the lease: a restored part must not undo them
+        self.kept_limits = orders.limits  # in the checkpoint `base`, so a next leader begins with them
+        self._saving = orders.limits  # in the checkpoint in flight
+        self._answered: set[str] = set()  # requests whose savepoint is in the journal
+        self._ending = False  # the last savepoint was asked for: the interval starts no checkpoint
         self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
-        self._last_asked = False
+        self._last_asked = False  # the checkpoint at the stop is requested
         self.started_at = 0.0  # of the newest checkpoint, or of the epoch
         self._led_since = 0.0  # in this epoch
-        self._doubted_at = 0.0  # when the journal was looked at because a checkpoint took long
+        self._doubted_at = 0.0  # when we last read the journal because a checkpoint took long
         self.completed_at = 0.0
         self.in_flight: tuple[int, str | None] | None = None  # slot, request
-        self._wanted: str | None = None  # nonce of the entry that we wait to see in the journal
-        self._since = 0.0  # of gathering, or of members that the plan lacks
-        self._rescale: str | None = None  # why the members shall change, after a checkpoint
-        self._expected = {"reader": orders.readers, "writer": orders.writers}
+        self._wanted: str | None = None  # nonce of the entry that is being written
+        self._since = 0.0  # when gathering began, or newcomers appeared
+        self._rescale: str | None = None  # why the members must change, after a checkpoint
+        self._expected = {"reader": orders.readers, "writer": orders.writers}  # how many to wait for
         self._nonces = 0
-        self.halts = 0  # epochs in a row that ended by what trying again can't mend
+        self.halts = 0  # epochs in a row that ended by a fault that no retry can mend
         self.failures = 0  # epochs in a row that failed
-        self.retry_at = 0.0  # when the rest is over
-        self._known: frozenset[str] = frozenset()  # services that were there when it began
+        self.retry_at = 0.0  # when the pause ends
+        self._known: frozenset[str] = frozenset()  # services that were present when the pause began
 
     # --- the door ---
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one fact. Facts of an epoch that is over are ignored: they were on their way when it ended."""
+        """Take one fact, by the rule of `TABLE`; a lost lease ends everything from every state."""
         handler = _HANDLERS[self.state].get(type(event))
         if handler is None:
             raise ProtocolError(f"a leader that is {self.state} has no rule for {type(event).__name__}")
@@ -215,7 +225,7 @@ class Leader:
             self.members = event.members
             self._expect()
             if not event.held:
-                over = self._over()
+                over = self._end_epoch()
                 self.state, self.cause, self._limits = IDLE, "the lease was lost", None
                 return over
         return handler(self, event, now)
@@ -232,7 +242,7 @@ class Leader:
     # --- requests ---
 
     def _savepoint_asked(self, event: SavepointAsked, now: float) -> list[Effect]:
-        if event.request not in (*self.requests, *self._answered):  # it is repeated until it is answered
+        if event.request not in (*self.requests, *self._answered):  # requests are repeated until they are answered
             self.requests.append(event.request)
             self._ending = self._ending or event.last
             self.retry_at = now
@@ -249,53 +259,53 @@ class Leader:
         return [ReadJournal()]
 
     def _rest(self, event: Observed, now: float) -> list[Effect]:
-        if now < self.retry_at and self._known.issuperset(self._there()):
+        if now < self.retry_at and self._known.issuperset(self._present()):
             return []
         self.state = READING
         return [ReadJournal()]
 
     def _watch(self, event: Observed, now: float) -> list[Effect]:
         """End the epoch if a member is lost, or change its members after a checkpoint."""
-        there = {member.incarnation: member for member in self.members}
+        present = {member.incarnation: member for member in self.members}
         for incarnation in (*self.readers, *self.writers):
-            member = there.get(incarnation)
+            member = present.get(incarnation)
             if member is None:
-                return self._again(f"service {incarnation} is gone")
+                return self._next_epoch(f"service {incarnation} is gone")
             if member.failed is not None and member.failed_epoch == self.epoch:
                 return self._failed(f"{member.role} {incarnation} gave up: {member.failed}", now, halts=member.halts)
-        if any(there[incarnation].leaving for incarnation in (*self.readers, *self.writers)):
-            self._rescale = "services of the plan leave"  # after a checkpoint, so that nothing is done twice
-        elif not self._wanted_and_new():
+        if any(present[incarnation].leaving for incarnation in (*self.readers, *self.writers)):
+            self._rescale = "services of the plan leave"  # after a checkpoint, so that no work is repeated
+        elif not self._has_newcomers():
             self._since = now
         elif now - self._since > SETTLE_SECONDS:
-            self._rescale = "services have come that the plan lacks"
+            self._rescale = "new services that the plan lacks"
         if self.in_flight is not None and now - max(self.started_at, self._doubted_at) > DOUBT_SECONDS:
-            # Members may have followed a newer epoch of a leader that is gone: then none of ours is ever complete.
+            # Members may have followed a newer epoch, of a leader that is gone: then ours never completes.
             self._doubted_at = now
             return [ReadJournal()]
         return []
 
-    def _wanted_and_new(self) -> bool:
-        """Whether services have come that the plan lacks."""
-        return not self._there() <= {*self.readers, *self.writers}
+    def _has_newcomers(self) -> bool:
+        """Whether services are present that the plan lacks."""
+        return not self._present() <= {*self.readers, *self.writers}
 
-    def _there(self) -> frozenset[str]:
+    def _present(self) -> frozenset[str]:
         return frozenset({*self._staying("reader"), *self._staying("writer")})
 
     def _staying(self, role: str) -> tuple[str, ...]:
         return tuple(sorted(m.incarnation for m in self.members if m.role == role and not m.leaving))
 
     def _expect(self) -> None:
-        """How many to wait for: as ordered, but nobody for a service that leaves on purpose, until another comes."""
+        """The configured count, lowered when a service leaves deliberately, until a replacement joins."""
         for role, ordered in (("reader", self.orders.readers), ("writer", self.orders.writers)):
-            there, leave = len(self._staying(role)), any(m.leaving and m.role == role for m in self.members)
+            staying, leave = len(self._staying(role)), any(m.leaving and m.role == role for m in self.members)
             bound = min if leave else max
-            self._expected[role] = bound(self._expected[role], min(there, ordered))
+            self._expected[role] = bound(self._expected[role], min(staying, ordered))
 
     # --- epochs ---
 
-    def _again(self, cause: str) -> list[Effect]:
-        over = self._over()
+    def _next_epoch(self, cause: str) -> list[Effect]:
+        over = self._end_epoch()
         self.halts = 0
         self.state, self.cause = READING, cause
         return [*over, ReadJournal()]
@@ -304,23 +314,23 @@ class Leader:
         steady = self.state == LEADING and now - self._led_since > STEADY_SECONDS
         self.failures = 1 if steady else self.failures + 1
         self.halts = self.halts + 1 if halts else 0
-        over = self._over()
+        over = self._end_epoch()
         self.cause = cause
         if self.halts >= MAX_HALTS:
             self.state = HALTED
             return over
         if pause := pause_seconds(self.failures, self.run):
-            self.state, self.retry_at, self._known = RESTING, now + pause, self._there()
+            self.state, self.retry_at, self._known = RESTING, now + pause, self._present()
             return over
         self.state = READING
         return [*over, ReadJournal()]
 
-    def _over(self) -> list[Effect]:
-        """End the present epoch, and with it the checkpoint in flight; who asked for that one still waits for one."""
+    def _end_epoch(self) -> list[Effect]:
+        """End the epoch and the checkpoint in flight; a savepoint that it was to be is still owed."""
         over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in (OPENING, LEADING) else []
         if self.in_flight is not None and self.in_flight[1] is not None:
             self.requests.insert(0, self.in_flight[1])
-        self.requests = [request for request in self.requests if request != THE_STOP]  # asked for anew
+        self.requests = [request for request in self.requests if request != THE_STOP]  # requested anew
         self.ended, self._last_asked = None, False
         self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None
         return over
@@ -331,7 +341,7 @@ class Leader:
 
     def _journal_looked_at(self, event: JournalRead, now: float) -> list[Effect]:
         if event.tail > self.tail and self._wanted is None:
-            return self._again(f"slot {event.tail} of the journal holds another leader's entry")
+            return self._next_epoch(f"slot {event.tail} of the journal holds another leader's entry")
         return []
 
     def _epoch_failed(self, event: EpochFailed, now: float) -> list[Effect]:
@@ -367,14 +377,14 @@ class Leader:
         return self._written(event.slot, now) if event.nonce == self._wanted else []
 
     def _entry_refused(self, event: EntryRefused, now: float) -> list[Effect]:
-        if event.nonce == self._wanted:  # it was written, and the answer was lost
+        if event.nonce == self._wanted:  # it is written, and the answer was lost
             return self._written(event.slot, now)
         if event.slot == self.tail + 1:
-            return self._again(f"slot {event.slot} of the journal holds another leader's entry")
+            return self._next_epoch(f"slot {event.slot} of the journal holds another leader's entry")
         return []
 
     def _written(self, slot: int, now: float) -> list[Effect]:
-        """Our entry is the journal's: the proposed epoch, or the checkpoint in flight."""
+        """Our entry is in the journal: the proposed epoch, or the checkpoint in flight."""
         if slot != self.tail + 1:
             raise ProtocolError(f"our entry was written to slot {slot}, and was meant for slot {self.tail + 1}")
         if self.state == PROPOSING:
@@ -392,7 +402,7 @@ class Leader:
         self.kept_limits = self._saving
         self.completed_at = now
         if self._rescale:
-            return self._again(self._rescale)
+            return self._next_epoch(self._rescale)
         return self._checkpoint(now)
 
     def _plan(self) -> Plan:
@@ -423,7 +433,7 @@ class Leader:
         assert self.process is not None
         assert self.enumerator is not None
         if isinstance(event, MessageReceived) and event.channel in self.enumerator.plan.writers:
-            effects = self.enumerator.handle(event, now)  # "part saved" alone: no channel of the cut
+            effects = self.enumerator.handle(event, now)  # writers send "part saved" alone, outside of the cut
         else:
             effects = self.process.handle(event, now)
         return [self._entry(effect, now) if isinstance(effect, WriteCheckpoint) else effect for effect in effects]
@@ -434,7 +444,7 @@ class Leader:
     # --- checkpoints ---
 
     def _checkpoint(self, now: float) -> list[Effect]:
-        """Start the next checkpoint if none is in flight and it is time, or somebody waits for one."""
+        """Start the next checkpoint if none is in flight and it is due or requested."""
         if self.state != LEADING or self.in_flight is not None or self.process is None or self.enumerator is None:
             return []
         ended = self.enumerator.ended
@@ -442,9 +452,9 @@ class Leader:
             self._last_asked = True
             self.requests.append(THE_STOP)
         interval = self.orders.interval_seconds
-        if self.enumerator.turned_live:  # somebody waits to see the table
+        if self.enumerator.turned_live:  # show the table soon
             interval = min(interval, SOON_SECONDS)
-        if self.enumerator.limits != self.kept_limits:  # somebody waits until they outlive us
+        if self.enumerator.limits != self.kept_limits:  # make them durable at once
             interval = 0.0
         due = not self._ending and not ended and now - self.started_at >= interval
         if not (due or self.requests or self._rescale):
@@ -459,7 +469,7 @@ class Leader:
         if self.in_flight is None or self.in_flight[0] != order.slot:
             raise ProtocolError(f"checkpoint {order.slot} is complete but was never started")
         request = self.in_flight[1]
-        if order.entry.inside and request is not None:  # an inside one is never published: keep the next instead
+        if order.entry.inside and request is not None:  # it will not be published: keep the next instead
             self.requests.insert(0, request)
             self.in_flight, request = (order.slot, None), None
         entry = dataclasses.replace(
@@ -493,7 +503,7 @@ class Leader:
         if self.base is not None and self.base > tail:
             raise ProtocolError(f"checkpoint {self.base} is the base, and slot {tail} is the last")
         if state == HALTED and self.halts < MAX_HALTS:
-            raise ProtocolError(f"halted after {self.halts} failures that trying again can't mend")
+            raise ProtocolError(f"halted after {self.halts} failures that no retry can mend")
         if self.process is not None and self.enumerator is not None:
             collecting = self.enumerator.collecting
             open_slot = collecting.checkpoint if collecting is not None else None

@@ -1,24 +1,22 @@
-"""The enumerator: knows every table and split of a pipeline, hands splits out, and composes checkpoints.
+"""The enumerator: knows every table and split of a pipeline, hands splits out, and starts and collects checkpoints.
 
-    table:  waiting -> snapshot -> catch-up -> live          any -> quarantined;  any -> waiting of the next generation,
-                                                             from there -> dropped;  dropped -> waiting
+    table:  waiting -> snapshot -> catch-up -> live          any -> quarantined
+                                                             any -> waiting (next generation) -> dropped -> waiting
 
-- Splits are pulled: a reader says how many it has room for; what it holds unstarted is asked back for an idle one.
-- A report is accepted once, if its split is out with that attempt and generation; anything else is late and ignored.
-  A report of a chunk that was cut brings another: the rest, under a number of its own.
-- When a table's chunks are all reported, their watermarks are folded into one pair and the table goes to the
-  incremental split (FLIP-27's completed snapshot splits; DBLog's watermarks). Cause before effect on every channel is
-  what makes any consistent cut hold a table's chunk rows before its first change.
-- A table that is to be read again, or stops, is looked at. If the source has no such table, it is dropped: no fault,
-  its next generation waits for a table of that name. One that may not be read is never taken for dropped.
-- It is the initiator of checkpoints. A checkpoint's entry is written when every member's part is in the store.
+- Splits are pulled: a reader says how many it has room for. Unstarted splits are taken back for an idle reader.
+- A report is accepted once, if its split is out with that attempt and generation; any other is late and ignored. When a
+  reader had to cut a chunk short, the rest becomes a split with a number of its own.
+- When all chunks of a table are reported, their watermarks are folded into one pair and the table goes to the
+  incremental split (FLIP-27's completed snapshot splits; DBLog's watermarks). On every channel the cause is sent before
+  its effect, so any consistent cut that has a table's first change also has its chunk rows.
+- A table that stops, or is to be read again, is looked up at the source. If the source has no such table, it is
+  dropped, which is no fault: its next generation waits for a table of that name. A table that may not be read is never
+  taken for dropped.
+- The enumerator initiates checkpoints. It composes the entry when every member's part is in the store.
 
-Restore: state at the cut, then the reports that were in flight (`recorded`), then whatever is out and not reported
-goes back to the queue with the next attempt. No report is acknowledged or asked for again: a report is on one side of
-the cut or recorded.
-
-A table, its splitter too, is a value: every change of it is another object, put by `_put`. So a turn costs what
-changed, and whatever was kept of a table at a cut stays what it was.
+Restore: the state at the cut is loaded; the reports that were in flight (`recorded`) are taken; splits that are still
+out go back to the queue with the next attempt. No report is acknowledged or asked for again: each is either in the
+state at the cut or recorded.
 
 What must change together: `snapshot` and `restored`.
 """
@@ -96,10 +94,10 @@ from cutline.services.enumerator.tables import (
     Tables,
 )
 
-MAX_ATTEMPTS = 5
-STOP_SECONDS = 1.0
-AWAITED_SECONDS = 5.0  # between two looks at tables that are not there, or not fit to be read
-NEW_TABLES_SECONDS = 10.0  # between two looks for tables that were created meanwhile
+MAX_ATTEMPTS = 5  # at one split in one epoch
+STOP_SECONDS = 1.0  # between two questions whether the source has passed the stop
+AWAITED_SECONDS = 5.0  # between two looks at tables that do not exist or can't be read
+NEW_TABLES_SECONDS = 10.0  # between two looks for new tables
 
 
 class Enumerator:
@@ -114,19 +112,19 @@ class Enumerator:
         self.stream_stopped = False
         self.limits = plan.limits
         self.stop: Stop | None = None
-        self.stop_place: Position | None = None  # once the source has passed it
-        self.at_stop = False  # the incremental split stands there
-        self._stop_due: float | None = 0.0  # when to ask for it; None while an answer is awaited
+        self.stop_place: Position | None = None  # where the stop is, once the source has passed it
+        self.at_stop = False  # the incremental split has ended at the stop
+        self._stop_due: float | None = 0.0  # when to ask for the stop's place; None while an answer is awaited
         self.free = dict.fromkeys(plan.readers, 0)
         self.taking_back: set[str] = set()
-        self.turned_live = False  # a table has, since the newest checkpoint began
+        self.turned_live = False  # some table, since the newest checkpoint began
         self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
-        self.stream_status: dict[str, Any] = {}  # where the incremental split was at the last part, for the status
+        self.stream_status: dict[str, Any] = {}  # of the incremental split at its last part
         self._entries = Entries()
-        self._cut: Enumerator | None = None  # what this was at the cut of the checkpoint in flight
+        self._cut: Enumerator | None = None  # this machine at the cut of the checkpoint in flight
         self._looked_at = 0.0  # when awaited tables were last looked at
-        self._looking: set[str] = set()  # tables of which that is not answered yet
+        self._looking: set[str] = set()  # awaited tables whose look is not answered yet
         self._find_due: float | None = None  # when to look for new tables; None while an answer is awaited
         self._at_begin: list[Effect] = []  # effects of recorded reports, due in the new epoch
 
@@ -148,7 +146,7 @@ class Enumerator:
                     if t.phase == WAITING and t.schema is None
                 ]
                 throttle = self._throttle() if self.limits != UNLIMITED else []
-                # a table that comes later is all new: its snapshot is what the stream has of it
+                # Only the first search has the start: tables that come later get a snapshot.
                 find = FindTables(begins=not self.tables, known=frozenset(self.tables))
                 return [*effects, *throttle, find, *described, *self._hand_out()]
             case TablesFound():
@@ -170,7 +168,7 @@ class Enumerator:
             case SplittingFailed(table_id=table_id, generation=generation, cause=cause, restart=restart):
                 return self._failed(table_id, generation, cause, restart) + self._hand_out()
             case ReadAgainAsked(table_id=table_id, generation=generation):
-                cause = "the lake table lost what it held"
+                cause = "the lake table lost data"
                 return self._failed(table_id, generation, cause, restart=True) + self._hand_out()
             case ThrottleAsked(limits=limits):
                 self.limits = limits
@@ -256,8 +254,8 @@ class Enumerator:
         self._looking.discard(item.table_id)
         table = self.tables.get(item.table_id)
         if table is None or table.generation != generation or table.splitter is not None or self.ended:
-            return []  # the last for a table that comes back when the pipeline's last checkpoint may be on its way
-        if item.gone and table.phase == QUARANTINED and not table.awaited:  # nothing is left to be mended
+            return []  # `ended`: the final checkpoint may be under way, so a table that comes back is not read
+        if item.gone and table.phase == QUARANTINED and not table.awaited:  # no table is left to be mended
             table = self._next_generation(table)
         elif table.awaited:
             table = dataclasses.replace(table, phase=WAITING, cause=None, awaited=False)
@@ -267,18 +265,18 @@ class Enumerator:
         return self._stop_when_over() + self._hand_out()
 
     def _prepare(self, table: Table, item: TableFound) -> Table:
-        """Make the table ready to be split, or put it to rest, by what the source says of it."""
+        """Make the table ready to be split, or put it to rest, by its description."""
         if item.gone:
-            cause = f"there is no table {table.table_id} at the source any more; the lake keeps its last content"
+            cause = f"table {table.table_id} no longer exists at the source; the lake keeps its last content"
             return self._tables.put(dataclasses.replace(table, phase=DROPPED, cause=cause, awaited=True))
         if item.schema is None:
-            cause = item.fault or "the source doesn't say what it looks like"
+            cause = item.fault or "the source returned no table definition; check the table and the grants"
             awaited = item.hidden or table.generation > 1
             return self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause, awaited=awaited))
         if table.before is not None and table.before.look != item.schema.look:
             cause = (
                 f"the columns of {table.table_id} changed while it was being read, and schema_changes is halt;"
-                " have it read by another pipeline"
+                " copy it with another pipeline"
             )
             return self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause))
         splitter = Splitter(
@@ -305,7 +303,7 @@ class Enumerator:
         return [DescribeTable(table_id=table.table_id, generation=table.generation) for table in awaited]
 
     def _find_new(self, now: float) -> list[Effect]:
-        """Look for tables that were created meanwhile, unless the pipeline is to end with those that it has."""
+        """Look for new tables, unless the pipeline ends with those that it has."""
         ends = self.plan.snapshot_only or self.stop is not None or self.at_stop
         if self._find_due is None or now < self._find_due or ends:
             return []
@@ -363,7 +361,7 @@ class Enumerator:
     def _table_report(self, report: TableReport) -> list[Effect]:
         table = self.tables.get(report.table_id)
         if table is None or table.generation != report.generation or table.phase not in (CATCH_UP, LIVE):
-            return []  # of a generation that is over
+            return []  # late: of an older generation
         if report.state != TableState.LIVE:
             restart = report.state == TableState.RESTART
             return self._failed(report.table_id, report.generation, report.cause or "", restart)
@@ -372,7 +370,7 @@ class Enumerator:
         return self._stop_when_over()
 
     def _stop_when_over(self) -> list[Effect]:
-        """A stream that only replays the snapshot is stopped when every table is live, or at rest."""
+        """Stop a stream that only replays the snapshot once every table is live or at rest."""
         if self.plan.snapshot_only and not self.stream_stopped and self._over():
             self.stream_stopped = True
             return [Send(receiver=self.plan.stream_reader, message=StopStream())]
@@ -387,15 +385,17 @@ class Enumerator:
         held = self.out.get(report.split_id)
         table = self._tables.being_split(report.table_id, report.generation)
         if held is None or held[0].attempt != report.attempt or table is None or table.splitter is None:
-            return []  # late: of an attempt or generation that is over
+            return []  # late: of an older attempt or generation
         split = held[0]
         del self.out[report.split_id]
         if table.schema is None or report.schema.hash != table.schema.hash:
-            return self._failed(table.table_id, table.generation, "its columns changed while it was read", restart=True)
+            return self._failed(
+                table.table_id, table.generation, "its columns changed while the snapshot was read", restart=True
+            )
         try:
             low = report.low if table.low is None else table.low.fold(report.low)
             high = report.high if table.high is None else table.high.fold(report.high)
-        except SourceLost as error:  # its chunks were read from two servers, whose watermarks don't compare
+        except SourceLost as error:  # chunks were read from two servers, whose watermarks don't compare
             return self._failed(table.table_id, table.generation, error.cause, restart=True)
         self.accepted[report.split_id] = report.attempt
         if report.cut_at is not None:
@@ -418,14 +418,14 @@ class Enumerator:
             return []
         del self.out[failed.split_id]
         failures = self.failures[failed.split_id] = self.failures.get(failed.split_id, 0) + 1
-        # attempts don't tell: restores count them up too, and say nothing against the chunk
+        # The attempt's number does not count failures: each restore raises it too.
         if failed.remedy == Remedy.RETRY and failures < MAX_ATTEMPTS:
             self.todo.appendleft(dataclasses.replace(held[0], attempt=failed.attempt + 1))
             return []
         return self._failed(failed.table_id, failed.generation, failed.cause, failed.remedy == Remedy.RESTART)
 
     def _hand_out(self) -> list[Effect]:
-        """Give queued splits to readers with room; make more, or ask for what is needed to make more."""
+        """Give queued splits to readers with room; make more splits, or ask the source for their bounds."""
         effects: list[Effect] = []
         room = sum(self.free.values())
         want = max(room, 1) + len(self.free)
@@ -461,7 +461,7 @@ class Enumerator:
         )
 
     def share(self) -> Limits:
-        """What each reader may SELECT, so that all of them together keep the limits."""
+        """Each reader's share of the limits."""
         rows, size, readers = self.limits.rows_per_second, self.limits.bytes_per_second, len(self.plan.readers)
         return Limits(rows_per_second=rows and rows / readers, bytes_per_second=size and size / readers)
 
@@ -469,7 +469,7 @@ class Enumerator:
         return [Send(receiver=reader, message=Throttle(limits=self.share())) for reader in self.plan.readers]
 
     def _take_back(self) -> list[Effect]:
-        """With nothing left to give, ask a busy reader's waiting split back for a reader that holds none."""
+        """With no split left to give, take back an unstarted one from a busy reader for an idle one."""
         held: dict[str, list[SnapshotSplit]] = {reader: [] for reader in self.free}
         for split, reader in self.out.values():
             held[reader].append(split)
@@ -486,7 +486,7 @@ class Enumerator:
     # --- checkpoints ---
 
     def ready(self) -> bool:
-        """The initiator starts when it likes."""
+        """The initiator takes its snapshot when it starts one, at once."""
         return True
 
     def begin(self, checkpoint: int, now: float) -> None:
@@ -505,12 +505,15 @@ class Enumerator:
             if at_cut.tables[name] is not table:
                 collecting.replaced |= {schema.hash for schema in table.schemas}
         collecting.ordered = True
-        head = {**state.head, "recorded": {name: [encode(one) for one in some] for name, some in recorded.items()}}
+        head = {
+            **state.head,
+            "recorded": {name: [encode(message) for message in messages] for name, messages in recorded.items()},
+        }
         return [SavePart(checkpoint=checkpoint, state=dataclasses.replace(state, head=head))]
 
     def _in_flight(self, checkpoint: int) -> Collecting:
         if self.collecting is None or self.collecting.checkpoint != checkpoint:
-            raise ProtocolError(f"a part of checkpoint {checkpoint} came, which is not in flight")
+            raise ProtocolError(f"received a part of checkpoint {checkpoint}, which is not in flight")
         return self.collecting
 
     def _part_saved(self, channel: str, saved: PartSaved, collecting: Collecting, now: float) -> list[Effect]:
@@ -537,17 +540,17 @@ class Enumerator:
         return [WriteCheckpoint(slot=collecting.checkpoint, entry=collecting.entry(staged, tables, now))]
 
     def _counts(self, file: StagedFile) -> bool:
-        """Whether the lake has use for a file that was staged before this cut."""
+        """Whether a file that was staged before this cut belongs to the checkpoint."""
         table = self.tables[file.table]
         if table.generation != file.generation or table.phase in AT_REST:
-            return False  # nobody will ask for it again
+            return False  # its table is at rest, or already read anew
         if file.split is None:
             return True
         split, _, attempt = file.split.rpartition("#")
         return self.accepted.get(split) == int(attempt)
 
     def snapshot(self) -> State:
-        """Everything a restore needs; what is out is kept with its attempt."""
+        """Everything that a restore needs; splits that are out keep their attempt."""
         values, schemas = self._tables.part()
         self._cut = self._copy()
         head = {
@@ -562,7 +565,7 @@ class Enumerator:
         return State(head=head, values=values, schemas=schemas)
 
     def _copy(self) -> Enumerator:
-        """A machine in the same state, as far as reports change it."""
+        """A machine with the same state, as far as reports change it."""
         machine = Enumerator(self.plan)
         machine._tables, machine.accepted = self._tables.copy(), dict(self.accepted)
         machine.todo, machine.out = deque(self.todo), dict(self.out)
@@ -570,8 +573,8 @@ class Enumerator:
 
     @classmethod
     def restored(cls, plan: Plan, state: State, entered: Mapping[str, TableEntry]) -> Enumerator:
-        """The enumerator of a part: its state, then the reports in flight; the rest is queued again. `entered` is what
-        the checkpoint's entry says of the tables."""
+        """The enumerator of a part: its state, then the reports in flight; all other splits that were out are queued
+        again. `entered` are the tables of the checkpoint's entry."""
         machine = cls(plan)
         machine._tables = Tables.restored(state)
         head = state.head
@@ -590,7 +593,7 @@ class Enumerator:
         machine.out = {}
         again = [dataclasses.replace(split, attempt=split.attempt + 1) for split in waiting]
         machine.todo.extendleft(reversed(again))
-        machine.snapshot()  # so that the epoch's first, and its entry, cost what changed, as later ones do
+        machine.snapshot()  # so that the epoch's first snapshot and entry, too, cost only what changed
         machine._entries = Entries.restored(machine.tables, entered)
         machine._cut = None
         return machine
@@ -603,7 +606,7 @@ class Enumerator:
         return effects
 
     def _recorded(self, channel: str, message: Message) -> list[Effect]:
-        """A report that was in flight: its orders to the incremental split are due now, all else is asked anew."""
+        """A report that was in flight. Its orders to the incremental split are still due; questions are asked anew."""
         match message:
             case SplitReport():
                 effects = self._report(message)

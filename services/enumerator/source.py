@@ -47,36 +47,36 @@ log = logging.getLogger("cutline.enumerator")
 
 
 class SourceReader:
-    """One connection, opened when it is first needed and again after it was lost, in a thread of this source alone:
-    what it doesn't answer keeps nobody else waiting. Tables to be described are described together.
+    """One connection, opened at first need and again after a loss, in a thread of this source alone: a source that does
+    not answer holds up no other. Descriptions of tables that are wanted at the same time are asked for together.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
         self.config = config
-        self._said: str | None = None  # what the last try failed of
-        self._open: dict[int, float] = {}  # questions that have no answer yet, and since when
+        self._problem: str | None = None  # why the last try failed
+        self._open: dict[int, float] = {}  # questions without an answer -> since when
         self._numbers = itertools.count()
         self._connection: Connection | None = None
         self._server: Server | None = None
         self._busy = False  # the thread waits for the server
         self._thread, self._places_thread = OneThread(), OneThread()
-        self._notices: set[str] = set()  # that were given
+        self._notices: set[str] = set()  # already logged
         self._places = PositionFinder(self._connect, server_id=config.server_id)
         self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []
         self._looking: asyncio.Task[None] | None = None
 
     @property
     def waiting_for(self) -> str | None:
-        """What keeps a question without its answer, if something does."""
-        if self._said is not None or not self._open:
-            return self._said
+        """Why a question has no answer yet, if one is late."""
+        if self._problem is not None or not self._open:
+            return self._problem
         if time.monotonic() - min(self._open.values()) < SILENT_SECONDS:
             return None
         place = f"{self.config.source.host}:{self.config.source.port}"
         return f"the source: {place} has not answered a question for over {SILENT_SECONDS:.0f} s; is it up?"
 
     async def answer(self, question: Effect) -> Event:
-        """Carry a question out; a server that is away is asked again until it is back."""
+        """Answer a question; an unreachable server is asked again until it answers."""
         pause, longest = PAUSE_SECONDS
         number = next(self._numbers)
         self._open[number] = time.monotonic()
@@ -84,22 +84,23 @@ class SourceReader:
             while True:
                 try:
                     event = await self._answer(question)
-                    self._said = None
+                    self._problem = None
                     return event
                 except Unavailable as error:
-                    if self._said != (said := f"the source: {error}"):  # once for all that wait for it
-                        self._said = said
-                        log.warning("%s", said)
+                    problem = f"the source: {error}"
+                    if self._problem != problem:  # log it once for all questions
+                        self._problem = problem
+                        log.warning("%s", problem)
                     await asyncio.sleep(pause)
                     pause = min(longest, pause * 2)
         finally:
             del self._open[number]
             if not self._open:
-                self._said = None
+                self._problem = None
 
     async def _answer(self, question: Effect) -> Event:
         match question:
-            case FindStop(stop=stop):  # it may read a binlog file, and on connections of its own
+            case FindStop(stop=stop):  # it may read a whole binlog file, on connections of its own
                 return StopFound(place=await self._places_thread.call(partial(self._places.stop, stop)))
             case DescribeTable(table_id=table_id, generation=generation):
                 return TableDescribed(generation=generation, table=await self._looked_at(table_id))
@@ -118,7 +119,7 @@ class SourceReader:
             names = sorted({table_id for table_id, _ in wanted})
             try:
                 found = await self._thread.call(partial(self._asked, partial(self._describe, names)))
-            except Exception as error:  # whoever asked takes it, and asks again if that may help
+            except Exception as error:  # each caller gets it, and decides whether to ask again
                 for _, answer in wanted:
                     if not answer.done():
                         answer.set_exception(error)
@@ -128,13 +129,13 @@ class SourceReader:
                     answer.set_result(found[table_id])
 
     def interrupt(self) -> None:
-        """Break off what is being asked: nobody waits for the answers any more."""
+        """Break off the open questions, whose answers are no longer wanted."""
         connection = self._connection
         if self._busy and connection is not None:
             break_connection(connection)
 
     def close(self) -> None:
-        """End the connection, without waiting for it."""
+        """Close the connection, without waiting for it."""
         self.interrupt()
         self._thread.end(self._drop)
         self._places_thread.end(lambda: None)
@@ -143,7 +144,7 @@ class SourceReader:
         return connect(Source.of(self.config.source))
 
     def _notify(self, notice: str | None) -> None:
-        """Say it once."""
+        """Log a notice once."""
         if notice is not None and notice not in self._notices:
             self._notices.add(notice)
             log.warning("%s: %s", self.config.name, notice)
@@ -164,7 +165,7 @@ class SourceReader:
             assert self._server is not None
             return ask(self._connection, self._server)
         except CutlineError:
-            self._drop()  # whatever state it is in
+            self._drop()  # its state is unknown
             raise
         finally:
             self._busy = False
@@ -174,13 +175,13 @@ class SourceReader:
             case FindTables(begins=begins, known=known):
                 begin = self._start() if begins else None
                 looked_at = _low(connection, server) if begins else None
-                there = list_tables(connection)
-                names = [name for name in self.config.select(there) if name not in known]
+                existing = list_tables(connection)
+                names = [name for name in self.config.select(existing) if name not in known]
                 if not begins:
-                    names = [name for name in names if name in self.config.tables or not _shadow(name, there)]
+                    names = [name for name in names if name in self.config.tables or not _shadow(name, existing)]
                 found = tuple(self._describe(names, connection, server).values())
                 if not begins:
-                    return TablesFound(tables=found, unseen=known.difference(there))
+                    return TablesFound(tables=found, unseen=known.difference(existing))
                 stop = stop_at(server, self.config.stop) if self.config.stop is not None else None
                 return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
             case FindRange(table_id=table_id, generation=generation, schema=schema):
@@ -196,8 +197,8 @@ class SourceReader:
     def _describe(self, names: Sequence[str], connection: Connection, server: Server) -> dict[str, TableFound]:
         options = {name: self.config.options_of(name) for name in names}
         asked = [
-            TableAsked(table_id=name, identity=tuple(of.identity), chunk_by=tuple(of.chunk_by))
-            for name, of in options.items()
+            TableAsked(table_id=name, identity=tuple(chosen.identity), chunk_by=tuple(chosen.chunk_by))
+            for name, chosen in options.items()
         ]
         found = describe_all(
             connection,
@@ -227,22 +228,22 @@ class SourceReader:
         )
 
     def _start(self) -> tuple[Low, High] | None:
-        """Where the stream begins if there is no snapshot."""
+        """Where a stream without a snapshot begins; None: with a snapshot."""
         place = self._places.start(self.config.start)
         if place is None:
             return None
         return Low.at(place), High.at(place)
 
 
-def _shadow(name: str, there: Collection[str]) -> bool:
-    """Whether that is what gh-ost or pt-online-schema-change has beside a table while it changes it, or after."""
+def _shadow(name: str, existing: Collection[str]) -> bool:
+    """Whether this is a helper table that gh-ost or pt-online-schema-change made beside the table that it changes."""
     schema, _, table = name.partition(".")
-    of = _SHADOW.fullmatch(table)
-    return of is not None and f"{schema}.{of[1]}" in there
+    match = _SHADOW.fullmatch(table)
+    return match is not None and f"{schema}.{match[1]}" in existing
 
 
 def _low(connection: Connection, server: Server) -> Low:
-    """A low that covers what the catalogue surely shows from now on: MySQL shows a DDL after it has flushed it."""
+    """A low that covers only DDL which the catalogue shows from now on: MySQL shows a DDL after it has flushed it."""
     at = (file_start if server.mysql else flushed_position)(connection, server)
     return low_at(connection, server, at)
 
@@ -250,7 +251,7 @@ def _low(connection: Connection, server: Server) -> Low:
 def _or_failed(table_id: str, generation: int, ask: Callable[[], Event]) -> Event:
     try:
         return ask()
-    except SourceLost as error:  # look again if the table or a column of its key is gone
+    except SourceLost as error:  # read again if the table or a column of its key is gone
         again = isinstance(error, NextGeneration)
         return SplittingFailed(table_id=table_id, generation=generation, cause=error.cause, restart=again)
 

@@ -7,10 +7,10 @@ A table without a key is one chunk. Of others two ways, after Flink CDC's MySQL 
 
 A chunk that a reader had to cut short leaves a `rest`, which is a chunk as well.
 
-The first and the last chunk are open-ended, so the chunks cover every key there is or will be. In the even way the open
+The first and the last chunk are open-ended, so the chunks cover every present and future key. In the even way the open
 chunk above the maximum is handed out first, while it is small: rows inserted during the snapshot come by the binlog.
 
-States: start -> (asked range) -> even | walk -> done. Pure: the machine around it carries `Ask`s out.
+States: start -> (range or bound asked) -> even | walk -> done. Pure: the enumerator asks the questions of `wants`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_SPREAD = 4.0  # key range over estimated rows, above which arithmetic would 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRange:
-    """What the source says of a table's key before splitting: the ends of an integer key, or None where it is none."""
+    """The smallest and the largest value of an integer key; None if the table has no rows."""
 
     low: int | None
     high: int | None
@@ -35,9 +35,9 @@ class KeyRange:
 
 @dataclass(slots=True, kw_only=True)
 class Splitter:
-    """Makes the chunks of one generation of a table. All fields are its state, and JSON-able but for `schema`.
+    """Makes the chunks of one generation of a table. All fields are state; all but `schema` are JSON-able.
 
-    `row_bytes` and `estimate` are the source's guesses; a chunk is about `chunk_rows` rows and at most `CHUNK_BYTES`.
+    `row_bytes` and `estimate` are the source's estimates; a chunk has about `chunk_rows` rows, at most `CHUNK_BYTES`.
     """
 
     table_id: str
@@ -47,7 +47,7 @@ class Splitter:
     estimate: int
     row_bytes: int
     integer_key: bool
-    chunk_key: tuple[str, ...] = ()  # the identity, if empty
+    chunk_key: tuple[str, ...] = ()  # empty: the identity
     mode: str = "start"
     made: int = 0
     next_start: Key | None = None
@@ -57,7 +57,7 @@ class Splitter:
 
     @property
     def ordered(self) -> TableSchema:
-        """The schema with the key that chunks are cut by."""
+        """The schema, keyed by the columns that chunks are cut by."""
         return self.schema.keyed(self.chunk_key) if self.chunk_key else self.schema
 
     @property
@@ -67,11 +67,11 @@ class Splitter:
 
     @property
     def done(self) -> bool:
-        """Whether every chunk was made."""
+        """Whether every chunk is made."""
         return self.mode == "done"
 
     def wants(self) -> str | None:
-        """What must be asked of the source before `take` can give more: "range", "bound", or nothing."""
+        """The question that the source must answer before `take` can give more: "range", "bound" or None."""
         if self.asked or self.mode in ("done", "even") or not self.schema.key:
             return None
         if self.mode == "start":
@@ -117,9 +117,9 @@ class Splitter:
                 self.mode, self.next_start = "done", None
         return splits
 
-    def rest(self, of: SnapshotSplit, start: Key) -> SnapshotSplit:
-        """What is left of a chunk that was cut before the key `start`."""
-        return self._make(start, of.split_end)
+    def rest(self, split: SnapshotSplit, start: Key) -> SnapshotSplit:
+        """The rest of a chunk that was cut short before the key `start`."""
+        return self._make(start, split.split_end)
 
     def _make(self, start: Key | None, end: Key | None) -> SnapshotSplit:
         self.made += 1
@@ -136,7 +136,7 @@ class Splitter:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The state without the schema, which the table's state holds."""
+        """The state, without the schema: the table has it."""
         return {
             "chunkRows": self.chunk_rows, "estimate": self.estimate, "rowBytes": self.row_bytes,
             "integerKey": self.integer_key, "chunkKey": list(self.chunk_key), "mode": self.mode, "made": self.made,
@@ -146,7 +146,7 @@ class Splitter:
 
     @classmethod
     def restored(cls, table_id: str, generation: int, schema: TableSchema, state: dict[str, Any]) -> Splitter:
-        """The splitter of `to_json`; a question that was open is asked again."""
+        """Read what `to_json` made; an open question is asked again."""
         return cls(
             table_id=table_id, generation=generation, schema=schema, chunk_rows=state["chunkRows"],
             estimate=state["estimate"], row_bytes=state["rowBytes"], integer_key=state["integerKey"],

@@ -64,8 +64,8 @@ MUTANTS = (
     one(
         "who is refused a slot of the journal goes on",
         LEADER,
-        "        if event.nonce == self._wanted:  # it was written",
-        "        if True:  # it was written",
+        "        if event.nonce == self._wanted:  # it is written",
+        "        if True:  # it is written",
     ),
     one(
         "a slow write of a checkpoint is taken for the epoch proposed after it",
