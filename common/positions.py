@@ -1,11 +1,11 @@
 """Where in a source's history something stands: GTID sets, file positions, and the watermarks made of them (pure).
 
-What is promised here:
+Promises:
 
 - **A position means "after the last item taken"**, everywhere.
-- **File and offset compare only within one server history** (`server`: MySQL's `@@server_uuid`, MariaDB's as
-  `mysql.server_identity` makes it). Across servers only GTID sets compare; where neither tells, `SourceLost` is raised
-  instead of a guess.
+- **Files and offsets compare only within one server history** (`server`: MySQL's `@@server_uuid`, MariaDB's as
+  `mysql.server_identity` makes it). Across servers only GTID sets compare. Where neither compares, `SourceLost` is
+  raised; nothing is guessed.
 - **File numbers are numbers**: `binlog.000999` < `binlog.001000` < `binlog.1000000`.
 
 `Low` and `High` are the low and high watermark of DBLog (Andreakis and Papapanagiotou 2020) as log positions (Flink
@@ -105,7 +105,8 @@ class GtidSet:
 
     @classmethod
     def parse(cls, text: str) -> GtidSet:
-        """Read MySQL's form, `uuid:1-3:5,uuid:tag:1-3`; white space is free, '' is empty. ValueError if it is none."""
+        """Read MySQL's form, `uuid:1-3:5,uuid:tag:1-3`; white space is ignored, '' is the empty set. ValueError if
+        invalid."""
         found: dict[_Sid, list[tuple[int, int]]] = {}
         for part in text.split(","):
             if not part.strip():
@@ -129,7 +130,7 @@ class GtidSet:
         return cls({sid: _merged(intervals) for sid, intervals in found.items()})
 
     def add(self, gtid: str) -> GtidSet:
-        """The set with one more GTID. Cheap for the next number of a server, whatever the number of gaps before it."""
+        """The set with one more GTID. Cheap for the next number of a server, however many gaps there are."""
         sid, number = _gtid(gtid)
         old = self._sids.get(sid, ())
         if _has(old, number):
@@ -218,7 +219,7 @@ GtidSet.EMPTY = GtidSet({})
 class MariaGtid:
     """A MariaDB GTID position: for each domain the last GTID, as (server, sequence number). Immutable and hashable.
 
-    Within a domain the sequence number alone orders (gtid_strict_mode); the server says who wrote it.
+    Within a domain the sequence number alone gives the order (gtid_strict_mode); the server is the one that wrote it.
     """
 
     __slots__ = ("_domains",)
@@ -229,7 +230,7 @@ class MariaGtid:
 
     @classmethod
     def parse(cls, text: str) -> MariaGtid:
-        """Read `0-1-100,1-2-5`; '' is the start. Of two GTIDs of a domain the later counts, as in a GTID list event."""
+        """Read `0-1-100,1-2-5`; '' is the start. Of two GTIDs of a domain the last counts, as in a GTID list event."""
         domains: dict[int, tuple[int, int]] = {}
         for part in text.split(","):
             if not part.strip():
@@ -269,7 +270,7 @@ class MariaGtid:
 
 @lru_cache(maxsize=1024)
 def parse_gtids(text: str) -> GtidSet | MariaGtid | None:
-    """The GTID set in that text, of the flavour that it is written in; None for ''. ValueError if it is neither."""
+    """The GTID set in that text, MySQL's or MariaDB's; None for ''. ValueError if it is neither."""
     if not text.strip():
         return None
     return GtidSet.parse(text) if ":" in text else MariaGtid.parse(text)
@@ -284,7 +285,7 @@ def _numbered(file: str) -> tuple[str, int]:
 
 
 class Renamed(SourceLost, ValueError):
-    """Two files of one server's binlog have different base names, so nothing tells which is the later one."""
+    """Two files of one server's binlog have different base names, so neither is known to be the later one."""
 
 
 @total_ordering
@@ -316,8 +317,8 @@ class Position:
 
     `file` and `offset` are the start of the current transaction, or, at a transaction's end, the offset after it;
     `gtids` is the executed set then (canonical text of `GtidSet` or `MariaGtid`, '' if the source has none); `rows`
-    counts the row changes already taken inside the transaction that starts there, 0 at an end. A place that is known by
-    its GTIDs alone has `file` ''.
+    counts the row changes already taken inside the transaction that starts there, 0 at an end. A place known only by
+    its GTIDs has `file` ''.
     """
 
     server: str
@@ -342,7 +343,7 @@ class Position:
         return self.rows > 0
 
     def same_place(self, other: Position) -> bool:
-        """Whether two cursors may meet here: both between transactions, at equal GTID sets (or file and offset)."""
+        """Whether two cursors may meet here: both between transactions, at equal GTID sets or equal file and offset."""
         if self.inside or other.inside:
             return False
         if self.server == other.server and self.file and self.file_position == other.file_position:
@@ -367,7 +368,7 @@ class Position:
         return not self.inside and self.server == other.server and self.file_position > other.file_position
 
     def distance(self, other: Position) -> int | None:
-        """The bytes from `other` to here, negative if `other` is later; None if they are not in one file."""
+        """The bytes from `other` to here, negative if `other` is later; None if they are in two files."""
         return self.offset - other.offset if self.server == other.server and self.file == other.file else None
 
     def joined(self, other: Position) -> Position:
@@ -387,7 +388,7 @@ class Position:
         return replace(self, gtids=str(mine & theirs))
 
     def not_before(self, other: Position) -> bool:
-        """Whether all that `other` has taken is taken here too.
+        """Whether every change taken at `other` is taken here too.
 
         Within one server by file, offset and rows; across servers by GTID sets. SourceLost if they don't compare.
         """
@@ -430,7 +431,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Where a stream is to end, between two transactions.
+    """The end of a stream, between two transactions.
 
     - `file` and `offset`, of the history of `server`: a transaction that begins before it is in;
     - `gtids`: the transaction that completes the set is the last one that is in;
@@ -448,13 +449,14 @@ class Stop:
 
     @classmethod
     def at(cls, place: Position) -> Stop:
-        """At a place that was found."""
+        """The stop at a place that is known."""
         return cls(server=place.server, file=place.file, offset=place.offset, gtids=place.gtids)
 
     def met_by(self, position: Position) -> bool:
-        """Whether all before the stop is taken at `position`; by `time_us` the next transaction tells, and this never.
+        """Whether every transaction before the stop is taken at `position`. False for `time_us`: only the next
+        transaction shows that.
 
-        SourceLost if the stop is in a file of another server.
+        Raises SourceLost if the stop is in a file of another server.
         """
         if position.inside:
             return False
@@ -479,7 +481,7 @@ class Stop:
 
 
 def beyond(position: Position, stop: Position) -> bool:
-    """Whether `position` has, or names as taken, what comes after the place `stop`."""
+    """Whether `position` has taken, or names in its GTID set, a transaction after the place `stop`."""
     mine, theirs = position.executed, stop.executed
     if mine is not None and theirs is not None:
         return not _within(mine, theirs)
@@ -506,8 +508,8 @@ def _one_history(mine: str, theirs: str) -> None:
 class Low:
     """The low watermark: every event that it covers was visible to a SELECT that began after it was taken.
 
-    With MySQL's GTIDs `gtids` alone decides, and `file` and `offset` are a place from which on all is found that is not
-    covered (never the flushed position itself). Without them file and offset decide, within the one server history.
+    With MySQL's GTIDs `gtids` alone decides; every event that is not covered lies after `file` and `offset` (never the
+    flushed position itself). Without them file and offset decide, within one server history.
     """
 
     server: str
@@ -525,15 +527,15 @@ class Low:
         return self.server == other.server
 
     def covers(self, *, server: str, end: FilePosition, gtid: str | None) -> bool:
-        """Whether the event with that GTID, whose transaction ends at `end`, was surely visible (so is to be skipped).
+        """Whether the event with that GTID, whose transaction ends at `end`, was surely visible, so must be skipped.
 
-        An event or a low without GTID is judged by file and offset; NextGeneration if that is another server's.
+        An event or a low without GTID is judged by file and offset. Raises NextGeneration if these are of two servers.
         """
         executed = parse_gtids(self.gtids)
         if gtid is not None:
             if isinstance(executed, GtidSet):
                 return executed.contains(gtid)
-            # what it lacks is not covered at home either, whose binlog may have begun anew in the meantime
+            # A GTID that it lacks is not covered on its own server either, whose binlog may have begun anew since.
             if isinstance(executed, MariaGtid):
                 contained = executed.contains(gtid)
                 if server != self.server or not contained:
@@ -542,7 +544,8 @@ class Low:
         return end <= FilePosition(self.file, self.offset)
 
     def fold(self, other: Low) -> Low:
-        """What covers just what both cover (the intersection). NextGeneration if they are of different servers."""
+        """The low that covers the events that both cover (the intersection). NextGeneration if they are of two
+        servers."""
         _one_history(self.server, other.server)
         mine, theirs = FilePosition(self.file, self.offset), FilePosition(other.file, other.offset)
         first = self if mine <= theirs else other
@@ -553,20 +556,20 @@ class Low:
         return Low(server=self.server, file=first.file, offset=first.offset, gtids=gtids)
 
     def start(self) -> Position:
-        """Where a cursor must begin to miss nothing that this watermark does not cover.
+        """Where a cursor must begin so as to read every event that this watermark does not cover.
 
-        MariaDB's chunks leave `gtids` empty (to find them costs the server a scan of its binlog file);
-        `mysql.position_at` tells them, once a cursor.
+        MariaDB's chunks leave `gtids` empty, since finding them costs the server a scan of its binlog file;
+        `mysql.position_at` finds them once a cursor.
         """
         return Position(server=self.server, file=self.file, offset=self.offset, gtids=self.gtids)
 
     def passed_by(self, position: Position) -> bool:
-        """Whether `position` has taken something that this low does not cover, so that a table with it comes too late.
+        """Whether `position` has taken an event that this low does not cover, so that its table comes too late.
 
-        With MySQL's GTIDs the sets alone tell: the flushed place runs ahead of what the SELECT saw.
+        With MySQL's GTIDs the sets alone decide: the flushed place runs ahead of the commits that a SELECT sees.
         """
         mine, theirs = parse_gtids(self.gtids), position.executed
-        if isinstance(theirs, GtidSet) and not isinstance(mine, MariaGtid):  # a set that is empty looks like none
+        if isinstance(theirs, GtidSet) and not isinstance(mine, MariaGtid):  # an empty set is printed like no set
             return position.inside or not theirs <= (mine or GtidSet.EMPTY)
         return not self.start().not_before(position)
 
@@ -582,7 +585,7 @@ class Low:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class High:
-    """The high watermark: all that a SELECT, finished before it was taken, can have seen ends at or before it."""
+    """The high watermark: every event that a SELECT finished before can have seen ends at or before it."""
 
     server: str
     file: str
@@ -607,7 +610,7 @@ class High:
         return f"{self.file}:{self.offset}"
 
     def reached_by(self, position: Position) -> bool:
-        """Whether all events up to this watermark are taken at `position`; NextGeneration if that is another server's.
+        """Whether every event up to this watermark is taken at `position`. NextGeneration if that is of another server.
 
         Inside a transaction `position` names its start, so a transaction across this watermark does not count as taken.
         """
@@ -615,7 +618,7 @@ class High:
         return bool(position.file) and position.file_position >= self.file_position
 
     def fold(self, other: High) -> High:
-        """The later of the two. NextGeneration if they are of different servers."""
+        """The later of the two. NextGeneration if they are of two servers."""
         _one_history(self.server, other.server)
         return self if self.file_position >= other.file_position else other
 

@@ -1,11 +1,11 @@
-"""What every machine of the mesh shares: its one door, and the facts and effects that all of them know.
+"""Shared by every machine of the mesh: its one entry point, and the facts and effects that all of them know.
 
-A machine is a plain object that owns no I/O: `handle(event, now) -> list[Effect]`. Events are facts, named in the past
-tense; effects are orders, named in the imperative. Slow work is an effect whose result comes back as a fact, so that an
-unanswered ask is part of the state. The driver carries effects out in the order of the list; a `Send` is on its channel
-before the next effect begins, which is what lets a marker separate "before" from "after".
+A machine is a plain object without I/O: `handle(event, now) -> list[Effect]`. Events are facts, named in the past
+tense; effects are orders, named in the imperative. Slow work is an effect whose result comes back as a fact, so an open
+question is part of the state. The driver carries effects out in the order of the list; a `Send` is on its channel
+before the next effect begins. That order lets a marker separate "before" from "after".
 
-A machine that gets an event it has no rule for raises `ProtocolError` and leaves its state as it was.
+A machine without a rule for an event raises `ProtocolError` and leaves its state unchanged.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cutline.common.store.records import PartRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What a machine knows at a cut, as plain JSON data that neither the machine nor anybody else changes any more.
+    """A machine's state at a cut, as plain JSON data, which is never changed.
 
-    `head` is small and saved whole. Of `values`, in named sections, a part may hold only those that changed since an
-    earlier one: a value that did not change is the same object in the next State. Values of the section `tables` name
-    schemas by their hash, under `schema` and `before`; `schemas` are those that no State of this epoch named before.
+    `head` is small and saved whole. A part may hold only those `values`, in named sections, that changed since an
+    earlier one: an unchanged value is the same object in the next State. Values of the section `tables` name schemas by
+    their hash, under `schema` and `before`; `schemas` are those that no earlier State of this epoch named.
     """
 
     head: Mapping[str, Any] = field(default_factory=dict)
@@ -35,12 +35,12 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A fact: something that has happened."""
+    """A fact: it has happened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """An order: something the driver shall do."""
+    """An order to the driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,8 @@ class PartStored(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(Effect):
-    """Put `message` on the channel to `receiver`. What is sent to one receiver arrives in this order."""
+    """Put `message` on the channel to `receiver`. Messages to one receiver arrive in the order in which they are
+    sent."""
 
     receiver: str
     message: Message
@@ -81,25 +82,27 @@ class Send(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavePart(Effect):
-    """Put `state` into the store; answered by `PartStored`."""
+    """Put `state` into the store. Answered by `PartStored`."""
 
     checkpoint: int
     state: State
 
 
 class Machine(Protocol):
-    """What Chandy and Lamport's process asks of the machine that it wraps."""
+    """The interface that Chandy and Lamport's process needs of the machine that it wraps."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one fact; `now` is seconds on one clock that never goes back."""
 
     def snapshot(self) -> State:
-        """The state, detached from the live machine: restored from it, another machine equals this one. It costs what
-        changed since the last."""
+        """The state, detached from the live machine: a machine restored from it equals this one. The cost is that of
+        what changed since the last call."""
 
     def ready(self) -> bool:
-        """Whether a marker may be taken now (a reader inside a transaction says no). Asked while one waits: when it
-        comes, and after each fact until the answer is yes, so a machine may see to it that it soon is."""
+        """Whether a marker may be taken now (not by a reader inside a transaction).
+
+        Called when a marker comes and after each fact while it waits, so a machine can work towards a yes.
+        """
 
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """The local snapshot for `checkpoint` is complete: `state`, and what was in flight on each inbound channel."""

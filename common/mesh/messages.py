@@ -7,9 +7,12 @@ reader -> enumerator : SplitsWanted, SplitReleased, SplitReport, SplitFailed, Ta
 reader -> writer     : Records, ChunkEnd, ChunkDropped, Marker
 writer -> enumerator : PartSaved
 
-A message is a frozen dataclass. On the wire it is a JSON header, whose keys are the field's camelCase names (splitId,
-tableId, splitKeyType, splitStart, splitEnd), and, for `Records`, a body: Arrow IPC bytes, which nothing here looks
-into.
+A message is a frozen dataclass. On the wire it is a JSON header and, for `Records`, a body: Arrow IPC bytes, which this
+file passes on unread. The header's keys are the names of the literature in camelCase (splitId, tableId, splitKeyType,
+splitStart, splitEnd).
+
+The enumerator's part holds reports that were in flight in this form (SplitReport, SplitFailed, TableReport,
+StreamStopped): their JSON must stay readable by later versions. All other messages live within one epoch.
 """
 
 from __future__ import annotations
@@ -30,14 +33,14 @@ from cutline.common.store.records import PartRef, StagedFile
 
 T = TypeVar("T")
 Key = tuple[Any, ...]
-"""The values of a key's columns, as JSON-able literals that MySQL itself printed."""
+"""The values of a key's columns, as JSON-able literals printed by MySQL itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSplit:
     """A chunk: the rows of `table_id` with split_start <= key < split_end (None: no bound), read by one SELECT.
 
-    The key is the identity, or the columns `split_key`, which end with it.
+    The key is the identity or, if set, the columns `split_key`, of which the identity is the last.
     """
 
     split_id: str
@@ -52,13 +55,13 @@ class SnapshotSplit:
 
     @property
     def ordered(self) -> TableSchema:
-        """The schema with the key that the bounds are of."""
+        """The schema, keyed by the columns of the bounds."""
         return self.schema.keyed(self.split_key) if self.split_key else self.schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedSplit:
-    """A finished chunk as the incremental split carries it in `exact`: its range and its high watermark."""
+    """A finished chunk in `exact`: its range and its high watermark. It travels with the incremental split."""
 
     split_start: Key | None
     split_end: Key | None
@@ -67,7 +70,7 @@ class CompletedSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What may be SELECTed a second, in rows and in bytes of Arrow; None: as much as there is."""
+    """The most that may be SELECTed a second, in rows and in bytes of Arrow; None: no limit."""
 
     rows_per_second: float | None = None
     bytes_per_second: float | None = None
@@ -78,12 +81,12 @@ UNLIMITED = Limits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Anything that travels on a channel."""
+    """A message on a channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker(Message):
-    """Separates what was sent before checkpoint `checkpoint` from what was sent after it, on one channel."""
+    """Separates the messages before checkpoint `checkpoint` from those after it, on one channel."""
 
     checkpoint: int
     kept: bool = False
@@ -98,7 +101,7 @@ class AssignSplits(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeBackSplit(Message):
-    """Give this split back if it was not started."""
+    """Give this split back if you have not started it."""
 
     split_id: str
     attempt: int
@@ -106,11 +109,11 @@ class TakeBackSplit(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncludeTable(Message):
-    """The incremental split takes the table in: every change after `low` that the chunks don't hold, from here on.
+    """Add the table to the incremental split: send every change after `low` that its chunks don't hold.
 
-    `splits` is empty in `replay`; in `exact` it lists every finished chunk with its high watermark, in several messages
-    if they are many: all but the last say that there are `more`. Without a snapshot `schema` is the catalogue's, which
-    has every DDL that `looked_at` covers; the table may have had another at `low`.
+    `splits` is empty in `replay`; in `exact` it lists every finished chunk with its high watermark. A long list comes
+    in several messages, of which all but the last have `more` set. Without a snapshot `schema` is the catalogue's and
+    has every DDL that `looked_at` covers; at `low` the table may have had another one.
     """
 
     table_id: str
@@ -125,7 +128,7 @@ class IncludeTable(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludeTable(Message):
-    """The incremental split drops the table."""
+    """Drop the table from the incremental split."""
 
     table_id: str
     generation: int
@@ -153,21 +156,21 @@ class EndStream(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttle(Message):
-    """The reader's own share of the pipeline's limits, from here on. A reader begins an epoch without any."""
+    """Keep this share of the pipeline's limits from now on. A reader begins an epoch without limits."""
 
     limits: Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsWanted(Message):
-    """The reader has room for `free` more splits, counted from the start of the epoch."""
+    """The reader has room for `free` more splits than it has asked for in this epoch."""
 
     free: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReleased(Message):
-    """The reader gave back a split that it had not started."""
+    """The reader gives back a split that it has not started."""
 
     split_id: str
     attempt: int
@@ -175,9 +178,9 @@ class SplitReleased(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReport(Message):
-    """A chunk is read and on its way: sent in one step with its `ChunkEnd`.
+    """A chunk is read, and its rows are sent: goes out in one step with its `ChunkEnd`.
 
-    With `cut_at` it ends before that key, since its SELECT was ended early; the rest is to be read as another chunk.
+    With `cut_at` its SELECT was ended early, before that key: the rest must be read as another chunk.
     """
 
     split_id: str
@@ -251,12 +254,13 @@ class TableReport(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStopped(Message):
-    """The incremental split stands at its stop: nothing more is read for the tables that it follows."""
+    """The incremental split has ended at the stop: it reads no more changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records(Message):
-    """Rows of one table: a piece of a chunk (`split_id` set) or changes (`_seq` in the body counts from `seq_base`)."""
+    """Rows of one table: part of a chunk (`split_id` is set), or changes (`_seq` in the body counts from
+    `seq_base`)."""
 
     table_id: str
     generation: int
@@ -270,7 +274,7 @@ class Records(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkEnd(Message):
-    """All rows of this (split, attempt) were sent: its file belongs to the checkpoint whose marker follows."""
+    """All rows of this (split, attempt) are sent. Its file belongs to the checkpoint whose marker follows."""
 
     split_id: str
     table_id: str
@@ -282,7 +286,7 @@ class ChunkEnd(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkDropped(Message):
-    """The attempt failed: drop its file."""
+    """The attempt failed: its file must be dropped."""
 
     split_id: str
     attempt: int
@@ -290,7 +294,7 @@ class ChunkDropped(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedTable:
-    """One table of the incremental split at a cut: the hash of its schema, and whether it is live."""
+    """One table of the incremental split at a cut. `schema` is a hash."""
 
     table_id: str
     generation: int
@@ -300,8 +304,8 @@ class StreamedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamCut:
-    """Where the incremental split stands at a cut. `tables`: those that it has otherwise than at the cut before, or, in
-    an epoch's first, at the epoch's base."""
+    """The incremental split at a cut. `tables` are those that changed since the cut before, or, at the first of an
+    epoch, since the epoch's base."""
 
     position: Position | None
     source_time: float | None
@@ -312,8 +316,7 @@ class StreamCut:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSaved(Message):
     """A member's part of `checkpoint` is in the store. Readers give `part` and, if they hold the stream, `stream`;
-    writers give `staged`. What is too much for one message comes in several: all but the last say that there is
-    `more`."""
+    writers give `staged`. A long one comes in several messages, of which all but the last have `more` set."""
 
     checkpoint: int
     part: PartRef | None = None
@@ -323,7 +326,7 @@ class PartSaved(Message):
 
 
 PIECE = 2000
-"""The most tables, files or splits that one message names: its header is to stay far under a channel's limit."""
+"""The most tables, files or splits in one message, so that its header stays far below a channel's limit."""
 
 
 def pieces(items: Sequence[T]) -> list[Sequence[T]]:
@@ -342,7 +345,7 @@ _TYPES: dict[str, type[Message]] = {
 
 
 def camel(name: str) -> str:
-    """`split_id` -> `splitId`: the header's key of an attribute."""
+    """The header's key of an attribute: `split_id` -> `splitId`."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
@@ -354,7 +357,7 @@ def _fields(cls: type) -> tuple[tuple[str, str, Any], ...]:
 
 
 def to_plain(value: Any) -> Any:
-    """Plain JSON data of a message, split, watermark or schema."""
+    """A message, split, watermark or schema as plain JSON data."""
     if hasattr(value, "to_json"):
         return value.to_json()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -367,7 +370,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(hint: Any, data: Any) -> Any:
-    """The value of type `hint` that `to_plain` made `data` of."""
+    """The value of type `hint` from which `to_plain` made `data`."""
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
         if data is None:
@@ -387,12 +390,12 @@ def from_plain(hint: Any, data: Any) -> Any:
 
 
 def encode(message: Message) -> dict[str, Any]:
-    """The header of `message`: {"type": ..., camelCase fields}; the body of `Records` goes beside it."""
+    """The header of `message`: {"type": ..., camelCase fields}. The body of `Records` is not in it."""
     return {"type": type(message).__name__, **to_plain(message)}
 
 
 def decode(header: dict[str, Any], body: Any = None) -> Message:
-    """The message of a header. Raises ProtocolError for a foreign or incomplete one."""
+    """The message of a header. Raises ProtocolError if the header is unknown or incomplete."""
     cls = _TYPES.get(str(header.get("type")))
     if cls is None:
         raise ProtocolError(

@@ -29,7 +29,7 @@ class ChunkRowsRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRead(Event):
-    """All rows of the chunk came, or those before `cut_at`; its watermarks."""
+    """All rows of the chunk were read, or, if it was cut short, those before `cut_at`."""
 
     split_id: str
     attempt: int
@@ -43,7 +43,7 @@ class ChunkRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkFailed(Event):
-    """The chunk can't be read: see `SplitFailed`."""
+    """The chunk can't be read."""
 
     split_id: str
     attempt: int
@@ -64,7 +64,8 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChanged:
-    """From change `seq` of that read on, the table has schema `new`; so it stays, if it was not known surely before."""
+    """From change `seq` of that read on the table has schema `new`. Also sent when unchanged, to confirm a schema that
+    was assumed."""
 
     table_id: str
     generation: int
@@ -74,7 +75,7 @@ class SchemaChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFaulted:
-    """The stream can't go on with this table: next generation (`restart`) or quarantine."""
+    """The stream can't go on with this table: read it again (`restart`), else quarantine it."""
 
     table_id: str
     generation: int
@@ -84,8 +85,10 @@ class TableFaulted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesRead(Event):
-    """The answer to `ReadChanges`: everything for its routes from `after` to `position`; `stopped`: it is the stop.
-    `rows_inside`: how many of its rows are of the transaction that `position` is inside of; None: perhaps all."""
+    """The answer to `ReadChanges`: everything for its routes from `after` to `position`. `stopped`: that is the stop.
+
+    `rows_inside`: how many of its rows belong to the transaction that `position` is inside of; None: perhaps all.
+    """
 
     cursor: str
     position: Position
@@ -103,14 +106,14 @@ class ChangesRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadChunk(Effect):
-    """Open the chunk and give its first batch: answered by ChunkRowsRead, ChunkRead or ChunkFailed."""
+    """Open the chunk and read its first batch. Answered by `ChunkRowsRead`, `ChunkRead` or `ChunkFailed`."""
 
     split: SnapshotSplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinueChunk(Effect):
-    """The next batch of the open chunk: answered like `ReadChunk`."""
+    """Read the next batch of the open chunk. Answered as `ReadChunk`."""
 
     split_id: str
     attempt: int
@@ -118,7 +121,7 @@ class ContinueChunk(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteTo:
-    """What a cursor must know of one table to tell its changes: see `binlog.Route`."""
+    """What a cursor needs to select one table's changes: see `Route` in services/sources/mysql/binlog."""
 
     table_id: str
     generation: int
@@ -132,7 +135,8 @@ class RouteTo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadChanges(Effect):
-    """Read on from `after`; stop at `until` if given, never go past `stop`. Answered by one `ChangesRead`."""
+    """Read on from `after`, up to `until` if given, and never past `stop`. `at_boundary`: end between two transactions
+    unless one is very large. Answered by exactly one `ChangesRead`."""
 
     cursor: str
     after: Position
@@ -144,13 +148,13 @@ class ReadChanges(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseCursor(Effect):
-    """The cursor is not needed any more: end its connection."""
+    """Close the connection of a cursor that is no longer needed."""
 
     cursor: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetLimits(Effect):
-    """Give no more chunk rows than this from now on."""
+    """Read chunk rows within these limits from now on."""
 
     limits: Limits

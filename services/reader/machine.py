@@ -1,7 +1,7 @@
-"""The reader: reads chunks, and, if it holds the incremental split, follows the binlog.
+"""The reader: reads chunks and, if the plan gives it the incremental split, follows the binlog.
 
-Chunks. A reader holds at most `HELD_SPLITS`; one is read at a time, batch by batch, each batch asked for when the one
-before is on its channel (so credits bound memory). `ChunkEnd` and the report go out in one step, with no marker
+Chunks. A reader holds at most `HELD_SPLITS`. One is read at a time, batch by batch; the next batch is asked for when
+the last one is on its channel, so credits bound memory. `ChunkEnd` and the report go out in one step, with no marker
 between: a chunk commits by its last message.
 
     queued -> reading -> (reported | failed)          queued -> released
@@ -11,22 +11,23 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
 
     table:  waiting -> catch-up -> main -> live (main has passed its highest high)        any -> gone
 
-- Who may join. Between an ask and its answer the position that counts is not known: a table let in meanwhile would
-  lose what the answer skipped. So `pending` tables are judged when no ask of main is open: a table whose low main has
+- Joining. While main is being read its position is about to change: a table let in meanwhile would lose what the answer
+  skipped. Waiting tables are therefore assigned a cursor only when no read of main is open. A table whose low main has
   not passed joins main; any other waits for the next round. A round's tables are fixed when it starts.
-- Meeting. Catch-up reads up to where main stands. When it arrives and main has gone on, main is held until catch-up
-  arrives again; both stand between two transactions at the same place, and the tables move over in one step.
+- Meeting. Catch-up reads up to main's position. If main has moved on when it arrives, main is held until catch-up
+  arrives again. Then both stand between two transactions at the same place, and the tables move over in one step.
 - Order. `_seq` is this machine's own count over both cursors and the only order of changes.
-- Ending. Main is read no further than the stop (`LimitStream`), which the cursor sees by itself. Once the source has
-  passed it, its place is told: then every table is live there, or can't be shown there (its snapshot ended later, or
-  main began later), and the enumerator hears of it and of the end.
-- Markers are taken between two transactions (`ready`), except inside one of which `INSIDE_ROWS` rows are sent,
-  where the checkpoint is marked `inside`: it is applied and never published. A read that goes on inside a transaction
-  ends with it, and while a marker waits a cursor that has ended its transaction waits for the other, so each marker is
+- Ending. Main is read no further than the stop (`LimitStream`), which its cursor recognises. Once the source has passed
+  the stop, its place is known (`EndStream`). Main ends there, and every table is live there or can't be shown there:
+  its snapshot ended later, or main began later. The enumerator gets a report of each such table and of the end.
+- Markers are taken between two transactions (`ready`). Inside one of which `inside_rows` rows were sent a marker is
+  taken too, and the checkpoint is marked `inside`: applied, never published. A read that begins inside a transaction
+  ends with it; while a marker waits, a cursor that has ended its transaction waits for the other. So each marker is
   taken at the next end of a transaction, however long a load lasts.
 
-Watermarks after DBLog (Andreakis and Papapanagiotou 2020) and FLIP-27; which event a table's watermarks let through is
-decided by the cursor (services/sources/mysql/binlog/cursor.py) from the `Route`s that are given with each ask.
+Watermarks follow DBLog (Andreakis and Papapanagiotou 2020) and FLIP-27. The cursor
+(services/sources/mysql/binlog/cursor.py) decides which events a table's watermarks let through, by the routes that come
+with each read.
 What must change together: `snapshot` and `restore`.
 """
 
@@ -93,8 +94,8 @@ NEAR_BYTES = 4 << 20
 
 @dataclass(slots=True, kw_only=True)
 class Cursor:
-    """One place in the binlog. `asked`: an answer is on its way, so `position` is about to change. `rows_inside`: how
-    many rows of the transaction that it is inside of were sent."""
+    """A cursor of the binlog. `asked`: a read is open, so `position` is about to change. `rows_inside`: the rows sent
+    of the transaction that `position` is inside of."""
 
     position: Position
     source_time: float | None = None
@@ -102,7 +103,7 @@ class Cursor:
     asked: bool = False
 
     def take(self, event: ChangesRead) -> None:
-        """Stand where the answer ends."""
+        """Move to where the answer ends."""
         before, here = self.position, event.position
         rows = event.rows if event.rows_inside is None else event.rows_inside
         self.rows_inside = (self.rows_inside if here.same_transaction(before) else 0) + rows if here.inside else 0
@@ -121,23 +122,25 @@ class Reader:
         self.name = name
         self.inside_rows = inside_rows
         self.writers = writers
-        self.stream = stream  # whether the plan gives this reader the incremental split
+        self.stream = stream  # this reader holds the incremental split
         self.queue: list[SnapshotSplit] = []
         self.reading: SnapshotSplit | None = None
         self._tables = StreamTables()
         self.cursors: dict[str, Cursor] = {}
-        self.hold_main = False
-        self.stopped = False
+        self.hold_main = False  # main waits until catch-up has met it
+        self.stopped = False  # by `StopStream`
         self.stop: Stop | None = None
-        self.stop_place: Position | None = None  # once the source has passed it
-        self.at_stop = False  # main stands where its cursor was not let past
-        self.ended = False  # the enumerator was told so
-        self._asked_stop: Stop | None = None  # by which main is being read
-        self.begin: Position | None = None  # of main
+        self.stop_place: Position | None = None  # where the stop is, once the source has passed it
+        self.at_stop = False  # main has read up to the stop
+        self.ended = False  # the enumerator has been told that main is at the stop
+        self._asked_stop: Stop | None = None  # the stop of main's newest read
+        self.begin: Position | None = None  # where main began
         self.seq = 0
         self._marker_waits = False
-        self._arriving: dict[str, tuple[CompletedSplit, ...]] = {}  # of tables whose splits come in several messages
-        self._closing: dict[int, StreamCut | None] = {}  # checkpoint -> what its PartSaved says of the stream
+        self._arriving: dict[
+            str, tuple[CompletedSplit, ...]
+        ] = {}  # splits so far of tables whose list comes in several messages
+        self._closing: dict[int, StreamCut | None] = {}  # checkpoint -> the stream's part of its PartSaved
 
     @property
     def tables(self) -> Mapping[str, StreamTable]:
@@ -164,8 +167,8 @@ class Reader:
                 stream = self._closing.pop(checkpoint)
                 if stream is None:
                     return [Send(receiver=ENUMERATOR, message=PartSaved(checkpoint=checkpoint, part=ref))]
-                *first, last = (dataclasses.replace(stream, tables=tuple(some)) for some in pieces(stream.tables))
-                saved = [PartSaved(checkpoint=checkpoint, stream=piece, more=True) for piece in first]
+                *first, last = (dataclasses.replace(stream, tables=tuple(piece)) for piece in pieces(stream.tables))
+                saved = [PartSaved(checkpoint=checkpoint, stream=cut, more=True) for cut in first]
                 saved.append(PartSaved(checkpoint=checkpoint, part=ref, stream=last))
                 return [Send(receiver=ENUMERATOR, message=message) for message in saved]
             case Ticked():
@@ -179,7 +182,7 @@ class Reader:
                 return self._next_chunk()
             case TakeBackSplit(split_id=split_id, attempt=attempt):
                 if not any(s.split_id == split_id and s.attempt == attempt for s in self.queue):
-                    return []  # started or done meanwhile: its report or failure tells
+                    return []  # started meanwhile: a report or failure follows
                 self.queue = [s for s in self.queue if s.split_id != split_id]
                 released = SplitReleased(split_id=split_id, attempt=attempt)
                 return [
@@ -202,7 +205,7 @@ class Reader:
                 self.stop, self.stop_place, self.at_stop = stop, None, False
                 return self._go_on()
             case EndStream(place=place):
-                # at_stop: judged by the place itself, main may have to go on over transactions that it has already
+                # Up to the place, main may have to pass transactions that it has already taken.
                 self.stop_place, self.at_stop = place, False
                 return self._go_on()
         raise ProtocolError(f"{self.name} has no rule for message {type(message).__name__}")
@@ -289,7 +292,7 @@ class Reader:
         if message.more:
             self._arriving[message.table_id] = splits
             return []
-        self.stopped = False  # a table that comes after the stop has its highest high still to reach
+        self.stopped = False  # main must still reach the new table's highest high
         self._tables.put(
             StreamTable(
                 table_id=message.table_id,
@@ -309,20 +312,20 @@ class Reader:
             raise ProtocolError(f"{self.name} got changes of cursor {event.cursor} that it did not ask for")
         cursor.take(event)
         if event.cursor == MAIN and event.stopped:
-            self.at_stop = self._asked_stop == self._stop()  # the place may have been told meanwhile
+            self.at_stop = self._asked_stop == self._stop()  # the place may have come since that read
         effects: list[Effect] = []
 
-        def of_this_cursor(item: ChangeBatch | SchemaChanged | TableFaulted) -> StreamTable | None:
+        def table_of(item: ChangeBatch | SchemaChanged | TableFaulted) -> StreamTable | None:
             table = self.tables.get(item.table_id)
-            # An excluded table, or a newer generation that waits, is none of this read's business.
+            """The table, if this read was for it: not excluded, and of no newer generation."""
             return table if table and table.generation == item.generation and table.cursor == event.cursor else None
 
         for change in event.schemas:
-            if table := of_this_cursor(change):
+            if table := table_of(change):
                 self._tables.add_schema(change.new)
                 self._tables.put(dataclasses.replace(table, looked_at=None, schema=change.new))
         for batch in event.batches:
-            if of_this_cursor(batch):
+            if table_of(batch):
                 records = Records(
                     table_id=batch.table_id,
                     generation=batch.generation,
@@ -334,22 +337,22 @@ class Reader:
                 effects.append(Send(receiver=self._writer_of(batch.table_id), message=records))
         self.seq += event.rows
         for fault in event.faults:
-            if of_this_cursor(fault):
+            if table_of(fault):
                 self._tables.remove(fault.table_id)
                 state = TableState.RESTART if fault.restart else TableState.FAULT
                 effects.append(self._report(fault.table_id, fault.generation, state, fault.cause))
         return effects + self._go_on()
 
     def _go_on(self) -> list[Effect]:
-        """Let cursors meet, tables join, rounds start, and ask what may be asked; after whatever may allow one."""
-        effects = self._meet() + self._judge() + self._meet()  # catch-up may begin where main stands
+        """Let cursors meet, tables join, rounds start and reads begin. Called after each fact that may allow one."""
+        effects = self._meet() + self._assign_cursors() + self._meet()  # catch-up may begin where main stands
         main = self.cursors.get(MAIN)
         if main is not None:
             effects += self._arrivals(main.position)
         return effects + self._end(main) + self._ask()
 
     def _end(self, main: Cursor | None) -> list[Effect]:
-        """At the stop: each table that can't be shown there is told, then, once, that nothing more comes."""
+        """At the stop: report each table that can't be shown there, then, once, the end of the stream."""
         place = self.stop_place
         if place is None or main is None or main.asked or not self.at_stop:
             return []
@@ -357,9 +360,9 @@ class Reader:
         passed = self._began_after(place)
         for table in list(self.tables.values()):
             if passed or (table.cursor == MAIN and not table.live):
-                what, at = ("the stream began", self.begin) if passed else ("its snapshot ended", table.high)
+                cause_of, at = ("the stream began", self.begin) if passed else ("its snapshot ended", table.high)
                 cause = (
-                    f"{table.table_id} can't be shown at the stop, {place}: {what} at {at}, after it; name a later"
+                    f"{table.table_id} can't be shown at the stop, {place}: {cause_of} at {at}, after it; name a later"
                     " stop, or start at an earlier place in the binlog"
                 )
                 self._tables.remove(table.table_id)
@@ -372,11 +375,11 @@ class Reader:
     def _began_after(self, place: Position) -> bool:
         try:
             return self.begin is not None and beyond(self.begin, place)
-        except SourceLost:  # before the source changed, and so before the stop
+        except SourceLost:  # it began before the source changed, so before the stop
             return False
 
     def _arrivals(self, position: Position) -> list[Effect]:
-        """Every table whose highest high main has reached, or can't reach any more: the lowest of them tell."""
+        """Report every table whose highest high main has reached, or can no longer reach."""
         effects: list[Effect] = []
 
         def arrive(table: StreamTable) -> bool:
@@ -393,15 +396,17 @@ class Reader:
             if not table.high.reached_by(position):
                 return []
         except SourceLost as error:
-            return [self._parted(table, error)]
-        # Every chunk's high is behind main for good, and so is its low, which on another server might not compare
-        # (MariaDB's have no GTIDs): what main has tells.
+            return [self._incomparable(table, error)]
+        # Main is past every chunk's low and high for good. From here on its own position serves as the low: the chunks'
+        # low might not compare after a change of server (MariaDB's have no GTIDs).
         self._tables.put(dataclasses.replace(table, live=True, splits=(), low=Low.at(position)))
         return [self._report(table.table_id, table.generation, TableState.LIVE)]
 
-    def _parted(self, table: StreamTable, error: SourceLost) -> Send:
-        """Its watermarks are of a server whose history can't be compared with main's. Read again it compares with
-        where main will be; but not once main stands at the stop."""
+    def _incomparable(self, table: StreamTable, error: SourceLost) -> Send:
+        """Report a table whose watermarks are of another server than main's position, and can't be compared with it.
+
+        Read again, its new watermarks can be compared; but not once main is at the stop.
+        """
         self._tables.remove(table.table_id)
         if not self.at_stop or self.stop_place is None:
             return self._report(table.table_id, table.generation, TableState.RESTART, error.cause)
@@ -413,7 +418,7 @@ class Reader:
         if main is None or catch_up is None or catch_up.asked:
             return []
         if not self._tables.by_cursor[CATCH_UP]:
-            met = True  # all its tables are gone
+            met = True  # no table is left that catches up
         elif main.asked or main.position.inside or catch_up.position.inside:
             return []
         else:
@@ -428,8 +433,8 @@ class Reader:
         self.hold_main = False
         return [CloseCursor(cursor=CATCH_UP)]
 
-    def _judge(self) -> list[Effect]:
-        """Give every waiting table its cursor, if that can be told now."""
+    def _assign_cursors(self) -> list[Effect]:
+        """Assign every waiting table its cursor, if main's position is settled."""
         waiting = self._tables.by_cursor[None]
         if not waiting:
             return []
@@ -445,13 +450,13 @@ class Reader:
             try:
                 passed = table.low.passed_by(main.position)
             except SourceLost as error:
-                effects.append(self._parted(table, error))
+                effects.append(self._incomparable(table, error))
                 continue
             if passed:
                 self._tables.late.add(table.table_id)
             else:
                 self._tables.put(dataclasses.replace(table, cursor=MAIN))
-        if begins and waiting:  # all that still wait are late
+        if begins and waiting:  # those that still wait are late
             first = next(iter(waiting.values())).low
             late = [table for table in waiting.values() if table.low.folds_with(first)]
             low = first
@@ -466,7 +471,7 @@ class Reader:
         effects: list[Effect] = []
         main, catch_up = self.cursors.get(MAIN), self.cursors.get(CATCH_UP)
         if self.stopped:
-            # Only to the end of a transaction that was begun: a marker may be waiting for it.
+            # Read only to the end of an open transaction: a marker may be waiting for it.
             for name, cursor in self.cursors.items():
                 if not cursor.asked and cursor.position.inside:
                     cursor.asked = True
@@ -478,7 +483,7 @@ class Reader:
             here = main.position.boundary()
             behind = not catch_up.position.same_place(here)
             if behind and catch_up.position.past(here):
-                behind, until = False, catch_up.position  # main reads up to catch-up, instead of the other way round
+                behind, until = False, catch_up.position  # main reads up to catch-up, not the other way round
             elif behind and not self._waits_for(main, catch_up):
                 catch_up.asked = True
                 effects.append(self._read(CATCH_UP, catch_up, until=here))
@@ -491,8 +496,8 @@ class Reader:
         return effects
 
     def _waits_for(self, other: Cursor, cursor: Cursor) -> bool:
-        """Whether this cursor is not to go on before the other has ended its transaction, since a marker waits: if they
-        ended theirs in turn, it might wait for ever."""
+        """Whether this cursor must wait until the other has ended its transaction, since a marker waits: if the two
+        ended theirs in turn, the marker might wait for ever."""
         return self._marker_waits and not cursor.position.inside and not self._cuts(other)
 
     def _read(self, name: str, cursor: Cursor, *, until: Position | None, at_boundary: bool = False) -> ReadChanges:
@@ -518,7 +523,7 @@ class Reader:
     # --- snapshots ---
 
     def ready(self) -> bool:
-        """Between two transactions, or inside one so large that waiting for its end would hold the checkpoint up."""
+        """Whether every cursor is between two transactions, or inside one too large to wait for its end."""
         self._marker_waits = not all(map(self._cuts, self.cursors.values()))
         return not self._marker_waits
 
@@ -548,7 +553,7 @@ class Reader:
         return State(head=head, values={"tables": values}, schemas=schemas)
 
     def restore(self, state: State) -> None:
-        """Take up the incremental split where `state` (from `snapshot`) left it. Before `Began`."""
+        """Load the incremental split from `state` (made by `snapshot`). Called before `Began`."""
         if not state.head:
             return
         head = state.head
@@ -568,7 +573,7 @@ class Reader:
         return [SavePart(checkpoint=checkpoint, state=state)]
 
     def _stream_cut(self) -> StreamCut:
-        """What the enumerator is told of this cut."""
+        """The stream at this cut, as the enumerator gets it."""
         main = self.cursors.get(MAIN)
         return StreamCut(
             position=main.position if main else None,

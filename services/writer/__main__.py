@@ -1,4 +1,4 @@
-"""`python -m services.writer`: takes records of every pipeline whose plan names it, and stages Parquet."""
+"""`python -m services.writer`: stages the records of every pipeline whose plan names it, as Parquet."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ CLOSING_THREADS = 8
 
 
 class Staging:
-    """The files in the making of one writer in one epoch. Blocking; one call at a time."""
+    """The open files of one writer in one epoch. Calls block; one at a time."""
 
     def __init__(self, store: PipelineStore, epoch: int, incarnation: str, budget: Budget | None = None) -> None:
         self._store, self._epoch, self._incarnation = store, epoch, incarnation
         self._open: dict[ChangesFile | ChunkFile, OpenChanges | OpenChunk] = {}
         self._budget = budget or Budget()
-        # A small file costs two waits for the disk, one after the other; those of many files overlap.
+        # Closing a small file waits for the disk twice; the waits of many files overlap.
         self._closing = ThreadPoolExecutor(CLOSING_THREADS)
 
     def append(self, order: Append) -> None:
@@ -67,7 +67,7 @@ class Staging:
         return OpenChanges(self._store, **common)
 
     def stage(self, order: StageCut) -> tuple[StagedFile, ...]:
-        """Close the cut's files; each is durable under its final name when this returns."""
+        """Close the cut's files; all are durable under their final names when this returns."""
         names: tuple[ChangesFile | ChunkFile, ...] = (*order.changes, *order.chunks)
         files = [self._open.pop(name) for name in names]
         for file in files:
@@ -79,14 +79,14 @@ class Staging:
         return staged
 
     def drop(self, order: Drop) -> None:
-        """Forget the file of an attempt."""
+        """Discard the file of a failed attempt."""
         for name, file in list(self._open.items()):
             if isinstance(name, ChunkFile) and (name.split_id, name.attempt) == (order.split_id, order.attempt):
                 file.discard()
                 del self._open[name]
 
     def close(self) -> None:
-        """Discard what no cut took."""
+        """Discard the files that no cut took."""
         for file in self._open.values():
             file.discard()
         self._open.clear()

@@ -1,14 +1,14 @@
-"""The writer: puts records into files and says, at each cut, which files belong to it.
+"""The writer: puts records into files and reports, at each cut, the files that belong to it.
 
-It never blocks and never holds a marker: what comes before a channel's marker N belongs to N, what comes after it to
-a later checkpoint (`MessageReceived.after` tells; Chandy and Lamport's channel state goes straight into the file of
-its checkpoint).
+A writer never blocks and never holds a marker back. A message belongs to checkpoint N if it comes before its channel's
+marker N, else to a later one (`MessageReceived.after`): what Chandy and Lamport record as the channel's state goes
+straight into the file of its checkpoint.
 
 - Changes of one (table, generation, schema) between two markers are one file.
-- A chunk's rows may flow across markers into the file of its (split, attempt); the file belongs to the checkpoint
-  whose marker follows its `ChunkEnd`. A file without one is dropped with the epoch.
+- A chunk's rows may flow across markers into the file of its (split, attempt). The file belongs to the checkpoint whose
+  marker follows its `ChunkEnd`; a file without `ChunkEnd` is dropped with the epoch.
 
-It keeps no state over an epoch: whatever is not named by a journal entry is read and sent again.
+It keeps no state over an epoch: what no journal entry names is read and sent again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from cutline.common.store.records import StagedFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesFile:
-    """Names the file of changes of one table that came after marker `after`.
+    """Names a file of changes of one table that came after marker `after`.
 
-    A schema that comes again after another one begins another file, the next `run`: files hold changes in their order,
-    each whole before the next.
+    When a schema returns after another one, it begins another file, the next `run`: files hold changes in order, each
+    whole before the next.
     """
 
     table_id: str
@@ -52,7 +52,7 @@ class ChunkFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append(Effect):
-    """Append rows to the file, which the first append opens; `_seq` of changes counts from `seq_base`."""
+    """Append rows to the file; the first append opens it. `_seq` of changes counts from `seq_base`."""
 
     file: ChangesFile | ChunkFile
     seq_base: int
@@ -62,7 +62,7 @@ class Append(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop(Effect):
-    """Delete the file of an attempt that failed, if there is one."""
+    """Delete the file of a failed attempt, if it has one."""
 
     split_id: str
     attempt: int
@@ -70,7 +70,7 @@ class Drop(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCut(Effect):
-    """Close these files and put them into the store; answered by `CutStaged`. A chunk without rows has no file."""
+    """Close these files and put them into the store. Answered by `CutStaged`. A chunk without rows has no file."""
 
     checkpoint: int
     changes: tuple[ChangesFile, ...]
@@ -139,8 +139,8 @@ class Writer:
                 chunk, rows = self.chunks.get((split_id, attempt), (self._chunk_file(message, split_id), 0))
                 if rows != message.rows:
                     raise ProtocolError(
-                        f"chunk {split_id} of {message.table_id} ended with {message.rows} rows but {rows} came;"
-                        " a channel lost or doubled a batch"
+                        f"chunk {split_id} of {message.table_id} ended with {message.rows} rows, but {rows} were"
+                        " received; a channel lost or doubled a batch"
                     )
                 self.chunks.pop((split_id, attempt), None)
                 if rows:
@@ -170,7 +170,7 @@ class Writer:
         return State()
 
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
-        """Every channel's marker has come: whatever came before them is the checkpoint's."""
+        """Every channel's marker has come: stage what came before them."""
         due = [(table_id, generation, after) for table_id, generation, after in self.changes if after < checkpoint]
         changes = tuple(file for key in due for file in self.changes.pop(key))
         chunks = tuple(file for after, file in self.ended if after < checkpoint)

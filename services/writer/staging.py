@@ -1,18 +1,18 @@
-"""Record batches to staged Parquet files: what a writer leaves in the store for the Spark writer.
+"""Record batches to staged Parquet files, which a writer puts into the store for the Spark writer.
 
 Two kinds of file, both Parquet (zstd) with the batches' own field ids (`PARQUET:field_id`):
 
-- `ChunkFile`: the rows of one attempt at one chunk; only the table's columns, so that the lake adopts it as it is;
+- `ChunkFile`: the rows of one attempt at one chunk; only the table's columns, so that the lake can adopt the file;
 - `ChangesFile`: the changes of one table, generation and schema between two markers; the table's columns, then
   `META_FIELDS`, `_seq` absolute.
 
-Memory and descriptors have limits, however many files are in the making (one for each table that changes): a file holds
-rows back until they make a row group of `ROW_GROUP_BYTES`, and is opened in the store only then, or when it is closed.
-All files of one `Budget` together hold back at most its bytes, plus one batch. Over that, the fullest write a row group
-early, but only `OPEN_FILES` at a time are open; the others spill: their rows wait in a temporary file that all share.
+Memory and file descriptors are bounded, however many files are being written (one for each table that changes). A file
+holds rows back until they fill a row group of `ROW_GROUP_BYTES`; only then, or when it is closed, is it opened in the
+store. All files of one `Budget` together hold back at most its limit plus one batch. Above it, the fullest write a row
+group early. At most `OPEN_FILES` are open at a time; other files spill their rows to a temporary file that all share.
 
-Nothing is in the store under its name before `close`. Blocking, for one thread at a time, but for `close`: different
-files may be closed in different threads, once `Budget.remove` was called for each.
+No file has its name in the store before `close`. All calls block and are for one thread at a time, except `close`:
+different files may be closed in different threads, once `Budget.remove` was called for each.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ SPILLED_GROUP_BYTES = 4 << 20
 OPEN_FILES = 64
 WRITE_BYTES = 128 << 10
 COLUMN_BYTES = 512
-"""What each column of a batch takes in memory beside its values."""
+"""The memory that each column of a batch takes beside its values."""
 _META = pa.schema(META_FIELDS)
 
 
 class Spill:
-    """A temporary file of rows that are too many to hold back. It goes when nothing refers to it any more."""
+    """A temporary file of rows that are too many to hold back. It is deleted when no object refers to it any more."""
 
     def __init__(self) -> None:
-        """Make it where TMPDIR says. Unavailable if that can't be written."""
+        """Create it in TMPDIR. Raises Unavailable if that folder can't be written."""
         with _room():
             self._file = tempfile.TemporaryFile(buffering=0)
         self._size = 0
 
     def put(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> Extent:
-        """Append the batches. Unavailable if the disk is full."""
+        """Append the batches. Raises Unavailable if the disk is full."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as stream:
             for batch in batches:
@@ -67,13 +67,13 @@ class Spill:
         return Extent(self, at, self._size - at)
 
     def read(self, at: int, size: int) -> list[pa.RecordBatch]:
-        """The batches of an extent; from any thread."""
+        """The batches of an extent. Any thread may call it."""
         body = os.pread(self._file.fileno(), size, at)
         return list(pa.ipc.open_stream(body))
 
 
 class Extent(NamedTuple):
-    """Where in a spill the rows of one file are, in bytes."""
+    """The bytes of a spill that hold rows of one file."""
 
     spill: Spill
     at: int
@@ -81,7 +81,7 @@ class Extent(NamedTuple):
 
 
 class Budget:
-    """What the files of one writer share: the bytes that they hold back, the number that is open, the spill."""
+    """Shared by the files of one writer: the bytes that they hold back, the number of open files, the spill."""
 
     def __init__(self, limit_bytes: int = HELD_BACK_BYTES, open_files: int = OPEN_FILES) -> None:
         self._limit, self._open_files = limit_bytes, open_files
@@ -90,14 +90,14 @@ class Budget:
         self._spill: Spill | None = None
 
     def hold(self, file: _ParquetFile, size: int) -> None:
-        """Count bytes that a file holds back from now on, and make room for them if the limit is passed."""
+        """Count bytes that a file holds back, and make room if the limit is passed."""
         self._files.add(file)
         self._held_bytes += size
         if file.held_bytes >= ROW_GROUP_BYTES:
             self._relieve(file)
         if self._held_bytes > self._limit:
-            # Down to half of it, so that the fullest are not looked for at every batch.
-            for fullest in sorted(self._files, key=lambda one: one.held_bytes, reverse=True):
+            # Down to half the limit, so that not every batch has to search for the fullest.
+            for fullest in sorted(self._files, key=lambda held: held.held_bytes, reverse=True):
                 self._relieve(fullest)
                 if self._held_bytes <= self._limit // 2:
                     break
@@ -112,14 +112,14 @@ class Budget:
             file.flush()
 
     def remove(self, file: _ParquetFile) -> None:
-        """Count a file no more; harmless if it was not counted."""
+        """Stop counting a file; harmless if it is not counted."""
         if file in self._files:
             self._files.remove(file)
             self._held_bytes -= file.held_bytes
             self._open -= file.is_open
 
     def turn(self) -> None:
-        """Begin another spill with the next rows: the one before goes when the files of its checkpoint are written."""
+        """Begin a new spill with the next rows. The old one is deleted once the files of its checkpoint are written."""
         self._spill = None
 
 
@@ -129,13 +129,13 @@ def _room() -> Iterator[None]:
         yield
     except OSError as error:
         raise Unavailable(
-            f"rows that await their checkpoint can't be kept in the folder for temporary files: {error};"
-            " give it room, or name another one by TMPDIR"
+            f"rows that await their checkpoint can't be written to the folder for temporary files: {error};"
+            " free some space, or set TMPDIR to another folder"
         ) from error
 
 
 class _ParquetFile:
-    """One Parquet file that grows; its schema is the first batch's, and every later batch must have the same."""
+    """A growing Parquet file. The first batch sets its schema, and every later batch must have the same."""
 
     def __init__(self, store: PipelineStore, name: str, budget: Budget | None) -> None:
         self._store = store
@@ -145,26 +145,24 @@ class _ParquetFile:
         self._sink: StagingFile | None = None
         self._buffer: Any = None
         self._writer: Any = None
-        self._spilled: list[Extent] = []  # before what is held back
+        self._spilled: list[Extent] = []  # older than the rows held back
         self._held: list[pa.RecordBatch] = []
         self.held_bytes = 0
         self.rows = 0
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a file in the store, without a name yet."""
+        """Whether it has a file in the store, which has no name yet."""
         return self._sink is not None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take one batch; may write to the disk. Dictionaries in flight become plain columns."""
+        """Take one batch; may write to the disk. Dictionary columns become plain ones."""
         batch = _plain(batch)
         if self._schema is None:
             self._schema = batch.schema
         elif not batch.schema.equals(self._schema, check_metadata=True):
-            raise ProtocolError(
-                f"a batch for {self._name} has other columns than the file; the schema's hash was wrong"
-            )
-        batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)  # a schema of its own would be held too
+            raise ProtocolError(f"a batch for {self._name} has other columns than the file; the schema's hash is wrong")
+        batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)  # frees the batch's own schema
         size = batch.nbytes + batch.num_columns * COLUMN_BYTES
         self._held.append(batch)
         self.held_bytes += size
@@ -172,19 +170,19 @@ class _ParquetFile:
         self._budget.hold(self, size)
 
     def spill(self, spill: Spill) -> None:
-        """Put what is held back there."""
+        """Move the rows held back to the spill."""
         assert self._schema is not None
         if self._held:
             self._spilled.append(spill.put(self._held, self._schema))
             self._held, self.held_bytes = [], 0
 
     def flush(self, *, last: bool = False) -> None:
-        """Write what is held back as one row group, behind what was spilled."""
+        """Write the spilled rows, then those held back as one row group."""
         for batches in self._groups():
             table = pa.Table.from_batches(batches, self._schema)
             if self._writer is None:
                 self._sink = self._store.open_staged(self._name)
-                self._buffer = io.BufferedWriter(self._sink, WRITE_BYTES)  # a column's page is a write of its own
+                self._buffer = io.BufferedWriter(self._sink, WRITE_BYTES)  # pyarrow writes each column's page by itself
                 self._writer = parquet.writer(self._buffer, table, whole=last and table.num_rows == self.rows)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
@@ -206,13 +204,13 @@ class _ParquetFile:
     def finish(self) -> PartRef:
         """Give the file its name, which is durable after the store's `sync_staged`."""
         if self._schema is None:
-            raise ProtocolError(f"{self._name} was closed without a row; a file is opened by its first batch")
+            raise ProtocolError(f"{self._name} was closed without a row; only a batch opens a file")
         self._budget.remove(self)
         try:
             self.flush(last=True)
             self._writer.close()
             self._buffer.detach()
-            self._writer = self._buffer = None  # others are still to be closed, and both are large
+            self._writer = self._buffer = None  # both are large, and other files are still to be closed
             assert self._sink is not None
             return self._sink.settle()
         except BaseException:
@@ -225,14 +223,14 @@ class _ParquetFile:
         self._spilled, self._held, self.held_bytes = [], [], 0
         if self._writer is not None:
             with suppress(OSError, ValueError, pa.ArrowException, Unavailable):
-                self._writer.close()  # else pyarrow would write the footer when the object is forgotten
+                self._writer.close()  # else pyarrow would write the footer when the object is collected
                 self._buffer.detach()
         if self._sink is not None:
             self._sink.discard()
 
 
 class ChunkFile:
-    """The open file of one attempt at one chunk. A chunk without rows has no file: don't open one for it."""
+    """The open file of one attempt at one chunk. A chunk without rows has no file: don't make this object for it."""
 
     def __init__(
         self,
@@ -246,7 +244,7 @@ class ChunkFile:
         split_id: str,
         budget: Budget | None = None,
     ) -> None:
-        """Take what the journal will say of the file; `schema` is the hash of the schema of every batch."""
+        """The arguments are what the journal says of the file; `schema` is the hash of every batch's schema."""
         self._file = _ParquetFile(store, file_name("chunk.parquet", epoch=epoch, incarnation=incarnation), budget)
         self._known: dict[str, Any] = {
             "kind": "chunk",
@@ -257,20 +255,20 @@ class ChunkFile:
         }
 
     def append(self, batch: pa.RecordBatch, seq_base: int = 0) -> None:
-        """Append rows of the chunk: the table's columns only. `seq_base` has no meaning here."""
+        """Append rows of the chunk: the table's columns only. `seq_base` is ignored."""
         if batch.num_rows:
             self._file.write(batch)
 
     def close(self) -> StagedFile:
-        """Give the file its name; return what the journal says of it."""
+        """Give the file its name; return its record for the journal."""
         return _staged(self._file, self._known)
 
     def leave(self, budget: Budget) -> None:
-        """Count in the budget no more: from now on other threads may close it."""
+        """Leave the budget: from now on other threads may close the file."""
         budget.remove(self._file)
 
     def discard(self) -> None:
-        """Drop the file, for an attempt that failed or an epoch that ended."""
+        """Drop the file: the attempt failed, or the epoch ended."""
         self._file.discard()
 
 
@@ -288,7 +286,7 @@ class ChangesFile:
         schema: str,
         budget: Budget | None = None,
     ) -> None:
-        """Take what the journal will say of the file; `schema` is the hash of the schema of every batch."""
+        """The arguments are what the journal says of the file; `schema` is the hash of every batch's schema."""
         self._file = _ParquetFile(store, file_name("changes.parquet", epoch=epoch, incarnation=incarnation), budget)
         self._known: dict[str, Any] = {
             "kind": "changes",
@@ -303,7 +301,7 @@ class ChangesFile:
     def append(self, batch: pa.RecordBatch, seq_base: int) -> None:
         """Append changes: the table's columns, then `META_FIELDS` with `_seq` counting from `seq_base`.
 
-        ProtocolError if the meta columns are not the contract's or if `_seq` does not grow.
+        Raises ProtocolError if the last columns are not `META_FIELDS`, or if `_seq` does not grow.
         """
         if not batch.num_rows:
             return
@@ -316,7 +314,7 @@ class ChangesFile:
         low, high = seq[0].as_py(), seq[-1].as_py()
         if self._seq_max is not None and low <= self._seq_max:
             raise ProtocolError(
-                f"changes of {self._known['table']} came with _seq {low} after {self._seq_max};"
+                f"received changes of {self._known['table']} with _seq {low} after {self._seq_max};"
                 " a batch came twice or late"
             )
         self._seq_min = low if self._seq_min is None else self._seq_min
@@ -331,16 +329,16 @@ class ChangesFile:
         self._file.write(batch)
 
     def close(self) -> StagedFile:
-        """Give the file its name; return what the journal says of it."""
+        """Give the file its name; return its record for the journal."""
         seq = {"seq_min": self._seq_min, "seq_max": self._seq_max, "truncated_at": self._truncated_at}
         return _staged(self._file, self._known | seq)
 
     def leave(self, budget: Budget) -> None:
-        """Count in the budget no more: from now on other threads may close it."""
+        """Leave the budget: from now on other threads may close the file."""
         budget.remove(self._file)
 
     def discard(self) -> None:
-        """Drop the file, for an epoch that ended."""
+        """Drop the file: the epoch ended."""
         self._file.discard()
 
 
@@ -350,7 +348,7 @@ def _staged(file: _ParquetFile, known: dict[str, Any]) -> StagedFile:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without dictionary encoding and schema metadata (Arrow's own type would come back on reading)."""
+    """The batch without dictionary encoding and schema metadata, which readers of the file would get back."""
     if not any(pa.types.is_dictionary(field.type) for field in batch.schema):
         return batch.replace_schema_metadata(None)
     columns, fields = [], []

@@ -174,7 +174,7 @@ def test_a_temporary_folder_without_room_is_told_with_its_remedy(
         ChunkFile(store, split_id=f"s{at}", budget=budget, **named()) for budget in [Budget(1, 1)] for at in (1, 2)
     ]
     files[0].append(rows(1))
-    with pytest.raises(Unavailable, match="No space left on device; give it room, or name another one by TMPDIR"):
+    with pytest.raises(Unavailable, match="No space left on device; free some space, or set TMPDIR to another folder"):
         files[1].append(rows(1))
     for file in files:
         file.discard()
