@@ -35,7 +35,6 @@ from cutline.services.enumerator.events import (
     EntryRefused,
     EntryWritten,
     EpochFailed,
-    EpochOpened,
     FindBound,
     FindRange,
     FindStop,
@@ -51,7 +50,7 @@ from cutline.services.enumerator.events import (
     ThrottleAsked,
     WriteEntry,
 )
-from cutline.services.enumerator.leader import Leader, Orders
+from cutline.services.enumerator.leader import EpochOpened, Leader, Orders
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.source import SourceReader
 from cutline.services.enumerator.tables import Table

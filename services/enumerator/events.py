@@ -7,7 +7,6 @@ those of tables and splits, most of which are questions to the source and their 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.messages import UNLIMITED, Key, Limits
@@ -16,9 +15,6 @@ from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import CheckpointEntry, Entry
 from cutline.services.enumerator.splitter import KeyRange
-
-if TYPE_CHECKING:
-    from cutline.services.enumerator.machine import Enumerator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +84,6 @@ class EntryRefused(Event):
 
     slot: int
     nonce: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochOpened(Event):
-    """The epoch's streams are made; `enumerator` is restored from its base, if it has one."""
-
-    epoch: int
-    enumerator: Enumerator | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

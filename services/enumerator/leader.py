@@ -46,7 +46,6 @@ from cutline.services.enumerator.events import (
     EntryRefused,
     EntryWritten,
     EpochFailed,
-    EpochOpened,
     JournalRead,
     MemberSeen,
     Observed,
@@ -75,6 +74,14 @@ MENDED_SECONDS = 120.0  # longer than a reader waits until a source's loss is su
 THE_STOP = "the stop"  # the request of the checkpoint at the pipeline's stop
 STEADY_SECONDS = 60.0  # a failure after a longer epoch does not count as one in a row
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochOpened(Event):
+    """The epoch's streams are made; `enumerator` is restored from its base, if it has one."""
+
+    epoch: int
+    enumerator: Enumerator | None
 
 
 class LeaderState(StrEnum):

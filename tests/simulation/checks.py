@@ -35,16 +35,8 @@ from cutline.common.positions import Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.chain import follow
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, Publication
-from cutline.services.enumerator.events import (
-    BoundFound,
-    EntryRefused,
-    EntryWritten,
-    EpochOpened,
-    JournalRead,
-    Observed,
-    Plan,
-)
-from cutline.services.enumerator.leader import Leader
+from cutline.services.enumerator.events import BoundFound, EntryRefused, EntryWritten, JournalRead, Observed, Plan
+from cutline.services.enumerator.leader import EpochOpened, Leader
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.reader.events import ChangesRead, ChunkFailed
 from cutline.services.reader.machine import Reader

@@ -53,7 +53,6 @@ from cutline.services.enumerator.events import (
     EntryRefused,
     EntryWritten,
     EpochFailed,
-    EpochOpened,
     FindBound,
     FindRange,
     FindStop,
@@ -73,7 +72,7 @@ from cutline.services.enumerator.events import (
     ThrottleAsked,
     WriteEntry,
 )
-from cutline.services.enumerator.leader import Leader, Orders
+from cutline.services.enumerator.leader import EpochOpened, Leader, Orders
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import KeyRange
 from cutline.services.reader.events import (

@@ -26,7 +26,8 @@ from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import CheckpointEntry, EpochEntry, PartRef, TableEntry
 from cutline.common.store.store import PipelineStore, Store
-from cutline.services.enumerator.machine import Enumerator, Plan
+from cutline.services.enumerator.events import Plan
+from cutline.services.enumerator.machine import Enumerator
 from cutline.services.reader.machine import Reader
 
 GOLDEN = Path(__file__).parent / "golden"
