@@ -410,24 +410,3 @@ def decode(header: dict[str, Any], body: Any = None) -> Message:
     if body is not None and isinstance(message, Records):
         message = dataclasses.replace(message, body=body)
     return message
-
-
-__all__ = [
-    "UNLIMITED",
-    *_TYPES,
-    "CompletedSplit",
-    "High",
-    "Key",
-    "Limits",
-    "Low",
-    "Message",
-    "Position",
-    "Remedy",
-    "SnapshotSplit",
-    "TableState",
-    "camel",
-    "decode",
-    "encode",
-    "from_plain",
-    "to_plain",
-]

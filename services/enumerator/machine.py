@@ -39,7 +39,6 @@ from cutline.common.mesh.messages import (
     IncludeTable,
     Limits,
     LimitStream,
-    Low,
     Message,
     PartSaved,
     Remedy,
@@ -60,7 +59,7 @@ from cutline.common.mesh.messages import (
     pieces,
     to_plain,
 )
-from cutline.common.positions import Position, Stop
+from cutline.common.positions import Low, Position, Stop
 from cutline.common.store.records import StagedFile, TableEntry
 from cutline.services.enumerator.checkpoints import Collecting, Entries
 from cutline.services.enumerator.events import (

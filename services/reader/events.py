@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.mesh.machine import Effect, Event
-from cutline.common.mesh.messages import CompletedSplit, High, Key, Limits, Low, Position, Remedy, SnapshotSplit
-from cutline.common.positions import Stop
+from cutline.common.mesh.messages import CompletedSplit, Key, Limits, Remedy, SnapshotSplit
+from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
 
 # --- facts -----------------------------------------------------------------------------------------------------------

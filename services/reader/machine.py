@@ -48,10 +48,8 @@ from cutline.common.mesh.messages import (
     ExcludeTable,
     IncludeTable,
     LimitStream,
-    Low,
     Message,
     PartSaved,
-    Position,
     Records,
     SnapshotSplit,
     SplitFailed,
@@ -70,7 +68,7 @@ from cutline.common.mesh.messages import (
     to_plain,
 )
 from cutline.common.mesh.topology import ENUMERATOR
-from cutline.common.positions import Stop, beyond
+from cutline.common.positions import Low, Position, Stop, beyond
 from cutline.services.reader.events import (
     ChangeBatch,
     ChangesRead,

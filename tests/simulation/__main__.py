@@ -1,6 +1,6 @@
-"""`python -m tests.simulation --seeds N [--seed S] [--jobs J]`: the sweep, or one seed again with its story.
+"""`python -m tests.simulation --seeds N [--seed S] [--jobs J]`: the sweep, or the replay of one seed with its story.
 
-A seed has several worlds (`WORLDS`, `EVERY`), each of its own code; `--world` takes one of them alone."""
+A seed has several worlds (`WORLDS`, `EVERY`), each for another part of the code; `--world` selects one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simulation.world import Shape, World
 
 WORLDS: dict[str, Any] = {"mesh": World, "stream": StreamWorld, "store": StoreWorld, "channels": ChannelWorld}
 EVERY = {"mesh": 1, "stream": 2, "store": 4, "channels": 4}
-"""Which seeds of a sweep of all worlds have this one; a sweep of one world has it in each."""
+"""In a sweep of all worlds, every how many seeds have this one; in a sweep of one world each seed has it."""
 SEEDS = 2000
 ENFORCED_SEEDS = 1000  # from so many seeds on, a counter that stays 0 fails the sweep
 
@@ -34,7 +34,7 @@ def of_seed(seed: int, worlds: Sequence[str]) -> list[str]:
 
 
 def one(seed: int, worlds: Sequence[str] = tuple(WORLDS)) -> tuple[int, Counter[str], str | None]:
-    """One seed: its counters, and what failed, if something did."""
+    """One seed: its counters, and its fault, if any."""
     gc.disable()  # a world is one heap of cycles: swept once, when it is over
     if seed % 10 == 0:
         gc.collect()
@@ -53,7 +53,7 @@ def one(seed: int, worlds: Sequence[str] = tuple(WORLDS)) -> tuple[int, Counter[
 
 
 def replay(seed: int, worlds: Sequence[str]) -> int:
-    """One seed with its story."""
+    """Run one seed and print its story."""
     for name in of_seed(seed, worlds):
         world = WORLDS[name](seed)
         try:
@@ -100,7 +100,7 @@ def sweep(
 
 
 def never_met(count: Counter[str]) -> list[str]:
-    """What the sweep must meet and did not."""
+    """The situations that the sweep did not meet and must."""
     return [name for name in BITES if not count[name]]
 
 

@@ -1,5 +1,5 @@
-"""What a sweep must have met at least once: every way in which the world bites, and every branch of the machines that
-answers it. A counter of these that stays 0 fails the sweep, since then nothing was shown about it."""
+"""Situations that a sweep must meet at least once: every kind of trouble in the world, and every branch of the machines
+that handles it. A counter of these that stays 0 fails the sweep, since that situation was not tested."""
 
 from __future__ import annotations
 

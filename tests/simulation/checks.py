@@ -1,4 +1,4 @@
-"""What must be true in every world. Each check is a function whose docstring is its sentence; it raises Failure."""
+"""Invariants of every world. Each check is a function whose docstring states the invariant; it raises Failure."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Failure(Exception):
 
 
 def state_of(machine: Any) -> Any:
-    """What a restore must bring back, read from the live machine without its own `snapshot`; None if there is
-    nothing."""
+    """The state that a restore must bring back, read from the live machine without its own `snapshot`; None if it has
+    none."""
     if isinstance(machine, Reader) and machine.stream:
         return (
             machine.seq,
@@ -89,7 +89,7 @@ def state_of(machine: Any) -> Any:
 
 
 def restore_is_exact(world: World, machine: Any, base: int, name: str) -> None:
-    """A restored machine is the machine as it was at the cut."""
+    """A restored machine equals the machine at the cut."""
     epoch = world.store.journal[base].epoch
     live = world.live[epoch, name, base]
     if state_of(machine) != live:
@@ -98,8 +98,8 @@ def restore_is_exact(world: World, machine: Any, base: int, name: str) -> None:
 
 
 def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, part: State) -> None:
-    """The enumerator of a part without recorded messages is the one at the cut, its splits that were out queued
-    again."""
+    """An enumerator restored from a part without recorded messages equals the one at the cut, except that its splits
+    that were out are queued again."""
     head, values = json.loads(json.dumps([{**part.head, "recorded": {}}, part.values]))
     state = State(head=head, values=values, schemas=tuple(world.schemas.values()))
     restored = Enumerator.restored(enumerator.plan, state, {})
@@ -109,7 +109,7 @@ def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, pa
 
 
 def limits_are_kept(world: World, leader: Leader) -> None:
-    """The limits that a leader says to be kept are those of the checkpoint that the next leader begins at."""
+    """The limits that a leader reports as kept are those of the checkpoint that the next leader begins at."""
     if leader.base is None or world.limits_seen == (leader.base, leader.kept_limits):
         return
     world.limits_seen = leader.base, leader.kept_limits
@@ -117,12 +117,12 @@ def limits_are_kept(world: World, leader: Leader) -> None:
     assert isinstance(entry, CheckpointEntry)
     limits = load_part(world.store.open(), entry.parts["enumerator"]).head["limits"]
     if limits != to_plain(leader.kept_limits):
-        raise Failure(f"{leader.kept_limits} are told to be kept, and checkpoint {leader.base} has {limits}")
+        raise Failure(f"{leader.kept_limits} are reported as kept, and checkpoint {leader.base} has {limits}")
     world.count["limits kept"] += leader.kept_limits != UNLIMITED
 
 
 def chain(journal: dict[int, Entry]) -> list[int]:
-    """Checkpoints on the chain, oldest first: the oracle, apart from common/store/chain.py, whose answer it must be."""
+    """Checkpoints on the chain, oldest first: an oracle for common/store/chain.py, written independently."""
     slots: list[int] = []
     upper = max(journal, default=0)
     epochs = {slot: entry for slot, entry in journal.items() if isinstance(entry, EpochEntry)}
@@ -138,8 +138,8 @@ def chain(journal: dict[int, Entry]) -> list[int]:
 
 
 def cut_is_consistent(world: World, entry: CheckpointEntry) -> None:
-    """The cut is consistent: on every channel, what its sender had sent at its snapshot is what its receiver counts
-    to the checkpoint (in its state or recorded as the channel's)."""
+    """The cut is consistent: on every channel, the messages that its sender had sent at its snapshot are those that its
+    receiver counts to the checkpoint (in its state, or recorded as the channel's state)."""
     cuts = world.cuts[entry.epoch, entry.slot]
     epoch = world.store.journal[entry.epoch]
     assert isinstance(epoch, EpochEntry)
@@ -153,7 +153,7 @@ def cut_is_consistent(world: World, entry: CheckpointEntry) -> None:
 
 
 def entry_is_sound(world: World, entry: CheckpointEntry) -> None:
-    """A checkpoint names the file of one attempt a split once on its chain, says of each table what its parts say, can
+    """A checkpoint names one attempt's file for a split once on its chain, agrees with its parts about each table, can
     be restored (its parts and the schemas that they name are there, as what it names itself), and its position is not
     before that of the checkpoint before it on the chain."""
     journal = world.store.journal
@@ -177,7 +177,7 @@ def entry_is_sound(world: World, entry: CheckpointEntry) -> None:
         last = journal[before[0]]
         assert isinstance(last, CheckpointEntry)
         mine, earlier = entry.position, last.position
-        # an empty GTID set, of a server that failed over before its first transaction, is before everything
+        # An empty GTID set (a server that failed over before its first transaction) is before every other.
         if mine and earlier and (mine.server == earlier.server or earlier.gtids) and not mine.not_before(earlier):
             raise Failure(f"checkpoint {entry.slot} stands at {mine}, before checkpoint {before[0]} at {earlier}")
     world.count["inside checkpoint"] += entry.inside
@@ -188,8 +188,8 @@ def entry_is_sound(world: World, entry: CheckpointEntry) -> None:
 
 
 def tables_are_those_of_the_parts(world: World, entry: CheckpointEntry) -> None:
-    """What an entry says of its tables, though it was put together of what changed, is what the enumerator and the
-    incremental split restored from its parts say."""
+    """An entry's tables, though composed of what changed, agree with the enumerator and the incremental split restored
+    from its parts."""
     epoch = world.store.journal[entry.epoch]
     assert isinstance(epoch, EpochEntry)
     plan = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=1, exact=world.shape.exact)
@@ -205,15 +205,15 @@ def tables_are_those_of_the_parts(world: World, entry: CheckpointEntry) -> None:
         if table.phase in ("catch-up", "live") and stream and stream["generation"] == table.generation:
             live = stream["live"]
             wanted = (table.generation, "live" if live else "catch-up", stream["schema"], live, table.cause)
-        said = entry.tables[name]
-        if (said.generation, said.phase, said.schema, said.show, said.cause) != wanted:
-            raise Failure(f"checkpoint {entry.slot} says {said} of {name}, and its parts {wanted}")
+        entered = entry.tables[name]
+        if (entered.generation, entered.phase, entered.schema, entered.show, entered.cause) != wanted:
+            raise Failure(f"checkpoint {entry.slot} has {entered} for {name}, and its parts {wanted}")
     world.count["entry composed of what changed"] += 1
 
 
 def journal_is_of_one_line(world: World) -> None:
-    """An old epoch is mute: every checkpoint in the journal was written by the leader of the newest epoch before it,
-    and every epoch's base was on the chain then."""
+    """An old epoch writes nothing: every checkpoint in the journal is by the leader of the newest epoch before it, and
+    every epoch's base was on the chain at that time."""
     journal = world.store.journal
     newest: EpochEntry | None = None
     if chain(journal) != follow(max(journal, default=0), journal.get).after(0):
@@ -244,7 +244,7 @@ def announced_epoch_is_the_journals(world: World, order: Any) -> None:
 
 
 def requests_were_honoured(world: World) -> None:
-    """Whoever asked a leader that still leads for a savepoint has got a kept checkpoint."""
+    """Every savepoint requested of a leader that still leads is a kept checkpoint."""
     done = {e.request for e in world.store.journal.values() if isinstance(e, CheckpointEntry) and e.kept}
     for service in world.services:
         if service.alive and service.leader is not None and service.leader.state == "leading":
@@ -264,17 +264,17 @@ def _shown(world: World, rows: Rows, schema: TableSchema, table: str) -> dict[An
     for key, found in rows.items():
         if len(found) != 1:
             raise Failure(f"row {key} of {table} is there {len(found)} times")
-        of, row = found[0]
-        if of not in places:
-            ids = {c.field_id: i for i, c in enumerate(world.lake.schemas[of].columns)}
-            places[of] = [ids.get(c.field_id) for c in schema.columns]
-        names[key] = tuple(None if i is None else row[i] for i in places[of])
+        own, row = found[0]
+        if own not in places:
+            ids = {c.field_id: i for i, c in enumerate(world.lake.schemas[own].columns)}
+            places[own] = [ids.get(c.field_id) for c in schema.columns]
+        names[key] = tuple(None if i is None else row[i] for i in places[own])
     return names
 
 
 def publication_equals_source(world: World, publication: Publication) -> None:
-    """Nothing is lost or doubled: every table that a publication shows at its position equals the source there, by
-    key and content, with the source's columns; and amounts moved between two tables still add up."""
+    """No row is lost or doubled: every table that a publication shows at its position equals the source there, by key
+    and content, with the source's columns; and amounts moved between two tables still add up."""
     entry = world.store.journal[publication.n]
     assert isinstance(entry, CheckpointEntry)
     if entry.inside:
@@ -283,23 +283,23 @@ def publication_equals_source(world: World, publication: Publication) -> None:
     if position is None:
         return
     if world.source.lost_gtids or (position.server != world.source.server and not position.gtids):
-        return  # what was taken there the source does not know any more
+        return  # the source has lost transactions that were taken there
     if world.shape.start is not None and publication.n < world.retired:
-        return  # by a slow Spark writer: what its checkpoint began with is removed
+        return  # published by a slow Spark writer: the start of its checkpoint is already removed
     state, columns = world.source.state_at(position)
     starts = _starts(world, entry)
     amounts = []
-    for table, of in publication.tables.items():
-        if of.main is None:
+    for table, published in publication.tables.items():
+        if published.main is None:
             continue
         if entry.tables[table].generation > 1 and not entry.tables[table].show:
             world.count["old generation shown while the new one is read"] += 1
-        if not of.shown:
+        if not published.shown:
             continue  # of an older generation, and marked so
         schema = world.lake.schemas[entry.tables[table].schema or ""]
         truth = world.source.since(starts[table], position)[table] if table in starts else state[table]
-        rows = world.lake.snapshots[of.main.snapshot_id]
-        if table in starts and not rows and not truth:  # nothing has told yet how it looked
+        rows = world.lake.snapshots[published.main.snapshot_id]
+        if table in starts and not rows and not truth:  # its columns at the start are not known yet
             continue
         if tuple(c.name for c in schema.columns) != columns[table]:
             raise Failure(
@@ -363,7 +363,7 @@ def _columns_by_policy(world: World, n: int, table: str, schema: TableSchema) ->
 
 
 def no_key_goes_back(world: World, table: str, n: int, rows: Rows) -> None:
-    """No live key goes back: what `main` shows of a row is never older than what it showed before on the same chain."""
+    """No live key goes back: `main` never shows an older version of a row than before, on the same chain."""
     if world.source.lost_gtids:
         return
     known = world.versions.setdefault(table, {})
@@ -384,7 +384,7 @@ def arrived(world: World) -> bool:
 
 
 def what_is_missing(world: World) -> str:
-    """What `arrived` still waits for."""
+    """The reason why `arrived` is not true yet; empty if it is."""
     leaders = [s for s in world.services if s.alive and s.leader is not None and s.leader.state == "leading"]
     if not leaders:
         states = [(s.incarnation, s.leader.state, s.leader.cause) for s in world.services if s.leader and s.alive]
@@ -417,34 +417,34 @@ def what_is_missing(world: World) -> str:
     assert isinstance(entry, CheckpointEntry)
     stopped = {
         t
-        for t, of in entry.tables.items()
-        if t in world.source.quarantined or "schema_changes is halt" in (of.cause or "")
+        for t, found in entry.tables.items()
+        if t in world.source.quarantined or "schema_changes is halt" in (found.cause or "")
     }
     wrong = {
-        t: of.state
-        for t, of in newest.tables.items()
-        if of.state != ("quarantined" if t in world.quarantined else "live")
-        and not (of.state == "quarantined" and t in stopped)
+        t: found.state
+        for t, found in newest.tables.items()
+        if found.state != ("quarantined" if t in world.quarantined else "live")
+        and not (found.state == "quarantined" and t in stopped)
     }
     absent = set(world.known_tables) - set(newest.tables)
     if wrong or absent:
         causes = {t: entry.tables[t].cause for t in wrong}
         return f"tables are not live in publication {newest.n}: {wrong} {causes} {absent}"
-    begun = newest.position is not None or any(of.state == "live" for of in newest.tables.values())
+    begun = newest.position is not None or any(found.state == "live" for found in newest.tables.values())
     if begun and not world.shape.snapshot_only:
         end, position = world.source.flushed(), newest.position
         if position is None or position.server != end.server or not end.reached_by(position):
             return f"publication {newest.n} stands at {position}, the source at {end}"
-    for table, of in newest.tables.items():
+    for table, found in newest.tables.items():
         main = world.lake.main.get(table)
-        if of.state == "live" and (main is None or of.main is None or main.snapshot != of.main.snapshot_id):
+        if found.state == "live" and (main is None or found.main is None or main.snapshot != found.main.snapshot_id):
             return f"main of {table} does not show publication {newest.n}"
     return ""
 
 
 def _ends(world: World, leader: Any, publications: dict[int, Any], place: Position) -> str:
-    """At its stop a pipeline ends by itself: a kept publication that shows every table just there, but those that
-    can't be shown so and were told, and nothing after it."""
+    """At its stop a pipeline ends by itself: a kept publication shows every table exactly there, except those reported
+    as impossible to show there, and no checkpoint follows."""
     ended = leader.ended
     if ended is None or ended not in publications:
         machine = leader.enumerator
@@ -454,13 +454,13 @@ def _ends(world: World, leader: Any, publications: dict[int, Any], place: Positi
     assert isinstance(entry, CheckpointEntry)
     if not publication.kept:
         raise Failure(f"publication {ended} at the stop is not kept")
-    states = {table: of.state for table, of in publication.tables.items()}
+    states = {table: found.state for table, found in publication.tables.items()}
     for table, state in states.items():
         cause = entry.tables[table].cause or ""
-        told = table in (*world.quarantined, *world.source.quarantined) or any(
-            one in cause for one in ("can't be shown at the stop", "schema_changes is halt")
+        expected = table in (*world.quarantined, *world.source.quarantined) or any(
+            reason in cause for reason in ("can't be shown at the stop", "schema_changes is halt")
         )
-        if state not in ("live", "dropped") and not (state == "quarantined" and told):
+        if state not in ("live", "dropped") and not (state == "quarantined" and expected):
             raise Failure(f"{table} is {state} ({cause}) in publication {ended} at the stop")
     after = {n: e for n, e in world.store.journal.items() if n > ended and e.epoch == leader.epoch}
     if any(isinstance(e, CheckpointEntry) and e.request is None for e in after.values()):
@@ -521,7 +521,7 @@ def any_fact_is_handled_or_refused(world: World) -> None:
         except ProtocolError:
             world.count["fact refused"] += 1
             if held:
-                return  # it is a message held behind a marker that may have been refused, after the fact was taken
+                return  # the fact was taken; a message held behind a marker may have been refused
             if freeze(machine) != before:
                 raise Failure(f"{type(machine).__name__} refused {event} and changed its state") from None
         except SourceLost as error:

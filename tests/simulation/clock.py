@@ -1,4 +1,4 @@
-"""Time in the worlds below the machines, and what they raise."""
+"""The clock and the error of the worlds below the machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EPOCH = 1_700_000_000
 
 @dataclass(slots=True)
 class Clock:
-    """Stands in for the module `time`: it moves where somebody would have waited."""
+    """Stands in for the module `time`: a sleep moves it forward."""
 
     now: float = 1000.0
 
@@ -24,4 +24,4 @@ class Clock:
 
 
 class Wrong(Exception):
-    """Something did what it promises not to do."""
+    """The tested code broke one of its promises."""

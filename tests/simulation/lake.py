@@ -1,6 +1,6 @@
 """The simulated lake and its Spark writers: snapshots of tables, a branch a start, publications, `main`.
 
-A table's rows are kept as a list a key, so that what was appended twice shows.
+Each key of a table has a list of rows, so that rows appended twice are seen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Rows = dict[Row, list[tuple[str, Row]]]  # key -> (schema hash, row), more than 
 
 @dataclass(slots=True)
 class Main:
-    """What a table shows, and the property that says who moved it there."""
+    """The snapshot that a table shows, and the property that names the start which moved it there."""
 
     snapshot: int
     by: tuple[int, int]  # w, N
@@ -30,7 +30,7 @@ class Main:
 
 @dataclass(slots=True)
 class Lake:
-    """What outlives the Spark writers."""
+    """The lake, which outlives the Spark writers."""
 
     snapshots: dict[int, Rows] = field(default_factory=dict)
     main: dict[str, Main] = field(default_factory=dict)
@@ -76,8 +76,8 @@ def applied(
 
 
 class SparkWriter:
-    """One start of the Spark writer: works on its own branch, publishes, moves `main`. What to apply next, and what a
-    publication says, is the real common/store/chain.py; the order of steps is that of spark_writer/apply.py."""
+    """One start of the Spark writer: works on its own branch, publishes, moves `main`. The real common/store/chain.py
+    decides what to apply next and composes publications; the order of steps is that of spark_writer/apply.py."""
 
     def __init__(self, world: Any, w: int) -> None:
         self.world, self.w = world, w
@@ -87,13 +87,13 @@ class SparkWriter:
         self.begun = False
         self.published: Publication | None = None
         self.store: PipelineStore = world.store.open()
-        self.entries: dict[int, Entry | None] = {}  # that were read
+        self.entries: dict[int, Entry | None] = {}  # read so far
         self.pending: Batch | None = None  # applied, to be published
-        self.overtaken = False  # by publications before that one, when it was looked
+        self.overtaken = False  # by publications before that one, at the last look
         self.to_show: Publication | None = None
 
     def start(self) -> None:
-        """Branch from the newest publication on the chain, and do again what follows from it."""
+        """Branch from the newest publication on the chain, and repeat the steps that follow from it."""
         self.begun = True
         numbers = self.store.publication_numbers()
         newest = self.chain(numbers).newest(numbers)
@@ -101,9 +101,9 @@ class SparkWriter:
         if newest is not None:
             self.done, self.published = newest, self.store.publication(newest)
             assert self.published is not None
-            for table, of in self.published.tables.items():
-                if of.work is not None:
-                    self.work[table] = of.work
+            for table, published in self.published.tables.items():
+                if published.work is not None:
+                    self.work[table] = published.work
             self.to_show = self.published
 
     def chain(self, published: Any = ()) -> Chain:
@@ -118,20 +118,20 @@ class SparkWriter:
         return self.chain([checkpoint])
 
     def retire(self) -> None:
-        """Remove what was needed before some publication, as upkeep does after a while."""
+        """Remove what only older publications need, as upkeep does after a while."""
         world = self.world
         numbers = [n for n in self.store.publication_numbers() if n in self.chain(self.store.publication_numbers())]
         if len(numbers) < 3 or self.published is None:
             return
         if any(slot not in world.store.journal for slot in world.older_restores):
-            return  # an operator goes back to what is within the grace, and so will be there when it is written
+            return  # an operator restores a checkpoint within the grace period, which must still be there
         world.retired = max(world.retired, numbers[-3])
         kept = {n for n in numbers if (record := self.store.publication(n)) is not None and record.kept}
         self.store.retire(numbers[-3], kept)
         world.count["what older restores needed is removed"] += 1
 
     def step(self) -> str:
-        """One step: start, apply, publish or move. Gives "again" if this start must end and another begin."""
+        """One step: start, apply, publish or move. Returns "again" if this start must end and another begin."""
         if not self.begun:
             self.start()
             return "started"
@@ -165,24 +165,24 @@ class SparkWriter:
         if self.done < world.retired and not all(world.store.memory.exists(f"shop/{path}") for path in files):
             world.count["Spark writer: what it was to apply is removed"] += 1  # so another is far ahead
             return "again"
-        for table, of in batch.entries[-1].tables.items():
+        for table, entered in batch.entries[-1].tables.items():
             done = self.work.get(table)
-            fresh = done is None or done.generation != of.generation
+            fresh = done is None or done.generation != entered.generation
             rows: Rows = {} if fresh or done is None else world.lake.snapshots[done.snapshot_id]
             staged = []
             for entry in batch.entries:
                 for file in entry.staged:
-                    if file.table == table and file.generation == of.generation:
+                    if file.table == table and file.generation == entered.generation:
                         staged.append(file)
             if staged:
-                keyless = not world.lake.schemas[of.schema or ""].key
+                keyless = not world.lake.schemas[entered.schema or ""].key
                 rows = applied(rows, staged, world.store.rows, world.count, keyless=keyless)
             if staged or fresh or done is None:
                 self.work[table] = Work(
                     snapshot_id=world.lake.put(rows),
                     branch=f"staging_{self.w}",
-                    generation=of.generation,
-                    schema=of.schema or "",
+                    generation=entered.generation,
+                    schema=entered.schema or "",
                 )
         world.count["Spark writer applied several checkpoints at once"] += len(batch.entries) > 1
         self.done, self.kept_pending = batch.last, batch.kept
@@ -215,23 +215,23 @@ class SparkWriter:
         return "published"
 
     def move(self, record: Publication) -> bool:
-        """`main` of each live table; refused if a newer start moved it, or if what it shows is newer and on the
+        """Move `main` of each live table; refused if a newer start moved it, or if it shows a newer checkpoint of the
         chain."""
         world = self.world
         counts = checks.chain(world.store.journal)
         moved = True
-        for table, of in record.tables.items():
-            if of.main is None:
+        for table, published in record.tables.items():
+            if published.main is None:
                 continue
-            there, own = world.lake.main.get(table), of.shown
-            if there is not None and not may_show(there.by, w=self.w, n=record.n, own=own, chain=self.back_to):
+            before, own = world.lake.main.get(table), published.shown
+            if before is not None and not may_show(before.by, w=self.w, n=record.n, own=own, chain=self.back_to):
                 world.count["main refused to a zombie Spark writer"] += own
                 moved &= not own
                 continue
-            if there is not None and there.by[1] not in counts:  # an operator went back to an older checkpoint
+            if before is not None and before.by[1] not in counts:  # an operator went back to an older checkpoint
                 world.count["main goes back over an older restore"] += 1
                 world.versions.pop(table, None)
-            snapshot = of.main.snapshot_id
+            snapshot = published.main.snapshot_id
             world.lake.main[table] = Main(snapshot, (self.w, record.n))
             checks.no_key_goes_back(world, table, record.n, world.lake.snapshots[snapshot])
         return moved

@@ -1,8 +1,8 @@
 """The simulated server: three flavours, commits in two steps, XA, DDL, rotation, restart, fail-over; and its cursor.
 
-What it does is what facts.md measured. A commit is first flushed to the binlog, then visible to SELECT, then (MySQL) in
-`gtid_executed`; locks keep others off its rows until then. The flushed position runs ahead of what a SELECT sees.
-Positions, watermarks and schemas are the real ones of common/.
+Its behaviour was measured on real servers. A commit is first flushed to the binlog, then visible to SELECT, then
+(MySQL) in `gtid_executed`; locks keep others off its rows until then. The flushed position runs ahead of what a SELECT
+sees. Positions, watermarks and schemas are the real ones of common/.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cutline.services.sources.mysql.watermark import Commits
 MYSQL, MARIADB, PLAIN = "mysql with GTID", "mariadb", "mysql without GTID"
 AGE_SECONDS = 4.0  # in the place of the 60 s that a flushed position ages before it may be a low
 HIDES_SECONDS = 2.5  # the longest that a commit is flushed and not visible
-SUM = 10_000  # what the amounts of the two accounts tables add up to
+SUM = 10_000  # the constant sum of the amounts of the two accounts tables
 
 Row = tuple[Any, ...]
 State = dict[str, dict[Row, Row]]  # table -> key -> row
@@ -65,7 +65,7 @@ class Txn:
         return FilePosition(self.end_file, self.end)
 
     def behind(self, stop: Stop, server: str) -> bool:
-        """Whether the stop lets it not begin any more."""
+        """Whether it begins after the stop."""
         if stop.time_us is not None:
             return int(self.at * 1e6) >= stop.time_us
         return bool(stop.file) and stop.server == server and FilePosition(self.file, self.start) >= FilePosition(
@@ -75,7 +75,7 @@ class Txn:
 
 @dataclass(slots=True)
 class Kind:
-    """What a table is like: its key columns with types, and how it is split. `keyless`: the catalogue shows no key."""
+    """A kind of table: its key columns with types, and how it is split. `keyless`: the catalogue shows no key."""
 
     key: tuple[tuple[str, str], ...]
     integer: bool
@@ -175,7 +175,7 @@ class Source:
         return f"0-{self.servers}-{self.transactions}" if self.flavour == MARIADB else None
 
     def latest(self) -> tuple[State, dict[str, tuple[str, ...]]]:
-        """Everything in the binlog applied."""
+        """The state after every transaction of the binlog."""
         if self.log:
             return self.log[-1].state, self.log[-1].columns
         return self.initial, self.initial_columns
@@ -187,7 +187,7 @@ class Source:
         return (self.log[at - 1].state, self.log[at - 1].columns) if at else (self.initial, self.initial_columns)
 
     def flushed(self) -> High:
-        """SHOW BINARY LOG STATUS: the end of what is flushed, visible or not."""
+        """SHOW BINARY LOG STATUS: the end of the flushed events, visible or not."""
         return High(server=self.server, file=self.place[0], offset=self.place[1])
 
     def end(self) -> Position:
@@ -199,7 +199,7 @@ class Source:
         return Position(server=self.server, file=self.place[0], offset=self.place[1], gtids=gtids)
 
     def schema(self, table: str, columns: tuple[str, ...] | None = None) -> TableSchema:
-        """What the catalogue shows now: field ids from 1."""
+        """The schema that the catalogue shows now: field ids from 1."""
         names = columns if columns is not None else self._visible_columns(table)
         types = dict(KINDS[table].key)
         made = tuple(
@@ -347,7 +347,7 @@ class Source:
         return [key for key in self.latest()[0][table] if (table, key) not in self.locks]
 
     def random_changes(self, size: int) -> tuple[Change, ...]:
-        """Row changes of one transaction, on rows that nobody holds; amounts move and their sum stays."""
+        """Row changes of one transaction, on rows that are not locked; amounts move and their sum stays."""
         rng = self.rng
         state, columns = self.latest()
         local: State = {}
@@ -526,7 +526,7 @@ class Source:
         return (first is None or first <= key) and (last is None or key < last)
 
     def select(self, split: SnapshotSplit) -> dict[Row, Row]:
-        """What a SELECT of the chunk sees now."""
+        """The rows that a SELECT of the chunk sees now."""
         ahead = any(not t.visible and t.kind in ("rows", "commit", "ddl") for t in self.pending)
         self.count["SELECT while a flushed commit is not visible"] += ahead
         self.count["SELECT sees a commit that gtid_executed lacks"] += any(t.visible for t in self.pending)
@@ -566,8 +566,8 @@ class Source:
     # --- start and stop ---
 
     def start(self, kind: str) -> tuple[tuple[Low, High], Low]:
-        """Where a stream without a snapshot begins: at the end of what is there (as MySQL tells it, in the file in use
-        after all that is committed), or between any two transactions; and the low after which the catalogue is read."""
+        """Where a stream without a snapshot begins: at the end of the binlog (with MySQL: in the file in use, after
+        every committed transaction), or between any two transactions; and the low after which the catalogue is read."""
         at, skipped = len(self.log), self.log
         place = self.end()
         if kind == "latest" and self.flavour == MYSQL:
@@ -598,7 +598,7 @@ class Source:
         return str(GtidSet.parse(",".join(t.gtid for t in log if t.gtid))) if self.flavour == MYSQL else ""
 
     def since(self, low: Low, position: Position) -> State:
-        """What a lake has at a position, if it was begun empty at that start."""
+        """The rows of a lake at a position, if it began empty at that start."""
         skipped = self.starts[low]
         state: State = {table: {} for table in self.tables}
         columns = self.initial_columns
@@ -635,7 +635,7 @@ class Source:
         return Stop(gtids=str(self.executed | GtidSet.parse(f"{prefix}:{min(number, self.transactions + 1)}-{number}")))
 
     def find_stop(self, stop: Stop, now: float) -> Position | None:
-        """Where the stop is; None if it is not passed yet."""
+        """The place of the stop; None if the source has not passed it yet."""
         if stop.time_us is not None and now * 1e6 < stop.time_us:
             return None
         gtids: Any = GtidSet.EMPTY if self.flavour == MYSQL else MariaGtid.parse("")
@@ -654,7 +654,7 @@ class Source:
     # --- reading: the binlog ---
 
     def _find(self, after: Position) -> tuple[int, bool]:
-        """Index of the first transaction after `after`, and whether GTIDs must tell which later ones were taken."""
+        """Index of the first transaction after `after`, and whether GTIDs must decide which later ones were taken."""
         if after.server == self.server:
             at = self.boundary.get((after.file, after.offset))
             if at is None:
@@ -671,7 +671,8 @@ class Source:
         return len(self.log), True
 
     def connects(self, after: Position, commits: Commits, now: float) -> bool:
-        """What a cursor does at each connect: whether the dump begins, or it must come again; SourceLost if never."""
+        """The checks of a cursor at each connect: True if the dump begins, False if it must retry; SourceLost if it
+        can't."""
         taken = after.executed
         if isinstance(taken, GtidSet):
             if commits.awaited(taken, self.executed, now=now):
@@ -687,7 +688,7 @@ class Source:
         return True
 
     def read(self, order: ReadChanges, xa: dict[int, tuple[Change, ...]], *, exact: bool, max_rows: int) -> ChangesRead:
-        """What `BinlogCursor.read` promises. `xa` is the memory of the dump connection; SourceLost if it can't go
+        """The contract of `BinlogCursor.read`. `xa` is the memory of the dump connection. SourceLost if it can't go
         on."""
         after, until = order.after, order.until
         executed = after.executed
@@ -724,14 +725,14 @@ class Source:
             return covers(route.low, txn)
 
         def ahead_of(route: RouteTo, txn: Txn) -> bool:
-            """Whether the catalogue was looked at after it, so that the route's schema may not be that of then."""
+            """Whether the catalogue was read after it, so that the route's schema may be a later one."""
             try:
                 return route.looked_at is not None and covers(route.looked_at, txn)
             except SourceLost:
                 return False
 
         def settled(route: RouteTo, txn: Txn) -> RouteTo:
-            """The first row event tells how the table looked; columns that it has still keep their ids."""
+            """The first row event shows the table's columns at that time; columns that still exist keep their ids."""
             new = route.schema
             if ahead_of(route, txn):
                 then, last = self.schema(route.table_id, txn.columns[route.table_id]), new.last_field_id

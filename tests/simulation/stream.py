@@ -51,14 +51,14 @@ Sent = dict[tuple[str, int], list[Out]]  # by table and generation
 
 @dataclass(slots=True, eq=False)
 class Seen:
-    """What a restore goes back to: the machine's state, and how much of each table was sent."""
+    """A state for a restore: the machine's, and the number of rows sent of each table."""
 
     state: State
     sent: dict[tuple[str, int], int]
 
 
 class StreamWorld:
-    """One seed's run: `run()` raises what was found, or returns."""
+    """One seed's run: `run()` returns, or raises the fault that it found."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -121,7 +121,7 @@ class StreamWorld:
         raise Wrong(f"no end in sight: {self.machine.cursors}, and the log ends at {self.log.end()}")
 
     def something(self) -> None:
-        """What happens between two reads."""
+        """Something that happens between two reads."""
         rng = self.rng
         if rng.random() < 0.25 and not self.waits:
             self.send_marker()
@@ -216,13 +216,14 @@ class StreamWorld:
                     self.cursors.pop(name).close()
 
     def include(self, table: str, *, now: bool = False, start: str | None = None) -> None:
-        """A table whose snapshot ended now, with a low of any earlier time, or of now; or one without a snapshot, with
-        all that is not in a GTID set (`start: {gtid:}`)."""
+        """Include a table: one whose snapshot ended now, with a low of now or earlier; or one without a snapshot, which
+        gets every transaction outside a GTID set (`start: {gtid:}`)."""
         log, rng = self.log, self.rng
-        there = log.committed()
-        first = max((i for i, txn in enumerate(there, 1) if self.started >> txn.number & 1), default=0)
-        cut = len(there) if now else rng.choice((first, len(there), rng.randrange(first, len(there) + 1)))
-        before = there[:cut]
+        committed = log.committed()
+        first = max((i for i, txn in enumerate(committed, 1) if self.started >> txn.number & 1), default=0)
+        end = len(committed)
+        cut = end if now else rng.choice((first, end, rng.randrange(first, end + 1)))
+        before = committed[:cut]
         oldest = min(log.pieces[: log.available()], key=lambda p: 0 if not before else p.start)
         place = FilePosition(oldest.file, 4) if not before else FilePosition(before[-1].file, before[-1].end)
         gtids = ""
@@ -306,7 +307,7 @@ class StreamWorld:
         return {}
 
     def judge(self, order: ReadChanges, got: binlog.Changes) -> None:
-        """One read against the log."""
+        """Compare one read with the log."""
         log, count = self.log, self.count
         after, to = log.place(order.after, given=False), log.place(got.position, given=got.position != order.after)
         if not to.not_before(after) or (order.after.file and got.position.file_position < order.after.file_position):
@@ -330,7 +331,7 @@ class StreamWorld:
         self.met(order, after, to, got, crossed)
 
     def met(self, order: ReadChanges, after: Place, to: Place, got: binlog.Changes, crossed: list[Txn]) -> None:
-        """What a read shows to have happened."""
+        """Count the situations that a read shows."""
         count, tables = self.count, order.routes.keys()
         count["stream: read"] += 1
         count["stream: read ended inside a transaction"] += to.txn is not None
@@ -358,7 +359,7 @@ class StreamWorld:
         self.count["stream: marker waited"] += self.waits
 
     def saved(self) -> None:
-        """The marker is taken: what was sent is what the cursors say."""
+        """The marker is taken: compare the rows sent with the cursors' positions."""
         self.waits = False
         at = {name: self.log.place(cursor.position, given=False) for name, cursor in self.machine.cursors.items()}
         for name, place in at.items():
@@ -405,7 +406,7 @@ def in_order(batches: list[binlog.ChangeBatch]) -> list[tuple[str, Out]]:
 
 @contextmanager
 def simulated(clock: Clock, held_bytes: int) -> Iterator[None]:
-    """The modules below the cursor wait by this clock, and keep no more of a prepared transaction than that."""
+    """The modules below the cursor wait by this clock, and hold at most these bytes of a prepared transaction."""
     here = [(binlog, "time", clock), (replication, "time", clock), (replication, "gather", partial(lambda _: None))]
     here += [(xa, "_HELD_BYTES", held_bytes)]
     before = [(module, name, getattr(module, name)) for module, name, _ in here]

@@ -1,4 +1,4 @@
-"""The simulated world: real machines on a fake network, store, source and lake, from one seed.
+"""The simulated world: the real machines on a simulated network, store, source and lake, from one seed.
 
 Leader (with Enumerator and Process), Process(Reader) and Process(Writer) are the real ones of common/ and services/.
 The world carries their effects out in order, as common/mesh/host.py does, and its events come from one heap in the
@@ -21,22 +21,14 @@ from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
     UNLIMITED,
-    AssignSplits,
-    ChunkDropped,
-    ChunkEnd,
-    ExcludeTable,
-    IncludeTable,
     Limits,
     Marker,
     Records,
     Remedy,
     SplitFailed,
-    SplitReleased,
     SplitReport,
-    StopStream,
     StreamStopped,
     TableReport,
-    TakeBackSplit,
     decode,
     encode,
 )
@@ -116,7 +108,7 @@ class Channel:
 
 
 class Memory:
-    """What the real store stands on here: names and bytes, each put once."""
+    """The file system under the real store: names and bytes, each put once."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -144,8 +136,8 @@ class Memory:
 
 
 class Store:
-    """The real store in memory, each process with one of its own, and beside it what was ever put there: the rows of
-    staged files, and all entries and publications for the checks to look at, also those that were removed since."""
+    """The real store in memory; each process opens its own. For the checks it keeps everything ever put: rows of staged
+    files, and all entries and publications, removed ones too."""
 
     def __init__(self) -> None:
         self.memory = Memory()
@@ -188,7 +180,7 @@ class Store:
 
 
 class Probe:
-    """Stands between a Process and its machine: counts what it took and gave, sees every local snapshot."""
+    """Stands between a Process and its machine: counts messages taken and sent, sees every local snapshot."""
 
     def __init__(self, world: World, name: str, machine: Any, epoch: int) -> None:
         self.world, self.name, self.machine, self.epoch = world, name, machine, epoch
@@ -243,7 +235,7 @@ class Probe:
 
 @dataclass(slots=True)
 class Dump:
-    """One cursor of a reader: its connection, what was prepared on it, and commits that it came too early for."""
+    """One cursor of a reader: its connection, the transactions prepared on it, and commits not yet in the engine."""
 
     connection: int = 0
     prepared: dict[int, Any] = field(default_factory=dict)
@@ -269,7 +261,7 @@ class Service:
     # a member's
     name: str = ""
     epoch: int = 0
-    token: Any = None  # identity of its part in one epoch; answers to an older one are nobody's
+    token: Any = None  # identifies its part in one epoch; answers to an older one are dropped
     process: Process | None = None
     probe: Probe | None = None
     failed: tuple[int, str, bool] = (0, "", False)
@@ -286,7 +278,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a seed draws: how big, how fast and how troubled its world is."""
+    """Drawn from a seed: size, speed and faults of its world."""
 
     flavour: str
     exact: bool
@@ -325,7 +317,7 @@ class Shape:
         own = random.Random(f"start {seed}")
         if own.random() < 0.15:
             start = own.choice(("latest", "place"))
-        own = random.Random(f"stop {seed}")  # so that worlds without a stop stay as they were
+        own = random.Random(f"stop {seed}")  # apart, so that worlds without a stop draw the same
         if own.random() < 0.15:
             kinds = ("file", "time") if flavour == PLAIN else ("file", "time", "GTIDs")
             stop = (own.choice(kinds), own.uniform(0.1, 12))
@@ -347,7 +339,7 @@ class Shape:
 
 
 class World:
-    """One seed's run: `run()` raises Failure (or whatever a machine raised), or returns."""
+    """One seed's run: `run()` returns, or raises Failure or a machine's error."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -375,14 +367,14 @@ class World:
         self.finished = False
         self.halts_expected = False
         self.schemas: dict[str, TableSchema] = {}  # that parts have named
-        self.limits_seen: Any = None  # the last that were looked at
+        self.limits_seen: Any = None  # the last ones checked
         self.retired = 0  # the publication behind which records were removed
         self.older_restores: list[int] = []  # epochs whose base was an older one on request
         self.facts: list[tuple[str, Event]] = []
         self.versions: dict[str, dict[Any, Any]] = {}
         self.asked_requests: list[str] = []
         self.quarantined: set[str] = set()
-        self.late: set[str] = set()  # tables that came when others were there
+        self.late: set[str] = set()  # tables that appeared after the pipeline had begun
         self.stop: Stop | None = None
         self.source = Source(
             self.rng,
@@ -392,7 +384,7 @@ class World:
             rows=self.shape.rows,
             schema_changes=self.shape.schema_changes,
         )
-        self.own = random.Random(f"refusals {seed}")  # so that other worlds stay as they were
+        self.own = random.Random(f"refusals {seed}")  # apart, so that other worlds draw the same
         self.full_until = self.refused_until = 0.0
         self.refused_epochs: set[int] = set()
         self.names = 0
@@ -417,7 +409,7 @@ class World:
         self.story.append(f"{self.now:8.3f} {text}")
 
     def run(self) -> None:
-        """From the first start to a lake that equals the source."""
+        """Run from the first start until the lake equals the source."""
         shape, rng = self.shape, self.rng
         self.tell_story(str(shape))
         self.count["over 8 tables"] += len(shape.tables) > 8
@@ -425,7 +417,7 @@ class World:
         begin = 0.0
         if shape.start is None:
             self.start_all()
-        else:  # in a binlog that has something
+        else:  # start within a binlog that already has events
             begin = rng.uniform(0.0, 3.0)
             self.at(begin, self.start_all)
         self.at(rng.random(), self.write)
@@ -621,7 +613,7 @@ class World:
             self.at(0.4, self.tick, service)
 
     def observe(self, service: Service) -> None:
-        """What a driver sees of lease and presence, and announces."""
+        """Observe lease and presence, and announce the epoch, as the driver does."""
         if not service.alive:
             return
         self.at(0.4, self.observe, service)
@@ -711,7 +703,7 @@ class World:
             self.kick(self.channels.get((epoch, sender, service.name)))
 
     def part(self, service: Service, checkpoint: int, member: str) -> State:
-        """What a member saved for a checkpoint, as the service reads it."""
+        """A member's part of a checkpoint, as the service reads it."""
         entry = service.store.entry(checkpoint)
         if not isinstance(entry, CheckpointEntry) or member not in entry.parts:
             raise Failure(f"checkpoint {checkpoint} has no part of {member}")
@@ -719,7 +711,7 @@ class World:
         return load_part(service.store, entry.parts[member])
 
     def fail(self, service: Service, cause: str, halts: bool = False) -> None:
-        """The member gives up its epoch; its presence says why."""
+        """The member gives up its epoch; its presence has the cause."""
         if service.leader is not None:
             self.tell(service, service.token, EpochFailed(epoch=service.epoch, cause=cause, halts=halts))
             return
@@ -730,7 +722,7 @@ class World:
     # --- facts and effects ---
 
     def tell(self, service: Service, token: Any, event: Event) -> None:
-        """Put a fact into a service's inbox; answers to an epoch that is over are nobody's."""
+        """Put a fact into a service's inbox; answers to an older epoch are dropped."""
         if service.alive and (
             token == "any"
             or (token is not None and token == service.token)
@@ -831,7 +823,7 @@ class World:
             self.start_service(role)
 
     def later(self, service: Service, delay: float, event_of: Callable[[], Event | None]) -> None:
-        """Do slow work beside; its answer counts only in the part of the epoch that asked."""
+        """Do slow work in the background; its answer is dropped if the epoch that asked is over."""
         token = service.token
 
         def done() -> None:
@@ -1027,7 +1019,7 @@ class World:
             self.pump(service)
 
     def idle(self, channel: Channel) -> None:
-        """The sender's empty message, which shows a lost tail."""
+        """The sender's empty message, which reveals a lost tail."""
         channel.sent += 1
         channel.queue.append((channel.sent, None))
         self.kick(channel)
@@ -1111,7 +1103,7 @@ class World:
         chunk["left"], chunk["cut_at"] = sorted(chunk["rows"].items()), None
         keyed = not KINDS[split.table_id].keyless
         if keyed and self.troubled and len(chunk["left"]) > 1 and self.rng.random() < 0.05:
-            at = self.rng.randrange(1, len(chunk["left"]))  # its time was over: it ends before the last key read
+            at = self.rng.randrange(1, len(chunk["left"]))  # its time is over: it ends before the last key read
             chunk["cut_at"] = self.source.literal(split.table_id, chunk["left"][at][0])
             chunk["left"] = chunk["left"][:at]
             self.count["chunk ran out of time and was split"] += 1
@@ -1148,7 +1140,7 @@ class World:
                 dump.connection = 0
                 self.count["connection of a dump broke"] += 1
             if dump.connection != self.source.connection:
-                dump.prepared.clear()  # a new connection begins without memory of what was prepared
+                dump.prepared.clear()  # a new connection knows no prepared transactions
                 if not self.source.connects(order.after, dump.commits, self.now):
                     self.later(service, self.rng.uniform(0.2, 0.6), lambda: self.changes_read(service, order))
                     return None
@@ -1262,7 +1254,7 @@ class World:
     # --- answers: leader ---
 
     def answer(self, service: Service, leader: Leader | None, event: Event) -> None:
-        """Tell the leader that asked; one that was built after it hears nothing of it."""
+        """Answer the leader that asked, not one that was built after it."""
         if service.leader is leader:
             self.tell(service, "any", event)
 
@@ -1284,12 +1276,12 @@ class World:
         self.answer(service, leader, JournalRead(tail=tail, base=base))
 
     def write_entry(self, service: Service, leader: Leader | None, entry: Entry) -> None:
-        """The write lands, also that of a leader which died or was deposed meanwhile."""
+        """The write lands, even if its leader has died or been deposed meanwhile."""
         slot = entry.slot
         if not service.alive and self.rng.random() < 0.7:
             self.count["torn temporary file: entry never linked"] += 1
             return
-        if self.now < self.full_until:  # asked again with the same entry until there is room
+        if self.now < self.full_until:  # the same entry is written again until there is room
             self.count["store full: an entry waits"] += 1
             self.at(0.5, self.write_entry, service, leader, entry)
             return
@@ -1307,8 +1299,8 @@ class World:
             self.troubled and self.rng.random() < 0.06
         ):  # lost answer: written again, refused, looked at
             self.count["lost answer of the store"] += written
-            there = service.store.entry(slot)
-            nonce = there.nonce if there is not None else ""
+            found = service.store.entry(slot)
+            nonce = found.nonce if found is not None else ""
             self.count["slot refused"] += nonce != entry.nonce
             answer = EntryRefused(slot=slot, nonce=nonce)
         self.at(self.lag(2), self.answer, service, leader, answer)
@@ -1342,7 +1334,7 @@ class World:
         if channel.waiting is not None:
             self.at(0.0, self.pump_again, channel.waiting)
         epoch, sender, _ = channel.name
-        for service in self.services:  # its next empty message shows it
+        for service in self.services:  # its next empty message reveals it
             if service.epoch == epoch and service.token is not None and (service.name or "enumerator") == sender:
                 self.at(self.rng.uniform(0.1, 2.0), self.silence, service, service.token)
 
@@ -1412,12 +1404,12 @@ class World:
     )  # fmt: skip
 
     def fill_store(self) -> None:
-        """The store is full for a while: what can't be saved ends its epoch, and the next, until there is room."""
+        """The store is full for a while: each epoch that can't save its state ends, until there is room."""
         self.full_until = self.now + self.own.uniform(0.5, 8.0)
         self.tell_story(f"the store is full until {self.full_until:.2f}")
 
     def no_room(self, service: Service) -> bool:
-        """Whether a service gives up since the store is full."""
+        """Whether the store is full; the service then gives up."""
         if self.now >= self.full_until:
             return False
         self.count["store full: a service gives up"] += 1
@@ -1425,7 +1417,7 @@ class World:
         return True
 
     def refuse_reads(self) -> None:
-        """The source refuses who reads its binlog (a password was changed), for a while: no fault that halts."""
+        """The source refuses binlog readers for a while (a password changed); that must not halt the pipeline."""
         self.refused_until = self.now + self.own.uniform(0.5, 8.0)
         self.refused_epochs.clear()
         self.tell_story(f"the source refuses reads until {self.refused_until:.2f}")
@@ -1454,7 +1446,7 @@ class World:
         self.count[f"{service.role} slept"] += 1
 
     def fault_zombie_leader(self) -> None:
-        """The leader sleeps past its lease, with much in its inbox, and goes on as if nothing had happened."""
+        """The leader sleeps past its lease, with a full inbox, and goes on as if it still held it."""
         holder = self.lease[0]
         if holder is not None and holder.alive:
             holder.paused_until = self.now + LEASE_SECONDS + self.rng.uniform(0.0, 3.0)
@@ -1464,7 +1456,8 @@ class World:
                 self.start_service("enumerator")
 
     def rebuild_leader(self, service: Service) -> None:
-        """The pipeline fails within its process, which leads it by a new leader soon; an entry is on its way."""
+        """The pipeline fails within its process, which soon builds a new leader while an entry is still being
+        written."""
         if service.alive and self.lease[0] is service:
             self.leave(service)
             service.leader = self.new_leader(service.incarnation)
@@ -1475,7 +1468,7 @@ class World:
             self.tell_story(f"{service.incarnation} fails and builds its leader anew")
 
     def fault_steal_lease(self) -> None:
-        """The lease key is lost: another leader takes it while the old one has not looked yet."""
+        """The lease key is lost: another leader takes it before the old one looks."""
         others = [s for s in self.alive("enumerator") if s is not self.lease[0] and s.paused_until <= self.now]
         if others:
             self.lease = (self.rng.choice(others), self.now + LEASE_SECONDS)
@@ -1530,7 +1523,7 @@ class World:
                 self.leaves(service, self.now + LEAVE_SECONDS)
 
     def leaves(self, service: Service, deadline: float) -> None:
-        """It ends when no epoch needs it, or has waited for that long enough; its presence goes at once."""
+        """The service ends when no epoch needs it, or at the deadline; its presence disappears at once."""
         if not service.alive:
             return
         if service.token is not None and self.now < deadline:
@@ -1545,7 +1538,7 @@ class World:
         self.source.restart(self.now)
 
     def purge(self) -> None:
-        """Binlogs go, and perhaps a reader with them, whose successor begins at the last checkpoint."""
+        """Binlogs are purged; perhaps a reader dies too, and its successor begins at the last checkpoint."""
         self.tell_story("binlogs are purged")
         self.source.purge()
         if self.rng.random() < 0.5:
@@ -1587,19 +1580,3 @@ class World:
     def feed_any(self) -> None:
         """Feed a random fact to a copy of a random machine: it is handled, or refused with the state unchanged."""
         checks.any_fact_is_handled_or_refused(self)
-
-
-__all__ = [
-    "MYSQL",
-    "AssignSplits",
-    "ChunkDropped",
-    "ChunkEnd",
-    "Enumerator",
-    "ExcludeTable",
-    "Failure",
-    "IncludeTable",
-    "SplitReleased",
-    "StopStream",
-    "TakeBackSplit",
-    "World",
-]  # fmt: skip
