@@ -31,7 +31,7 @@ TARGET ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 
-COMPILED := services/sources/mysql/decode/rows.py services/sources/mysql/binlog/frames.py
+COMPILED := services/sources/mysql/decode/rows.py services/sources/mysql/binlog/scanner.py
 SUITES := $(wildcard tests/unit tests/simulation tests/integration)
 
 # One interpreter of each version that Cutline supports: pyenv's, else the system's.

@@ -17,7 +17,7 @@ TOP = ("common", "services", "spark_writer")
 ITSELF = "services.client"
 COMPILED = (
     "services/sources/mysql/decode/rows.py",
-    "services/sources/mysql/binlog/frames.py",
+    "services/sources/mysql/binlog/scanner.py",
 )  # the second takes the first by C
 
 
@@ -82,6 +82,7 @@ setup(
     packages=packages(),
     package_dir={"cutline": ITSELF.replace(".", "/"), **{f"cutline.{top}": top for top in TOP}},
     package_data={
+        "cutline.services.sources.mysql.binlog": ["*.pxd"],
         "cutline.services.sources.mysql.decode": ["*.pxd"],
         "cutline.spark_writer": ["jars.toml", "log4j2.properties"],
     },

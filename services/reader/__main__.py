@@ -11,7 +11,7 @@ from cutline.common.mesh.redis import connect
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.reader.member import ReaderMember
-from cutline.services.sources.mysql.binlog import frames as binlog_events
+from cutline.services.sources.mysql.binlog import scanner
 from cutline.services.sources.mysql.decode import rows
 
 log = logging.getLogger("cutline.reader")
@@ -19,7 +19,7 @@ log = logging.getLogger("cutline.reader")
 
 async def main() -> None:
     """Read for every pipeline whose plan names this process, until it is ended."""
-    if not (rows.COMPILED and binlog_events.COMPILED):
+    if not (rows.COMPILED and scanner.COMPILED):
         log.warning(
             "the decoders are interpreted, hundreds of times slower; install Cutline where there is a C compiler"
         )

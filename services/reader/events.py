@@ -121,7 +121,7 @@ class ContinueChunk(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteTo:
-    """What a cursor needs to select one table's changes: see `Route` in services/sources/mysql/binlog."""
+    """What a cursor needs to select one table's changes: see `Route` in services/sources/mysql/binlog/routes.py."""
 
     table_id: str
     generation: int

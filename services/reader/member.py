@@ -47,7 +47,8 @@ from cutline.services.reader.events import (
     TableFaulted,
 )
 from cutline.services.reader.machine import Reader
-from cutline.services.sources.mysql.binlog import cursor as binlog
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
+from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window, read_chunk
 from cutline.services.sources.mysql.connection import Connection, Source, connect
 from cutline.services.sources.mysql.watermark import AgedPositions, ChunkHighs
@@ -94,12 +95,12 @@ class ReaderMember:
             channels=len(readers) * len(writers),
         )
         self.loop = Loop(process.handle, self._perform)
-        self.cursors: dict[str, tuple[binlog.BinlogCursor, OneThread]] = {}
-        self.routes: dict[str, tuple[Mapping[str, RouteTo], dict[str, binlog.Route]]] = {}  # of each cursor's last read
+        self.cursors: dict[str, tuple[BinlogCursor, OneThread]] = {}
+        self.routes: dict[str, tuple[Mapping[str, RouteTo], dict[str, Route]]] = {}  # of each cursor's last read
         server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
         self.chunks = ChunkReading(
             self.connect,
-            Window(binlog.BinlogCursor(self.connect, server_id=server_id)),
+            Window(BinlogCursor(self.connect, server_id=server_id)),
             max_threads_running=self.config.snapshot.max_threads_running,
         )
         self.waiting_for: str | None = None
@@ -202,9 +203,7 @@ class ReaderMember:
         while True:
             if order.cursor not in self.cursors:
                 server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != "main")
-                opened = binlog.BinlogCursor(
-                    self.connect, server_id=server_id, schema_changes=self.config.schema_changes
-                )
+                opened = BinlogCursor(self.connect, server_id=server_id, schema_changes=self.config.schema_changes)
                 self.cursors[order.cursor] = opened, OneThread()
             cursor, thread = self.cursors[order.cursor]
             try:
@@ -225,7 +224,7 @@ class ReaderMember:
                 await asyncio.sleep(pause)
                 pause = min(longest, pause * 2)
 
-    def _routes(self, order: ReadChanges) -> dict[str, binlog.Route]:
+    def _routes(self, order: ReadChanges) -> dict[str, Route]:
         """The order's routes in the cursor's form; those that are the same as in its last read are reused."""
         before, made = self.routes.get(order.cursor, ({}, {}))
         if order.routes is not before:
@@ -235,7 +234,7 @@ class ReaderMember:
             self.routes[order.cursor] = order.routes, made
         return made
 
-    def _read(self, cursor: binlog.BinlogCursor, order: ReadChanges) -> binlog.Changes:
+    def _read(self, cursor: BinlogCursor, order: ReadChanges) -> Changes:
         return cursor.read(
             order.after,
             self._routes(order),
@@ -247,7 +246,7 @@ class ReaderMember:
             stop=order.stop,
         )
 
-    def _changes_read(self, order: ReadChanges, changes: binlog.Changes) -> ChangesRead:
+    def _changes_read(self, order: ReadChanges, changes: Changes) -> ChangesRead:
         faults = [
             TableFaulted(table_id=f.table_id, generation=f.generation, cause=f.cause, restart=f.restart)
             for f in changes.faults
@@ -306,9 +305,9 @@ class ReaderMember:
                 await self.host.registry.put_status(self.store.name, self.name, status)
 
 
-def _route(to: RouteTo) -> binlog.Route:
+def _route(to: RouteTo) -> Route:
     chunks = ChunkHighs(to.schema.key_columns, to.splits) if to.splits else None
-    return binlog.Route(
+    return Route(
         table_id=to.table_id,
         generation=to.generation,
         schema=to.schema,

@@ -31,7 +31,7 @@ from cutline.common.mesh.redis import answered
 from cutline.common.mesh.redis import connect as connect_redis
 from cutline.common.store.store import Store
 from cutline.services.run.workdir import default_workdir
-from cutline.services.sources.mysql.binlog import frames as binlog_events
+from cutline.services.sources.mysql.binlog import scanner
 from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.decode import rows
 from cutline.services.sources.mysql.preflight import check_source
@@ -94,7 +94,7 @@ def _python() -> Finding:
 
 
 def _compiled() -> Finding:
-    if rows.COMPILED and binlog_events.COMPILED:
+    if rows.COMPILED and scanner.COMPILED:
         return Finding(name="compiled modules", found="there")
     return Finding(
         name="compiled modules",

@@ -33,18 +33,9 @@ import pymysql
 from cutline.common.errors import ConfigError, SourceLost, Unavailable
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import TableSchema
-from cutline.services.sources.mysql.binlog import (
-    cursor as binlog,
-)
-from cutline.services.sources.mysql.binlog import (
-    dump as replication,
-)
-from cutline.services.sources.mysql.binlog import (
-    event_bodies,
-)
-from cutline.services.sources.mysql.binlog import (
-    frames as binlog_events,
-)
+from cutline.services.sources.mysql.binlog import cursor as cursor_module
+from cutline.services.sources.mysql.binlog import dump, event_bodies, event_types, scanner
+from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.connection import Connection
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode import rows
@@ -175,7 +166,7 @@ def _pairs(recording: record.Recording) -> list[tuple[TableSchema, bytes, int, b
         if kind == _TABLE_MAP:
             maps[body[:6]] = body
         elif kind in _PACKED_ROWS:
-            kind, body = event_bodies.plain_kind(kind), bytes(event_bodies.inflated_rows(kind, body))
+            kind, body = event_types.UNCOMPRESSED[kind], bytes(event_bodies.inflated_rows(kind, body))
         if kind in _ROW_EVENTS and body[:6] in maps:
             table = rows.TableMap(maps[body[:6]])
             schema = schemas.get(f"{table.database}.{table.table}")
@@ -419,7 +410,7 @@ class Streams:
                 body = b"\0" + body
             bodies.append((flags, body))
         told: list[object] = []
-        clock = binlog.time
+        clock = cursor_module.time
         try:
             self._read(recording, _wire(bodies, 1), limits, told if tell else None)
         except SourceLost as error:
@@ -429,7 +420,7 @@ class Streams:
         except (Unavailable, ConfigError) as error:
             told.append(repr(error))
         finally:
-            binlog.time = replication.time = clock
+            cursor_module.time = dump.time = clock
         return tuple(told)
 
     def _read(self, recording: record.Recording, wire: bytes, limits: int, told: list[object] | None) -> None:
@@ -439,22 +430,18 @@ class Streams:
         low = Low(server="server", file=position.file, offset=4, gtids="")
         high = High(server="server", file=position.file, offset=4)
         every = {
-            schema.table_id: binlog.Route(table_id=schema.table_id, generation=1, schema=schema, low=low, high=high)
+            schema.table_id: Route(table_id=schema.table_id, generation=1, schema=schema, low=low, high=high)
             for schema in recording.tables
         }
-        cursor = binlog.BinlogCursor(_refused, server_id=1)
-        place = rows.Place()
-        # no larger than the packets, so that the sanitizer sees what reads behind them
-        usual, binlog_events._BUFFER = binlog_events._BUFFER, max(len(wire), 64)
-        frames = binlog_events.Frames(
-            place, mariadb=recording.flavour == "mariadb", judge=cursor._judge, taken=cursor._taken
-        )
-        binlog_events._BUFFER = usual
-        frames.file = place.file = position.file
-        cursor._server, cursor._frames, cursor._at, cursor._executed = server, frames, position, position.executed
+        cursor = cursor_module.BinlogCursor(_refused, server_id=1)
         given = _Wire(wire, 7 if limits & 4 else len(wire) + 1)
-        binlog.time = replication.time = given  # type: ignore[assignment]
-        cursor._dump = replication.Dump(SimpleNamespace(_sock=given), server_id=1)  # type: ignore[arg-type]
+        cursor_module.time = dump.time = given  # type: ignore[assignment]
+        connection = dump.Dump(SimpleNamespace(_sock=given), server_id=1)  # type: ignore[arg-type]
+        # no larger than the packets, so that the sanitizer sees what reads behind them
+        usual, scanner._BUFFER = scanner._BUFFER, max(len(wire), 64)
+        cursor._stream, cursor._at = cursor.stream(connection, server, position), position
+        scanner._BUFFER = usual
+        cursor._stream.scanner.start_at(position.file, position.offset)
         routes = {} if limits & 8 else every
         for _ in range(4 * len(wire) + 100):
             changes = cursor.read(

@@ -19,7 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 HANG_SECONDS = 5.0
 """No input may take more CPU time. (Real time, which depends on the machine, is libFuzzer's to watch.)"""
-_COMPILED = ("cutline.services.sources.mysql.decode.rows", "cutline.services.sources.mysql.binlog.frames")
+_COMPILED = ("cutline.services.sources.mysql.decode.rows", "cutline.services.sources.mysql.binlog.scanner")
+_INTERPRETED = ("cursor", "progress", "routes", "statements", "replay", "event_bodies", "dump", "xa")
 
 
 def use(modules: str) -> None:
@@ -29,7 +30,7 @@ def use(modules: str) -> None:
     for name in _COMPILED:
         source = ROOT / f"{name.removeprefix('cutline.').replace('.', '/')}.py"
         if modules != "interpreted":
-            (source,) = (Path(modules) / "cutline" / "services" / "reader").glob(f"{name.rpartition('.')[2]}.*.so")
+            (source,) = Path(modules).glob(f"{name.replace('.', '/')}.*.so")
         spec = importlib.util.spec_from_file_location(name, source)
         assert spec is not None
         assert spec.loader is not None
@@ -43,7 +44,8 @@ def fuzz(name: str, modules: str, corpus: str, flags: list[str]) -> None:
     import atheris
 
     use(modules)
-    interpreted = [f"cutline.services.reader.{name}" for name in ("binlog", "event_bodies", "replication", "xa")]
+    package = "cutline.services.sources.mysql.binlog"
+    interpreted = [f"{package}.{name}" for name in _INTERPRETED]
     with atheris.instrument_imports(include=interpreted):
         from tests.fuzz.targets import MAX_BYTES, Finding, targets
     target = targets()[name]

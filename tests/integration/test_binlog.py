@@ -20,7 +20,8 @@ from cutline.common.mesh.messages import CompletedSplit
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import FILE, GTID, OP, POS, ROW, SEQ, TABLE, TS
 from cutline.services.sources.mysql import watermark
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes, Route, TableFault
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
+from cutline.services.sources.mysql.binlog.routes import Route, RouteFault
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.connection import Connection, Source, connect
 from cutline.services.sources.mysql.server import (
@@ -83,7 +84,7 @@ class Stream:
     routes: dict[str, Route]
     server_id: int = 77001
     rows: list[dict[str, Any]] = field(default_factory=list)
-    faults: list[TableFault] = field(default_factory=list)
+    faults: list[RouteFault] = field(default_factory=list)
     schemas: list[str] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
     seq: int = 0
@@ -252,7 +253,7 @@ def test_row_events_of_tables_nobody_asked_for_are_not_looked_into(source: Datab
         )
         rows = it.drain(max_bytes=100_000)
         assert not it.faults
-        assert {table_id for table_id, *_ in it.cursor._decoders} == {f"{database}.a"}
+        assert {table_id for table_id, *_ in it.cursor._stream.routes._decoders} == {f"{database}.a"}
     assert plain(rows, "id", "v") == [("+I", 1, "kept")]
 
 

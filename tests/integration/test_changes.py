@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cutline.services.sources.mysql.binlog.cursor import Route
+from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import describe, list_tables
 from cutline.services.sources.mysql.connection import Connection
 from tests.integration.test_binlog import connected, here, route

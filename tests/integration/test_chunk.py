@@ -22,7 +22,8 @@ from cutline.common.positions import FilePosition, GtidSet, High, Low
 from cutline.common.schema import FILE, GTID, POS, TableSchema
 from cutline.services.enumerator.splitter import KeyRange, Splitter
 from cutline.services.sources.mysql import chunk
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Route
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
+from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import describe, table_schema
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window, checksum_of, read_chunk
 from cutline.services.sources.mysql.connection import Connection, Source, ask, connect

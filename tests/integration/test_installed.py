@@ -71,7 +71,7 @@ def test_the_wheel_has_one_package_with_all_its_modules_compiled(wheel: Path) ->
         assert {f"cutline/{name}" for name in sources - {"services/client/__init__.py"}} <= names
     assert {name.split(".")[0] for name in names if name.endswith(".so")} == {
         "cutline/services/sources/mysql/decode/rows",
-        "cutline/services/sources/mysql/binlog/frames",
+        "cutline/services/sources/mysql/binlog/scanner",
     }
     assert {"cutline/spark_writer/jars.toml", "cutline/spark_writer/log4j2.properties"} <= names
 

@@ -19,7 +19,8 @@ from cutline.common.errors import SourceLost
 from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import OP, SEQ, TABLE, TableSchema
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes, Route
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
+from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.chunk import ChunkEnd, Mode, Window, read_chunk
 from cutline.services.sources.mysql.connection import connect

@@ -22,7 +22,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import High, Low, Position
 from cutline.services.reader.member import CHANGES_BYTES, CHANGES_ROWS, CHANGES_WAIT_SECONDS, to_ipc
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Route
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
+from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.chunk import ChunkEnd, read_chunk
 from cutline.services.sources.mysql.connection import Source, connect

@@ -35,7 +35,7 @@ import cutline.services.sources.mysql.decode.rows as compiled
 from cutline.common.errors import SourceLost
 from cutline.common.schema import OP, ROW, SEQ, TableSchema, arrow_type, parse_type
 from cutline.services.sources.mysql import keys
-from cutline.services.sources.mysql.binlog.table_map import schema_then
+from cutline.services.sources.mysql.binlog.earlier_schema import earlier_schema
 from cutline.services.sources.mysql.catalogue import describe
 from cutline.services.sources.mysql.connection import Connection, Source, stream_rows
 from cutline.services.sources.mysql.connection import connect as cutline_connect
@@ -132,15 +132,15 @@ ALIKE = (("binary", (4,)), ("binary", (16,)), ("uuid", ()), ("inet6", ()), ("ine
 def tells_the_schema(server: Database, body: bytes, schema: TableSchema) -> None:
     """A TABLE_MAP tells the catalogue's schema, and its types also if every column had another name since."""
     mariadb = server.flavour == "mariadb"
-    assert schema_then(body, schema, mariadb=mariadb) == schema
+    assert earlier_schema(body, schema, mariadb=mariadb) == schema
     renamed = tuple(replace(column, name=f"was {column.name}") for column in schema.columns)
     types = [parse_type(column.mysql_type) for column in schema.columns]
     stranger = replace(schema, columns=renamed, key=())
     if mariadb and any((kind.base, kind.numbers) in ALIKE for kind in types):
         with pytest.raises(SourceLost, match=r"UUID|INET4"):
-            schema_then(body, stranger, mariadb=mariadb)
+            earlier_schema(body, stranger, mariadb=mariadb)
         return
-    then = schema_then(body, stranger, mariadb=mariadb)
+    then = earlier_schema(body, stranger, mariadb=mariadb)
     assert compiled.EventDecoder(body, then, compiled.Place()).faults == ()
     assert [arrow_type(column.mysql_type) for column in then.columns] == [
         arrow_type(column.mysql_type) for column in schema.columns

@@ -29,7 +29,7 @@ import pyarrow as pa
 from cutline.common.errors import Unavailable
 from cutline.common.positions import FilePosition, GtidSet, Low, MariaGtid, Position, parse_gtids
 from cutline.common.schema import TableSchema
-from cutline.services.sources.mysql.binlog.frames import INSIDE_BITS
+from cutline.services.sources.mysql.binlog.scanner import INSIDE_BITS
 from tests.binlog_bytes import event, image, packed, schema_of, table_map
 from tests.simulation.clock import EPOCH, Clock, Wrong
 

@@ -37,10 +37,10 @@ from cutline.services.reader.events import CloseCursor, ReadChanges
 from cutline.services.reader.machine import Reader
 from cutline.services.reader.member import ReaderMember
 from cutline.services.reader.tables import MAIN
-from cutline.services.sources.mysql.binlog import cursor as binlog
-from cutline.services.sources.mysql.binlog import dump as replication
-from cutline.services.sources.mysql.binlog import xa
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
+from cutline.services.sources.mysql.binlog import cursor as cursor_module
+from cutline.services.sources.mysql.binlog import dump, xa
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
+from cutline.services.sources.mysql.binlog.routes import TableChanges
 from tests.simulation.clock import Clock, Wrong
 from tests.simulation.dump_server import MYSQL, Binlog, Connection, Out, Place, Trouble, Txn
 
@@ -269,7 +269,7 @@ class StreamWorld:
         if name not in self.cursors:
             self.cursors[name] = BinlogCursor(self.connect, server_id=1 + (name != MAIN))
         self.count["stream: began again over 4 GiB"] += (
-            order.after.offset >= 1 << 32 and self.cursors[name]._dump is None
+            order.after.offset >= 1 << 32 and self.cursors[name]._stream is None
         )
         try:
             got = self.cursors[name].read(
@@ -306,8 +306,8 @@ class StreamWorld:
         """`Member._changes_read` asks it."""
         return {}
 
-    def judge(self, order: ReadChanges, got: binlog.Changes) -> None:
-        """Compare one read with the log."""
+    def judge(self, order: ReadChanges, got: Changes) -> None:
+        """One read against the log."""
         log, count = self.log, self.count
         after, to = log.place(order.after, given=False), log.place(got.position, given=got.position != order.after)
         if not to.not_before(after) or (order.after.file and got.position.file_position < order.after.file_position):
@@ -330,8 +330,8 @@ class StreamWorld:
             raise Wrong(f"from {order.after} to {got.position} came {given}, and the log has {wanted}")
         self.met(order, after, to, got, crossed)
 
-    def met(self, order: ReadChanges, after: Place, to: Place, got: binlog.Changes, crossed: list[Txn]) -> None:
-        """Count the situations that a read shows."""
+    def met(self, order: ReadChanges, after: Place, to: Place, got: Changes, crossed: list[Txn]) -> None:
+        """What a read shows to have happened."""
         count, tables = self.count, order.routes.keys()
         count["stream: read"] += 1
         count["stream: read ended inside a transaction"] += to.txn is not None
@@ -394,7 +394,7 @@ def rows_of(batch: Any) -> list[Out]:
     return list(zip(*(batch[name].to_pylist() for name in (OP, "id", "v")), strict=True))
 
 
-def in_order(batches: list[binlog.ChangeBatch]) -> list[tuple[str, Out]]:
+def in_order(batches: list[TableChanges]) -> list[tuple[str, Out]]:
     """The rows of one read with their tables, by `_seq`."""
     found = [
         (seq, b.table_id, out)
@@ -406,8 +406,8 @@ def in_order(batches: list[binlog.ChangeBatch]) -> list[tuple[str, Out]]:
 
 @contextmanager
 def simulated(clock: Clock, held_bytes: int) -> Iterator[None]:
-    """The modules below the cursor wait by this clock, and hold at most these bytes of a prepared transaction."""
-    here = [(binlog, "time", clock), (replication, "time", clock), (replication, "gather", partial(lambda _: None))]
+    """The modules below the cursor wait by this clock, and keep no more of a prepared transaction than that."""
+    here = [(cursor_module, "time", clock), (dump, "time", clock), (dump, "gather", partial(lambda _: None))]
     here += [(xa, "_HELD_BYTES", held_bytes)]
     before = [(module, name, getattr(module, name)) for module, name, _ in here]
     for module, name, value in here:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import random
+import re
 import socket
 import struct
 import threading
@@ -31,11 +32,10 @@ from cutline.common.positions import FilePosition, GtidSet, High, Low, Position
 from cutline.common.schema import POS, Column, SchemaChanges, TableSchema
 from cutline.services.reader.events import ChangesRead, ReadChanges
 from cutline.services.reader.machine import Reader
-from cutline.services.sources.mysql.binlog import cursor as binlog
-from cutline.services.sources.mysql.binlog import dump as replication
-from cutline.services.sources.mysql.binlog import frames as binlog_events
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes, Route
-from cutline.services.sources.mysql.binlog.dump import encoded_gtids
+from cutline.services.sources.mysql.binlog import routes as routes_module
+from cutline.services.sources.mysql.binlog import scanner
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes, Stream
+from cutline.services.sources.mysql.binlog.dump import Dump, encoded_gtids
 from cutline.services.sources.mysql.binlog.event_bodies import (
     MAX_ROW_BYTES,
     _inflated,
@@ -46,6 +46,12 @@ from cutline.services.sources.mysql.binlog.event_bodies import (
     xid_in,
     xid_of,
 )
+from cutline.services.sources.mysql.binlog.progress import Progress
+from cutline.services.sources.mysql.binlog.replay import Replay
+from cutline.services.sources.mysql.binlog.routes import MAX_DECODERS, Route, Routes
+from cutline.services.sources.mysql.binlog.scanner import MappedTable, Scanner
+from cutline.services.sources.mysql.binlog.statements import Statements
+from cutline.services.sources.mysql.binlog.xa import Prepared
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.charsets import charset_of
 from cutline.services.sources.mysql.decode.rows import EventDecoder, Place
@@ -60,9 +66,7 @@ PREFIX = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 def interpreted() -> ModuleType:
     """The same source without its compiled form."""
-    spec = importlib.util.spec_from_file_location(
-        "binlog_events_interpreted", Path(binlog.__file__).parent / "frames.py"
-    )
+    spec = importlib.util.spec_from_file_location("scanner_interpreted", Path(scanner.__file__).parent / "scanner.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -71,7 +75,14 @@ def interpreted() -> ModuleType:
 
 
 INTERPRETED = interpreted()
-MODULES = [binlog_events, INTERPRETED]
+MODULES = [scanner, INTERPRETED]
+
+
+def test_the_compilers_constants_are_the_interpreters() -> None:
+    text = Path(scanner.__file__).with_name("scanner.pxd").read_text()
+    numbers = {name: int(number) for name, number in re.findall(r"^    (_\w+) = (\d+)$", text, re.MULTILINE)}
+    assert numbers == {name: getattr(INTERPRETED, name) for name in numbers}
+    assert numbers["_TABLE_MAP"] == 19
 
 
 class Log:
@@ -132,20 +143,21 @@ TABLE_MAP = struct.pack("<IHH", 7, 0, 1) + b"\1d\0\1t\0\1\3\0\0"
 ROWS = struct.pack("<IHHH", 7, 0, 1, 2) + b"\1\xff\0\5\0\0\0"
 
 
-def frames(
-    module: ModuleType = binlog_events,
+def scanning(
+    module: ModuleType = scanner,
     *,
     checksum: bool = True,
     pos: int = 4,
-    taken: Callable[[str, int], int] = lambda *_: 0,
-) -> binlog_events.Frames:
-    made = module.Frames(Place(), mariadb=False, judge=lambda _: True, taken=taken)
-    made.file, made.pos, made.checksum = "binlog.000001", pos, checksum
+    first_taken: Callable[[str, int], int] = lambda *_: 0,
+) -> Scanner:
+    made = module.Scanner(Place(), mariadb=False, first_taken=first_taken)
+    made.start_at("binlog.000001", pos)
+    made.use_checksums(checksum)
     made.begin(1 << 40, 1 << 40, False)
     return made  # type: ignore[no-any-return]
 
 
-def feed(into: binlog_events.Frames, data: bytes, step: int = 1 << 20) -> list[tuple[int, int]]:
+def feed(into: Scanner, data: bytes, step: int = 1 << 20) -> list[tuple[int, int]]:
     """Give the bytes in steps; the codes with the types of events that came up, table maps answered."""
     seen = []
     at = 0
@@ -156,12 +168,11 @@ def feed(into: binlog_events.Frames, data: bytes, step: int = 1 << 20) -> list[t
         room.release()
         into.filled(size)
         at += size
-        while (code := into.scan()) != binlog_events.NEED:
-            seen.append((code, into.event_type))
-            if code == binlog_events.EVENT and into.event_type == 19:
-                body = into.event_body
-                into.plans[int.from_bytes(body[:6], "little")] = binlog_events.Plan("d.t", body)
-                into.table_changed()
+        while (code := into.scan()) != scanner.NEED:
+            seen.append((code, into.event.type))
+            if code == scanner.EVENT and into.event.type == 19:
+                body = into.event.body
+                into.add_table(int.from_bytes(body[:6], "little"), MappedTable("d.t", body))
     return seen
 
 
@@ -171,12 +182,11 @@ def test_transactions_are_taken_whatever_the_pieces_they_come_in(step: int, chec
     log = Log(checksum=checksum)
     for number in (1, 2, 3, 7):
         log.transaction(number, ROWS, ROWS)
-    it = frames(checksum=checksum)
-    assert feed(it, log.bytes, step) == [(binlog_events.EVENT, 19)]
-    it.close_run()
-    assert it.runs == [(PREFIX, 1, 3), (PREFIX, 7, 7)]
+    it = scanning(checksum=checksum)
+    assert feed(it, log.bytes, step) == [(scanner.EVENT, 19)]
+    assert it.gtids.take() == ([(PREFIX, 1, 3), (PREFIX, 7, 7)], [])
     assert it.pos == log.at
-    assert it.tx_ts == 1_700_000_000_000_007
+    assert it.tx.time_us == 1_700_000_000_000_007
 
 
 def test_a_read_stops_at_the_transaction_where_it_is_told_to() -> None:
@@ -185,16 +195,16 @@ def test_a_read_stops_at_the_transaction_where_it_is_told_to() -> None:
     for number in range(1, 5):
         log.transaction(number)
         ends.append(log.at)
-    it = frames()
-    it.stop_offset = ends[1]
-    assert feed(it, log.bytes) == [(binlog_events.ENDED, 0)] * 3
-    it = frames()
-    it.stop_soon = True
+    it = scanning()
+    it.stop_at(ends[1])
+    assert feed(it, log.bytes) == [(scanner.ENDED, 0)] * 3
+    it = scanning()
+    it.stop_at_next_end()
     room = it.room()
     room[: len(log.bytes)] = log.bytes
     room.release()
     it.filled(len(log.bytes))
-    assert it.scan() == binlog_events.ENDED
+    assert it.scan() == scanner.ENDED
     assert it.pos == ends[0]
 
 
@@ -204,7 +214,7 @@ def test_positions_go_on_over_4_gib() -> None:
     for number in range(1, 9):
         log.transaction(number, ROWS)
     assert log.at > 1 << 32
-    it = frames(pos=begin)
+    it = scanning(pos=begin)
     feed(it, log.bytes)
     assert it.pos == log.at
 
@@ -215,8 +225,8 @@ def test_positions_go_on_over_4_gib() -> None:
 def test_events_that_do_not_state_their_end_stand_one_behind_the_other(
     module: ModuleType, checksum: bool, begin: int
 ) -> None:
-    """Each event is given by itself, so that the frames are seen behind each: in one file, and over 4 GiB too."""
-    log, it = Log(begin, checksum, states_ends=False), frames(module, checksum=checksum, pos=begin)
+    """Each event is given by itself, so that the scanner are seen behind each: in one file, and over 4 GiB too."""
+    log, it = Log(begin, checksum, states_ends=False), scanning(module, checksum=checksum, pos=begin)
     texts = (b"INSERT", b"", b"UPDATE and more")
     for number in range(1, 4):
         steps = [partial(log.gtid, number), partial(log.query, "BEGIN")]
@@ -226,14 +236,14 @@ def test_events_that_do_not_state_their_end_stand_one_behind_the_other(
             start, log.bytes = log.at, b""
             step()
             feed(it, log.bytes)
-            assert (it.event_start, it.pos) == (start, log.at)
-        assert not it.tx_open
-    assert it.run_last == 3
+            assert (it.event.start, it.pos) == (start, log.at)
+        assert not it.tx.open
+    assert it.gtids.take()[0] == [(PREFIX, 1, 3)]
 
 
 def test_what_a_dump_leaves_out_of_a_transaction_is_made_up_for_at_its_end() -> None:
     """Not exact within it, so a dump asks for everything; but never beyond the truth, and exact between two."""
-    log, it = Log(states_ends=False), frames()
+    log, it = Log(states_ends=False), scanning()
     log.begin(1)
     unsent = len(log.bytes), log.number
     log.event(160, b"INSERT INTO t VALUES (1)")
@@ -242,11 +252,11 @@ def test_what_a_dump_leaves_out_of_a_transaction_is_made_up_for_at_its_end() -> 
     assert it.pos < log.at
     log.bytes = b""
     feed(it, log.event(16, bytes(8)).gtid(2).bytes)
-    assert (it.pos, it.tx_number) == (log.at, 2)
+    assert (it.pos, it.tx.number) == (log.at, 2)
 
 
 def test_an_artificial_event_and_one_outside_of_a_transaction_stand_nowhere_if_they_state_no_end() -> None:
-    log, it = Log(states_ends=False), frames()
+    log, it = Log(states_ends=False), scanning()
     at = log.at
     feed(it, log.event(163, b"", flags=0x20).event(161, b"").bytes)
     assert (it.pos, log.at > at) == (at, True)
@@ -254,7 +264,7 @@ def test_an_artificial_event_and_one_outside_of_a_transaction_stand_nowhere_if_t
     feed(it, log.begin(1).bytes)
     inside, log.bytes = log.at, b""
     feed(it, log.event(163, b"", flags=0x20).bytes)
-    assert (it.pos, it.tx_open) == (inside, True)
+    assert (it.pos, it.tx.open) == (inside, True)
 
 
 def test_a_damaged_event_that_does_not_state_its_end_is_told_where_it_stands() -> None:
@@ -263,11 +273,11 @@ def test_a_damaged_event_that_does_not_state_its_end_is_told_where_it_stands() -
     log.event(30, ROWS).event(16, bytes(8))
     broken = bytearray(log.bytes)
     broken[before + 30] ^= 1
-    it = frames()
+    it = scanning()
     with pytest.raises(ValueError, match="checksum of an event of type 30"):
         feed(it, bytes(broken))
     assert it.where == f"in the transaction at binlog.000001:4, after offset {start}"
-    assert frames().where == "after binlog.000001:4"
+    assert scanning().where == "after binlog.000001:4"
 
 
 def test_an_event_over_16_mib_is_put_together() -> None:
@@ -277,9 +287,9 @@ def test_an_event_over_16_mib_is_put_together() -> None:
     event = b"\0" + struct.pack("<IBIIIH", 0, 2, 1, size, size + 4, 0) + body
     log.packet(event[:0xFFFFFF])
     log.packet(event[0xFFFFFF:])
-    it = frames(checksum=False)
-    assert feed(it, log.bytes, 3 << 20) == [(binlog_events.EVENT, 2)]
-    assert it.event_body == body
+    it = scanning(checksum=False)
+    assert feed(it, log.bytes, 3 << 20) == [(scanner.EVENT, 2)]
+    assert it.event.body == body
 
 
 def test_an_event_longer_than_it_says_is_not_put_together_without_end() -> None:
@@ -289,11 +299,11 @@ def test_an_event_longer_than_it_says_is_not_put_together_without_end() -> None:
         parts = 0 if says < 0xFFFFFF else 2
         for part in range(4):
             log.packet((event if part == 0 else b"").ljust(0xFFFFFF, b"x"))
-        it = frames(checksum=False)
-        with pytest.raises(ValueError, match=f"says that it has {says} bytes, and {(parts + 1) * 0xFFFFFF - 1} came"):
+        it = scanning(checksum=False)
+        with pytest.raises(ValueError, match=f"states a size of {says} bytes, and {(parts + 1) * 0xFFFFFF - 1} came"):
             feed(it, log.bytes, 8 << 20)
-        if it.spooled is not None:
-            it.spooled.close()
+        if (spooled := it.take_spooled()) is not None:
+            spooled.close()
 
 
 def test_damage_is_told_and_never_passed_over() -> None:
@@ -302,7 +312,7 @@ def test_damage_is_told_and_never_passed_over() -> None:
     for at in range(len(log.bytes)):
         broken = bytearray(log.bytes)
         broken[at] ^= 0x10
-        it = frames()
+        it = scanning()
         try:
             feed(it, bytes(broken))
         except ValueError:
@@ -317,14 +327,14 @@ def test_random_bytes_behind_a_right_checksum_end_in_an_error_or_an_event(seed: 
     for _ in range(20):
         kind = luck.choice((2, 16, 19, 23, 30, 31, 32, 33, 34, 160, 162, luck.randrange(256)))
         log.event(kind, luck.randbytes(luck.randrange(80)), flags=luck.choice((0, 0x20, 0x80)))
-    for module in (binlog_events, INTERPRETED):
-        it = frames(module, checksum=log.checksum)
-        it.plans[7] = module.Plan("d.t", TABLE_MAP)
+    for module in (scanner, INTERPRETED):
+        it = scanning(module, checksum=log.checksum)
+        it.add_table(7, module.MappedTable("d.t", TABLE_MAP))
         try:
             outcome: object = [code for code, _ in feed(it, log.bytes)]
         except ValueError as error:
             outcome = str(error)
-        if module is binlog_events:
+        if module is scanner:
             first = outcome, it.pos
     assert (outcome, it.pos) == first
 
@@ -334,26 +344,25 @@ def test_what_interpreted_reads_is_what_compiled_reads() -> None:
     for number in range(1, 20):
         log.transaction(number, *[ROWS] * (number % 3))
     outcomes = []
-    for module in (binlog_events, INTERPRETED):
-        it = frames(module)
+    for module in (scanner, INTERPRETED):
+        it = scanning(module)
         feed(it, log.bytes, 100)
-        it.close_run()
-        outcomes.append((it.runs, it.pos, it.tx_number, it.tx_ts))
+        outcomes.append((it.gtids.take(), it.pos, it.tx.number, it.tx.time_us))
     assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.parametrize("kind", [29, 160])
 def test_a_statements_text_is_passed_over_whatever_its_size(kind: int) -> None:
     log = Log(checksum=False).begin(1).large(kind, TOO_LARGE, flags=0x80).event(16, bytes(8))
-    it = frames(checksum=False)
+    it = scanning(checksum=False)
     assert feed(it, log.bytes) == []
-    assert (it.pos, it.tx_open) == (log.at, False)
+    assert (it.pos, it.tx.open) == (log.at, False)
 
 
 def test_a_large_event_that_may_be_ignored_is_known_by_its_own_flags() -> None:
     log = Log(checksum=False).begin(1).event(99, b"", flags=0x80).large(98, TOO_LARGE)
     log.large(98, TOO_LARGE, flags=0x80).event(16, bytes(8))
-    it = frames(checksum=False)
+    it = scanning(checksum=False)
     flags = []
     for at in range(0, len(log.bytes), 1 << 20):
         room = it.room()
@@ -361,9 +370,9 @@ def test_a_large_event_that_may_be_ignored_is_known_by_its_own_flags() -> None:
         room[: len(part)] = part
         room.release()
         it.filled(len(part))
-        while (code := it.scan()) != binlog_events.NEED:
-            assert code == binlog_events.EVENT
-            flags.append((it.event_type, it.event_flags))
+        while (code := it.scan()) != scanner.NEED:
+            assert code == scanner.EVENT
+            flags.append((it.event.type, it.event.flags))
     assert flags == [(99, 0x80), (-98, 0), (-98, 0x80)]
 
 
@@ -376,18 +385,18 @@ def test_events_over_the_limit_in_a_payload_are_passed_over_too(module: ModuleTy
     events = [inner(29, b"", TOO_LARGE), inner(19, TABLE_MAP), inner(30, ROWS, TOO_LARGE), inner(30, ROWS)]
     whole = b"".join([*events, inner(16, bytes(8))])
     for bytes_there in (len(whole), len(events[0]) + len(events[1]) + TOO_LARGE - 1):
-        it = frames(module)
+        it = scanning(module)
         feed(it, Log().begin(1).bytes)
-        it.plans[7] = module.Plan("d.t", TABLE_MAP)
+        it.add_table(7, module.MappedTable("d.t", TABLE_MAP))
         it.open_payload(io.BytesIO(whole[:bytes_there]))
         if bytes_there < len(whole):
             with pytest.raises(ValueError, match="ends inside an event"):
                 it.scan()
             continue
-        assert it.scan() == binlog_events.EVENT
-        assert (it.event_type, it.event_inner, it.event_body[: len(ROWS)]) == (-30, True, ROWS)
-        assert it.scan() == binlog_events.NEED
-        assert not it.tx_open
+        assert it.scan() == scanner.EVENT
+        assert (it.event.type, it.event.inner, it.event.body[: len(ROWS)]) == (-30, True, ROWS)
+        assert it.scan() == scanner.NEED
+        assert not it.tx.open
 
 
 # --- the cursor -------------------------------------------------------------------------------------------------------
@@ -403,23 +412,31 @@ def inserted(table_id: str, *keys: int) -> bytes:
     return MAPS[table_id][:6] + event(T, [image(T, [key]) for key in keys])[6:]
 
 
-class Dump:
+class FedCursor:
     """A cursor that reads made-up bytes, as if it had connected before them."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, executed: GtidSet = GtidSet.EMPTY) -> None:
         self.cursor = BinlogCursor(lambda: pytest.fail("it connects"), server_id=1)
-        self.cursor._server = Server(flavour="mysql", version=(9, 7), identity="s", gtid=True)
-        self.cursor._executed = GtidSet.EMPTY
-        self.cursor._frames = frames(checksum=log.checksum)
-        self.cursor._verified = time.monotonic()
         self.theirs, ours = socket.socketpair()
-        self.cursor._dump = replication.Dump(SimpleNamespace(_sock=ours), server_id=1)  # type: ignore[arg-type]
+        dump = Dump(SimpleNamespace(_sock=ours), server_id=1)  # type: ignore[arg-type]
+        server = Server(flavour="mysql", version=(9, 7), identity="s", gtid=True)
+        self.at = Position(server="s", file="binlog.000001", offset=4, gtids=str(executed))
+        self.stream = self.cursor.stream(dump, server, self.at)
+        self.stream.verified = time.monotonic()
+        self.scanner = self.stream.scanner
+        self.scanner.use_checksums(log.checksum)
+        self.cursor._stream = self.stream
+        self.begin_at(self.at)
         if len(log.bytes) < 1 << 16:  # which the socket holds
             self.theirs.sendall(log.bytes)
         else:
             threading.Thread(target=self.theirs.sendall, args=(log.bytes,), daemon=True).start()
-        self.at = self.cursor._at = Position(server="s", file="binlog.000001", offset=4)
         self.end = High(server="s", file="binlog.000001", offset=log.at)
+
+    def begin_at(self, at: Position) -> None:
+        """As if the dump had been asked for from there on."""
+        self.at = self.cursor._at = at
+        self.scanner.start_at(at.file, at.offset, at.rows)
 
     def read(self, *schemas: TableSchema, max_rows: int = 100, wait: float = 30.0, whole: bool = False) -> Changes:
         """Up to the end of the log, or until there is enough."""
@@ -465,7 +482,7 @@ def test_a_table_that_goes_within_its_row_event_takes_nothing_of_what_follows_wi
     log.begin(2).event(19, MAPS["d.u"])
     begin = log.at
     log.event(30, inserted("d.u", 77)).event(16, bytes(8))
-    dump = Dump(log)
+    dump = FedCursor(log)
     first = dump.read(OTHER if faulty else T, U, max_rows=4)
     assert [fault.table_id for fault in first.faults] == (["d.t"] if faulty else [])
     assert (keys(first, "d.t"), first.position.rows) == (([], 0) if faulty else ([0, 1, 2, 3], 4))
@@ -481,11 +498,11 @@ def test_an_event_that_can_not_be_read_gives_out_none_of_its_rows_as_its_positio
     """Not those before the damage either: here bytes of what follows, where only a damaged size places the event."""
     log = Log(checksum=False, states_ends=False).begin(1).event(19, MAPS["d.t"]).event(30, inserted("d.t", 1, 2))
     log.event(30, inserted("d.t", 3, 4) + b"\xfc\1\2").event(16, bytes(8))
-    dump = Dump(log)
+    dump = FedCursor(log)
     got = dump.read(T)
     (fault,) = got.faults
     assert (fault.table_id, keys(got, "d.t")) == ("d.t", [1, 2])
-    assert got.position.rows == 1 << binlog_events.INSIDE_BITS
+    assert got.position.rows == 1 << scanner.INSIDE_BITS
 
 
 def test_the_start_of_a_transaction_is_not_reached_inside_of_it() -> None:
@@ -494,7 +511,7 @@ def test_the_start_of_a_transaction_is_not_reached_inside_of_it() -> None:
     log = Log().transaction(1)
     start = log.at
     log.begin(2).event(19, MAPS["d.t"]).event(30, inserted("d.t", *range(10))).event(16, bytes(8))
-    dump = Dump(log)
+    dump = FedCursor(log)
     dump.end = replace(dump.end, offset=start + 1)
     assert (dump.read(T, max_rows=4).position.offset, dump.at.rows) == (start, 4)
     dump.end = replace(dump.end, offset=start)
@@ -522,16 +539,15 @@ def test_a_read_ends_where_its_rows_are_large_though_their_images_are_small(
         images = [image(schema, [key, *values]) for key in range(first, first + count // 2)]
         log.event(30, event(schema, images))
     log.event(16, bytes(8))
-    dump = Dump(log)
+    dump = FedCursor(log)
     ids: list[int] = []
     while dump.at.offset < log.at:
         begin = dump.at
         got = dump.read(schema, max_rows=count + 1, whole=whole)
         ids += keys(got, "d.t")
         assert sum(batch.batch.nbytes for batch in got.batches) <= limit + 2 * least
-        resumed = Dump(log)
-        resumed.at = resumed.cursor._at = begin
-        resumed.cursor._frames.resume = begin.rows  # type: ignore[union-attr]
+        resumed = FedCursor(log)
+        resumed.begin_at(begin)
         again = resumed.read(schema, max_rows=count + 1, whole=whole)
         assert (keys(again, "d.t"), again.position) == (keys(got, "d.t"), got.position)
         assert got.position.rows == 0 or len(ids) % (count // 2)
@@ -545,15 +561,15 @@ def test_decoders_are_made_for_the_tables_that_change_and_kept_within_bounds(mon
         made.append(schema.table_id)
         return EventDecoder(body, schema, place)
 
-    monkeypatch.setattr(binlog, "EventDecoder", counting)
+    monkeypatch.setattr(routes_module, "EventDecoder", counting)
     tables = [replace(T, table_id=f"d.t{n:03}") for n in range(600)]
     maps = [table_map(T, n + 1).replace(b"\1t\0", f"\4t{n:03}\0".encode(), 1) for n in range(600)]
     log = Log()
     for n in range(4 * 600):
         log.begin(n + 1).event(19, maps[n % 600])
         log.event(30, maps[n % 600][:6] + inserted("d.t", n)[6:]).event(16, bytes(8))
-    dump = Dump(log)
-    bound, ids = binlog._MAX_DECODERS, []
+    dump = FedCursor(log)
+    bound, ids = MAX_DECODERS, []
     for rows in (1000, 1, *[60] * 20, *[1000] * 100):
         if dump.at.offset == log.at:
             break
@@ -561,8 +577,8 @@ def test_decoders_are_made_for_the_tables_that_change_and_kept_within_bounds(mon
         got = dump.read(*tables, max_rows=rows)
         assert len(made) == len(set(made)) <= bound
         assert set(made) <= {batch.table_id for batch in got.batches}
-        assert len(dump.cursor._decoders) <= bound
-        assert sum(plan.decoder is not None for plan in dump.cursor._frames.plans.values()) <= bound  # type: ignore[union-attr]
+        assert len(dump.stream.routes._decoders) <= bound
+        assert sum(table.decoder is not None for table in dump.scanner.tables.values()) <= bound
         ids += sorted(key for each in got.batches for key in each.batch["id"].to_pylist())
     assert ids == list(range(4 * 600))
 
@@ -576,7 +592,7 @@ def test_a_read_looks_only_at_tables_whose_route_is_another_one_or_whose_low_is_
     for n in range(400):
         log.begin(n + 1).event(19, maps[n % 200])
         log.event(30, maps[n % 200][:6] + inserted("d.t", n)[6:]).event(16, bytes(8))
-    dump = Dump(log)
+    dump = FedCursor(log)
     high = High(server="s", file="binlog.000001", offset=4)
     routes = {
         one.table_id: Route(table_id=one.table_id, generation=1, schema=one, low=dump.low(4), high=high, live=True)
@@ -584,15 +600,15 @@ def test_a_read_looks_only_at_tables_whose_route_is_another_one_or_whose_low_is_
     }
     routes["d.t001"] = replace(routes["d.t001"], low=dump.low(log.at))
     bound: list[str] = []
-    bind = BinlogCursor._bind_plan
+    bind = Routes._bind
 
-    def counted(cursor: BinlogCursor, plan: binlog_events.Plan) -> None:
-        bound.append(plan.table_id)
-        bind(cursor, plan)
+    def counted(routes: Routes, table: MappedTable) -> None:
+        bound.append(table.table_id)
+        bind(routes, table)
 
-    while len(dump.cursor._frames.plans) < 200:  # type: ignore[union-attr]
+    while len(dump.scanner.tables) < 200:
         dump.read_routes(routes)
-    monkeypatch.setattr(BinlogCursor, "_bind_plan", counted)
+    monkeypatch.setattr(Routes, "_bind", counted)
     dump.read_routes(routes, max_rows=5)
     assert bound == ["d.t001"]
     bound.clear()
@@ -610,12 +626,12 @@ def test_a_decoder_that_is_in_use_is_kept() -> None:
     for n in range(900):
         at = f"d.{'tu'[n % 2]}"
         log.begin(n + 1).event(19, MAPS[at]).event(30, inserted(at, n)).event(16, bytes(8))
-    dump = Dump(log)
+    dump = FedCursor(log)
     dump.read(T, U, max_rows=10)
-    first = dict(dump.cursor._decoders)
+    first = dict(dump.stream.routes._decoders)
     while dump.at.offset < log.at:
         dump.read(T, U)
-    assert dump.cursor._decoders == first
+    assert dump.stream.routes._decoders == first
 
 
 def test_a_place_that_one_heartbeat_tells_is_not_gone_on_from() -> None:
@@ -628,9 +644,9 @@ def test_a_place_that_one_heartbeat_tells_is_not_gone_on_from() -> None:
 
     heartbeat(1000)
     heartbeat(2000)
-    dump = Dump(log)
+    dump = FedCursor(log)
     dump.end = replace(dump.end, offset=2000)
-    while dump.cursor._idle_at != ("binlog.000001", 2000):
+    while dump.stream._idle_at != ("binlog.000001", 2000):
         assert dump.read(T, wait=0.1).position.offset == 4
     log.bytes = b""
     heartbeat(2000)
@@ -651,7 +667,7 @@ def test_what_can_not_be_read_is_refused_at_the_commit_of_an_xa_transaction_too(
     log.event(30, inserted("d.u", 2)).query("XA END X'61',X'62',1")
     log.event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab")
     log.transaction(2).gtid(3).query("XA COMMIT X'61',X'62',1")
-    dump = Dump(log)
+    dump = FedCursor(log)
     got = dump.read(T, U)
     assert [fault.table_id for fault in got.faults] == ["d.t"]
     assert got.faults[0].cause.startswith("d.t has, at binlog.000001:")
@@ -664,10 +680,9 @@ def test_rows_that_an_earlier_read_gave_are_undone_by_a_rollback_behind_a_reconn
     log = Log().begin(1).event(19, MAPS["d.t"]).event(19, MAPS["d.u"]).event(30, inserted("d.t", 1))
     log.query("ROLLBACK TO `s`").event(30, inserted("d.u", 1)).event(16, bytes(8))
     for given in (False, True):
-        dump = Dump(log)
+        dump = FedCursor(log)
         if given:  # up to the second row event
-            dump.at = dump.cursor._at = replace(dump.at, rows=1 << binlog_events.INSIDE_BITS)
-            dump.cursor._frames.resume = dump.at.rows  # type: ignore[union-attr]
+            dump.begin_at(replace(dump.at, rows=1 << scanner.INSIDE_BITS))
         got = dump.read(T, U)
         assert {(fault.table_id, fault.restart) for fault in got.faults} >= {("d.t", True)}
 
@@ -676,7 +691,7 @@ def test_an_xa_transaction_that_went_back_to_a_savepoint_restarts_its_tables_at_
     log = Log().gtid(1).query("XA START X'61',X'62',1").event(19, MAPS["d.t"]).event(30, inserted("d.t", 1))
     log.query("SAVEPOINT `s`").event(30, inserted("d.t", 2)).query("ROLLBACK TO `s`").query("XA END X'61',X'62',1")
     log.event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab").transaction(2).gtid(3).query("XA COMMIT X'61',X'62',1")
-    got = Dump(log).read(T, U)
+    got = FedCursor(log).read(T, U)
     assert [(fault.table_id, fault.restart) for fault in got.faults] == [("d.t", True)]
 
 
@@ -720,16 +735,15 @@ def packets(log: Log) -> list[int]:
     return ends
 
 
-def reconnected(log: Log, at: Position, came: bytes, first: Dump) -> Dump:
+def reconnected(log: Log, at: Position, came: bytes, first: FedCursor) -> FedCursor:
     """A cursor that begins anew at a place inside of the last transaction of the log, and what has come of it."""
     beginning = Log(at=at.offset)
     beginning.bytes = came
-    dump = Dump(beginning)
-    dump.at = dump.cursor._at = at
+    dump = FedCursor(beginning)
+    dump.begin_at(at)
     dump.end = High(server="s", file="binlog.000001", offset=log.at)
-    assert dump.cursor._frames is not None
-    dump.cursor._frames.pos, dump.cursor._frames.resume = at.offset, at.rows
-    dump.cursor._prepared._prepared.update(first.cursor._prepared._prepared)  # else they are read from the server
+    # else they are read from the server
+    dump.stream._replay._prepared._prepared.update(first.stream._replay._prepared._prepared)
     return dump
 
 
@@ -740,7 +754,7 @@ def test_while_rows_are_to_be_skipped_again_the_position_stays_where_it_was(form
     gets. 3. It stands where the first ended, or later, and from there each row comes once; 4. also to who restores that
     place."""
     log = one_transaction(form)
-    first = Dump(log)
+    first = FedCursor(log)
     before = first.read(T, max_rows=taken)
     begin = before.position
     assert (keys(before, "d.t"), begin.inside) == (list(range(taken)), True)
@@ -775,8 +789,8 @@ def test_a_damaged_event_in_which_a_read_goes_on_does_not_take_the_position_back
     log = Log(checksum=False).begin(1).event(19, MAPS["d.t"])
     log.event(30, inserted("d.t", *range(4)) + b"\xfc\1\2").event(16, bytes(8))
     begin = Position(server="s", file="binlog.000001", offset=4, rows=2)
-    dump = reconnected(log, begin, log.bytes, Dump(Log()))
-    dump.cursor._frames.checksum = False  # type: ignore[union-attr]
+    dump = reconnected(log, begin, log.bytes, FedCursor(Log()))
+    dump.scanner.use_checksums(False)
     got = dump.read(T)
     assert [fault.table_id for fault in got.faults] == ["d.t"]
     assert got.position.not_before(begin)
@@ -786,8 +800,8 @@ def test_a_damaged_event_in_which_a_read_goes_on_does_not_take_the_position_back
 
 def test_a_transaction_that_is_shorter_than_what_was_taken_of_it_is_another_one() -> None:
     log = insert(Log(), 1)
-    begin = Position(server="s", file="binlog.000001", offset=4, rows=7 << binlog_events.INSIDE_BITS)
-    dump = reconnected(log, begin, log.bytes, Dump(Log()))
+    begin = Position(server="s", file="binlog.000001", offset=4, rows=7 << scanner.INSIDE_BITS)
+    dump = reconnected(log, begin, log.bytes, FedCursor(Log()))
     with pytest.raises(SourceLost, match=r"binlog\.000001:4, .* after 1 row events, of which 7 were taken"):
         dump.read(T)
 
@@ -800,22 +814,22 @@ def insert(log: Log, number: int) -> Log:
     return log.begin(number).event(19, MAPS["d.t"]).event(30, inserted("d.t", number)).event(16, bytes(8))
 
 
-def over_4_gib(log: Log) -> tuple[Dump, Any]:
-    """A cursor that goes on at `OVER`, though its dump begins at the file's start; and its frames."""
-    dump = Dump(log)
+def over_4_gib(log: Log) -> tuple[FedCursor, Scanner]:
+    """A cursor that goes on at `OVER`, though its dump begins at the file's start; and its scanner."""
+    dump = FedCursor(log)
     dump.at = dump.cursor._at = replace(dump.at, offset=OVER)
     dump.end = High(server="s", file="binlog.000001", offset=OVER + 1)
-    return dump, dump.cursor._frames
+    return dump, dump.scanner
 
 
 def test_a_file_that_is_sent_from_its_start_since_a_command_has_32_bits_leaves_the_position_where_it_was() -> None:
     log = insert(Log(), 1)
     dump, it = over_4_gib(log)
-    it.discard_to = OVER
+    it.discard_before(OVER)
     for _ in range(2):
         got = dump.read(T, wait=0.01)
         assert (got.position.offset, got.batches) == (OVER, ())
-    it.pos = OVER - 100  # as if 4 GiB had come
+    it.move_to(OVER - 100)  # as if 4 GiB had come
     rest = Log(at=OVER)
     rest.number = log.number
     dump.theirs.sendall(insert(rest, 2).bytes)
@@ -828,15 +842,14 @@ def test_the_first_transaction_that_a_dump_by_gtids_sends_is_not_before_the_plac
     """An event has 32 bits of its place, and over 4 GiB may be left out before it."""
     log = insert(Log(at=OVER + left_out), 2)
     dump, it = over_4_gib(log)
-    it.floor = OVER
+    it.expect_from(OVER)
     assert dump.read(T).position.offset == log.at
 
 
 @pytest.mark.parametrize(("at", "told"), [(OVER - 2000, OVER), (4, 3 << 30), (OVER, OVER + (3 << 30))])
 def test_a_heartbeats_place_goes_on_over_4_gib_too(at: int, told: int) -> None:
-    dump, it = over_4_gib(Log(checksum=False))
-    dump.at = dump.cursor._at = replace(dump.at, offset=at)
-    it.pos = at
+    dump, _ = over_4_gib(Log(checksum=False))
+    dump.begin_at(replace(dump.at, offset=at))
     dump.end = replace(dump.end, offset=told)
     log, name, until = Log(), b"binlog.000001", time.monotonic() + 5
     while dump.at.offset == at and time.monotonic() < until:
@@ -848,33 +861,43 @@ def test_a_heartbeats_place_goes_on_over_4_gib_too(at: int, told: int) -> None:
 
 
 def test_a_position_that_goes_back_is_an_error_of_ours_with_both_positions() -> None:
-    dump = Dump(Log())
+    dump = FedCursor(Log())
     dump.at = dump.cursor._at = replace(dump.at, offset=9999)
     dump.end = High(server="s", file="binlog.000001", offset=1 << 20)
     with pytest.raises(ProtocolError, match=r"went back from binlog\.000001:9999 to binlog\.000001:4;"):
         dump.read(T, wait=0.0)
-    assert dump.cursor._dump is None  # it stands nowhere
+    assert dump.cursor._stream is None  # it stands nowhere
 
 
 # --- damage, and what is a mistake of ours ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, IndexError, OverflowError, struct.error, ZeroDivisionError])
-@pytest.mark.parametrize("where", ["_table_map", "_evolved", "_position", "_changes", "_bind"])
+@pytest.mark.parametrize(
+    ("part", "where"),
+    [
+        (Routes, "map_table"),
+        (Routes, "evolve"),
+        (Progress, "position"),
+        (Stream, "changes"),
+        (Routes, "begin"),
+        (Statements, "change_tables"),
+    ],
+)
 def test_a_mistake_of_ours_is_no_damage_of_the_source(
-    error: type[Exception], where: str, monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], part: type, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes as it is, with the place in a note; the service says that it is a bug, and halts."""
-    dump = Dump(insert(Log(), 1).gtid(2).query("ALTER TABLE d.t ADD n INT"))
+    dump = FedCursor(insert(Log(), 1).gtid(2).query("ALTER TABLE d.t ADD n INT"))
 
     def broken(*_: object, **__: object) -> object:
         raise error("ours")
 
-    monkeypatch.setattr(dump.cursor, where, broken)
+    monkeypatch.setattr(part, where, broken)
     with pytest.raises(error, match="ours") as raised:
         dump.read(T)
     assert any("binlog.000001:" in note for note in raised.value.__notes__)
-    assert dump.cursor._dump is None
+    assert dump.cursor._stream is None
     told = gave_up(7, raised.value)
     assert (told.epoch, told.halts) == (7, True)
     assert "a bug of Cutline" in told.cause
@@ -892,9 +915,9 @@ def test_a_mistake_of_a_decoder_is_no_damage_of_its_table(
         def __init__(self, *_: object) -> None:
             raise error("ours")
 
-    monkeypatch.setattr(binlog, "EventDecoder", Broken)
+    monkeypatch.setattr(routes_module, "EventDecoder", Broken)
     with pytest.raises(error, match="ours"):
-        Dump(insert(Log(), 1)).read(T)
+        FedCursor(insert(Log(), 1)).read(T)
 
 
 def damaged_events() -> list[tuple[str, Log]]:
@@ -931,7 +954,7 @@ def damaged_events() -> list[tuple[str, Log]]:
 
 @pytest.mark.parametrize(("what", "log"), damaged_events(), ids=[what for what, _ in damaged_events()])
 def test_each_damaged_event_is_told_as_damage_with_its_place(what: str, log: Log) -> None:
-    dump = Dump(log)
+    dump = FedCursor(log)
     with pytest.raises(SourceLost, match=r"The binlog can't be read .*binlog\.000001:\d+.*check the file") as raised:
         dump.read(T, wait=5.0)
     assert isinstance(raised.value.__cause__, Damaged)
@@ -967,9 +990,7 @@ def test_a_transaction_that_was_torn_leaves_nothing_of_its_gtid(seed: int) -> No
         if (servers[server], number) not in taken:
             expected.append(key)
             taken.add((servers[server], number))
-    dump = Dump(log)
-    dump.cursor._executed = GtidSet.parse(",".join(f"{name}:{number}" for name, number in before))
-    dump.cursor._frames = frames(taken=dump.cursor._taken)
+    dump = FedCursor(log, GtidSet.parse(",".join(f"{name}:{number}" for name, number in before)))
     dump.end = High(server="s", file=f"binlog.{file:06}", offset=log.at)
     found: list[int] = []
     while not dump.end.reached_by(dump.at):
@@ -997,7 +1018,7 @@ def back_to_back(sizes: list[int]) -> Log:
 def test_a_read_that_begins_inside_a_transaction_ends_with_it(size: int) -> None:
     """Also where the transactions are so large, or fit so ill, that each read by its limit would end inside of one."""
     log = back_to_back([size] * 12)
-    dump = Dump(log)
+    dump = FedCursor(log)
     found: list[int] = []
     between = {4}
     while dump.at.offset < log.at:
@@ -1022,7 +1043,7 @@ def test_a_waiting_marker_is_taken_at_the_next_transactions_end_however_long_the
     """The reader's machine with a real cursor, and a marker that waits as soon as the last was taken: back-to-back
     transactions that are larger than a read's limit of 100 rows, or half as large."""
     log = back_to_back([size] * 60)
-    dump = Dump(log)
+    dump = FedCursor(log)
     reader = Reader(name="reader-0", writers=("writer-0",), stream=True, inside_rows=4 * 100)
     process = Process(reader, inbound=("enumerator",), outbound=("writer-0", "enumerator"))
     low, high = Low(server="s", file="binlog.000001", offset=4), High(server="s", file="binlog.000001", offset=4)
@@ -1135,7 +1156,7 @@ def test_mariadbs_compression_is_undone_within_bounds() -> None:
     for broken in (b"", b"\x02ab", packed[:-5], b"\x82\0\5" + packed[3:]):
         with pytest.raises(ValueError, match="compressed event"):
             _inflated(memoryview(broken), b"", 1000)
-    with pytest.raises(ValueError, match="1000 bytes, 999 are the limit"):
+    with pytest.raises(ValueError, match="1000 bytes, over the limit of 999"):
         _inflated(memoryview(packed), b"", 999)
 
 
@@ -1166,20 +1187,21 @@ KINDS = {
 
 def after_ddl(statement: str, policy: SchemaChanges, *, live: bool, server: str = "s") -> tuple[str, TableSchema]:
     """What a cursor makes of a statement at 500, of a table whose chunks end at 1000: with the schema after it."""
-    cursor = BinlogCursor(lambda: pytest.fail("it connects"), server_id=1, schema_changes=policy)
     low, high = Low(server=server, file="b.000001", offset=4), High(server="s", file="b.000001", offset=1000)
     route = Route(table_id="d.t", generation=1, schema=TABLE, low=low, high=high, live=live)
-    cursor._routes = {"d.t": route}
-    cursor._server = Server(flavour="mysql", version=(9, 7), identity=server, gtid=False)
-    frames: Any = binlog_events.Frames(Place(), mariadb=False, judge=lambda _: True, taken=lambda *_: False)
-    frames.file, frames.tx_start = "b.000001", 500
-    cursor._frames = frames
-    cursor._ddl(frames, "d", statement, 0)
-    for fault in cursor._faults:
+    kind = Server(flavour="mysql", version=(9, 7), identity=server, gtid=False)
+    progress = Progress(kind, Position(server=server, file="b.000001", offset=500))
+    progress.scanner.start_at("b.000001", 500)
+    progress.scanner.start_anonymous(500, 0)
+    routes = Routes(progress, lambda: pytest.fail("it connects"))
+    routes.begin({"d.t": route})
+    replay = Replay(progress.scanner, routes, Prepared(lambda: pytest.fail("it connects"), server_id=1))
+    Statements(kind, progress.scanner, routes, replay, policy=policy).change_tables("d", statement, 0)
+    for fault in routes.faults:
         return "restarts" if fault.restart else "stops", TABLE
-    if cursor._schemas:
-        return "follows", cursor._schemas[0].new
-    return "truncates" if cursor._decoders else "nothing", TABLE
+    if routes.schemas:
+        return "follows", routes.schemas[0].new
+    return "truncates" if routes._decoders else "nothing", TABLE
 
 
 @pytest.mark.parametrize("policy", ["evolve", "exact", "ignore", "halt"])
@@ -1242,7 +1264,7 @@ def test_a_dump_has_the_statements_text_where_sizes_place_the_events(
 ) -> None:
     connection: Any = Commands()
     server = Server(flavour="mariadb", version=(11, 8), identity="s", gtid=True, states_ends=states_ends)
-    replication.Dump(connection, server_id=7).begin(server, frames(), flags=until_end)
+    Dump(connection, server_id=7).begin(server, scanning(), flags=until_end)
     (*_, (command, body)) = connection.sent
     assert (command, body) == (0x12, struct.pack("<IHI", 4, flags | until_end, 7) + b"binlog.000001")
 
@@ -1271,8 +1293,8 @@ def test_a_dump_that_the_server_can_not_go_on_with_is_told_alike_wherever_it_beg
 
 def answer(code: int, text: str) -> Exception:
     """What a dump with server id 7 makes of an error of the server's."""
-    log, it = Log(), frames()
+    log, it = Log(), scanning()
     log.packet(b"\xff" + struct.pack("<H", code) + b"#HY000" + text.encode())
-    assert feed(it, log.bytes) == [(binlog_events.SAID, 0)]
+    assert feed(it, log.bytes) == [(scanner.SERVER_MESSAGE, 0)]
     connection: Any = Commands()
-    return replication.Dump(connection, server_id=7).said(it)
+    return Dump(connection, server_id=7).failure(it)

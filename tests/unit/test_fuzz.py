@@ -140,4 +140,4 @@ def test_a_compressed_row_event_that_is_damaged_stops_its_table_only() -> None:
     for place, new in ((40, b"\xff\xff\xff"), (19 + 8 + 1 + 1, b"\x84\xff\xff\xff\xff")):
         told = read(of, changed(of, kind, place, new))
         assert "a row event that can't be read" in told
-        assert "TableFault" in told
+        assert "RouteFault" in told

@@ -56,8 +56,9 @@ from cutline.common.errors import ConfigError, NextGeneration, SourceLost, Unava
 from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
 from cutline.common.positions import FilePosition, High, Low, Position
 from cutline.common.schema import OP, SEQ, TableSchema
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Route, has_row_over
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
 from cutline.services.sources.mysql.binlog.event_bodies import MAX_ROW_BYTES
+from cutline.services.sources.mysql.binlog.routes import Route, has_row_over
 from cutline.services.sources.mysql.catalogue import index_of, table_schema
 from cutline.services.sources.mysql.connection import Connection, stream_rows, translate_errors
 from cutline.services.sources.mysql.decode.rows import ResultDecoder

@@ -1,4 +1,4 @@
-"""Patches below the machines: of the cursor and its frames, the store, the staged files, the channels. Each breaks one
+"""Patches below the machines: of the cursor and its scanner, the store, the staged files, the channels. Each breaks one
 rule; a world of bytes (stream, store, channels) or a file of unit tests must notice it."""
 
 from __future__ import annotations
@@ -6,7 +6,9 @@ from __future__ import annotations
 from tests.simulation.mutants import READER, Mutant
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
-FRAMES = "services/sources/mysql/binlog/frames.py"
+PROGRESS = "services/sources/mysql/binlog/progress.py"
+ROUTES = "services/sources/mysql/binlog/routes.py"
+SCANNER = "services/sources/mysql/binlog/scanner.py"
 XA = "services/sources/mysql/binlog/xa.py"
 STORE = "common/store/store.py"
 BACKENDS = "common/store/backends.py"
@@ -34,68 +36,68 @@ def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
 BELOW = (
     stream(
         "a cursor that is to skip rows again says that it stands before the transaction",
-        CURSOR,
-        "if frames.resume or frames.pos < max(frames.discard_to, frames.floor):",
-        "if frames.pos < max(frames.discard_to, frames.floor):",
+        PROGRESS,
+        "if scanner.resume or scanner.pos < max(scanner.discard_to, scanner.floor):",
+        "if scanner.pos < max(scanner.discard_to, scanner.floor):",
     ),
     stream(
         "a cursor to whom a file is sent again says where it stands in it",
-        CURSOR,
-        "if frames.resume or frames.pos < max(frames.discard_to, frames.floor):",
-        "if frames.resume:",
+        PROGRESS,
+        "if scanner.resume or scanner.pos < max(scanner.discard_to, scanner.floor):",
+        "if scanner.resume:",
     ),
     stream(
         "the start of a transaction is reached inside of it",
         CURSOR,
-        "if until is not None and not after.inside and self._reaches(after, until):",
-        "if until is not None and self._reaches(after, until):",
+        "if until is not None and not after.inside and _reaches(after, until):",
+        "if until is not None and _reaches(after, until):",
     ),
     stream(
         "what the position has taken already is taken again where the server sends it",
-        FRAMES,
-        "            self.tx_skip = self._clear_to == number\n",
-        "            self.tx_skip = False\n",
+        SCANNER,
+        "            self.tx.skipped = self.gtids._free_to == number\n",
+        "            self.tx.skipped = False\n",
     ),
     stream(
         "a row event of which a part was taken begins anew after a reconnect",
-        FRAMES,
+        SCANNER,
         "                first = self.row_from = self.resume & ((1 << _INSIDE) - 1)\n",
         "                first = self.row_from = 0\n",
     ),
     stream(
         "row events of tables that nobody asked for are not counted inside a transaction",
-        FRAMES,
-        "            if plan.make is None:\n                return self.pass_over()\n",
-        "            if plan.make is None:\n                return _GO\n",
+        SCANNER,
+        "            if table.make_decoder is None:\n                return self.pass_over()\n",
+        "            if table.make_decoder is None:\n                return _GO\n",
     ),
     stream(
         "a position inside a transaction is where its next event begins",
-        CURSOR,
-        "            offset=frames.tx_start if inside else frames.pos,\n",
-        "            offset=frames.pos,\n",
+        PROGRESS,
+        "            offset=scanner.tx.start if inside else scanner.pos,\n",
+        "            offset=scanner.pos,\n",
     ),
     stream(
         "what a low covers is delivered",
-        CURSOR,
-        "        plan.guard = route.looked_at is not None or not self._past(route)\n",
-        "        plan.guard = False\n",
+        ROUTES,
+        "        guarded = route.looked_at is not None or not self._progress.passed(route.low)\n",
+        "        guarded = False\n",
     ),
     stream(
         "a heartbeat's place is gone on from at once, while the server passes over what we have",
         CURSOR,
-        "        if offset <= frames.pos or self._idle_at == (file, offset):\n",
+        "        if offset <= scanner.pos or self._idle_at == (file, offset):\n",
         "        if True:\n",
     ),
     stream(
         "the end of a torn file commits the transaction in it",
         CURSOR,
-        "            if frames.tx_open or (frames.resume and frames.file == self._after.file):\n",
+        "            if scanner.tx.open or (scanner.resume and scanner.file == after.file):\n",
         "            if False:\n",
     ),
     stream(
         "rows that were given out are not undone by a rollback",
-        CURSOR,
-        "        if not (frames.delivered or frames.resume):\n            return\n",
+        ROUTES,
+        "        if not (scanner.tx.delivered or scanner.resume):\n            return\n",
         "        return\n",
     ),
     stream(

@@ -1,4 +1,4 @@
-"""One dump connection: what a replica says to its source (who it is, and from where on it wants the binlog), and hears.
+"""One dump connection: registers as a replica, asks for the binlog from a position on, and receives its bytes.
 
 Sources: MySQL's and MariaDB's manuals, "Replication Protocol".
 """
@@ -17,49 +17,62 @@ from pymysql.constants import COMMAND, ER
 
 from cutline.common.errors import ConfigError, ServerIdTaken, SourceLost, Unavailable
 from cutline.common.positions import GtidSet, MariaGtid, Position
-from cutline.services.sources.mysql.binlog.event_bodies import QUERY, TABLE_MAP
-from cutline.services.sources.mysql.binlog.frames import Frames
+from cutline.services.sources.mysql.binlog.event_types import (
+    ARTIFICIAL_FLAG,
+    HEADER_BYTES,
+    QUERY,
+    TABLE_MAP,
+    WRITE_ROWS,
+)
+from cutline.services.sources.mysql.binlog.scanner import Scanner
 from cutline.services.sources.mysql.connection import Connection, gather
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.server import Server, binlog_gtid_pos
 
-_ARTIFICIAL = 0x20
-_FIRST_EVENT = re.compile(r"the first event '[^']*' at \d+, ")  # where a dump began, which says nothing of its end
-_SEND_STATEMENTS = 2  # in the command that asks for a dump: MariaDB sends the text of each statement too
-_SAME_SERVER_ID = 4052  # MariaDB to the older of two dumps with one server id; the wording differs between versions
+_EVENT_HEADS = 57  # where a format description's table of head sizes begins
+_CRC32 = 1  # the checksum algorithm
+_FIRST_EVENT = re.compile(r"the first event '[^']*' at \d+, ")  # where the dump began, which does not matter
+UP_TO_END = 1
+"""A flag of the command that asks for a dump: the server ends it where the binlog ends."""
+_SEND_STATEMENTS = 2  # another flag: MariaDB sends the text of each statement too
+MAX_DUMP_OFFSET = (1 << 32) - 1
+"""That command has 32 bits for the offset."""
+_SAME_SERVER_ID = 4052  # MariaDB's, to the older of two dumps with one server id; the wording differs between versions
 
 
 class Dump:
-    """The dump connection of one cursor: the bytes of the binlog, into frames. Synchronous; one thread at a time.
+    """The dump connection of one cursor: the bytes of the binlog, into a scanner. Synchronous; one thread at a time.
 
-    `connection` is open, and can be asked until the dump begins. `server_id` must be unlike that of every other replica
-    of the source.
+    `connection` is open, and takes queries until the dump begins. `server_id` must differ from that of every other
+    replica of the source.
     """
 
     def __init__(self, connection: Connection, *, server_id: int, heartbeat_seconds: float = 1.0) -> None:
         self.connection = connection
-        self.silence = max(10.0, 5 * heartbeat_seconds)  # seconds without a byte after which the server is away
+        self.silence = max(
+            10.0, 5 * heartbeat_seconds
+        )  # seconds without a byte after which the server counts as unreachable
         self._server_id, self._heartbeat = server_id, heartbeat_seconds
         self._socket: socket.socket = connection._sock  # type: ignore[attr-defined]
         self._heard = time.monotonic()
 
-    def begin(self, server: Server, frames: Frames, *, state: str | None = None, flags: int = 0) -> None:
-        """Begin at the place of the frames, or with `state` after MariaDB's GTIDs; with `flags` 1 up to the end only.
-        Errors are PyMySQL's own.
+    def begin(self, server: Server, scanner: Scanner, *, state: str | None = None, flags: int = 0) -> None:
+        """Begin at the scanner's position, or with `state` after MariaDB's GTIDs. Errors are PyMySQL's own.
 
-        Where the events inside a transaction do not state where they end, the frames add up their sizes, so the dump
-        has to have every event of the file: also the statements' text, which a server sends only on request.
+        Where the events inside a transaction do not state where they end, the scanner adds up their sizes, so the dump
+        must have every event of the file: also the statements' text, which a server sends only on request.
         """
         if not server.states_ends:
             flags |= _SEND_STATEMENTS
-        if frames.pos >= 1 << 32:  # the command has 32 bits
-            frames.discard_to, frames.pos = frames.pos, 4
+        if scanner.pos > MAX_DUMP_OFFSET:
+            scanner.discard_before(scanner.pos)
         greet(self.connection, server, self._server_id, self._heartbeat, state)
-        request_dump(self.connection, self._server_id, frames.file, frames.pos, flags)
+        request_dump(self.connection, self._server_id, scanner.file, scanner.pos, flags)
         self._listen()
 
     def begin_after(self, server: Server, executed: GtidSet | MariaGtid | None) -> None:
-        """Begin with what is not in that set of MySQL's GTIDs; the server chooses the file. Errors as `begin`'s."""
+        """Begin with the transactions outside that set of MySQL's GTIDs; the server chooses the file. Errors as in
+        `begin`."""
         greet(self.connection, server, self._server_id, self._heartbeat, None)
         request_dump_gtid(self.connection, self._server_id, executed)
         self._listen()
@@ -74,11 +87,11 @@ class Dump:
         with suppress(Exception):
             self.connection._force_close()  # type: ignore[attr-defined]
 
-    def receive(self, frames: Frames, seconds: float) -> bool:
-        """Wait that long for bytes; whether some came. Unavailable if the connection ended, or the server fell
-        silent."""
-        where = f"the binlog dump at {frames.file}:{frames.pos}"
-        room = frames.room()
+    def receive(self, scanner: Scanner, seconds: float) -> bool:
+        """Wait that long for bytes; whether some came. Unavailable if the connection ended, or the server sent nothing
+        for `silence` seconds."""
+        where = f"the binlog dump at {scanner.file}:{scanner.pos}"
+        room = scanner.room()
         try:
             gather(self._socket)
             self._socket.settimeout(min(max(seconds, 0.001), self.silence))
@@ -96,13 +109,13 @@ class Dump:
         if not got:
             raise Unavailable(f"The server ended the connection in {where}; is it up?")
         self._heard = time.monotonic()
-        frames.filled(got)
+        scanner.filled(got)
         return True
 
-    def said(self, frames: Frames) -> Exception:
-        """What the server said instead of an event."""
-        packet = frames.event_body
-        where = f"{frames.file}:{frames.pos}"
+    def failure(self, scanner: Scanner) -> Exception:
+        """The error for what the server sent instead of an event."""
+        packet = scanner.event.body
+        where = f"{scanner.file}:{scanner.pos}"
         if packet[:1] != b"\xff" or len(packet) < 3:
             return Unavailable(f"The server ended the binlog dump at {where}; is another replica using our server_id?")
         code = int.from_bytes(packet[1:3], "little")
@@ -110,12 +123,12 @@ class Dump:
         text = _FIRST_EVENT.sub("", text[6:] if text.startswith("#") else text)
         if code == ER.MASTER_FATAL_ERROR_READING_BINLOG and "server_uuid/server_id" not in text:
             return SourceLost(
-                f"The server can't go on with its binlog {frames.where}: {text} ({code}); if it is purged or was reset,"
-                " the tables must be read again (and binlogs kept longer: binlog_expire_logs_seconds)"
+                f"The server can't continue its binlog {scanner.where}: {text} ({code}); if it is purged or was reset,"
+                " read the tables again from a new snapshot, and keep binlogs longer: binlog_expire_logs_seconds"
             )
         if code in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
             return ConfigError(
-                f"The server refuses the binlog: {text} ({code}); GRANT REPLICATION SLAVE ON *.* to the user"
+                f"The server refused the binlog: {text} ({code}); GRANT REPLICATION SLAVE ON *.* to the user"
             )
         if code == _SAME_SERVER_ID or "server_uuid/server_id" in text:
             return ServerIdTaken(
@@ -125,31 +138,36 @@ class Dump:
         return Unavailable(f"The server ended the binlog dump at {where}: {text} ({code})")
 
 
-def take_format(frames: Frames, event: bytes) -> None:
-    """A format description, whole: the form of the events that follow. Damaged if it can't be read."""
-    body = event[19:]
-    if len(body) < 57 + 30 or int.from_bytes(body[:2], "little") != 4 or body[56] != 19:
+def take_format(scanner: Scanner, event: bytes) -> None:
+    """Take a format description, with header and checksum: the form of the events that follow. Damaged if it can't be
+    read."""
+    body = event[HEADER_BYTES:]
+    if len(body) < _EVENT_HEADS + 30 or int.from_bytes(body[:2], "little") != 4 or body[56] != HEADER_BYTES:
         raise Damaged("the format description is not that of binlog version 4")
-    lengths = body[57:-5]
-    if lengths[TABLE_MAP - 1] != 8 or lengths[QUERY - 1] != 13 or (len(lengths) >= 30 and lengths[29] != 10):
+    heads = body[_EVENT_HEADS:-5]  # by event type, the size of what stands before its own data
+    if (
+        heads[TABLE_MAP - 1] != 8
+        or heads[QUERY - 1] != 13
+        or (len(heads) >= WRITE_ROWS and heads[WRITE_ROWS - 1] != 10)
+    ):
         raise Damaged("the format description has other event heads than MySQL 5.6 and later, MariaDB 10 and later")
-    if body[-5] > 1:
+    if body[-5] > _CRC32:
         raise Damaged(f"the format description names checksum algorithm {body[-5]}")
-    frames.checksum = body[-5] == 1
-    if frames.checksum and zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
+    scanner.use_checksums(body[-5] == _CRC32)
+    if scanner.checksum and zlib.crc32(event[:-4]) != int.from_bytes(event[-4:], "little"):
         raise Damaged("the checksum of a format description does not match")
-    if int.from_bytes(event[13:17], "little") and not frames.event_flags & _ARTIFICIAL and not frames.tx_open:
-        frames.pos = max(frames.pos, int.from_bytes(event[13:17], "little"))
+    end = int.from_bytes(event[13:17], "little")
+    if end and not scanner.event.flags & ARTIFICIAL_FLAG and not scanner.tx.open:
+        scanner.move_to(end)
 
 
 def maria_state(connection: Connection, server: Server, after: Position) -> str | None:
-    """MariaDB: the GTID position to begin after, where file and offset don't say it; None to begin by file and
-    offset."""
+    """MariaDB: the GTID position to begin after; None if file and offset say the same, to begin by them."""
     if server.mysql or not isinstance(after.executed, MariaGtid):
         return None
     if after.server != server.identity or not after.file:
         return after.gtids
-    # `start: {gtid:}` names a file from which on the GTIDs are to be found; a domain may be far ahead of the others
+    # `start: {gtid:}` names a file that precedes the GTIDs; one domain may be far ahead of the others
     found = binlog_gtid_pos(connection, after.file_position)
     if found is not None and found != after.gtids and MariaGtid.parse(found) <= after.executed:
         return after.gtids
@@ -157,7 +175,7 @@ def maria_state(connection: Connection, server: Server, after: Position) -> str 
 
 
 def greet(connection: Connection, server: Server, server_id: int, heartbeat_seconds: float, state: str | None) -> None:
-    """Say who we are and what we understand, as a replica does."""
+    """Register as a replica, with the settings of its session."""
     period = int(heartbeat_seconds * 1e9)
     settings = {"master_binlog_checksum": "'CRC32'", "master_heartbeat_period": str(period)}
     if server.mysql:
@@ -176,12 +194,12 @@ def greet(connection: Connection, server: Server, server_id: int, heartbeat_seco
 
 
 def request_dump(connection: Connection, server_id: int, file: str, offset: int, flags: int = 0) -> None:
-    """Ask for the binlog from a place on; with `flags` 1 up to its end only, with 2 the statements' text too."""
+    """Ask for the binlog from a position on; `flags` such as UP_TO_END."""
     _send(connection, COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", offset, flags, server_id) + file.encode())
 
 
 def request_dump_gtid(connection: Connection, server_id: int, executed: GtidSet | MariaGtid | None) -> None:
-    """Ask MySQL for everything that is not in that set."""
+    """Ask MySQL for every transaction outside that set."""
     data = encoded_gtids(str(executed)) if isinstance(executed, GtidSet) else struct.pack("<Q", 0)
     body = struct.pack("<HIIQI", 4, server_id, 0, 4, len(data)) + data
     _send(connection, COMMAND.COM_BINLOG_DUMP_GTID, body)
@@ -192,7 +210,8 @@ def _send(connection: Connection, command: int, body: bytes) -> None:
 
 
 def encoded_gtids(gtids: str) -> bytes:
-    """A GTID set as the server takes it: each server's intervals, half open; the form with tags where there is one."""
+    """A GTID set in the server's encoding: each server's intervals, half open; the encoding with tags if there is
+    one."""
     sids: list[tuple[bytes, str, list[tuple[int, int]]]] = []
     for part in filter(None, gtids.split(",")):
         sid, *words = part.split(":")

@@ -1,6 +1,6 @@
-"""The bodies of the binlog's rarer events: statements, XA, tagged GTIDs, and what is compressed.
+"""The bodies of rare binlog events: statements, XA, tagged GTIDs, rotations, heartbeats, compressed events.
 
-Row events and TABLE_MAPs are read by decode/rows.py. What can't be read is Damaged. Sources: MySQL's
+decode/ reads row events and TABLE_MAPs. A body that can't be read raises Damaged. Sources: MySQL's
 documentation of its sources (`mysql::binlog::event`, `mysql::serialization`), MariaDB's knowledge base on replication
 events.
 """
@@ -16,34 +16,36 @@ from typing import Any
 import pyarrow as pa
 
 from cutline.services.sources.mysql.binlog.ddl import from_swe7
+from cutline.services.sources.mysql.binlog.event_types import (
+    EXECUTE_LOAD_QUERY,
+    HEADER_BYTES,
+    HEARTBEAT,
+    QUERY_COMPRESSED,
+    UPDATES,
+    WRITE_ROWS_COMPRESSED,
+)
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.charsets import charset_of, to_text
 from cutline.services.sources.mysql.decode.rows import TableMap
 
 MAX_ROW_BYTES = 64 << 20
-QUERY, ROTATE, FORMAT, EXECUTE_LOAD, TABLE_MAP, INCIDENT, HEARTBEAT = 2, 4, 15, 18, 19, 26, 27
-XA_PREPARE, PARTIAL_ROWS, PAYLOAD, HEARTBEAT_2, GTID_TAGGED, MARIA_GTID, QUERY_COMPRESSED = 38, 39, 40, 41, 42, 162, 165
-ROWS = frozenset((23, 24, 25, 30, 31, 32))
-ROWS_COMPRESSED = frozenset((166, 167, 168, 169, 170, 171))
-"""Types of events."""
-REFUSED = frozenset((PARTIAL_ROWS, *(-kind for kind in (*ROWS, *ROWS_COMPRESSED, PARTIAL_ROWS))))
-"""Row events that can't be decoded; below 0 those that were too large to take."""
 _HEAD_BYTES = 1 << 16
-_PIECE_BYTES = 1 << 14  # which zlib makes at most 16 MiB of
-_UPDATES = frozenset((24, 31, 167, 170))
-_PLAIN_KINDS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
-_UTF_8 = ("utf8mb4", "utf8mb3", "binary")  # of a session; the names in a statement of binary ones are in UTF-8
+_PIECE_BYTES = 1 << 14  # zlib inflates so many to at most 16 MiB
+_ZSTD, _UNCOMPRESSED = 0, 255  # compressions of a transaction payload
+_UTF_8 = ("utf8mb4", "utf8mb3", "binary")  # sessions whose statements have their names in UTF-8
 _XID_TEXT = re.compile(r"X'((?:[0-9a-fA-F]{2})*)'\s*,\s*X'((?:[0-9a-fA-F]{2})*)'\s*,\s*([0-9]{1,20})\b")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
-_LENGTHS = {252: 2, 253: 3, 254: 8}
+_LENGTHS = {252: 2, 253: 3, 254: 8}  # by the first byte of a length-encoded integer
+_HEARTBEAT_FILE, _HEARTBEAT_OFFSET = 1, 2  # fields of a heartbeat of version 2
 
 Xid = tuple[bytes, bytes, int]
 Body = bytes | bytearray
 
 
 def event_limit(kind: int) -> int:
-    """The most bytes that an event of this type may have: of a row's limit, and an update has a row's two images."""
-    return (MAX_ROW_BYTES << (kind in _UPDATES)) + _HEAD_BYTES
+    """The most bytes that an event of this type may have: MAX_ROW_BYTES, twice that for an update's two images, and a
+    header."""
+    return (MAX_ROW_BYTES << (kind in UPDATES)) + _HEAD_BYTES
 
 
 def _byte(data: Body, at: int) -> int:
@@ -64,7 +66,8 @@ def length_encoded(data: Body, at: int) -> tuple[int, int]:
 
 
 def _variable(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned integer of mysql::serialization, and where it ends: as many low ones as bytes follow the first."""
+    """An unsigned integer of mysql::serialization, and where it ends: the first byte's low 1 bits count the bytes that
+    follow it."""
     first = _byte(data, at)
     more = 0
     while more < 8 and first >> more & 1:
@@ -77,7 +80,7 @@ def _variable(data: bytes, at: int) -> tuple[int, int]:
 
 
 def tagged_gtid(body: bytes) -> tuple[str, int, int]:
-    """A tagged GTID event: uuid:tag, number, commit time here in microseconds."""
+    """Of a tagged GTID event: uuid:tag, number, and this server's commit time in microseconds."""
     _, at = _variable(body, 0)  # version
     size, at = _variable(body, at)
     _, at = _variable(body, at)  # last field that must be understood
@@ -90,7 +93,7 @@ def tagged_gtid(body: bytes) -> tuple[str, int, int]:
             for _ in range(16):
                 value, at = _variable(body, at)
                 if value > 0xFF:
-                    raise Damaged("a tagged GTID event has a server's UUID that is none")
+                    raise Damaged("a tagged GTID event has an invalid server UUID")
                 raw.append(value)
             sid = bytes(raw)
         elif field_id == 3:
@@ -117,29 +120,29 @@ def payload(body: bytes) -> Any:
 
 
 def payload_in(file: Any) -> Any:
-    """As `payload`, from a temporary file with the event, which is gone when the stream is."""
-    file.seek(19)
+    """As `payload`, from a temporary file with the event. Closes the file; its contents last as long as the stream."""
+    file.seek(HEADER_BYTES)
     at, kind = _payload_head(file.read(100))
     source = pa.OSFile(file.name)
-    source.seek(19 + at)
+    source.seek(HEADER_BYTES + at)
     file.close()
     return _plain_bytes(source, kind)
 
 
 def _plain_bytes(source: Any, kind: int) -> Any:
-    if kind == 255:
+    if kind == _UNCOMPRESSED:
         return source
-    if kind != 0:
+    if kind != _ZSTD:
         raise Damaged(f"a transaction payload is compressed by the unknown method {kind}")
     return pa.CompressedInputStream(source, "zstd")
 
 
 def _payload_head(body: bytes) -> tuple[int, int]:
-    """Where a payload begins behind its head, and how it is compressed (0 zstd, 255 not)."""
-    at, kind = 0, 255
+    """Where a payload begins behind its head, and its compression: _ZSTD or _UNCOMPRESSED."""
+    at, kind = 0, _UNCOMPRESSED
     while True:
         if at >= len(body):
-            raise Damaged("a transaction payload has no end of its head")
+            raise Damaged("the head of a transaction payload has no end")
         field_id, at = length_encoded(body, at)
         if field_id == 0:
             return at, kind
@@ -150,14 +153,9 @@ def _payload_head(body: bytes) -> tuple[int, int]:
             kind = value
 
 
-def plain_kind(kind: int) -> int:
-    """The type of MariaDB's compressed row event, uncompressed."""
-    return _PLAIN_KINDS[kind]
-
-
 def statement(kind: int, body: Body) -> tuple[str, str, int]:
     """Database, text and `sql_mode` of a statement's event."""
-    head = 26 if kind == EXECUTE_LOAD else 13
+    head = 26 if kind == EXECUTE_LOAD_QUERY else 13
     if len(body) < head:
         raise Damaged("a statement's event is cut short")
     size = int.from_bytes(body[11:13], "little")
@@ -168,19 +166,19 @@ def statement(kind: int, body: Body) -> tuple[str, str, int]:
     if kind == QUERY_COMPRESSED:
         text = bytes(_inflated(memoryview(text), b"", event_limit(kind)))
     if charset in _UTF_8:
-        said = text.decode(errors="replace")
+        decoded = text.decode(errors="replace")
     elif charset == "swe7":
-        said = from_swe7(text.decode("latin-1"), sql_mode)
+        decoded = from_swe7(text.decode("latin-1"), sql_mode)
     else:
         try:
-            said = to_text(bytes(text), charset)
+            decoded = to_text(bytes(text), charset)
         except UnicodeError as error:
             raise Damaged(f"a statement is not in the character set {charset} of its session") from error
-    return db, said.strip(), sql_mode
+    return db, decoded.strip(), sql_mode
 
 
 def _session(variables: Body) -> tuple[str, int]:
-    """Of the session that sent a statement: its character set, and its `sql_mode`."""
+    """The character set and the `sql_mode` of the session that sent a statement, from the event's status variables."""
     at, charset, sql_mode = 0, "utf8mb4", 0
     widths = {0: 4, 1: 8, 3: 4}
     while at < len(variables):
@@ -208,7 +206,7 @@ def xid_in(text: str) -> Xid:
     found = _XID_TEXT.search(text)
     if found is None:
         raise Damaged(f"the statement {text!r} names no XA transaction")
-    return bytes.fromhex(found[1]), bytes.fromhex(found[2]), int(found[3]) & 0xFFFFFFFF  # as much as its event has
+    return bytes.fromhex(found[1]), bytes.fromhex(found[2]), int(found[3]) & 0xFFFFFFFF  # its event has 4 bytes
 
 
 def xid_of(body: Body) -> Xid:
@@ -222,8 +220,8 @@ def xid_of(body: Body) -> Xid:
 
 
 def primary_key(body: bytes) -> dict[str, int]:
-    """The columns of the primary key that a TABLE_MAP names, in lower case and in its order, each with how much of it
-    (0: all); empty if it names none."""
+    """The columns of a TABLE_MAP's primary key, in lower case and in its order, each with its prefix length (0: the
+    whole column); empty if it names none."""
     try:
         names = TableMap(body).names
         at = 9 + _byte(body, 8) + 1
@@ -252,36 +250,67 @@ def primary_key(body: bytes) -> dict[str, int]:
 
 
 def described(body: bytes) -> tuple[int, str]:
-    """The number that a TABLE_MAP gives to a table, and the table as "db.table"."""
+    """The number that a TABLE_MAP gives to its table, and the table as "db.table"."""
     size = _byte(body, 8)
     database = body[9 : 9 + size].decode(errors="replace")
     at = 9 + size + 1
     table = body[at + 1 : at + 1 + _byte(body, at)].decode(errors="replace")
-    return int.from_bytes(body[:6], "little"), f"{database}.{table}"
+    return table_number(body), f"{database}.{table}"
+
+
+def table_number(body: Body) -> int:
+    """The number of the table that a row event is of."""
+    return int.from_bytes(body[:6], "little")
 
 
 def nameless(table_id: str) -> bytes:
-    """A TABLE_MAP without columns: for a decoder that is never given rows."""
+    """A TABLE_MAP without columns, for a decoder that gets no rows."""
     database, _, table = table_id.partition(".")
     names = b"".join(bytes([len(name.encode())]) + name.encode() + b"\0" for name in (database, table))
     return bytes(8) + names + b"\0\0"
 
 
 def without_checksum(event: bytes) -> bytes:
-    """An event with or without a checksum behind it: without. For ROTATE and heartbeats, which tell by nothing else."""
+    """An event without the checksum behind it, if it has one: nothing else tells, for ROTATE and heartbeats."""
     if len(event) >= 23 and zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little"):
         return event[:-4]
     return event
 
 
+def rotation(event: bytes) -> tuple[str, int]:
+    """The file and offset at which a ROTATE event says that the binlog continues."""
+    body = without_checksum(event)[HEADER_BYTES:]
+    return body[8:].decode(errors="replace"), int.from_bytes(body[:8], "little")
+
+
+def heartbeat_place(kind: int, event: bytes, *, near: int) -> tuple[str, int]:
+    """The file and offset in a heartbeat. Version 1 has 32 bits of it: the offset not far before `near`."""
+    event = without_checksum(event)
+    if kind == HEARTBEAT:
+        offset = int.from_bytes(event[13:17], "little") + (near & ~0xFFFFFFFF)
+        if offset < near - (1 << 31):
+            offset += 1 << 32
+        return event[HEADER_BYTES:].decode(errors="replace"), offset
+    file, offset, at = "", 0, HEADER_BYTES
+    while at + 1 < len(event) and event[at]:
+        size = event[at + 1]
+        value = event[at + 2 : at + 2 + size]
+        if event[at] == _HEARTBEAT_FILE:
+            file = value.decode(errors="replace")
+        elif event[at] == _HEARTBEAT_OFFSET:
+            offset, _ = length_encoded(value, 0)
+        at += 2 + size
+    return file, offset
+
+
 def _inflated(data: memoryview, head: Body, limit: int) -> bytearray:
-    """What MariaDB compressed (`log_bin_compress`), behind `head`. Damaged if it is none."""
+    """Data that MariaDB compressed (`log_bin_compress`), inflated, behind `head`. Damaged if it can't be."""
     if not data or data[0] & 0x80 == 0 or data[0] & 0x70 != 0 or not 1 <= data[0] & 7 <= 4:
         raise Damaged("the compressed event has an unknown form")
     width = data[0] & 7
     size = int.from_bytes(data[1 : 1 + width], "big")
     if size > limit:
-        raise Damaged(f"the compressed event has {size} bytes, {limit} are the limit")
+        raise Damaged(f"the compressed event has {size} bytes, over the limit of {limit}")
     inflate, out, at = zlib.decompressobj(), bytearray(len(head) + size), len(head)
     out[:at] = head
     try:
@@ -299,14 +328,14 @@ def _inflated(data: memoryview, head: Body, limit: int) -> bytearray:
 
 
 def inflated_rows(event_type: int, body: Body) -> bytearray:
-    """The body of one of MariaDB's compressed row events (166 to 171) as that of the plain one."""
+    """The body of one of MariaDB's compressed row events as that of the plain event."""
     at = 8
-    if event_type >= 169:
+    if event_type >= WRITE_ROWS_COMPRESSED:
         at += int.from_bytes(body[8:10], "little")
     width = _byte(body, at)
     at += 1
     if width == 252:
         width = int.from_bytes(body[at : at + 2], "little")
         at += 2
-    at += (width + 7) // 8 * (2 if event_type in (167, 170) else 1)
+    at += (width + 7) // 8 * (2 if event_type in UPDATES else 1)
     return _inflated(memoryview(body)[at:], body[:at], event_limit(event_type))

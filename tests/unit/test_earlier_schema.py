@@ -8,8 +8,8 @@ import pytest
 
 from cutline.common.errors import SourceLost
 from cutline.common.schema import TableSchema
+from cutline.services.sources.mysql.binlog.earlier_schema import earlier_schema
 from cutline.services.sources.mysql.binlog.event_bodies import primary_key
-from cutline.services.sources.mysql.binlog.table_map import schema_then
 from tests.binlog_bytes import schema_of, table_map
 
 THEN = schema_of(("id", "int"), ("name", "varchar(60)"), ("price", "decimal(10,2)"))
@@ -21,8 +21,8 @@ def keyed(schema: TableSchema, *columns: int, prefix: int = 0) -> bytes:
     return table_map(schema) + bytes([9 if prefix else 8, len(parts)]) + parts
 
 
-def told(body: bytes, later: TableSchema, *, mariadb: bool = False) -> TableSchema:
-    return schema_then(body, later, mariadb=mariadb)
+def schema_at(body: bytes, later: TableSchema, *, mariadb: bool = False) -> TableSchema:
+    return earlier_schema(body, later, mariadb=mariadb)
 
 
 def test_the_key_is_read_in_its_order_with_how_much_of_each_column() -> None:
@@ -32,8 +32,8 @@ def test_the_key_is_read_in_its_order_with_how_much_of_each_column() -> None:
 
 
 def test_a_table_that_was_no_different_has_the_catalogues_schema() -> None:
-    assert told(keyed(THEN, 0), THEN) == THEN
-    assert told(table_map(THEN), THEN) == THEN  # its identity may be a unique key
+    assert schema_at(keyed(THEN, 0), THEN) == THEN
+    assert schema_at(table_map(THEN), THEN) == THEN  # its identity may be a unique key
 
 
 def test_columns_keep_their_ids_as_far_as_they_are_alike_and_no_id_means_two() -> None:
@@ -48,7 +48,7 @@ def test_columns_keep_their_ids_as_far_as_they_are_alike_and_no_id_means_two() -
         ),
         last_field_id=5,
     )
-    then = told(keyed(THEN, 0), later)
+    then = schema_at(keyed(THEN, 0), later)
     assert [(c.name, c.field_id, c.mysql_type) for c in then.columns] == [
         ("id", 1, "int"), ("name", 6, "varchar(60)"), ("price", 7, "decimal(10,2)"),
     ]  # fmt: skip
@@ -58,29 +58,29 @@ def test_columns_keep_their_ids_as_far_as_they_are_alike_and_no_id_means_two() -
 
 
 def test_the_identity_is_the_primary_key_of_then() -> None:
-    assert told(keyed(THEN, 1), THEN).key == ("name",)
+    assert schema_at(keyed(THEN, 1), THEN).key == ("name",)
     later = replace(THEN, key=("name", "id"))
-    assert told(keyed(THEN, 0, 1), later).key == ("name", "id")
+    assert schema_at(keyed(THEN, 0, 1), later).key == ("name", "id")
     changed = later.drop_column("price")
-    assert told(keyed(THEN, 0), changed).key == ("id",)
+    assert schema_at(keyed(THEN, 0), changed).key == ("id",)
     for body in (table_map(THEN), keyed(THEN, 1, prefix=9)):
-        with pytest.raises(SourceLost, match="does not tell whether it had a key"):
-            told(body, changed)
-    assert told(table_map(THEN), replace(changed, key=())).key == ()
+        with pytest.raises(SourceLost, match="does not tell whether it had a unique key"):
+            schema_at(body, changed)
+    assert schema_at(table_map(THEN), replace(changed, key=())).key == ()
 
 
 def test_what_can_not_be_told_is_refused_by_name() -> None:
     then = schema_of(("id", "int"), ("flag", "tinyint"))
     gone = replace(then.drop_column("flag"), booleans=True)
-    assert told(keyed(then, 0), replace(gone, booleans=False)).column("flag").mysql_type == "tinyint"
+    assert schema_at(keyed(then, 0), replace(gone, booleans=False)).column("flag").mysql_type == "tinyint"
     with pytest.raises(SourceLost, match=r"column flag, which has changed since, was TINYINT or TINYINT\(1\)"):
-        told(keyed(then, 0), gone)
+        schema_at(keyed(then, 0), gone)
     kept = schema_of(("id", "int"), ("flag", "tinyint(1)"))
-    assert told(keyed(then, 0), replace(kept, booleans=True)).column("flag").mysql_type == "tinyint(1)"
+    assert schema_at(keyed(then, 0), replace(kept, booleans=True)).column("flag").mysql_type == "tinyint(1)"
 
 
 def test_without_full_metadata_nothing_is_told_and_the_decoder_says_so() -> None:
     body = table_map(THEN)
     names = body.index(b"\4", body.index(b"\x0a\x02"))
     later = THEN.drop_column("name")
-    assert told(body[:names], later) == later
+    assert schema_at(body[:names], later) == later

@@ -1,0 +1,509 @@
+"""Which tables get which rows: the routes of one dump, and the decoders that make Arrow of their row events.
+
+A TABLE_MAP is bound to its table's route when it comes, and again when the route changes, the table is given up, or its
+low may have been passed. The scanner then delivers row events without asking, except for tables whose low is not passed
+yet: for them `Routes` decides once for each transaction.
+
+A table that can't continue becomes a `RouteFault`, once in a read, and its events are skipped for the rest of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cutline.common.errors import SourceLost
+from cutline.common.positions import High, Low
+from cutline.common.schema import FILE, OP, POS, SEQ, TableSchema
+from cutline.services.sources.mysql.binlog.earlier_schema import earlier_schema
+from cutline.services.sources.mysql.binlog.event_bodies import (
+    MAX_ROW_BYTES,
+    Body,
+    described,
+    nameless,
+    primary_key,
+    table_number,
+)
+from cutline.services.sources.mysql.binlog.event_types import PARTIAL_UPDATE_ROWS
+from cutline.services.sources.mysql.binlog.progress import Progress
+from cutline.services.sources.mysql.binlog.scanner import MappedTable
+from cutline.services.sources.mysql.connection import Connection
+from cutline.services.sources.mysql.damage import Damaged
+from cutline.services.sources.mysql.decode.rows import EventDecoder, TableMap
+from cutline.services.sources.mysql.keys import indistinct, locate
+from cutline.services.sources.mysql.watermark import ChunkHighs, Key, Locate
+
+MAX_DECODERS = 256
+_DECODERS_BYTES = 64 << 20
+_MAX_TABLES = 10_000
+_PARTIAL = "a partial update of a JSON column; SET GLOBAL binlog_row_value_options = ''"
+_TOO_LARGE = f"a row of more than {MAX_ROW_BYTES >> 20} MiB; exclude the table"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One table that a cursor delivers, with its schema at the place where the read begins. `chunks` only in `exact`;
+    `live`: the table was past its high before.
+
+    With `looked_at` the schema is the catalogue's, read when every DDL that this low covers had been executed. Up to
+    there the first row event sets the schema, and earlier DDL is ignored.
+    """
+
+    table_id: str
+    generation: int
+    schema: TableSchema
+    low: Low
+    high: High
+    chunks: ChunkHighs | None = None
+    live: bool = False
+    looked_at: Low | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChanges:
+    """Changes of one table: the schema's columns, then META_FIELDS; `_seq` counts from the start of the read."""
+
+    table_id: str
+    generation: int
+    schema_hash: str
+    rows: int
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChange:
+    """From `_seq` `seq` of the read on, which no row has, the table has schema `new`. `ddl` is empty if a row event set
+    the schema; that is also sent when unchanged, to confirm the assumed schema (`Route.looked_at`)."""
+
+    table_id: str
+    generation: int
+    seq: int
+    old: str
+    new: TableSchema
+    ddl: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteFault:
+    """The stream can't continue with this table: it needs its next generation (`restart`), or quarantine.
+
+    Reported once; if the next read still has a route for the table, it is reported again when it occurs again.
+    """
+
+    table_id: str
+    generation: int
+    cause: str
+    restart: bool
+
+
+_DecoderKey = tuple[str, int, str, bytes]
+"""Table, generation, hash of the schema, and the TABLE_MAP behind its table id and flags."""
+
+
+def _key(route: Route, table: MappedTable) -> _DecoderKey:
+    return route.table_id, route.generation, route.schema.hash, table.body[8:]
+
+
+class Routes:
+    """The routes of one dump; see this file's head. `connect` opens a connection, to compare text keys as MySQL does.
+
+    `replayed` holds the tables of the events that replay.py goes through, while it does.
+    """
+
+    def __init__(self, progress: Progress, connect: Callable[[], Connection]) -> None:
+        self.schemas: list[SchemaChange] = []
+        self.faults: list[RouteFault] = []
+        self.replayed: dict[int, MappedTable] = {}
+        self._progress, self._scanner, self._connect = progress, progress.scanner, connect
+        self._routes: dict[str, Route] = {}
+        self._given_up: set[str] = set()
+        self._guarded: dict[int, MappedTable] = {}  # those of tables whose low may not be passed yet, by id
+        self._decoders: dict[_DecoderKey, EventDecoder] = {}  # the last used ones last
+        self._decoders_made = 0  # in this read
+        self._refused: dict[str, int] = {}  # in this read: by table, the first `_seq` of the event that was refused
+        self._began_between = False  # whether this read began between two transactions
+        self._locating: Connection | None = None
+
+    def close(self) -> None:
+        """Close the connection that compares keys, if it was needed."""
+        locating, self._locating = self._locating, None
+        if locating is not None:
+            with suppress(Exception):
+                locating._force_close()  # type: ignore[attr-defined]
+
+    # ---- binding tables to routes ----
+
+    def begin(self, routes: Mapping[str, Route]) -> None:
+        """A read begins. Binds only the tables whose route is another object than before, that were given up, or whose
+        low may be passed by now."""
+        scanner = self._scanner
+        self.schemas, self.faults, self._decoders_made = [], [], 0
+        self._refused.clear()
+        self._began_between = not scanner.tx.open and not scanner.resume
+        changed = {name for name, route in routes.items() if self._routes.get(name) is not route}
+        changed |= (self._routes.keys() - routes.keys()) | self._given_up
+        self._given_up = set()
+        if changed:
+            self._routes = dict(routes)
+            self._decoders = {key: decoder for key, decoder in self._decoders.items() if self._is_routed(key)}
+        if len(scanner.tables) > _MAX_TABLES and not scanner.tx.open:
+            scanner.forget_tables()
+        for table in list(self._guarded.values()):
+            self._bind(table)
+        self._bind_all(changed)
+
+    def has_all(self, names: Collection[str]) -> bool:
+        """Whether the last read had a route for each of these tables."""
+        return self._routes.keys() >= set(names)
+
+    def _is_routed(self, key: _DecoderKey) -> bool:
+        route = self._routes.get(key[0])
+        return route is not None and key[1:3] == (route.generation, route.schema.hash)
+
+    def map_table(self, body: bytes, tables: dict[int, MappedTable] | None = None) -> None:
+        """A TABLE_MAP came: bind its table, and keep it for the row events of the dump, or in `tables`."""
+        number, table_id = described(body)
+        table = MappedTable(table_id, body)
+        self._bind(table)
+        if tables is None:
+            self._scanner.add_table(number, table)
+        else:
+            tables[number] = table
+
+    def _mapped(self) -> Iterator[MappedTable]:
+        yield from self._scanner.tables.values()
+        yield from self.replayed.values()
+
+    def _bind_all(self, table_ids: Collection[str]) -> None:
+        if table_ids:
+            for table in self._mapped():
+                if table.table_id in table_ids:
+                    self._bind(table)
+
+    def _bind(self, table: MappedTable) -> None:
+        route = self._routes.get(table.table_id)
+        self._guarded.pop(id(table), None)
+        if route is None or table.table_id in self._given_up:
+            table.decoder = table.make_decoder = None
+            return
+        table.decoder = self._decoders.get(_key(route, table))
+        table.make_decoder = self._decoder
+        guarded = route.looked_at is not None or not self._progress.passed(route.low)
+        table.guard = self._wants if guarded else None
+        if guarded:
+            self._guarded[id(table)] = table
+
+    def _decoder(self, table: MappedTable) -> EventDecoder:
+        """The decoder of a routed table, whose row event is at hand."""
+        route = self._routes[table.table_id]
+        key = _key(route, table)
+        if key not in self._decoders:
+            self._decoders[key] = EventDecoder(table.body, route.schema, self._scanner.place)
+            self._decoders_made += 1
+            # each has memory of its own: so many are enough at a transaction's end, and eight times as many inside one
+            if self._decoders_made >= MAX_DECODERS:
+                self._scanner.exhaust(inside=False)
+            if self._decoders_made >= 8 * MAX_DECODERS:
+                self._scanner.exhaust(inside=True)
+        return self._decoders[key]
+
+    # ---- the transaction at hand ----
+
+    def _wants(self, table: MappedTable) -> bool:
+        """Whether the transaction at hand is delivered to this table: its low does not cover it."""
+        route = self._routes.get(table.table_id)
+        if route is None or self.covered(route):
+            return False
+        if route.looked_at is not None:
+            self._set_schema(table, route)
+        return table.make_decoder is not None
+
+    def schema_is_later(self, route: Route) -> bool:
+        """Whether the route's schema is of a later place than the transaction at hand."""
+        try:
+            return route.looked_at is not None and self._progress.covered_by(route.looked_at)
+        except SourceLost:  # of another server, whose places can't be compared
+            return False
+
+    def _set_schema(self, table: MappedTable, route: Route) -> None:
+        """The table's first row event sets its schema; DDL changes it from here on."""
+        mariadb = not self._progress.server.mysql
+        try:
+            new = earlier_schema(table.body, route.schema, mariadb=mariadb) if self.schema_is_later(route) else None
+        except SourceLost as error:
+            self.fault(table.table_id, self._cannot_follow(table.table_id, error.cause), restart=False)
+            self._bind(table)
+            return
+        schema = new or route.schema
+        self.evolve(route, schema, "")
+        self._routes[table.table_id] = replace(route, schema=schema, looked_at=None)
+        for mapped in (*self._scanner.tables.values(), table):
+            if mapped.table_id == table.table_id:
+                self._bind(mapped)
+
+    def covered(self, route: Route) -> bool:
+        """Whether the route's low covers the transaction at hand."""
+        try:
+            return self._progress.covered_by(route.low)
+        except SourceLost as error:
+            self.fault(route.table_id, error.cause, restart=True)
+            return True
+
+    def all_covered(self) -> bool:
+        """Whether no route wants the transaction at hand."""
+        return all(self.covered(route) for route in self._routes.values())
+
+    def before_high(self, route: Route) -> bool:
+        """Whether the table is still being snapshotted at the transaction at hand."""
+        return not route.live and self._progress.before(route.high)
+
+    def routed(self) -> Mapping[str, Route]:
+        """The routes by table, as they are at the event at hand."""
+        return self._routes
+
+    def active(self, table_id: str) -> Route | None:
+        """The route of a table that was not given up and wants the transaction at hand."""
+        route = self._routes.get(table_id)
+        return None if route is None or table_id in self._given_up or self.covered(route) else route
+
+    def identified_by_primary_key(self) -> set[str]:
+        """The routed tables whose identity is their primary key, as far as a TABLE_MAP has said so: the catalogue calls
+        a unique key the primary one if there is no other."""
+        newest: dict[str, tuple[int, MappedTable]] = {}
+        for number, table in self._scanner.tables.items():
+            if table.table_id in self._routes and number >= newest.get(table.table_id, (0, table))[0]:
+                newest[table.table_id] = number, table
+        return {
+            table_id
+            for table_id, (_, table) in newest.items()
+            if not (schema := self._routes[table_id].schema).unique_key
+            and primary_key(table.body).keys() == {name.lower() for name in schema.key}
+        }
+
+    # ---- what happens to a table ----
+
+    def evolve(self, route: Route, new: TableSchema, ddl: str) -> None:
+        """The table has another schema from here on."""
+        seq = self._scanner.take_seq()
+        self._scanner.stop_at_next_end()
+        self.schemas.append(
+            SchemaChange(
+                table_id=route.table_id, generation=route.generation, seq=seq, old=route.schema.hash, new=new, ddl=ddl
+            )
+        )
+
+    def truncate(self, route: Route) -> None:
+        """The table is empty from here on."""
+        self._scanner.place_event()
+        identity = (route.table_id, route.generation, route.schema.hash)
+        for key, decoder in self._decoders.items():
+            if key[:3] == identity and not decoder.faults:
+                decoder.truncate()
+                return
+        decoder = EventDecoder(nameless(route.table_id), route.schema, self._scanner.place)
+        self._decoders[(*identity, b"")] = decoder
+        decoder.truncate()
+
+    def fault(self, table_id: str, cause: str, *, restart: bool) -> None:
+        """The table can't continue: reported once in a read, and its events are skipped for the rest of it."""
+        route = self._routes.get(table_id)
+        if route is None or table_id in self._given_up:
+            return
+        self._given_up.add(table_id)
+        self.faults.append(RouteFault(table_id=table_id, generation=route.generation, cause=cause, restart=restart))
+        self._scanner.stop_at_next_end()
+
+    def undo(self, what: str) -> None:
+        """Rows of the transaction at hand that were delivered have been rolled back: restart their tables."""
+        scanner = self._scanner
+        if not (scanner.tx.delivered or scanner.resume):
+            return
+        touched = {key[0] for key, decoder in self._decoders.items() if decoder.size}
+        if not self._began_between:  # an earlier read may have delivered rows of any table
+            touched |= {table.table_id for table in self._mapped()}
+        for table_id in sorted(touched):
+            self.fault(
+                table_id,
+                f"At {scanner.event_place} {what}, after changes of {table_id} were delivered",
+                restart=True,
+            )
+
+    def refuse(self, kind: int, body: Body, tables: Mapping[int, MappedTable]) -> None:
+        """A row event that can't be decoded: a partial update, or one that is too large."""
+        self._refuse_row(body, _PARTIAL if kind == PARTIAL_UPDATE_ROWS else _TOO_LARGE, tables)
+
+    def refuse_damaged(self, body: Body, error: Damaged) -> None:
+        """A compressed row event of the dump that can't be decompressed."""
+        what = f"a row event that can't be read: {error}; check the file with mysqlbinlog"
+        self._refuse_row(body, what, self._scanner.tables)
+
+    def _refuse_row(self, body: Body, what: str, tables: Mapping[int, MappedTable]) -> None:
+        table = tables.get(table_number(body))
+        if table is None or table.make_decoder is None or self._scanner.tx.skipped:
+            return
+        if table.guard is not None and not self._wants(table):
+            return
+        self.fault(table.table_id, f"{table.table_id} has, at {self._scanner.event_place}, {what}", restart=False)
+        self._bind(table)
+
+    def refused_by_decoder(self) -> None:
+        """The decoder of the table at hand refused its row event."""
+        scanner = self._scanner
+        table: MappedTable = scanner.faulted
+        misfit = "; ".join(table.decoder.faults)
+        self._refused[table.table_id] = scanner.fault_seq
+        cause = self._cannot_follow(table.table_id, misfit or str(scanner.error))
+        self.fault(table.table_id, cause, restart=bool(misfit) and self._outdated(table))
+
+    def _cannot_follow(self, table_id: str, why: str) -> str:
+        return f"{table_id} can't be followed at {self._scanner.event_place}: {why}"
+
+    def _outdated(self, table: MappedTable) -> bool:
+        """Whether an event does not fit the schema because a DDL is between them, while the table is snapshotted."""
+        route = self._routes.get(table.table_id)
+        if route is None or not self.before_high(route):
+            return False
+        if not self._progress.server.gtid:  # its low may precede a DDL that its chunks have seen and no name shows
+            return True
+        ours = {column.name.lower() for column in route.schema.columns}
+        try:
+            described_table = TableMap(table.body)
+        except Damaged:
+            return False
+        if len(described_table.names) != len(described_table.types):
+            return False
+        return ours != {
+            name.lower()
+            for i, name in enumerate(described_table.names)
+            if name.lower() in ours or not described_table.hidden(i)
+        }
+
+    # ---- the changes of a read ----
+
+    def take(self) -> tuple[list[TableChanges], Counter[tuple[str, str]]]:
+        """The read's changes by table and schema, and how many dates that no calendar has became null, by table and
+        column. A table whose changes can't be returned becomes a fault."""
+        found: dict[tuple[str, int, str], list[pa.RecordBatch]] = {}
+        zero_dates: Counter[tuple[str, str]] = Counter()
+        for key, decoder in list(self._decoders.items()):
+            table_id = key[0]
+            before = decoder.zero_dates
+            try:
+                batch = decoder.take()
+            except Damaged as error:
+                del self._decoders[key]
+                self.fault(table_id, f"{table_id} can't be followed: {error}", restart=False)
+                continue
+            if batch is None:
+                continue
+            self._decoders[key] = self._decoders.pop(key)
+            if table_id in self._refused:  # no row of that event is taken, so none is returned
+                batch = batch.filter(pc.less(batch[SEQ], self._refused[table_id]))
+                if not batch.num_rows:
+                    continue
+            zeros = {name: count - before.get(name, 0) for name, count in decoder.zero_dates.items()}
+            zero_dates.update({(table_id, name): count for name, count in zeros.items()})
+            batch = self._deliverable(table_id, decoder.schema, batch, zeros)
+            if batch is not None and batch.num_rows:
+                found.setdefault(key[:3], []).append(batch)
+        changes = [
+            TableChanges(
+                table_id=table_id, generation=generation, schema_hash=schema_hash, rows=rows.num_rows, batch=rows
+            )
+            for (table_id, generation, schema_hash), parts in found.items()
+            for rows in [_in_order(parts)]
+        ]
+        self._drop_idle()
+        return changes, zero_dates
+
+    def _deliverable(
+        self, table_id: str, schema: TableSchema, batch: pa.RecordBatch, zeros: Mapping[str, int]
+    ) -> pa.RecordBatch | None:
+        """The changes that the route wants; None if the table can't continue."""
+        before = f"before {self._scanner.file}:{self._scanner.pos}"
+        zero_key = next((name for name in schema.key if zeros.get(name)), None)
+        if zero_key is not None:
+            self.fault(table_id, f"{indistinct(schema, zero_key)} ({before})", restart=False)
+            return None
+        if has_row_over(batch, MAX_ROW_BYTES):
+            self.fault(table_id, f"{table_id} has, {before}, {_TOO_LARGE}", restart=False)
+            return None
+        route = self._routes.get(table_id)
+        if route is None:
+            return batch
+        if not route.schema.key and (row := _first_not_insert(batch)) is not None:
+            self.fault(
+                table_id,
+                f"{table_id} has no key, so only its INSERTs can be copied, and a row was changed or deleted by the"
+                f" event at {batch[FILE][row]}:{batch[POS][row]}; add a primary key, or a unique key over NOT NULL"
+                " columns",
+                restart=False,
+            )
+            return None
+        return batch if route.chunks is None else self._past_highs(route, route.chunks, batch)
+
+    def _past_highs(self, route: Route, chunks: ChunkHighs, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """In `exact`: the changes that are past their chunk's high."""
+        try:
+            kept = chunks.kept(
+                pa.Table.from_batches([batch]),
+                server=self._progress.server.identity,
+                locate=self._locate(route.schema),
+            )
+        except SourceLost as error:
+            self.fault(route.table_id, error.cause, restart=True)
+            return None
+        return batch.filter(kept)
+
+    def _locate(self, schema: TableSchema) -> Locate:
+        """Finds the chunks of text keys as MySQL compares them, on a connection that is opened when it is needed."""
+
+        def ask(bounds: Sequence[Key], keys: Sequence[Key]) -> Sequence[int]:
+            if self._locating is None:
+                self._locating = self._connect()
+            return locate(self._locating, schema, bounds, keys)
+
+        return ask
+
+    def _drop_idle(self) -> None:
+        """Drop the least recently used decoders while there are too many."""
+        dropped: set[str] = set()
+        held = sum(decoder.held for decoder in self._decoders.values())
+        while len(self._decoders) > MAX_DECODERS or held > _DECODERS_BYTES:
+            key = next(iter(self._decoders))
+            held -= self._decoders.pop(key).held
+            dropped.add(key[0])
+        self._bind_all(dropped)
+
+
+def _first_not_insert(batch: pa.RecordBatch) -> int | None:
+    """The first row that is not an insert."""
+    row = pc.index(pc.is_in(batch[OP].cast(pa.string()), pa.array(["+U", "-D"])), True).as_py()
+    return None if row < 0 else int(row)
+
+
+def _in_order(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Changes of one table and schema as one batch, by `_seq`: the table's TABLE_MAP may change, and so its decoder,
+    while the schema does not."""
+    if len(parts) == 1:
+        return parts[0]
+    (batch,) = pa.Table.from_batches(parts).sort_by(SEQ).combine_chunks().to_batches()
+    return batch
+
+
+def has_row_over(batch: pa.RecordBatch, limit: int) -> bool:
+    """Whether the values of variable size in one of its rows have more bytes than `limit`."""
+    if batch.nbytes <= limit:
+        return False
+    sizes = [
+        pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+        for column in batch.columns
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+    ]
+    return bool(sizes) and pc.max(reduce(pc.add, sizes)).as_py() > limit
