@@ -346,7 +346,7 @@ def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_f
         "shop.a: snapshot, 250 rows, 25%, 0 rows/s",
         "shop.b: quarantined, 0 rows: it has no primary key; add one",
         "shop.c: dropped: there is no table shop.c",
-        "shop: lag 12 s, checkpoint 7 10 s ago, publication 6 5.0 s ago, checkpoint 8 on its way",
+        "shop: lag 12 s, checkpoint 7 10 s ago, publication 6 5.0 s ago, checkpoint 8 under way",
         "waiting for the source h:3306, which does not answer",
         "Redis at h:1 does not answer",
     ]
