@@ -43,7 +43,7 @@ def code(page: Path) -> str:
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
     prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
-    return "\n".join([*re.findall(r"`([^`\n]+)`", prose), *blocks])
+    return "\n".join([*(" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)), *blocks])
 
 
 def test_docs_list_every_setting_as_the_code_has_it() -> None:
