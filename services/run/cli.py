@@ -196,7 +196,7 @@ def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int 
 
 @main.command()
 def settings() -> None:
-    """Print every setting, of the environment and of the pipeline file, as the table that the README holds."""
+    """Print every setting, of the environment and of the pipeline file, as the table in docs/settings.md."""
     click.echo(settings_table(), nl=False)
 
 

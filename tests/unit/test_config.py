@@ -223,7 +223,7 @@ def test_every_setting_is_listed_with_type_default_and_meaning() -> None:
 
 
 def test_no_setting_of_the_environment_is_read_anywhere_else() -> None:
-    """A name CUTLINE_... in the code is one of the list, so that the README's table is complete."""
+    """A name CUTLINE_... in the code is one of the list, so that the table in docs/settings.md is complete."""
     listed = {one.name for one in settings()}
     for path in [*ROOT.glob("common/**/*.py"), *ROOT.glob("services/**/*.py"), *ROOT.glob("spark_writer/**/*.py")]:
         for word in textwrap.dedent(path.read_text()).replace('"', " ").replace("`", " ").split():

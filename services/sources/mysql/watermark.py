@@ -273,8 +273,9 @@ class AgedPositions:
     """Flushed positions with the times at which they were seen, for the low watermark of MySQL without GTIDs.
 
     A flushed position runs ahead of what a SELECT sees (a commit may wait for a semi-synchronous replica, 10 s by
-    default, between flush and engine commit); one that was seen `AGED_SECONDS` ago is assumed to be committed (the
-    README states this assumption). A position of another server clears it. Bounded: one position a second is kept.
+    default, between flush and engine commit); one that was seen `AGED_SECONDS` ago is assumed to be committed
+    (docs/limits.md states this assumption). A position of another server clears it. Bounded: one position a second is
+    kept.
     """
 
     def __init__(self, aged_seconds: float = AGED_SECONDS) -> None:
