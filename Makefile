@@ -31,7 +31,8 @@ TARGET ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 
-COMPILED := services/sources/mysql/decode/rows.py services/sources/mysql/binlog/scanner.py
+COMPILED := $(addprefix services/sources/mysql/decode/,arena.py decimals.py json_text.py row_plan.py values.py result.py row_event.py) \
+  services/sources/mysql/binlog/scanner.py
 SUITES := $(wildcard tests/unit tests/simulation tests/integration)
 
 # One interpreter of each version that Cutline supports: pyenv's, else the system's.
@@ -109,13 +110,12 @@ $(VENV)/.extra-%: pyproject.toml | $(VENV)/.packages
 	@touch $@
 
 # New top-level packages and changed compiled sources need the editable install again.
-$(VENV)/.built: $(VENV)/.packages setup.py $(COMPILED) $(wildcard $(COMPILED:.py=.pxd)) $(wildcard */__init__.py)
+$(VENV)/.built: $(VENV)/.packages setup.py $(COMPILED) $(wildcard services/sources/mysql/*/*.pxd) $(wildcard */__init__.py)
 	@suffix=$$($(PY) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))'); \
 	rm -f $(COMPILED:.py=$$suffix)  # should the build fail, no older module may stand in for the source
 	@$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . </dev/null
-	@for source in $(COMPILED); do \
-		compgen -G "$${source%.py}.*.so" >/dev/null || echo "cutline: $$source could not be compiled (is there a C compiler?); it is interpreted, many times slower" >&2; \
-	done
+	@compgen -G "$(basename $(lastword $(COMPILED))).*.so" >/dev/null || \
+		echo "cutline: the decoders could not be compiled (is there a C compiler?); they are interpreted, many times slower" >&2
 	@pwd > $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth  # python -m services.reader, from any folder
 	@touch $@
 

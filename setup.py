@@ -16,25 +16,33 @@ from setuptools.command.build_ext import build_ext
 TOP = ("common", "services", "spark_writer")
 ITSELF = "services.client"
 COMPILED = (
-    "services/sources/mysql/decode/rows.py",
+    "services/sources/mysql/decode/arena.py",
+    "services/sources/mysql/decode/decimals.py",
+    "services/sources/mysql/decode/json_text.py",
+    "services/sources/mysql/decode/row_plan.py",
+    "services/sources/mysql/decode/values.py",
+    "services/sources/mysql/decode/result.py",
+    "services/sources/mysql/decode/row_event.py",
     "services/sources/mysql/binlog/scanner.py",
-)  # the second takes the first by C
+)
+"""Each takes some of those above by C, so all are compiled or none is."""
 
 
 class SpokenBuild(build_ext):
-    """An extension that can't be built is named, with what follows from it, and left out with those behind it."""
+    """If an extension can't be built, names it, says what follows, and leaves out all extensions."""
 
     def build_extensions(self) -> None:
-        """Build each extension; a failure is no error, because the interpreted file serves too."""
-        built = []
+        """Build each extension; a failure is not an error, because the source files can be interpreted."""
         for extension in self.extensions:
             try:
                 self.build_extension(extension)
-                built.append(extension)
             except Exception as error:
-                print(f"cutline: {extension.name} is not compiled, but interpreted: {error}", file=sys.stderr)
+                print(
+                    f"cutline: {extension.name} can't be compiled ({error}); all decoders are interpreted",
+                    file=sys.stderr,
+                )
+                self.extensions = []  # extensions left here are copied into the source folder
                 break
-        self.extensions = built  # what is left out here is not copied into the source folder
 
 
 def extensions() -> list[Extension]:

@@ -34,10 +34,11 @@ _numbers = itertools.count(1)
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to test a compiled module that is older than its source: it would be imported in the source's place."""
-    for compiled in (ROOT / "services" / "reader").glob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
+    sources_of_mysql = ROOT / "services" / "sources" / "mysql"
+    for compiled in sources_of_mysql.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
         source = compiled.with_name(f"{compiled.name.partition('.')[0]}.py")
-        sources = [source, *source.parent.glob("*.pxd")]
-        if any(path.stat().st_mtime > compiled.stat().st_mtime for path in sources):
+        sources = [source, *sources_of_mysql.rglob("*.pxd")]
+        if source.exists() and any(path.stat().st_mtime > compiled.stat().st_mtime for path in sources):
             pytest.exit(f"{compiled.name} is older than {source.name}: run `make setup`", returncode=2)
 
 

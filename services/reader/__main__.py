@@ -12,14 +12,13 @@ from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.reader.member import ReaderMember
 from cutline.services.sources.mysql.binlog import scanner
-from cutline.services.sources.mysql.decode import rows
 
 log = logging.getLogger("cutline.reader")
 
 
 async def main() -> None:
     """Read for every pipeline whose plan names this process, until it is ended."""
-    if not (rows.COMPILED and scanner.COMPILED):
+    if not scanner.COMPILED:
         log.warning(
             "the decoders are interpreted, hundreds of times slower; install Cutline where there is a C compiler"
         )

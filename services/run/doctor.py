@@ -33,7 +33,6 @@ from cutline.common.store.store import Store
 from cutline.services.run.workdir import default_workdir
 from cutline.services.sources.mysql.binlog import scanner
 from cutline.services.sources.mysql.connection import Source, connect
-from cutline.services.sources.mysql.decode import rows
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.services.sources.mysql.server import clock, identify
 from cutline.spark_writer import jars
@@ -94,7 +93,7 @@ def _python() -> Finding:
 
 
 def _compiled() -> Finding:
-    if rows.COMPILED and scanner.COMPILED:
+    if scanner.COMPILED:  # all are compiled or none is
         return Finding(name="compiled modules", found="there")
     return Finding(
         name="compiled modules",

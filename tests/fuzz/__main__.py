@@ -1,6 +1,6 @@
 """`python -m tests.fuzz` (`make fuzz INPUTS=10000000`): fuzz the decoders; exit 1 and the input's file at a finding.
 
-The two compiled modules are built once more with clang: AddressSanitizer and UndefinedBehaviorSanitizer, and the
+The compiled modules are built once more with clang: AddressSanitizer and UndefinedBehaviorSanitizer, and the
 counters by which libFuzzer (through atheris) sees which inputs reach new code. All memory is malloc's, so that every
 object of Python has the sanitizer's guards around it. An input may take 5 s of CPU time, and no allocation may be over
 256 MiB. What is fuzzed is told in targets.py; a part of what libFuzzer kept is then given to the interpreted sources,
@@ -40,7 +40,7 @@ BUILT = ROOT / "build" / "fuzz"
 
 
 def build() -> None:
-    """The two modules with the sanitizers, into BUILT; only what changed is compiled again."""
+    """The compiled modules with the sanitizers, into BUILT; only what changed is compiled again."""
     # the flags go with the compiler's name, since CFLAGS would reach the linker, which has no runtime to add
     clang = program("clang")
     compiler = {"CC": f"{clang} -g1 -fno-omit-frame-pointer {_SANITIZERS} {_COUNTERS}", "LDSHARED": f"{clang} -shared"}
@@ -52,7 +52,7 @@ def build() -> None:
         text=True,
         check=False,
     )
-    if done.returncode or "is not compiled" in done.stderr:
+    if done.returncode or "are interpreted" in done.stderr:
         raise SystemExit(f"cutline: the modules can't be built with clang: {done.stderr[-2000:]}")
 
 

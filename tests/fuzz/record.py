@@ -20,7 +20,7 @@ from typing import Any
 from cutline.common.schema import Column, TableSchema
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.connection import stream_rows
-from cutline.services.sources.mysql.decode.rows import ResultDecoder
+from cutline.services.sources.mysql.decode.result import ResultDecoder
 from cutline.services.sources.mysql.keys import select_rows
 from tests.servers import Database, MariaDB, MySQL
 

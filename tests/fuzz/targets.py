@@ -38,7 +38,9 @@ from cutline.services.sources.mysql.binlog import dump, event_bodies, event_type
 from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.connection import Connection
 from cutline.services.sources.mysql.damage import Damaged
-from cutline.services.sources.mysql.decode import rows
+from cutline.services.sources.mysql.decode.result import ResultDecoder
+from cutline.services.sources.mysql.decode.row_event import EventDecoder, Place
+from cutline.services.sources.mysql.decode.row_plan import TableMap
 from cutline.services.sources.mysql.server import Server
 from tests.fuzz import record
 
@@ -168,9 +170,9 @@ def _pairs(recording: record.Recording) -> list[tuple[TableSchema, bytes, int, b
         elif kind in _PACKED_ROWS:
             kind, body = event_types.UNCOMPRESSED[kind], bytes(event_bodies.inflated_rows(kind, body))
         if kind in _ROW_EVENTS and body[:6] in maps:
-            table = rows.TableMap(maps[body[:6]])
+            table = TableMap(maps[body[:6]])
             schema = schemas.get(f"{table.database}.{table.table}")
-            if schema is not None and not rows.EventDecoder(maps[body[:6]], schema, rows.Place()).faults:
+            if schema is not None and not EventDecoder(maps[body[:6]], schema, Place()).faults:
                 found.append((schema, maps[body[:6]], kind, body))
     return found
 
@@ -201,10 +203,10 @@ class Rows:
         """A case's decoder and place; odd numbers give before-images too. Kept, because to make one costs the most."""
         if fresh or number not in self._decoders:
             schema, table_map = self._cases[number // 2]
-            place = rows.Place()
+            place = Place()
             place.file = "binlog.000001"
             place.transaction("gtid", 1_000_000)
-            self._decoders[number] = rows.EventDecoder(bytes(8) + table_map, schema, place, bool(number % 2)), place
+            self._decoders[number] = EventDecoder(bytes(8) + table_map, schema, place, bool(number % 2)), place
         return self._decoders[number]
 
     def run(self, data: bytes, *, tell: bool = False) -> Outcome:
@@ -257,7 +259,7 @@ class TableMaps:
         table_map, event = data[3:end], data[end:]
         event_bodies.primary_key(table_map)
         try:
-            decoder = rows.EventDecoder(table_map, schema, rows.Place())
+            decoder = EventDecoder(table_map, schema, Place())
         except Damaged as error:
             return (repr(error),)
         if decoder.faults or not event:
@@ -308,7 +310,7 @@ class Results:
     def run(self, data: bytes, *, tell: bool = False) -> Outcome:
         if len(data) < 2:
             return ()
-        decoder = rows.ResultDecoder(self._schemas[data[0] % len(self._schemas)])
+        decoder = ResultDecoder(self._schemas[data[0] % len(self._schemas)])
         wire = _wire(items(data[2:]), 5)
         step = data[1] * 8 + 1 if data[1] else len(wire)
         said = ""

@@ -19,12 +19,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 HANG_SECONDS = 5.0
 """No input may take more CPU time. (Real time, which depends on the machine, is libFuzzer's to watch.)"""
-_COMPILED = ("cutline.services.sources.mysql.decode.rows", "cutline.services.sources.mysql.binlog.scanner")
+_MYSQL = "cutline.services.sources.mysql"
+_DECODERS = ("arena", "decimals", "json_text", "row_plan", "values", "result", "row_event")
+_COMPILED = (*(f"{_MYSQL}.decode.{name}" for name in _DECODERS), f"{_MYSQL}.binlog.scanner")
+"""In an order in which each imports only those before it."""
 _INTERPRETED = ("cursor", "progress", "routes", "statements", "replay", "event_bodies", "dump", "xa")
 
 
 def use(modules: str) -> None:
-    """Let the two modules come from elsewhere than the import system would have them."""
+    """Load the compiled modules from another folder than the import system would."""
     if modules == "-":
         return
     for name in _COMPILED:
@@ -44,8 +47,7 @@ def fuzz(name: str, modules: str, corpus: str, flags: list[str]) -> None:
     import atheris
 
     use(modules)
-    package = "cutline.services.sources.mysql.binlog"
-    interpreted = [f"{package}.{name}" for name in _INTERPRETED]
+    interpreted = [f"{_MYSQL}.binlog.{name}" for name in _INTERPRETED]
     with atheris.instrument_imports(include=interpreted):
         from tests.fuzz.targets import MAX_BYTES, Finding, targets
     target = targets()[name]

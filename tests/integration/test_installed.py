@@ -70,7 +70,13 @@ def test_the_wheel_has_one_package_with_all_its_modules_compiled(wheel: Path) ->
         sources = {str(path.relative_to(ROOT)) for path in (ROOT / top).rglob("*.py")}
         assert {f"cutline/{name}" for name in sources - {"services/client/__init__.py"}} <= names
     assert {name.split(".")[0] for name in names if name.endswith(".so")} == {
-        "cutline/services/sources/mysql/decode/rows",
+        "cutline/services/sources/mysql/decode/arena",
+        "cutline/services/sources/mysql/decode/decimals",
+        "cutline/services/sources/mysql/decode/json_text",
+        "cutline/services/sources/mysql/decode/row_plan",
+        "cutline/services/sources/mysql/decode/values",
+        "cutline/services/sources/mysql/decode/result",
+        "cutline/services/sources/mysql/decode/row_event",
         "cutline/services/sources/mysql/binlog/scanner",
     }
     assert {"cutline/spark_writer/jars.toml", "cutline/spark_writer/log4j2.properties"} <= names

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import importlib.util
 import json
 import random
 import re
 import struct
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +27,6 @@ from hypothesis import strategies as st
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
-import cutline.services.sources.mysql.decode.rows as compiled
 from cutline.common.errors import SourceLost
 from cutline.common.schema import OP, ROW, SEQ, TableSchema, arrow_type, parse_type
 from cutline.services.sources.mysql import keys
@@ -39,32 +34,16 @@ from cutline.services.sources.mysql.binlog.earlier_schema import earlier_schema
 from cutline.services.sources.mysql.catalogue import describe
 from cutline.services.sources.mysql.connection import Connection, Source, stream_rows
 from cutline.services.sources.mysql.connection import connect as cutline_connect
-from cutline.services.sources.mysql.decode import charsets
+from cutline.services.sources.mysql.decode import charsets, codes
 from cutline.services.sources.mysql.server import identify
 from tests.conftest import FULL
+from tests.decoders import BOTH, INSTALLED, Decoders
 from tests.servers import Database
 
-ROWS = Path(compiled.__file__).with_name("rows.py")
 TABLE_MAP = 19
 ROW_EVENTS = (23, 24, 25, 30, 31, 32)
 EXAMPLES = 2000 if FULL else 20
 """How many generated tables a server is asked for."""
-
-
-def _interpreted() -> ModuleType:
-    """The same file, run by the interpreter under another name."""
-    spec = importlib.util.spec_from_file_location("rows_interpreted", ROWS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    assert not module.COMPILED
-    return module
-
-
-interpreted = _interpreted()
-MODULES = (compiled, interpreted) if compiled.COMPILED else (interpreted,)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -98,7 +77,7 @@ def dumped(server: Database, file: str, offset: int) -> Iterator[tuple[int, byte
 
 
 def changed(
-    module: ModuleType, server: Database, at: tuple[str, int], schema: TableSchema, before: bool = False
+    module: Decoders, server: Database, at: tuple[str, int], schema: TableSchema, before: bool = False
 ) -> pa.Table:
     """The row changes of one table from there on."""
     place = module.Place()
@@ -141,7 +120,7 @@ def tells_the_schema(server: Database, body: bytes, schema: TableSchema) -> None
             earlier_schema(body, stranger, mariadb=mariadb)
         return
     then = earlier_schema(body, stranger, mariadb=mariadb)
-    assert compiled.EventDecoder(body, then, compiled.Place()).faults == ()
+    assert INSTALLED.EventDecoder(body, then, INSTALLED.Place()).faults == ()
     assert [arrow_type(column.mysql_type) for column in then.columns] == [
         arrow_type(column.mysql_type) for column in schema.columns
     ]
@@ -153,7 +132,7 @@ def tells_the_schema(server: Database, body: bytes, schema: TableSchema) -> None
 
 
 def selected(
-    module: ModuleType, connection: pymysql.connections.Connection[Any], schema: TableSchema, cuts: int = 0
+    module: Decoders, connection: pymysql.connections.Connection[Any], schema: TableSchema, cuts: int = 0
 ) -> pa.Table:
     """All rows by the SELECT that chunks are read with; with `cuts`, the bytes are fed in pieces of at most so many."""
     decoder = module.ResultDecoder(schema)
@@ -239,7 +218,7 @@ def read_all_ways(server: Database, database: str, columns: str, inserts: Sequen
         cursor.execute("UPDATE t SET touched = touched + 1 ORDER BY id")
     with closing(connect(server, database)) as connection:
         found: list[Readings] = []
-        for module in MODULES:
+        for module in BOTH:
             every = changed(module, server, start, schema, before=True)
             ops = every.column(OP).to_pylist()
             count = len(inserts)
@@ -405,7 +384,7 @@ def test_times_keep_every_fraction_and_zero_dates_are_null(source: Database, dat
     micros = found.by_select.column("dt6").cast(pa.int64()).to_pylist()
     assert micros[:2] == [-62_135_596_800_000_000, 253_402_300_799_999_999]
     with closing(connect(source, database)) as connection:
-        for module in MODULES:
+        for module in BOTH:
             decoder = module.ResultDecoder(found.schema)
             feed(decoder, stream_rows(connection, keys.select_rows(found.schema, None, None)))
             decoder.take()
@@ -473,7 +452,7 @@ def test_timestamps_around_a_dst_change_are_told_apart_whatever_the_zones_are(
         cursor.execute("SET time_zone = '+00:00'")
         schema = described(source, connection, f"{database}.t")
     with closing(seam_connection(source)) as ours:
-        for module in MODULES:
+        for module in BOTH:
             by_select = selected(module, ours, schema)
             assert by_select.column("ts").cast(pa.int64()).to_pylist() == [at * 10**6 + 500_000 for at in expected]
             assert by_select.column("d").cast(pa.int64()).to_pylist() == [at * 10**6 for at in expected]
@@ -576,10 +555,10 @@ def test_the_tables_of_character_sets_are_the_servers(source: Database, database
             asked = ", ".join(again(f"x'{byte:02X}'", name) for byte in range(256))
             ((*same,),) = source.execute(f"SELECT {asked}")
             told = [
-                point if one and point != 0xFFFD else charsets.UNTOLD for one, point in zip(same, points, strict=True)
+                point if one and point != 0xFFFD else codes.P_AMBIGUOUS for one, point in zip(same, points, strict=True)
             ]
             assert charsets.key_points(name) == tuple(told), name
-            assert (charsets.UNTOLD not in told) == (name in keys._ONE_TO_ONE), name
+            assert (codes.P_AMBIGUOUS not in told) == (name in keys._ONE_TO_ONE), name
     for number, name in source.execute(
         "SELECT id, character_set_name FROM information_schema.collations WHERE id IS NOT NULL"
     ):
@@ -600,14 +579,14 @@ def test_pairs_of_the_multi_byte_character_sets_are_the_servers(source: Database
                 f"SELECT b, HEX(CONVERT(CONVERT(b USING {name}) USING utf32)), {again('b', name)} FROM pairs"
             )
             for raw, code, same in cursor.fetchall():
-                begins_a_pair = name == "gb18030" or charsets.multi_byte_points(name)[raw[0]] == charsets.PAIR
+                begins_a_pair = name == "gb18030" or charsets.multi_byte_points(name)[raw[0]] == codes.P_PAIR
                 if not begins_a_pair if len(raw) == 2 else name not in ("ujis", "eucjpms"):
                     continue  # two characters, or a broken one
                 if code is not None and len(code) == 8:  # one well-formed character
                     assert charsets.to_text(raw, name) == chr(int(code, 16)), (name, raw.hex())
                     if name != "gb18030":
                         at = 256 * (raw[-2] + 1) + raw[-1] + (0x10000 if len(raw) == 3 else 0)
-                        told = charsets.key_points(name)[at] != charsets.UNTOLD
+                        told = charsets.key_points(name)[at] != codes.P_AMBIGUOUS
                         assert told == (same and code != "0000FFFD"), (name, raw.hex())
                     compared += 1
         assert compared > 90_000
@@ -778,7 +757,7 @@ def test_generated_invisible_and_hidden_columns_are_read(source: Database, datab
         if source.flavour == "mysql":
             cursor.execute("UPDATE t SET j = '[1, 5, 9]' WHERE id = 1")
         schema = described(source, connection, f"{database}.t")
-        for module in MODULES:
+        for module in BOTH:
             by_select = selected(module, connection, schema)
             events = changed(module, source, start, schema)
             assert by_select.column("v").to_pylist() == [11, None, 0]
@@ -813,8 +792,8 @@ def test_rows_over_16_mib_are_read(source: Database, database: str) -> None:
             cursor.execute(f"INSERT INTO t VALUES ({number}, 0, REPEAT('ab', {size // 2}), REPEAT('é', 3))")
         cursor.execute(f"INSERT INTO t VALUES ({len(sizes)}, 0, '', REPEAT('€', 6000000))")
         schema = described(source, connection, f"{database}.t")
-        by_select = selected(compiled, connection, schema)
-        events = changed(compiled, source, start, schema)
+        by_select = selected(INSTALLED, connection, schema)
+        events = changed(INSTALLED, source, start, schema)
         assert [len(value) for value in by_select.column("b").to_pylist()] == [*(size // 2 * 2 for size in sizes), 0]
         same(by_select, events, schema, "SELECT and binlog")
 
@@ -831,7 +810,7 @@ def test_an_update_of_the_key_is_a_delete_and_an_insert(source: Database, databa
         cursor.execute("UPDATE t SET b = b + 1")
         cursor.execute("DELETE FROM t WHERE a = 'y'")
         schema = described(source, connection, f"{database}.t")
-        for module in MODULES:
+        for module in BOTH:
             rows = changed(module, source, start, schema).to_pylist()
             assert [(row[OP], row["a"], row["b"], row["n"]) for row in rows] == [
                 ("+I", "x", 1, 0), ("+I", "y", 1, 0), ("+U", "x", 1, 1), ("-D", "x", 1, 1), ("+I", "X", 1, 1),
@@ -849,7 +828,7 @@ def test_an_image_without_all_columns_is_refused_by_name(source: Database, datab
         start = flushed(connection, source)
         cursor.execute("SET SESSION binlog_row_image = 'MINIMAL'")
         cursor.execute("UPDATE t SET a = 2")
-        for module in MODULES:
+        for module in BOTH:
             with pytest.raises(module.PartialImage, match=f"{database}.t lacks column"):
                 changed(module, source, start, schema)
 
@@ -860,7 +839,7 @@ def test_an_error_in_the_middle_of_a_result_is_raised_with_its_number(source: Da
         cursor.executemany("INSERT INTO t VALUES (%s, %s)", [(i, "7" * 20000) for i in range(40)])
         schema = described(source, connection, f"{database}.t")
         sql = f"SELECT id, IF(id < 30, j, (SELECT a.id FROM t a, t b)) FROM {database}.t ORDER BY id"
-        for module in MODULES:
+        for module in BOTH:
             decoder = module.ResultDecoder(schema)
             with pytest.raises(pymysql.err.OperationalError, match="1242"):
                 feed(decoder, stream_rows(connection, sql))
@@ -1171,7 +1150,7 @@ def test_a_column_that_no_decoder_can_read_is_refused_by_name(mariadb: Database,
         cursor.execute("INSERT INTO t VALUES (1, NOW())")
         schema = described(mariadb, connection, f"{database}.t")
         ((_, body),) = [event for event in dumped(mariadb, *start) if event[0] == TABLE_MAP]
-        for module in MODULES:
+        for module in BOTH:
             decoder = module.EventDecoder(body, schema, module.Place())
             assert len(decoder.faults) == 1
             assert "column d" in decoder.faults[0]

@@ -54,7 +54,7 @@ from cutline.services.sources.mysql.binlog.statements import Statements
 from cutline.services.sources.mysql.binlog.xa import Prepared
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.charsets import charset_of
-from cutline.services.sources.mysql.decode.rows import EventDecoder, Place
+from cutline.services.sources.mysql.decode.row_event import EventDecoder, Place
 from cutline.services.sources.mysql.server import Server
 from tests.binlog_bytes import event, image, schema_of, table_map
 from tests.unit.test_rows import compressed

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import re
 import struct
-import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -19,31 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import cutline.services.sources.mysql.decode.rows as compiled
 from cutline.common.schema import META_FIELDS, OP, ROW, SEQ, TS, TableSchema
+from cutline.services.sources.mysql.decode import codes
 from tests.binlog_bytes import event, image, packed, schema_of, table_map
-
-SOURCE = Path(compiled.__file__).with_name("rows.py")
-
-
-def _interpreted() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rows_interpreted_unit", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+from tests.decoders import BOTH, Decoders
 
 
-interpreted = _interpreted()
-MODULES = [interpreted] + ([compiled] if compiled.COMPILED else [])
-
-
-@pytest.fixture(params=MODULES, ids=lambda module: "compiled" if module.COMPILED else "interpreted")
-def rows(request: pytest.FixtureRequest) -> ModuleType:
-    module: ModuleType = request.param
-    return module
+@pytest.fixture(params=BOTH, ids=str)
+def rows(request: pytest.FixtureRequest) -> Decoders:
+    decoders: Decoders = request.param
+    return decoders
 
 
 PLAIN = schema_of(("id", "int"), ("name", "varchar(60)"), ("amount", "decimal(10,2)"), ("at", "datetime(6)"))
@@ -104,7 +86,7 @@ END = b"\xfe\0\0\x02\0"
 # ---- SELECT ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_result_cut_anywhere_gives_the_same_rows(rows: ModuleType) -> None:
+def test_a_result_cut_anywhere_gives_the_same_rows(rows: Decoders) -> None:
     data = packets([*map(row_of, VALUES), END])
     whole = rows.ResultDecoder(PLAIN)
     whole.feed(data)
@@ -129,7 +111,7 @@ def test_a_result_cut_anywhere_gives_the_same_rows(rows: ModuleType) -> None:
     assert decoder.take().equals(expected)
 
 
-def test_batches_taken_in_between_make_up_the_whole(rows: ModuleType) -> None:
+def test_batches_taken_in_between_make_up_the_whole(rows: Decoders) -> None:
     generator = random.Random(1)
     values = [[n, bytes([97 + n % 26]) * generator.randint(0, 400), b"1.00", None] for n in range(3000)]
     data = packets([*map(row_of, values), END])
@@ -148,7 +130,7 @@ def test_batches_taken_in_between_make_up_the_whole(rows: ModuleType) -> None:
     assert decoder.take() is None
 
 
-def test_a_row_over_16_mib_is_put_together(rows: ModuleType) -> None:
+def test_a_row_over_16_mib_is_put_together(rows: Decoders) -> None:
     schema = schema_of(("id", "int"), ("b", "longblob"))
     for size in (0xFFFFFF - 10, 0xFFFFFF - 9, 0xFFFFFF - 11, 0xFFFFFF + 5, 2 * 0xFFFFFF - 10):
         big = b"x" * (size - 1) + b"y"
@@ -161,7 +143,7 @@ def test_a_row_over_16_mib_is_put_together(rows: ModuleType) -> None:
         assert decoder.done
 
 
-def test_a_row_over_64_mib_is_refused_before_it_is_collected(rows: ModuleType) -> None:
+def test_a_row_over_64_mib_is_refused_before_it_is_collected(rows: Decoders) -> None:
     value = schema_of(("id", "int"), ("b", "longblob"))
     size, least = 64 << 20, len(row_of([1, b""], value)) + 8
     for more in (0, 1 << 20, 400 << 20):
@@ -188,7 +170,7 @@ def test_a_row_over_64_mib_is_refused_before_it_is_collected(rows: ModuleType) -
             assert decoder.take().column("b")[0].as_buffer().size == size
 
 
-def test_an_error_packet_raises_what_the_server_said(rows: ModuleType) -> None:
+def test_an_error_packet_raises_what_the_server_said(rows: Decoders) -> None:
     decoder = rows.ResultDecoder(PLAIN)
     decoder.feed(packets([row_of(VALUES[0])]))
     with pytest.raises(pymysql.err.OperationalError) as raised:
@@ -225,19 +207,19 @@ def test_an_error_packet_raises_what_the_server_said(rows: ModuleType) -> None:
         (packets([b""]), "empty packet"),
     ],
 )
-def test_what_is_no_result_of_the_schema_is_refused(rows: ModuleType, data: bytes, story: str) -> None:
+def test_what_is_no_result_of_the_schema_is_refused(rows: Decoders, data: bytes, story: str) -> None:
     with pytest.raises(ValueError, match=story):
         rows.ResultDecoder(PLAIN).feed(data)
 
 
-def test_text_that_is_not_utf_8_is_refused_when_taken(rows: ModuleType) -> None:
+def test_text_that_is_not_utf_8_is_refused_when_taken(rows: Decoders) -> None:
     decoder = rows.ResultDecoder(PLAIN)
     decoder.feed(packets([row_of([1, b"\xc3(", None, None])]))
     with pytest.raises(ValueError, match="column name holds bytes that are not UTF-8"):
         decoder.take()
 
 
-def test_every_form_of_a_value_is_read_at_its_limits(rows: ModuleType) -> None:
+def test_every_form_of_a_value_is_read_at_its_limits(rows: Decoders) -> None:
     """Each column's values, one a row, and what they are: days, microseconds, null for a date that no calendar has."""
     kinds: dict[str, list[tuple[Any, Any]]] = {
         "tinyint": [(-128, -128), (127, 127), (None, None)],
@@ -276,13 +258,13 @@ def test_every_form_of_a_value_is_read_at_its_limits(rows: ModuleType) -> None:
 @pytest.mark.parametrize(
     "value", [b"\2" + span(0, 0, 1)[1:], span(0, 35, 1), span(0, 0, 24), span(0, 0, 0, 60), b"1234567"]
 )
-def test_what_is_no_time_is_refused(rows: ModuleType, value: bytes) -> None:
+def test_what_is_no_time_is_refused(rows: Decoders, value: bytes) -> None:
     schema = schema_of(("id", "time(6)"))
     with pytest.raises(ValueError, match="column id"):
         rows.ResultDecoder(schema).feed(packets([row_of([value], schema)]))
 
 
-def test_equal_rows_have_equal_bytes_whatever_was_read_before(rows: ModuleType) -> None:
+def test_equal_rows_have_equal_bytes_whatever_was_read_before(rows: Decoders) -> None:
     """Below a NULL too: the checksum of a chunk is over all bytes."""
     schema = schema_of(("id", "int"), ("a", "bigint"), ("b", "decimal(10,2)"), ("c", "bit(1)"), ("d", "date"))
     full, empty = [7, 8, b"9.00", b"\1", moment(2020, 1, 1)], [1, None, None, None, None]
@@ -304,7 +286,7 @@ def change(number: int, name: bytes | None = b"n") -> bytes:
     return image(STREAM, [number, name, b"\x80\0\0\x0c\x32", AT])
 
 
-def decoder_of(rows: ModuleType, schema: TableSchema = STREAM, before: bool = False) -> tuple[Any, Any]:
+def decoder_of(rows: Decoders, schema: TableSchema = STREAM, before: bool = False) -> tuple[Any, Any]:
     place = rows.Place()
     place.file = "binlog.000009"
     place.transaction("uuid:1", 1_500_000)
@@ -314,7 +296,7 @@ def decoder_of(rows: ModuleType, schema: TableSchema = STREAM, before: bool = Fa
     return place, decoder
 
 
-def test_an_insert_carries_its_place(rows: ModuleType) -> None:
+def test_an_insert_carries_its_place(rows: Decoders) -> None:
     place, decoder = decoder_of(rows)
     assert decoder.rows(30, event(STREAM, [change(1), change(2, None)])) == 2
     assert decoder.ended
@@ -349,7 +331,7 @@ def test_an_insert_carries_its_place(rows: ModuleType) -> None:
     assert (place.seq, place.row) == (4, 2)
 
 
-def test_an_update_of_the_key_is_minus_d_then_plus_i_of_one_row_number(rows: ModuleType) -> None:
+def test_an_update_of_the_key_is_minus_d_then_plus_i_of_one_row_number(rows: Decoders) -> None:
     place, decoder = decoder_of(rows)
     body = event(STREAM, [change(1), change(1, b"m"), change(1), change(9), change(9), change(9, None)], 31)
     assert decoder.rows(31, body) == 3
@@ -363,7 +345,7 @@ def test_an_update_of_the_key_is_minus_d_then_plus_i_of_one_row_number(rows: Mod
     assert decoder.take().column(OP).to_pylist() == ["-U", "+U", "-D", "+I", "-U", "+U"]
 
 
-def test_an_event_is_resumed_at_every_row(rows: ModuleType) -> None:
+def test_an_event_is_resumed_at_every_row(rows: Decoders) -> None:
     images = [part for n in range(7) for part in (change(n), change(n + n % 2, b"x" * n))]
     body = event(STREAM, images, 31)
     _, decoder = decoder_of(rows)
@@ -391,7 +373,7 @@ def test_an_event_is_resumed_at_every_row(rows: ModuleType) -> None:
             assert found == expected
 
 
-def test_a_truncated_event_is_refused_at_every_length(rows: ModuleType) -> None:
+def test_a_truncated_event_is_refused_at_every_length(rows: Decoders) -> None:
     for kind, images in ((30, [change(1), change(2)]), (31, [change(1), change(2)]), (32, [change(5)])):
         body = event(STREAM, images, kind)
         ends = {len(body)} | ({len(body) - len(images[-1])} if kind == 30 else set())
@@ -406,7 +388,7 @@ def test_a_truncated_event_is_refused_at_every_length(rows: ModuleType) -> None:
             assert batch is None or batch.num_rows == 1
 
 
-def test_a_truncated_table_map_is_refused_at_every_length(rows: ModuleType) -> None:
+def test_a_truncated_table_map_is_refused_at_every_length(rows: Decoders) -> None:
     body = table_map(STREAM)
     for length in range(len(body) - 3):  # the last field, of 3 bytes, tells MySQL from MariaDB
         try:
@@ -428,21 +410,21 @@ def test_a_truncated_table_map_is_refused_at_every_length(rows: ModuleType) -> N
         ),
     ],
 )
-def test_an_event_that_does_not_fit_the_schema_says_why(rows: ModuleType, schema: TableSchema, story: str) -> None:
+def test_an_event_that_does_not_fit_the_schema_says_why(rows: Decoders, schema: TableSchema, story: str) -> None:
     decoder = rows.EventDecoder(table_map(STREAM), schema, rows.Place())
     assert re.search(story, " ".join(decoder.faults))
     with pytest.raises(ValueError, match="can't be decoded"):
         decoder.rows(30, event(STREAM, [change(1)]))
 
 
-def test_metadata_that_is_not_full_names_the_setting(rows: ModuleType) -> None:
+def test_metadata_that_is_not_full_names_the_setting(rows: Decoders) -> None:
     body = table_map(STREAM)
     names = body.index(b"\4\x12")  # the field of names, of 18 bytes
     decoder = rows.EventDecoder(body[:names], STREAM, rows.Place())
     assert decoder.faults == ("the row events carry no column names: SET GLOBAL binlog_row_metadata = FULL",)
 
 
-def test_an_image_that_lacks_a_column_names_it(rows: ModuleType) -> None:
+def test_an_image_that_lacks_a_column_names_it(rows: Decoders) -> None:
     _, decoder = decoder_of(rows)
     body = bytearray(event(STREAM, [change(1)]))
     body[11] = 0b1101
@@ -450,7 +432,7 @@ def test_an_image_that_lacks_a_column_names_it(rows: ModuleType) -> None:
         decoder.rows(30, bytes(body))
 
 
-def test_columns_grow_together_and_one_value_may_be_large(rows: ModuleType) -> None:
+def test_columns_grow_together_and_one_value_may_be_large(rows: Decoders) -> None:
     schema = schema_of(("id", "int"), ("b", "longblob"), ("name", "varchar(60)"))
     _, decoder = decoder_of(rows, schema)
     count = 2000
@@ -464,7 +446,7 @@ def test_columns_grow_together_and_one_value_may_be_large(rows: ModuleType) -> N
     assert decoder.size == 0
 
 
-def test_tinyint_1_is_boolean_where_it_is_asked_for_and_never_in_the_key(rows: ModuleType) -> None:
+def test_tinyint_1_is_boolean_where_it_is_asked_for_and_never_in_the_key(rows: Decoders) -> None:
     """Every value but 0 is true; by SELECT and by the binlog."""
     columns = (("id", "tinyint(1)"), ("b", "tinyint(1)"), ("n", "tinyint"))
     schema = replace(schema_of(*columns), booleans=True)
@@ -504,7 +486,7 @@ def compressed(value: bytes, length: int | None = None) -> bytes:
         (b"\x81", None),
     ],
 )
-def test_a_compressed_column_is_inflated_or_refused(rows: ModuleType, stored: bytes, value: str | None) -> None:
+def test_a_compressed_column_is_inflated_or_refused(rows: Decoders, stored: bytes, value: str | None) -> None:
     _, decoder = decoder_of(rows, COMPRESSED)
     body = event(COMPRESSED, [image(COMPRESSED, [1, stored])])
     if value is None:
@@ -525,25 +507,26 @@ CONVERTED = schema_of(("id", "int"), ("c", "varchar(60)"))
         (
             replace(CONVERTED, columns=(CONVERTED.columns[0], replace(CONVERTED.columns[1], charset="gb18030"))),
             b"x",
-            "to_text",
+            "values.to_text",
         ),
-        (COMPRESSED, compressed(b"x"), "_inflated"),
-        (schema_of(("id", "int"), ("j", "json")), b"\x0b" + struct.pack("<d", 0.5), "_double_text"),
+        (COMPRESSED, compressed(b"x"), "values.inflated"),
+        (schema_of(("id", "int"), ("j", "json")), b"\x0b" + struct.pack("<d", 0.5), "json_text.double_text"),
     ],
 )
 @pytest.mark.parametrize("kind", [30, 31])
 def test_an_error_on_the_way_is_an_error_and_no_value(
-    rows: ModuleType, monkeypatch: pytest.MonkeyPatch, schema: TableSchema, stored: bytes, step: str, kind: int
+    rows: Decoders, monkeypatch: pytest.MonkeyPatch, schema: TableSchema, stored: bytes, step: str, kind: int
 ) -> None:
     def failing(*_: object) -> None:
         raise MemoryError("no memory")
 
+    module, name = step.split(".")
     place, decoder = decoder_of(rows, schema)
     before = [image(schema, [1, None])] * (kind == 31)
     for many in (1, 20_000):  # with the GIL and without
         body = event(schema, [*before, image(schema, [1, stored])] * many, kind)
         with monkeypatch.context() as patch:
-            patch.setattr(rows, step, failing)
+            patch.setattr(getattr(rows, module), name, failing)
             with pytest.raises(MemoryError, match="no memory"):
                 decoder.rows(kind, body)
         assert decoder.waiting == place.seq == 0
@@ -569,7 +552,7 @@ def json_bytes(value: Any) -> tuple[int, bytes]:
     return 2, struct.pack("<HH", len(parts), at + len(content)) + entries + content
 
 
-def json_text(rows: ModuleType, document: bytes) -> str:
+def json_text(rows: Decoders, document: bytes) -> str:
     schema = schema_of(("id", "int"), ("j", "json"))
     _, decoder = decoder_of(rows, schema)
     decoder.rows(30, event(schema, [image(schema, [1, document])]))
@@ -577,7 +560,7 @@ def json_text(rows: ModuleType, document: bytes) -> str:
     return text
 
 
-def test_json_prints_as_mysql_does(rows: ModuleType) -> None:
+def test_json_prints_as_mysql_does(rows: Decoders) -> None:
     kind, data = json_bytes([1, None, 'a\n"', [[], -5]])
     assert json_text(rows, bytes([kind]) + data) == '[1, null, "a\\n\\"", [[], -5]]'
     assert json_text(rows, b"") == "null"
@@ -591,7 +574,7 @@ def test_json_prints_as_mysql_does(rows: ModuleType) -> None:
         assert found == text
 
 
-def test_a_document_that_points_at_itself_ends(rows: ModuleType) -> None:
+def test_a_document_that_points_at_itself_ends(rows: Decoders) -> None:
     # an array of 60 elements, each of which is the array again, or one long string over and over
     for inner in (2, 12):
         count = 60
@@ -605,7 +588,7 @@ def test_a_document_that_points_at_itself_ends(rows: ModuleType) -> None:
         assert inner == 12
 
 
-def test_deeper_than_mysql_allows_is_refused(rows: ModuleType) -> None:
+def test_deeper_than_mysql_allows_is_refused(rows: Decoders) -> None:
     value: Any = 7
     for _ in range(120):
         value = [value]
@@ -646,7 +629,7 @@ def test_whatever_the_bytes_are_both_ways_of_running_do_the_same(data: st.DataOb
     body = body[: data.draw(st.integers(0, len(body)) | st.just(len(body)))]
     kind = data.draw(st.sampled_from([30, 31, 32, 23, 25]))
     found: list[Any] = []
-    for module in MODULES:
+    for module in BOTH:
         _, decoder = decoder_of(module, WIDE)
         try:
             said: Any = decoder.rows(kind, bytes(body))
@@ -665,7 +648,7 @@ def test_whatever_the_bytes_are_both_ways_of_running_do_the_same(data: st.DataOb
 @given(st.binary(max_size=60), st.integers(1, 60))
 def test_any_bytes_as_a_result_are_rows_or_refused(data: bytes, cut: int) -> None:
     found = []
-    for module in MODULES:
+    for module in BOTH:
         decoder = module.ResultDecoder(PLAIN)
         said = ""
         try:
@@ -678,8 +661,8 @@ def test_any_bytes_as_a_result_are_rows_or_refused(data: bytes, cut: int) -> Non
 
 
 def test_the_constants_are_the_same_in_c_and_in_python() -> None:
-    declared = dict(re.findall(r"^    (\w+) = (\d+)$", SOURCE.with_suffix(".pxd").read_text(), re.MULTILINE))
+    declared = dict(
+        re.findall(r"^    (\w+) = (-?\d+)$", Path(codes.__file__).with_suffix(".pxd").read_text(), re.MULTILINE)
+    )
     assert len(declared) > 60
-    assert {name: getattr(interpreted, name) for name in declared} == {
-        name: int(number) for name, number in declared.items()
-    }
+    assert {name: getattr(codes, name) for name in declared} == {name: int(number) for name, number in declared.items()}

@@ -61,7 +61,7 @@ from cutline.services.sources.mysql.binlog.event_bodies import MAX_ROW_BYTES
 from cutline.services.sources.mysql.binlog.routes import Route, has_row_over
 from cutline.services.sources.mysql.catalogue import index_of, table_schema
 from cutline.services.sources.mysql.connection import Connection, stream_rows, translate_errors
-from cutline.services.sources.mysql.decode.rows import ResultDecoder
+from cutline.services.sources.mysql.decode.result import ResultDecoder
 from cutline.services.sources.mysql.keys import indistinct, locate, not_identified, select_rows
 from cutline.services.sources.mysql.server import (
     FIRST_OFFSET,

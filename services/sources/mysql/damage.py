@@ -1,10 +1,16 @@
-"""What the decoders raise at bytes that are not what they are to be; any other error of theirs is a bug of ours."""
+"""The errors that readers of the source's bytes raise for these bytes; any other error of theirs is a bug of ours."""
 
 from __future__ import annotations
 
 
 class Damaged(ValueError):
-    """Bytes of the source can't be read: they are damaged, cut short, or of a form that nobody has described.
+    """Bytes of the source can't be read: they are corrupt, truncated, or in an undocumented form.
 
-    Raised where bytes are read and nowhere else, so that a mistake in our own code never looks like a damaged file.
+    Raised only where bytes are read, so that a bug of ours never looks like a damaged file.
+    """
+
+
+class PartialImage(Damaged):
+    """A row image lacks columns (`binlog_row_image` is not FULL, perhaps only in one session): the table is
+    quarantined.
     """

@@ -30,7 +30,7 @@ from cutline.common.schema import Column, MysqlType, TableSchema, column_type, p
 from cutline.services.sources.mysql.binlog.event_bodies import primary_key
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.charsets import charset_of, to_text
-from cutline.services.sources.mysql.decode.rows import TableMap
+from cutline.services.sources.mysql.decode.row_plan import TableMap
 
 # real types of columns that PyMySQL has no name for, by MySQL's and MariaDB's `enum_field_types`
 _TIMESTAMP2, _DATETIME2, _TIME2, _VECTOR = 17, 18, 19, 242

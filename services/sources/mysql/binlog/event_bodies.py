@@ -26,7 +26,7 @@ from cutline.services.sources.mysql.binlog.event_types import (
 )
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.charsets import charset_of, to_text
-from cutline.services.sources.mysql.decode.rows import TableMap
+from cutline.services.sources.mysql.decode.row_plan import TableMap
 
 MAX_ROW_BYTES = 64 << 20
 _HEAD_BYTES = 1 << 16

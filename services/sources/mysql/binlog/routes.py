@@ -35,7 +35,8 @@ from cutline.services.sources.mysql.binlog.progress import Progress
 from cutline.services.sources.mysql.binlog.scanner import MappedTable
 from cutline.services.sources.mysql.connection import Connection
 from cutline.services.sources.mysql.damage import Damaged
-from cutline.services.sources.mysql.decode.rows import EventDecoder, TableMap
+from cutline.services.sources.mysql.decode.row_event import EventDecoder
+from cutline.services.sources.mysql.decode.row_plan import TableMap
 from cutline.services.sources.mysql.keys import indistinct, locate
 from cutline.services.sources.mysql.watermark import ChunkHighs, Key, Locate
 

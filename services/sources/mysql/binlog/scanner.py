@@ -51,10 +51,10 @@ from cutline.services.sources.mysql.binlog.event_bodies import event_limit
 from cutline.services.sources.mysql.damage import Damaged
 
 if cython.compiled:
-    from cython.cimports.cutline.services.sources.mysql.decode.rows import Place, decode
+    from cython.cimports.cutline.services.sources.mysql.decode.row_event import Place, decode
     from cython.cimports.libc.string import memcmp
 else:
-    from cutline.services.sources.mysql.decode.rows import Place
+    from cutline.services.sources.mysql.decode.row_event import Place
 
 GO, NEED, EVENT, FULL, ENDED, FAULT, SERVER_MESSAGE, FULL_TAKEN, STOPPED = range(9)
 INSIDE_BITS = 28

@@ -45,7 +45,7 @@ from cutline.services.sources.mysql.binlog.event_types import (
 from cutline.services.sources.mysql.binlog.scanner import EVENT, NEED, SERVER_MESSAGE, MappedTable, Scanner
 from cutline.services.sources.mysql.connection import Connection, translate_errors
 from cutline.services.sources.mysql.damage import Damaged
-from cutline.services.sources.mysql.decode.rows import Place
+from cutline.services.sources.mysql.decode.row_event import Place
 from cutline.services.sources.mysql.server import FIRST_OFFSET, binlogs, identify
 
 _HELD_BYTES = 8 << 20

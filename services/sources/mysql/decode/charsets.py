@@ -1,7 +1,8 @@
-"""MySQL's character sets for the binlog, whose rows carry text as stored (in a SELECT the server converts it).
+"""MySQL's character sets, for text in the binlog, which is as stored; in a SELECT the server converts it.
 
-Where Python's codecs differ from MySQL 9.7 and MariaDB 10.11 (which agree), the differences stand here, asked from the
-servers; a byte or pair that stands for nothing becomes "?", as in a SELECT. tests/integration/test_types.py asks again.
+MySQL 9.7 and MariaDB 10.11 agree about every character. Where Python's codecs differ from them, the tables here hold
+the servers' answers; tests/integration/test_types.py asks the servers again. A byte or pair without a character becomes
+"?", as in a SELECT.
 """
 
 # ruff: noqa: RUF001, E501 (characters that look like others, and whole rows of tables, are the point here)
@@ -9,6 +10,8 @@ servers; a byte or pair that stands for nothing becomes "?", as in a SELECT. tes
 from __future__ import annotations
 
 from functools import lru_cache
+
+from cutline.services.sources.mysql.decode.codes import P_AMBIGUOUS, P_PAIR, P_TRIPLE
 
 _COLLATIONS = {
     "big5": "1 84 1025 1108",
@@ -203,11 +206,7 @@ EIGHT_BIT = frozenset(_EIGHT_BIT_CODECS)
 """Character sets of one byte a character."""
 
 MULTI_BYTE = frozenset(_MULTI_BYTE_CODECS)
-"""Character sets of one to three bytes a character, other than Unicode's; gb18030, of up to four, stands apart."""
-
-PAIR = -1
-TRIPLE = -2
-UNTOLD = -3
+"""Character sets of one to three bytes a character, without Unicode's; gb18030, of up to four, is decoded by Python."""
 
 
 @lru_cache(maxsize=1)
@@ -222,7 +221,7 @@ def _by_collation() -> dict[int, str]:
 
 
 def charset_of(collation: int) -> str | None:
-    """The character set of a collation's number, or None if no server of ours has it."""
+    """The character set of a collation's number, or None if the number is unknown."""
     return _by_collation().get(collation)
 
 
@@ -240,7 +239,7 @@ def code_points(charset: str) -> tuple[int, ...]:
 def multi_byte_points(charset: str) -> tuple[int, ...]:
     """The code points of a character set in MULTI_BYTE: 256 single bytes, 65536 pairs and, for EUC, what follows 0x8F.
 
-    A single byte that begins a pair has PAIR, 0x8F in EUC has TRIPLE; a pair is at 256 + 256 * first + second.
+    A byte that starts a pair has P_PAIR, 0x8F in EUC has P_TRIPLE; a pair is at 256 + 256 * first + second.
     """
     codec = _MULTI_BYTE_CODECS[charset]
     euc = codec == "euc_jp"
@@ -249,11 +248,11 @@ def multi_byte_points(charset: str) -> tuple[int, ...]:
         try:
             points[b] = ord(bytes([b]).decode(codec))
         except UnicodeDecodeError:
-            points[b] = PAIR if b >= 0x80 else 63
+            points[b] = P_PAIR if b >= 0x80 else 63
     if euc:
-        points[0x8F] = TRIPLE
+        points[0x8F] = P_TRIPLE
     for first in range(0x80, 0x100):
-        if points[first] != PAIR:
+        if points[first] != P_PAIR:
             continue
         for second in range(0x40, 0x100):
             points[256 + 256 * first + second] = _point(bytes((first, second)), codec)
@@ -273,9 +272,9 @@ def multi_byte_points(charset: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def key_points(charset: str) -> tuple[int, ...]:
-    """As `code_points` or `multi_byte_points`, and UNTOLD where a server does not make the same bytes of the character
-    again: nothing stands for them, or the character has other bytes too, of which the servers take these:
-    IBM's rather than NEC's selection of them in cp932, 0x815F for a backslash in sjis, else the first.
+    """As `code_points` or `multi_byte_points`, but P_AMBIGUOUS for bytes that a server does not make of their character:
+    they have no character, or it has other bytes too and servers prefer those. They prefer IBM's to NEC's selection in
+    cp932, 0x815F for a backslash in sjis, and else the first.
     """
     points = list(code_points(charset) if charset in EIGHT_BIT else multi_byte_points(charset))
     order = list(range(len(points)))
@@ -286,7 +285,7 @@ def key_points(charset: str) -> tuple[int, ...]:
     seen = {63, 0xFFFD}
     for at in order:
         if at != 63 and points[at] in seen:
-            points[at] = UNTOLD
+            points[at] = P_AMBIGUOUS
         elif points[at] >= 0:
             seen.add(points[at])
     return tuple(points)
@@ -304,9 +303,9 @@ _PYTHON_CODECS = {"ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-
 
 
 def to_text(raw: bytes, charset: str) -> str:
-    """Text of any of MySQL's character sets: what the compiled decoder does for the common ones, value by value.
+    """Decode text of any of MySQL's character sets. (values.py decodes the common ones itself.)
 
-    UnicodeDecodeError if it is malformed in a Unicode character set.
+    UnicodeDecodeError if the bytes are malformed in a Unicode character set.
     """
     if charset in EIGHT_BIT:
         points = code_points(charset)
@@ -315,10 +314,10 @@ def to_text(raw: bytes, charset: str) -> str:
         points, found, at = multi_byte_points(charset), [], 0
         while at < len(raw):
             point = points[raw[at]]
-            if point == PAIR and at + 1 < len(raw):
+            if point == P_PAIR and at + 1 < len(raw):
                 found.append(points[256 + 256 * raw[at] + raw[at + 1]])
                 at += 2
-            elif point == TRIPLE and at + 2 < len(raw):
+            elif point == P_TRIPLE and at + 2 < len(raw):
                 found.append(points[256 + 65536 + 256 * raw[at + 1] + raw[at + 2]])
                 at += 3
             else:

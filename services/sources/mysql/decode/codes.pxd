@@ -1,6 +1,4 @@
-# Compile-time constants of rows.py, which has the same numbers for the interpreter (a unit test compares them).
-# Below them what frames.py takes by C.
-# layout of a built column | plan of a built column | plan of a source column | how a value is read | how a call ended
+# The numbers of codes.py as C constants, for the compiled decoders (a unit test compares the two files).
 
 cdef enum:
     L_BIT = 0
@@ -9,6 +7,10 @@ cdef enum:
     L_I64 = 8
     L_I128 = 16
     L_VAR = 32
+
+    V_NULL = 0
+    V_SET = 1
+    V_UNFIT = 2
 
     C_LAYOUT = 0
     C_VALID = 1
@@ -69,7 +71,11 @@ cdef enum:
     FULL = 1
     CORRUPT = 2
     KEY_CHANGED = 3
-    UNTOLD = 4
+    AMBIGUOUS = 4
+
+    P_PAIR = -1
+    P_TRIPLE = -2
+    P_AMBIGUOUS = -3
 
     M_OP = 0
     M_SEQ = 1
@@ -86,21 +92,40 @@ cdef enum:
     OP_BEFORE = 3
     OP_TRUNCATE = 4
 
+    J_SMALL_OBJECT = 0
+    J_LARGE_OBJECT = 1
+    J_SMALL_ARRAY = 2
+    J_LARGE_ARRAY = 3
+    J_LITERAL = 4
+    J_INT16 = 5
+    J_UINT16 = 6
+    J_INT32 = 7
+    J_UINT32 = 8
+    J_INT64 = 9
+    J_UINT64 = 10
+    J_DOUBLE = 11
+    J_STRING = 12
+    J_OPAQUE = 15
 
-cdef class Place:
-    cdef public long long seq
-    cdef public long long row
-    cdef public long long pos
-    cdef public long long made
-    cdef public long long most
-    cdef str _file
-    cdef long long _file_number
-    cdef bytes _gtid  # empty if it has none
-    cdef long long _number  # behind `_gtid`, if not below 0
-    cdef long long _transaction  # its number here: a decoder that sees a new one notes its GTID
-    cdef long long _ts
+    T_TIMESTAMP = 7
+    T_DATE = 10
+    T_TIME = 11
+    T_DATETIME = 12
+    T_NEWDECIMAL = 246
 
-    cpdef transaction(self, str gtid, long long ts, long long number=*)
+    E_WRITE_ROWS_V1 = 23
+    E_UPDATE_ROWS_V1 = 24
+    E_DELETE_ROWS_V1 = 25
+    E_WRITE_ROWS = 30
+    E_UPDATE_ROWS = 31
+    E_DELETE_ROWS = 32
 
+    W_OK = 0
+    W_EOF = 254
+    W_ERR = 255
+    W_MAX_BYTES = 16777215
 
-cdef long long decode(object decoder, unsigned char* p, Py_ssize_t size, int event_type, long long first, long long last) except? -2
+    N_NULL = 251
+    N_2_BYTES = 252
+    N_3_BYTES = 253
+    N_8_BYTES = 254
