@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 from cutline.common.schema import Column, TableSchema
@@ -85,3 +86,10 @@ def event(schema: TableSchema, images: list[bytes], kind: int = 30) -> bytes:
     count = len(schema.columns)
     bitmap = b"\xff" * ((count + 7) // 8)
     return b"\7\0\0\0\0\0\1\0" + b"\2\0" + packed(count) + bitmap * (2 if kind == 31 else 1) + b"".join(images)
+
+
+def compressed(value: bytes, length: int | None = None) -> bytes:
+    """A value as MariaDB stores it in a COMPRESSED column."""
+    deflate = zlib.compressobj(wbits=-15)
+    size = (len(value) if length is None else length).to_bytes(3, "big")
+    return b"\x8b" + size + deflate.compress(value) + deflate.flush()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pymysql
@@ -20,131 +20,23 @@ from cutline.common.mesh.messages import CompletedSplit
 from cutline.common.positions import High, Low, Position
 from cutline.common.schema import FILE, GTID, OP, POS, ROW, SEQ, TABLE, TS
 from cutline.services.sources.mysql import watermark
-from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
-from cutline.services.sources.mysql.binlog.routes import Route, RouteFault
-from cutline.services.sources.mysql.catalogue import table_schema
-from cutline.services.sources.mysql.connection import Connection, Source, connect
+from cutline.services.sources.mysql.binlog.cursor import BinlogCursor
+from cutline.services.sources.mysql.binlog.routes import Route
+from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.server import (
-    Server,
     binlogs,
     current_position,
     first_position,
-    flushed_position,
-    gtid_executed,
-    identify,
-    position_at,
 )
 from cutline.services.sources.mysql.watermark import ChunkHighs
 from tests.conftest import started
+from tests.integration.sources import connected, here, prepare
+from tests.integration.streams import DEADLINE_SECONDS, Stream, route, stream, transaction
 from tests.servers import Database, MariaDB, MySQL
-
-DEADLINE_SECONDS = 30.0
-
-
-def source_of(server: Database) -> Source:
-    return Source(host=server.host, port=server.port, user=server.user, password=server.password)
-
-
-@contextmanager
-def connected(server: Database) -> Iterator[tuple[Connection, Server]]:
-    with closing(connect(source_of(server))) as conn:
-        yield conn, identify(conn)
-
-
-def here(server: Database) -> Position:
-    """The end of the binlog now; nobody else writes."""
-    with connected(server) as (conn, of):
-        at = flushed_position(conn, of)
-        position = position_at(conn, of, at)
-        return replace(position, gtids=str(gtid_executed(conn))) if of.mysql and of.gtid else position
-
-
-def route(server: Database, table_id: str, at: Position | None = None, *, high: Position | None = None) -> Route:
-    """A route that is past its watermarks, or (with `at`, `high`) not."""
-    with connected(server) as (conn, of):
-        schema = table_schema(conn, table_id)
-        first = first_position(conn, of)
-    low = at or first
-    high = high or first
-    return Route(
-        table_id=table_id,
-        generation=1,
-        schema=schema,
-        low=Low(server=low.server, file=low.file, offset=low.offset, gtids=low.gtids),
-        high=High(server=high.server, file=high.file, offset=high.offset),
-    )
-
-
-@dataclass
-class Stream:
-    """A cursor and where it stands; follows schemas and forgets tables that faulted, as the reader does."""
-
-    server: Database
-    position: Position
-    routes: dict[str, Route]
-    server_id: int = 77001
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    faults: list[RouteFault] = field(default_factory=list)
-    schemas: list[str] = field(default_factory=list)
-    positions: list[Position] = field(default_factory=list)
-    seq: int = 0
-
-    def __post_init__(self) -> None:
-        self.cursor = BinlogCursor(lambda: connect(source_of(self.server)), server_id=self.server_id)
-
-    def read(self, **limits: Any) -> Changes:
-        given = {"until": None, "max_rows": 100_000, "max_bytes": 64 << 20, "wait_seconds": 0.3} | limits
-        changes = self.cursor.read(self.position, self.routes, **given)
-        assert changes.position.not_before(self.position)
-        seqs = [seq for batch in changes.batches for seq in batch.batch.column(SEQ).to_pylist()]
-        of_one = [(batch.table_id, batch.generation, batch.schema_hash) for batch in changes.batches]
-        assert len(set(of_one)) == len(of_one), "a writer takes batches in the order in which they come"
-        seqs += [change.seq for change in changes.schemas]
-        # what a fault took away leaves its numbers unused
-        assert sorted(seqs) == [seq for seq in range(changes.rows) if not changes.faults or seq in seqs]
-        rows = [row for batch in changes.batches for row in batch.batch.to_pylist()]
-        self.rows += [row | {SEQ: row[SEQ] + self.seq} for row in sorted(rows, key=lambda row: row[SEQ])]
-        self.seq += changes.rows
-        for change in changes.schemas:
-            self.schemas.append(change.ddl)
-            self.routes[change.table_id] = replace(self.routes[change.table_id], schema=change.new, looked_at=None)
-        for fault in changes.faults:
-            self.faults.append(fault)
-            del self.routes[fault.table_id]
-        self.position = changes.position
-        self.positions.append(changes.position)
-        return changes
-
-    def drain(self, end: Position | None = None, **limits: Any) -> list[dict[str, Any]]:
-        """Read up to where the server is now."""
-        end = end or here(self.server)
-        high = High(server=end.server, file=end.file, offset=end.offset)
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not high.reached_by(self.position):
-            assert time.monotonic() < deadline, f"{self.position} does not reach {end}"
-            self.read(until=high, **limits)
-        return self.rows
-
-    def close(self) -> None:
-        self.cursor.close()
-
-
-@contextmanager
-def stream(server: Database, tables: Iterable[str], at: Position | None = None, **keywords: Any) -> Iterator[Stream]:
-    routes = {table: route(server, table) for table in tables}
-    with closing(Stream(server, at or here(server), routes, **keywords)) as opened:
-        yield opened
 
 
 def plain(rows: Iterable[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
     return [(row[OP], *(row[name] for name in names)) for row in rows]
-
-
-def transaction(server: Database, *statements: str) -> None:
-    with closing(server.connect(autocommit=False)) as conn, conn.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-        conn.commit()
 
 
 def test_rows_of_before_an_alter_that_a_low_without_gtids_does_not_cover_have_their_table_read_again(
@@ -1214,16 +1106,6 @@ def test_a_rollback_in_the_binlog_after_rows_were_given_out_restarts_their_table
 
 
 # --- XA ---------------------------------------------------------------------------------------------------------------
-
-
-def prepare(server: Database, xid: str, *statements: str) -> None:
-    """Leave a prepared XA transaction behind."""
-    with closing(server.connect()) as conn, conn.cursor() as cursor:
-        cursor.execute(f"XA START {xid}")
-        for statement in statements:
-            cursor.execute(statement)
-        cursor.execute(f"XA END {xid}")
-        cursor.execute(f"XA PREPARE {xid}")
 
 
 def test_rows_of_an_xa_transaction_come_at_its_commit_and_not_at_its_rollback(source: Database, database: str) -> None:

@@ -11,9 +11,8 @@ import pytest
 from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import describe, list_tables
 from cutline.services.sources.mysql.connection import Connection
-from tests.integration.test_binlog import connected, here, route
-from tests.integration.test_bounds import rows_of
-from tests.integration.test_keys import Content, follow, told
+from tests.integration.sources import connected, here, rows_of
+from tests.integration.streams import Content, follow, route, told
 from tests.servers import Database
 
 COUNT = "WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 40) SELECT"

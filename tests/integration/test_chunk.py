@@ -40,7 +40,7 @@ from cutline.services.sources.mysql.server import (
 )
 from cutline.services.sources.mysql.watermark import AgedPositions, fold
 from tests.conftest import FULL, started
-from tests.integration.test_bounds import KEYS as KINDS_OF_KEYS
+from tests.integration.key_kinds import KEYS as KINDS_OF_KEYS
 from tests.servers import Database, MariaDB, MySQL
 
 

@@ -15,7 +15,8 @@ from cutline.common.positions import High
 from cutline.common.schema import TABLE
 from tests.conftest import started
 from tests.integration.mesh import Mesh
-from tests.integration.test_binlog import Stream, here, stream
+from tests.integration.sources import here
+from tests.integration.streams import Stream, stream
 from tests.servers import Database, MariaDB, MySQL
 
 KINDS = [MySQL, MariaDB]

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from cutline.spark_writer import session
+from tests.integration.lakes import compared, savepoint, writing
 from tests.integration.mesh import Mesh
-from tests.integration.test_binlog import here
-from tests.integration.test_lake import savepoint, writing
-from tests.integration.test_schema_changes import BEFORE, CASES, Case, compared, rows
+from tests.integration.schema_cases import BEFORE, CASES, Case, rows
+from tests.integration.sources import here
 from tests.servers import Database
 
 Fresh = Callable[[Database], str]

@@ -16,7 +16,7 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
 from tests.conftest import FULL
-from tests.integration.test_spark_writer import Bench, Row, T, order, same
+from tests.integration.spark_bench import Bench, Row, T, order, same
 
 ROUNDS, SEEDS = (8, range(40)) if FULL else (3, (5, 6))
 

@@ -25,8 +25,8 @@ from cutline.common.mesh.messages import Records
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.store.store import Store
 from tests import records
+from tests.integration.leading import led
 from tests.integration.mesh import Mesh, content, cuts, differences
-from tests.integration.test_leading import led
 from tests.servers import Database, MariaDB
 
 MIB = 1 << 20

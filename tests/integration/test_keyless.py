@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cutline.spark_writer import session
+from tests.integration.lakes import savepoint, writing
 from tests.integration.mesh import Hammer, Mesh, Pipeline
-from tests.integration.test_lake import savepoint, writing
 from tests.servers import Database
 
 FIRST = 200

@@ -18,7 +18,7 @@ import pytest
 from cutline.common.errors import SourceLost
 from cutline.common.mesh.messages import CompletedSplit, Key, SnapshotSplit
 from cutline.common.positions import High, Low, Position
-from cutline.common.schema import OP, SEQ, TABLE, TableSchema
+from cutline.common.schema import TableSchema
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
 from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import table_schema
@@ -27,8 +27,8 @@ from cutline.services.sources.mysql.connection import connect
 from cutline.services.sources.mysql.keys import next_bound
 from cutline.services.sources.mysql.watermark import ChunkHighs, fold
 from tests.conftest import FULL
-from tests.integration.test_binlog import connected, here, source_of
-from tests.integration.test_bounds import rows_of
+from tests.integration.sources import connected, here, rows_of, source_of
+from tests.integration.streams import Content, follow, told
 from tests.servers import Database
 
 ROUNDS, STEP = (400, 1) if FULL else (60, 4)
@@ -185,14 +185,6 @@ class Churn:
         assert self.error is None
 
 
-Content = dict[tuple[str, ...], str]
-"""Rows by key; both as text, in which -0.0 is not 0.0."""
-
-
-def told(row: dict[str, Any], schema: TableSchema) -> tuple[tuple[str, ...], str]:
-    return tuple(repr(row[name]) for name in schema.key), repr([row[column.name] for column in schema.columns])
-
-
 def chunks(server: Database, schema: TableSchema, mode: Mode, step: int) -> tuple[list[Key | None], list[Any]]:
     """The table in chunks of `step` rows, as an enumerator and a reader take turns: bounds, and what each gave."""
     bounds: list[Key | None] = [None]
@@ -247,30 +239,6 @@ def test_tables_of_every_key_come_out_exact_while_rows_and_keys_change(
             if truth != lake[schema.table_id]:
                 faults.append(f"{name}: the table has {truth}, chunks and stream {lake[schema.table_id]}")
     assert not faults, "\n".join(faults)
-
-
-def follow(source: Database, routes: dict[str, Route], lake: dict[str, Content], *, strict: bool) -> list[str]:
-    """Lay the changes up to now over the rows; `strict`: each must change what is there, and nothing comes twice."""
-    end = here(source)
-    high = High(server=end.server, file=end.file, offset=end.offset)
-    lowest, _ = fold([(one.low, one.high) for one in routes.values()])
-    position, faults = lowest.start(), []
-    with closing(BinlogCursor(lambda: connect(source_of(source)), server_id=77_008)) as cursor:
-        while not high.reached_by(position):
-            got = cursor.read(position, routes, until=high, max_rows=1000, max_bytes=1 << 20, wait_seconds=30.0)
-            assert not got.faults
-            position = got.position
-            rows = [row for batch in got.batches for row in batch.batch.to_pylist()]
-            for row in sorted(rows, key=lambda row: row[SEQ]):
-                content = lake[row[TABLE]]
-                key, text = told(row, routes[row[TABLE]].schema)
-                if strict and (key in content) != (row[OP] != "+I"):
-                    faults.append(f"{row[TABLE]}: {row[OP]} of {key} in {sorted(content)}")
-                if row[OP] == "-D":
-                    content.pop(key, None)
-                else:
-                    content[key] = text
-    return faults
 
 
 UNTOLD: dict[str, tuple[str, str, str]] = {

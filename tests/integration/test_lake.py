@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import struct
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -16,53 +14,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.schema import Column, parse_type
-from cutline.common.store.records import CheckpointEntry
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.spark_writer import session
-from cutline.spark_writer.serve import serve
+from tests.integration.bank import ACCOUNTS, BALANCE, Bank
+from tests.integration.lakes import savepoint, writing
 from tests.integration.mesh import Content, Mesh, Pipeline, connection, content, differences, place
-from tests.integration.test_pipeline import ACCOUNTS, BALANCE, Bank
 from tests.servers import Database, MariaDB
-
-
-@contextmanager
-def writing(mesh: Mesh) -> Iterator[None]:
-    """The Spark writer as its process serves, on the tests' Spark; it ends with the `with`."""
-    stop = threading.Event()
-    faults: list[str] = []
-
-    def tell(pipeline: str, status: Any) -> None:
-        if status.get("failed"):
-            faults.append(f"{pipeline}: {status}")
-
-    thread = threading.Thread(target=serve, args=(mesh.store, stop, tell), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(60)
-    assert not thread.is_alive()
-    assert not faults, faults
-
-
-def savepoint(pipeline: Pipeline, nonce: str, seconds: float = 90.0) -> int:
-    """Ask for a kept checkpoint, wait for its publication, and return its number."""
-    with pipeline.mesh.redis.client() as client:
-        client.rpush(f"cutline:requests:{pipeline.name}", json.dumps({"kind": "savepoint", "nonce": nonce}))
-
-    def published() -> int | None:
-        slot = next(
-            (
-                entry.slot
-                for entry in pipeline.entries()
-                if isinstance(entry, CheckpointEntry) and entry.request == nonce
-            ),
-            None,
-        )
-        return slot if slot in pipeline.store.publication_numbers() else None
-
-    return pipeline.until(published, "the savepoint's publication", seconds)  # type: ignore[return-value]
 
 
 def test_the_sum_over_two_tables_is_constant_in_every_publication_of_the_lake(

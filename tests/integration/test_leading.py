@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis as Client
 
-from cutline.common.config.environment import Environment
-from cutline.common.config.pipeline import parse
-from cutline.common.errors import Unavailable
 from cutline.common.mesh import channels
 from cutline.common.mesh.channels import Sender, stream_name
-from cutline.common.mesh.host import Host
 from cutline.common.mesh.lease import lease_name
 from cutline.common.mesh.messages import Message, PartSaved, SplitsWanted, encode
-from cutline.common.mesh.presence import Registry, Service
-from cutline.common.store.store import Store
-from cutline.services.enumerator.__main__ import Pipeline
+from cutline.common.mesh.presence import Registry
 from cutline.services.enumerator.leader import MAX_HALTS
-
-CONFIG = """
-name: shop
-source: {host: 127.0.0.1, port: 1, user: cdc, password_env: CDC_PASSWORD}
-tables: ["shop.*"]
-sink: {type: iceberg, warehouse: ./lake}
-"""
+from tests.integration.leading import led
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -45,33 +31,6 @@ def slowly(call: Callable[..., Awaitable[Any]], seconds: float) -> Callable[...,
         return await call(*args, **named)
 
     return slow
-
-
-@asynccontextmanager
-async def led(redis: Client, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pipeline]:
-    """A pipeline that is led, with one reader and one writer that are there and do nothing."""
-    monkeypatch.setenv("CDC_PASSWORD", "secret")
-    config, store = parse(CONFIG, folder=folder), Store(f"file://{folder}/store")
-    store.pipeline("shop").define(config.definition())
-    registry = Registry(redis)
-    host = cast(Host, SimpleNamespace(incarnation="e1", redis=redis, registry=registry))
-
-    async def members() -> None:
-        while True:
-            for role in ("reader", "writer"):
-                one = Service(incarnation=f"{role}1", role=role, host="here", pid=1, started_at=1.0)
-                with suppress(Unavailable):
-                    await registry.announce_presence(one)
-            await asyncio.sleep(0.5)
-
-    pipeline = Pipeline(host, store.pipeline("shop"), config, Environment.read({}))
-    tasks = [asyncio.create_task(members()), asyncio.create_task(pipeline.run())]
-    try:
-        yield pipeline
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def say(redis: Client, epoch: int, message: Message) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 import pymysql
@@ -43,18 +43,8 @@ from cutline.services.sources.mysql.server import (
     xa_prepared,
     xa_prepares,
 )
+from tests.integration.sources import connected
 from tests.servers import Database, MariaDB, MySQL
-
-
-def source_of(server: Database) -> Source:
-    return Source(host=server.host, port=server.port, user=server.user, password=server.password)
-
-
-@contextmanager
-def connected(server: Database) -> Iterator[tuple[Connection, Server]]:
-    with closing(connect(source_of(server))) as conn:
-        yield conn, identify(conn)
-
 
 # --- connections and errors -------------------------------------------------------------------------------------------
 

@@ -17,9 +17,9 @@ from pymysql.constants import ER
 from cutline.common.schema import META_FIELDS
 from cutline.spark_writer import session
 from cutline.spark_writer.iceberg.columns import quoted
+from tests.integration.lakes import savepoint, writing
 from tests.integration.mesh import Mesh, connection
-from tests.integration.test_lake import savepoint, writing
-from tests.integration.test_spark_writer import load_iceberg
+from tests.integration.spark_bench import load_iceberg
 from tests.servers import Database
 
 RESERVED = ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"]

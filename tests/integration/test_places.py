@@ -21,7 +21,8 @@ from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.connection import connect
 from cutline.services.sources.mysql.server import Server, clock, flushed_position, gtid_executed
 from cutline.services.sources.mysql.start_stop import PositionFinder, stop_at
-from tests.integration.test_binlog import connected, here, source_of, stream, transaction
+from tests.integration.sources import connected, here, source_of
+from tests.integration.streams import stream, transaction
 from tests.servers import Database, MySQL
 
 FLAVOURS = ("mariadb", "mysql", "mysql_nogtid")

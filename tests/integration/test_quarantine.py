@@ -29,7 +29,7 @@ from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.serve import PipelineApplier
 from tests.integration.mesh import Mesh
-from tests.integration.test_spark_writer import Bench, Row, T, U, order, same
+from tests.integration.spark_bench import Bench, Row, T, U, order, same
 from tests.servers import Database, MariaDB
 
 BAD, HEALTHY = U.table_id, T.table_id

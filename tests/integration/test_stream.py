@@ -22,9 +22,9 @@ from cutline.common.config.pipeline import load
 from cutline.common.positions import FilePosition
 from cutline.services.run import lake
 from cutline.services.sources.mysql.server import clock
+from tests.integration.bank import Bank
 from tests.integration.mesh import ROOT, Mesh, Pipeline, content, cuts, differences, flushed, judge, waited
-from tests.integration.test_binlog import connected, here, prepare
-from tests.integration.test_pipeline import Bank
+from tests.integration.sources import connected, here, prepare
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL
 
 Fresh = Callable[[Database], str]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cutline.common.schema import META_FIELDS, OP, ROW, SEQ, TS, TableSchema
 from cutline.services.sources.mysql.decode import codes
-from tests.binlog_bytes import event, image, packed, schema_of, table_map
+from tests.binlog_bytes import compressed, event, image, packed, schema_of, table_map
 from tests.decoders import BOTH, Decoders
 
 
@@ -461,13 +461,6 @@ def test_tinyint_1_is_boolean_where_it_is_asked_for_and_never_in_the_key(rows: D
 
 
 COMPRESSED = schema_of(("id", "int"), ("z", "text /*M!100301 COMPRESSED*/"))
-
-
-def compressed(value: bytes, length: int | None = None) -> bytes:
-    """A value as MariaDB stores it in a COMPRESSED column."""
-    deflate = zlib.compressobj(wbits=-15)
-    size = (len(value) if length is None else length).to_bytes(3, "big")
-    return b"\x8b" + size + deflate.compress(value) + deflate.flush()
 
 
 @pytest.mark.parametrize(

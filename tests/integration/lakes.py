@@ -1,0 +1,90 @@
+"""A mesh with the Spark writer on the tests' own Spark: savepoints, and tables of the lake compared with the source."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from cutline.common.store.records import CheckpointEntry
+from cutline.services.sources.mysql.catalogue import table_schema
+from cutline.spark_writer.serve import serve
+from tests.integration.mesh import Mesh, Pipeline, connection, content, differences
+from tests.servers import Database
+
+
+@contextmanager
+def writing(mesh: Mesh) -> Iterator[None]:
+    """The Spark writer as its process serves, on the tests' Spark; it ends with the `with`."""
+    stop = threading.Event()
+    faults: list[str] = []
+
+    def tell(pipeline: str, status: Any) -> None:
+        if status.get("failed"):
+            faults.append(f"{pipeline}: {status}")
+
+    thread = threading.Thread(target=serve, args=(mesh.store, stop, tell), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert not faults, faults
+
+
+def savepoint(pipeline: Pipeline, nonce: str, seconds: float = 90.0) -> int:
+    """Ask for a kept checkpoint, wait for its publication, and return its number."""
+    with pipeline.mesh.redis.client() as client:
+        client.rpush(f"cutline:requests:{pipeline.name}", json.dumps({"kind": "savepoint", "nonce": nonce}))
+
+    def published() -> int | None:
+        slot = next(
+            (
+                entry.slot
+                for entry in pipeline.entries()
+                if isinstance(entry, CheckpointEntry) and entry.request == nonce
+            ),
+            None,
+        )
+        return slot if slot in pipeline.store.publication_numbers() else None
+
+    return pipeline.until(published, "the savepoint's publication", seconds)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class InLake:
+    """A table of the lake: its rows by key, its columns' types in their order."""
+
+    rows: dict[tuple[Any, ...], dict[str, Any]]
+    types: dict[str, pa.DataType]
+
+
+def in_lake(reader: Any, table: str, key: list[str]) -> InLake:
+    found = reader.sql(f"SELECT * FROM lake.{table}").toArrow()
+    rows = {tuple(row[name] for name in key): row for row in found.to_pylist()}
+    assert len(rows) == found.num_rows, f"{table} has a key twice"
+    return InLake(rows, {field.name: field.type for field in found.schema})
+
+
+def compared(source: Database, reader: Any, table: str, kept: tuple[str, ...] = ()) -> list[str]:
+    """What of a table differs between lake and source; `kept` are columns that only the lake has."""
+    with contextlib.closing(connection(source)) as conn:
+        schema = table_schema(conn, table)
+    found = in_lake(reader, table, list(schema.key))
+    types = {name: kind for name, kind in found.types.items() if name not in kept}
+    rows = {key: {name: row[name] for name in types} for key, row in found.rows.items()}
+    wanted = {field.name: field.type for field in schema.arrow}
+    lines = differences(rows, content(source, table, list(schema.key)))
+    if list(types.items()) != list(wanted.items()):
+        lines.append(f"columns {types} for {wanted}")
+    if set(kept) - set(found.types):
+        lines.append(f"lost {kept}: {list(found.types)}")
+    return [f"{table}: {line}" for line in lines]

@@ -1,0 +1,60 @@
+"""A real server as Cutline sees it: a connection of the capturing user's, the end of its binlog, rows by SELECT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+
+from cutline.common.positions import Position
+from cutline.common.schema import TableSchema
+from cutline.services.sources.mysql.connection import Connection, Source, connect, stream_rows
+from cutline.services.sources.mysql.decode.rows import ResultDecoder
+from cutline.services.sources.mysql.keys import Key, select_rows
+from cutline.services.sources.mysql.server import (
+    Server,
+    flushed_position,
+    gtid_executed,
+    identify,
+    position_at,
+)
+from tests.servers import Database
+
+
+def source_of(server: Database) -> Source:
+    return Source(host=server.host, port=server.port, user=server.user, password=server.password)
+
+
+@contextmanager
+def connected(server: Database) -> Iterator[tuple[Connection, Server]]:
+    with closing(connect(source_of(server))) as conn:
+        yield conn, identify(conn)
+
+
+def here(server: Database) -> Position:
+    """The end of the binlog now; nobody else writes."""
+    with connected(server) as (conn, of):
+        at = flushed_position(conn, of)
+        position = position_at(conn, of, at)
+        return replace(position, gtids=str(gtid_executed(conn))) if of.mysql and of.gtid else position
+
+
+def prepare(server: Database, xid: str, *statements: str) -> None:
+    """Leave a prepared XA transaction behind."""
+    with closing(server.connect()) as conn, conn.cursor() as cursor:
+        cursor.execute(f"XA START {xid}")
+        for statement in statements:
+            cursor.execute(statement)
+        cursor.execute(f"XA END {xid}")
+        cursor.execute(f"XA PREPARE {xid}")
+
+
+def rows_of(conn: Connection, schema: TableSchema, start: Key | None, end: Key | None) -> pa.Table:
+    decoder = ResultDecoder(schema)
+    blocks = stream_rows(conn, select_rows(schema, start, end))
+    while not decoder.done:
+        decoder.feed(next(blocks))
+    batch = decoder.take()
+    return pa.Table.from_batches([] if batch is None else [batch], schema=schema.arrow)
