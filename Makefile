@@ -2,14 +2,17 @@
 #
 #   make setup      Debian packages, virtual environment, compiled modules, Spark's jars, test servers (fast when done)
 #   make check      ruff, and mypy --strict on the product
-#   make test       unit, simulation and integration tests        (PYTEST_ARGS= for more)
+#   make unit       the unit tests; need no server and no jar, only the virtual environment; under a minute
+#   make integration  the tests on real servers and a real Spark
+#   make mutants    each breaks one rule of the algorithms, and a test must then fail
+#   make test       all of these and the simulation               (PYTEST_ARGS= for more, JOBS= processes side by side)
 #   make simulate   the simulation alone, SEEDS=10000             (a failing seed replays)
 #   make bench      one JSON line a measurement
 #   make bench-peers  ConnectorX, PyMySQL, mysql-replication, Debezium and Flink CDC in turn with ours, and the ratios
 #   make fuzz       INPUTS=100000 damaged inputs for the decoders, under sanitizers (a finding replays)
 #   make demo       a real database into an Iceberg lake, under changes and kills
-#   make test-full  make test with the tests marked full and many more generated cases, the acceptance tests, more seeds,
-#                   10,000,000 inputs for the decoders, and make test on an empty Debian 13
+#   make test-full  make test with the tests marked full and many more generated cases, the demo, more seeds, 10,000,000
+#                   inputs for the decoders, and make test on an empty Debian 13
 #   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
 #   make test-pythons  the unit tests on each Python that this machine has
 #   make bare TARGET="check test"  these targets from nothing: the committed tree on an empty Debian 12, or 13 by SUITE=trixie
@@ -25,6 +28,7 @@ PYTHON ?= python3
 SEEDS ?= 10000
 INPUTS ?= 100000
 PYTEST_ARGS ?=
+JOBS ?= 2
 SUITE ?= bookworm
 TARGET ?=
 
@@ -33,34 +37,38 @@ PY := $(VENV)/bin/python
 
 COMPILED := $(addprefix services/sources/mysql/decode/,arena.py decimals.py json_text.py row_plan.py values.py result.py row_event.py) \
   services/sources/mysql/binlog/scanner.py
-SUITES := $(wildcard tests/unit tests/simulation tests/integration)
+SUITES := tests/integration tests/simulation tests/unit
 
 # One interpreter of each version that Cutline supports: pyenv's, else the system's.
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
   $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
 
-.PHONY: setup check test simulate bench bench-peers demo fuzz test-full bare test-pythons wheels clean debian jars servers
+.PHONY: setup check unit integration mutants test simulate bench bench-peers demo fuzz test-full bare test-pythons wheels clean \
+  compiler debian jars servers
 
 setup: debian $(VENV)/.built jars servers
 
-# ---- Debian packages: asked for only where a program is missing ----------------------------------------------------
+# ---- Debian packages: installed only where a program is missing ----------------------------------------------------
 
-# Who needs it (every target, the target of that name, or that release of Debian), the program, the packages that bring it. This table is
-# the only place that says so: tests look a program up here too (tests/programs.py). Nobody packages gh-ost; its test is skipped without it.
+# `compiler` brings what the virtual environment needs, `debian` also the servers and Java.
+
+# The user of a program (every target, `setup` and the targets that need it, a target, or a release of Debian), the program, the packages
+# that bring it. This table is the only such list: tests look programs up here too (tests/programs.py). No package has gh-ost; its test is
+# skipped where it is missing.
 define PROGRAMS
-every        mariadbd                 mariadb-server-core
-every        mariadb-install-db       mariadb-server-core
-every        mariadb-binlog           mariadb-client
-every        redis-server             redis-server
-every        debootstrap              debootstrap debian-archive-keyring
-every        chroot                   coreutils
-every        mount                    mount
-every        umount                   mount
-every        java                     default-jre-headless
 every        gcc                      gcc libc6-dev
 every        g++                      g++
-every        ps                       procps
 every        $(PYTHON)                python3
+setup        mariadbd                 mariadb-server-core
+setup        mariadb-install-db       mariadb-server-core
+setup        mariadb-binlog           mariadb-client
+setup        redis-server             redis-server
+setup        debootstrap              debootstrap debian-archive-keyring
+setup        chroot                   coreutils
+setup        mount                    mount
+setup        umount                   mount
+setup        java                     default-jre-headless
+setup        ps                       procps
 trixie       valkey-server            valkey-server
 fuzz         clang                    clang
 test-full    clang                    clang
@@ -71,11 +79,11 @@ nobody       gh-ost
 endef
 export PROGRAMS
 
-debian:
-	@missing=(); release=$$(. /etc/os-release 2>/dev/null && echo "$${VERSION_CODENAME-}") || release=; \
+compiler debian:
+	@missing=(); user=$(if $(filter debian,$@),setup); release=$$(. /etc/os-release 2>/dev/null && echo "$${VERSION_CODENAME-}") || release=; \
 	PATH="$$PATH:/usr/local/sbin:/usr/sbin:/sbin"; \
 	while read -r needed_by program packages; do \
-		case " every $$release $(MAKECMDGOALS) " in *" $$needed_by "*) type -P "$$program" >/dev/null || missing+=($$packages);; esac; \
+		case " every $$user $$release $(MAKECMDGOALS) " in *" $$needed_by "*) type -P "$$program" >/dev/null || missing+=($$packages);; esac; \
 	done <<<"$$PROGRAMS"; \
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); \
 	$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null || missing+=(python3-dev); \
@@ -95,7 +103,7 @@ debian:
 
 # ---- virtual environment and compiled modules ----------------------------------------------------------------------
 
-$(VENV)/.packages: pyproject.toml | debian
+$(VENV)/.packages: pyproject.toml | compiler
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cutline: Python 3.11 or newer is needed; name it by make PYTHON=...")'
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
 	@$(PY) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
@@ -121,25 +129,41 @@ $(VENV)/.built: $(VENV)/.packages setup.py $(COMPILED) $(wildcard services/sourc
 
 # ---- Spark's jars (spark_writer/jars.toml) --------------------------------------------------------------------------
 
-jars: $(VENV)/.built
+jars: debian $(VENV)/.built
 	@$(VENV)/bin/cutline setup >/dev/null
 
 # ---- test servers: MySQL's system folder and the data templates ----------------------------------------------------
 
 servers: $(VENV)/.servers
 
-$(VENV)/.servers: $(VENV)/.packages tests/servers.py
+$(VENV)/.servers: $(VENV)/.packages tests/servers.py | debian $(VENV)/.built
 	@$(PY) -m tests.servers >&2
 	@touch $@
 
 # ---- what CI and developers run ------------------------------------------------------------------------------------
 
+# These tests, JOBS side by side, then one by one those marked `alone`. Both parts run whatever the first one finds; a part to which
+# PYTEST_ARGS leaves no test (exit code 5) has not failed.
+pytest = failed=0; \
+  $(VENV)/bin/pytest $(1) -n $(JOBS) -m "not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ] || failed=1; \
+  $(VENV)/bin/pytest $(1) -m alone $(PYTEST_ARGS) || [ $$? -eq 5 ] || failed=1; \
+  exit $$failed
+
 check: $(VENV)/.built
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer
 
+unit: $(VENV)/.built
+	$(VENV)/bin/pytest tests/unit -n $(JOBS) $(PYTEST_ARGS)
+
+integration: setup
+	$(call pytest,tests/integration)
+
+mutants: $(VENV)/.built
+	$(VENV)/bin/pytest tests/simulation/test_mutants.py -n $(JOBS) $(PYTEST_ARGS)
+
 test: setup
-	$(VENV)/bin/pytest $(SUITES) $(PYTEST_ARGS)
+	$(call pytest,$(SUITES))
 
 simulate: $(VENV)/.built
 	$(PY) -m tests.simulation --seeds $(SEEDS)
@@ -157,7 +181,8 @@ fuzz: setup $(VENV)/.extra-fuzz
 	@$(PY) -m tests.fuzz --inputs $(INPUTS)
 
 test-full: setup $(VENV)/.extra-fuzz
-	CUTLINE_TEST_FULL=1 $(VENV)/bin/pytest $(SUITES) tests/acceptance $(PYTEST_ARGS)
+	export CUTLINE_TEST_FULL=1; $(call pytest,$(SUITES))
+	$(PY) -m tests.acceptance.demo
 	$(PY) -m tests.simulation --seeds $(SEEDS)
 	$(PY) -m tests.fuzz --inputs 10000000
 	SUITE=trixie .ci/bare make test

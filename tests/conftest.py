@@ -1,4 +1,9 @@
-"""Fixtures of all tests: the servers, a fresh database, and the check that a session leaves no process behind."""
+"""Fixtures of all tests: the servers, a fresh database, and the check that a session leaves no process behind.
+
+With pytest-xdist (`-n 2`) each worker is a session of its own: it starts its own servers on free ports, has its own
+temporary folder and its own check for processes left behind. Workers share only the cache folder, whose builders hold
+a lock. A file's tests stay on one worker (`FilesTogether`).
+"""
 
 from __future__ import annotations
 
@@ -12,10 +17,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import psutil
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.programs import Missing, Unpackaged
 from tests.servers import Database, MariaDB, MySQL, Redis, Server
@@ -25,6 +32,7 @@ SESSION_MARK = "CUTLINE_TEST_SESSION"
 LEAVE_SECONDS = 15.0
 FULL = os.environ.get("CUTLINE_TEST_FULL") == "1"
 """`make test-full`: tests marked `full` run too, and generated ones take more examples; `make test` is a sample."""
+MUTANTS = ROOT / "tests" / "simulation" / "test_mutants.py"
 
 hypothesis.settings.register_profile("cutline", deadline=None)  # on a busy machine a slow example is no fault
 hypothesis.settings.load_profile("cutline")
@@ -33,26 +41,49 @@ _numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to test a compiled module that is older than its source: it would be imported in the source's place."""
-    sources_of_mysql = ROOT / "services" / "sources" / "mysql"
-    for compiled in sources_of_mysql.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
+    """Refuse to test a compiled module that is older than its source: Python would import it in the source's place."""
+    package = ROOT / "services" / "sources" / "mysql"
+    declarations = list(package.rglob("*.pxd"))
+    for compiled in package.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
         source = compiled.with_name(f"{compiled.name.partition('.')[0]}.py")
-        sources = [source, *sources_of_mysql.rglob("*.pxd")]
-        if source.exists() and any(path.stat().st_mtime > compiled.stat().st_mtime for path in sources):
+        if any(path.stat().st_mtime > compiled.stat().st_mtime for path in (source, *declarations)):
             pytest.exit(f"{compiled.name} is older than {source.name}: run `make setup`", returncode=2)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave what is marked `full` to `make test-full`."""
+    """Leave tests marked `full` to `make test-full`, and put the mutants last.
+
+    Mutants are many and short, so at the end they keep every worker of pytest-xdist busy while another one finishes a
+    long file.
+    """
     if not FULL:
         left = [item for item in items if item.get_closest_marker("full")]
         items[:] = [item for item in items if item not in left]
         config.hook.pytest_deselected(items=left)
+    items.sort(key=lambda item: item.path == MUTANTS)
+
+
+class FilesTogether(LoadScopeScheduling):
+    """Gives pytest-xdist's workers whole files in the order of collection, so that module fixtures are made once.
+
+    Each mutant goes to the next worker that is free.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if file.endswith(MUTANTS.name) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesTogether:
+    """Order the work of pytest-xdist's workers as `FilesTogether` says."""
+    config.option.loadscopereorder = False
+    return FilesTogether(config, log)
 
 
 @contextlib.contextmanager
 def skipped_where_missing() -> Iterator[None]:
-    """What the block asks for and this machine lacks skips the test; in CI it fails it, if a package has it."""
+    """Skip the test if the block asks for something that this machine lacks; in CI fail it, if a package has that."""
     try:
         yield
     except Missing as reason:
@@ -63,7 +94,7 @@ def skipped_where_missing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def started(server: Server) -> Iterator[None]:
-    """Run a server; where this machine can't have it, as `skipped_where_missing`."""
+    """Run a server; where this machine can't have it, skip or fail the test as `skipped_where_missing` does."""
     with skipped_where_missing():
         server.start()
     try:
@@ -73,7 +104,7 @@ def started(server: Server) -> Iterator[None]:
 
 
 def left_running(mark: str) -> list[psutil.Process]:
-    """The processes that carry this session's mark in their environment, orphans too, but this one."""
+    """All processes with this session's mark in their environment, orphans too, except this process."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -90,7 +121,7 @@ def left_running(mark: str) -> list[psutil.Process]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_in_a_temporary_folder() -> Iterator[None]:
-    """Whatever the tests and their processes make in the temporary folder, they remove; pytest keeps its own apart."""
+    """Fail if tests or their processes left anything in the temporary folder; pytest's own folders are elsewhere."""
     os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(prefix="cutline-tests-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
@@ -102,7 +133,7 @@ def nothing_left_in_a_temporary_folder() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_running(nothing_left_in_a_temporary_folder: None) -> Iterator[None]:
-    """After all other fixtures are down, no process that the session started may live on; those that do are killed."""
+    """Fail if a process that the session started is alive after all other fixtures ended; kill such processes."""
     mark = uuid.uuid4().hex
     os.environ[SESSION_MARK] = mark
     yield
@@ -111,12 +142,12 @@ def nothing_left_running(nothing_left_in_a_temporary_folder: None) -> Iterator[N
     deadline = time.monotonic() + LEAVE_SECONDS
     while (left := left_running(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    said = []
+    lines = []
     for process in left:
         with contextlib.suppress(psutil.Error):
-            said.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
+            lines.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
             process.kill()
-    assert not said, "the tests left processes running (now killed):\n" + "\n".join(said)
+    assert not lines, "the tests left processes running (now killed):\n" + "\n".join(lines)
 
 
 @pytest.fixture(scope="session")
@@ -152,7 +183,7 @@ def source(request: pytest.FixtureRequest) -> Database:
 
 @pytest.fixture
 def fresh_database() -> Iterator[Callable[[Database], str]]:
-    """Makes an empty database on a server and gives its name; it is dropped after the test."""
+    """Make empty databases: the function takes a server and returns the database's name; all are dropped at the end."""
     made: list[tuple[Database, str]] = []
 
     def make(server: Database) -> str:

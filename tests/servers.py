@@ -41,6 +41,7 @@ import pymysql
 import redis
 from pymysql.constants import ER
 
+from cutline.common.config import cache_folder
 from tests.programs import Missing, packaged, program, search_path
 
 HOST = "127.0.0.1"
@@ -56,14 +57,6 @@ Option = str | int | float | bool | None
 
 class ServerFailed(RuntimeError):
     """A server did not start, or ended by itself; the message has the end of its log."""
-
-
-def cache_folder() -> Path:
-    """The folder that outlives checkouts: MySQL's system folder and the templates."""
-    chosen = os.environ.get("CUTLINE_CACHE")
-    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cutline"
-    base.mkdir(parents=True, exist_ok=True)
-    return base.resolve()
 
 
 def free_port() -> int:

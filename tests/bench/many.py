@@ -1,7 +1,7 @@
-"""`idle_checkpoint`, `many_tables`: what a pipeline of thousands of tables costs, on real servers and processes.
+"""`idle_checkpoint`, `many_tables`: the cost of a pipeline of thousands of tables, on real servers and processes.
 
-The tables are made by a procedure, out of the binlog and in one tablespace, and are live at once, as the pipeline is to
-`start: latest`: each is described and goes to the incremental split, only no chunk of it is read.
+A procedure makes the tables, outside the binlog and in one tablespace. The pipeline has `start: latest`, so its tables
+are live at once: each is described and followed in the binlog, and none is read in chunks.
 """
 
 from __future__ import annotations
@@ -25,52 +25,45 @@ from tests.servers import Database
 COLUMNS = 20
 IDLE_CHECKPOINTS = 8
 CHANGES = 10
-"""Of each table, in `many_tables`."""
-_MAKE = """
-CREATE PROCEDURE {database}.make(tables INT)
-BEGIN
-    DECLARE at INT DEFAULT 0;
-    WHILE at < tables DO
-        SET @statement = CONCAT('CREATE TABLE {database}.t', at, ' ({columns})');
-        PREPARE prepared FROM @statement;
-        EXECUTE prepared;
-        SET at = at + 1;
-    END WHILE;
-END
-"""
-_CHANGE = """
+"""Rows changed in each table by `many_tables`."""
+_FOR_EACH_TABLE = """
 CREATE PROCEDURE {database}.{name}(tables INT)
 BEGIN
-    DECLARE at INT DEFAULT 0;
+    DECLARE number INT DEFAULT 0;
     START TRANSACTION;
-    WHILE at < tables DO
-        SET @statement = CONCAT('{verb} {database}.t', at, ' {what}');
+    WHILE number < tables DO
+        SET @statement = CONCAT('{before} {database}.t', number, ' {after}');
         PREPARE prepared FROM @statement;
         EXECUTE prepared;
-        SET at = at + 1;
+        SET number = number + 1;
     END WHILE;
     COMMIT;
 END
 """
+"""A procedure that runs one statement for each table, in one transaction (CREATE TABLE commits by itself)."""
 
 
 def make(server: Database, database: str, tables: int) -> None:
-    """Make a database of so many tables of COLUMNS columns, and two procedures: `fill` inserts CHANGES rows into each,
-    `alter_all` changes those, all in one transaction."""
+    """Make a database of so many tables of COLUMNS columns, and two procedures.
+
+    `fill` inserts CHANGES rows into each table, `alter_all` changes those rows; each in one transaction.
+    """
     kinds = ("int", "varchar(40)", "decimal(12,2)", "datetime")
-    columns = ["column_0 bigint PRIMARY KEY", *(f"column_{at} {kinds[at % 4]}" for at in range(1, COLUMNS))]
-    rows = ", ".join(f"({at}, ''name {at}'', {at})" for at in range(CHANGES))
+    columns = ["column_0 bigint PRIMARY KEY", *(f"column_{n} {kinds[n % 4]}" for n in range(1, COLUMNS))]
+    rows = ", ".join(f"({n}, ''name {n}'', {n})" for n in range(CHANGES))
+    procedures = {
+        "make": ("CREATE TABLE", f"({', '.join(columns)})"),
+        "fill": ("INSERT INTO", f"(column_0, column_1, column_2) VALUES {rows}"),
+        "alter_all": ("UPDATE", "SET column_2 = column_2 + 1, column_4 = 7"),
+    }
     with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
         for statement in (
             "SET SESSION sql_log_bin = 0",
-            "SET GLOBAL innodb_file_per_table = OFF",  # a file for each takes ten times as long
+            "SET GLOBAL innodb_file_per_table = OFF",  # a file for each table takes ten times as long
             f"CREATE DATABASE {database}",
-            _MAKE.format(database=database, columns=", ".join(columns)),
-            _CHANGE.format(
-                database=database, name="fill", verb="INSERT INTO", what=f"(column_0, column_1, column_2) VALUES {rows}"
-            ),
-            _CHANGE.format(
-                database=database, name="alter_all", verb="UPDATE", what="SET column_2 = column_2 + 1, column_4 = 7"
+            *(
+                _FOR_EACH_TABLE.format(database=database, name=name, before=before, after=after)
+                for name, (before, after) in procedures.items()
             ),
             f"CALL {database}.make({tables})",
         ):
@@ -88,13 +81,13 @@ class Crowd:
         self.store: PipelineStore = mesh.store.pipeline(database)
 
     def status(self) -> Mapping[str, Any]:
-        """What the services show of the pipeline."""
+        """The pipeline's status, by the service or part that reports it."""
         with self.mesh.redis.client() as client:
             found: Any = client.hgetall(f"cutline:status:{self.config.name}")
         return {part.decode(): json.loads(body) for part, body in found.items()}
 
     def go_live(self) -> None:
-        """Define the pipeline, and wait until a checkpoint has all its tables as live."""
+        """Define the pipeline, and wait until a checkpoint shows all its tables as live."""
         self.mesh.start("workers", "enumerators")
         self.mesh.ready("workers", "enumerators")
         self.mesh.define(self.config)
@@ -107,24 +100,24 @@ class Crowd:
         self.checkpoints(2)
 
     def checkpoints(self, more: int) -> None:
-        """Wait for so many more slots of the journal."""
+        """Wait until the journal has this many more slots."""
         slot = self.store.last_slot() + more
         self.mesh.wait(f"slot {slot} of the journal is written", lambda: self.store.last_slot() >= slot)
 
     def lags(self) -> dict[str, float]:
-        """The longest hold of each service's event loop in the last 15 s, in ms, by role and pid."""
+        """The longest time in ms that each service's event loop was blocked in the last 15 s, by role and pid."""
         with self.mesh.redis.client() as client:
             bodies: list[Any] = [client.get(key) for key in client.scan_iter("cutline:service:*")]
         found = [json.loads(body) for body in bodies if body]
         return {
-            f"{one['role']}-{one['pid']}": 1000 * one["loop_lag_seconds"]
-            for one in found
-            if one["loop_lag_seconds"] is not None
+            f"{service['role']}-{service['pid']}": 1000 * service["loop_lag_seconds"]
+            for service in found
+            if service["loop_lag_seconds"] is not None
         }
 
     def idle(self) -> Figures:
-        """Checkpoints while nothing changes, then a restore, by the same processes started anew."""
-        self.checkpoints(2)  # that all are live was the last change
+        """Take checkpoints while nothing changes, then restart all processes and measure the restore."""
+        self.checkpoints(2)  # past the last change, the one that made all tables live
         slot, stored, lags = self.store.last_slot(), _files(self.mesh.folder), []
         while (taken := self.store.last_slot() - slot) < IDLE_CHECKPOINTS:
             self.checkpoints(1)
@@ -138,25 +131,28 @@ class Crowd:
         self.mesh.start("enumerators")
         self.mesh.wait("the reader goes on", lambda: self.status().get("reader-0", {}).get("at", 0.0) > begun)
         restore_seconds = time.time() - begun
-        self.checkpoints(1)  # else what was restored might be no good
-        of_role: dict[str, float] = {}
+        self.checkpoints(1)  # proves that the restored pipeline works
+        most: dict[str, float] = {}
         for sample in lags:
             for name, ms in sample.items():
                 role = name.partition("-")[0]
-                of_role[role] = max(of_role.get(role, 0.0), ms)
+                most[role] = max(most.get(role, 0.0), ms)
         return {
             "tables": self.tables,
             "columns": COLUMNS,
             "checkpoints": taken,
             "loop_ms": round(statistics.median(max(sample.values()) for sample in lags), 1),
-            "loop_ms_at_most_of": {role: round(ms, 1) for role, ms in sorted(of_role.items())},
+            "loop_ms_at_most_of": {role: round(ms, 1) for role, ms in sorted(most.items())},
             "store_bytes": round(store_bytes),
             "restore_seconds": round(restore_seconds, 2),
         }
 
     def change(self) -> Figures:
-        """One transaction over all tables: from its commit to the checkpoint that has it, the wait for the checkpoint's
-        start included, and on to the publication. One before it has made the tables in the lake."""
+        """Measure one transaction over all tables: from its commit to the checkpoint that contains it (with the wait for
+        that checkpoint to start), and from there to its publication.
+
+        An earlier transaction has made the tables in the lake.
+        """
         self._changed("fill")
         with self.mesh.metered() as meter:
             committed, entry, applied = self._changed("alter_all")
@@ -175,7 +171,7 @@ class Crowd:
         }
 
     def _changed(self, procedure: str) -> tuple[float, Any, float]:
-        """Call it; when it had committed, the entry of the checkpoint that has it all, and when that was published."""
+        """Call the procedure; return the time of its commit, the checkpoint's entry and the time of its publication."""
         slot = self.store.last_slot()
         self.mesh.server.execute(f"CALL {self.database}.{procedure}({self.tables})")
         committed = time.time()
@@ -191,7 +187,9 @@ class Crowd:
 
         entry = self.mesh.wait("a checkpoint has the changes", staged)
         if (found := sum(file.rows for file in entry.staged)) != self.tables * CHANGES:
-            raise RuntimeError(f"{self.tables * CHANGES} rows changed at once, and checkpoint {slot} has {found}")
+            raise RuntimeError(
+                f"checkpoint {slot} has {found} of the {self.tables * CHANGES} rows that one transaction changed"
+            )
         self.mesh.wait(
             "the changes are published", lambda: max(self.store.publication_numbers(), default=0) >= slot, 1800.0
         )
@@ -201,8 +199,9 @@ class Crowd:
 def _files(folder: Path) -> dict[str, int]:
     """The sizes of all files of the store, by path."""
     found = {}
-    for at, _, names in os.walk(folder / "store"):
+    for parent, _, names in os.walk(folder / "store"):
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                found[os.path.join(at, name)] = os.stat(os.path.join(at, name)).st_size
+            with contextlib.suppress(FileNotFoundError):  # a service removed it just now
+                path = os.path.join(parent, name)
+                found[path] = os.stat(path).st_size
     return found

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cutline.common import programs
 from tests.servers import Database
 
 
@@ -98,3 +99,8 @@ def test_a_run_says_what_is_missing_with_the_source_s_faults_before_anything_sta
     assert "Spark needs Java 17 to 23, and this machine has none" in java
     assert "nobody" in refused
     assert sorted(path.name for path in tmp_path.iterdir()) == ["password", "pipeline.yaml"]
+
+
+def test_this_machine_has_a_java_and_a_redis_that_fit() -> None:
+    assert programs.java().path.is_file()
+    assert programs.redis().path.is_file()

@@ -1,12 +1,19 @@
-"""The sweep is itself tested: for each rule of the algorithms, a patch that breaks it, which some seed must notice."""
+"""Tests of the simulation and of unit tests: a patch breaks one rule of the algorithms, and some test must then fail.
+
+Each worker of pytest-xdist has one copy of the sources (`tree`). A mutant changes it, and changes it back when its test
+ends.
+"""
 
 from __future__ import annotations
 
+import compileall
+import os
+import py_compile
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,53 +22,69 @@ from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.mutants.below import BELOW
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("common", "services", "spark_writer", "tests/simulation")
-JOBS = 2
-
-
-def outcome(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Apply the patch to a copy of the tree and run the sweep there, up to the first seed that fails."""
-    for part in COPIED:
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    for file in ("__init__.py", "binlog_bytes.py", "records.py"):
-        shutil.copy(ROOT / "tests" / file, folder / "tests" / file)
-    (folder / "cutline").symlink_to(".")  # found before the checkout's own `cutline`
-    for file, old, new in mutant.edits:
-        text = (folder / file).read_text()
-        if text.count(old) != 1:
-            raise AssertionError(f"{file} has {text.count(old)} times the text that the mutant replaces: {old!r}")
-        (folder / file).write_text(text.replace(old, new))
-    if mutant.tests:
-        (folder / "tests" / "unit").mkdir()
-        shutil.copy(ROOT / "tests" / "unit" / mutant.tests, folder / "tests" / "unit")
-        shutil.copy(ROOT / "pyproject.toml", folder)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-rf", "--noconftest", "tests/unit"]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
-    command = [sys.executable, "-m", "tests.simulation", "--stop"]
-    command += ["--first", str(mutant.first), "--seeds", str(mutant.seeds)]
-    command += ["--of", mutant.of] if mutant.of else []
-    command += ["--world", mutant.world]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+PRODUCT = ("common", "services", "spark_writer")
+TESTS = ("unit", "simulation")
 
 
 @pytest.fixture(scope="module")
-def outcomes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[subprocess.CompletedProcess[str]]]]:
-    """The outcome of every mutant that is asked for, several at a time."""
-    asked = [item.callspec.params["mutant"] for item in request.session.items if item.parent is request.node]
-    with ThreadPoolExecutor(JOBS) as pool:
-        yield {m.rule: pool.submit(outcome, m, tmp_path_factory.mktemp("mutant")) for m in asked}
-        pool.shutdown(cancel_futures=True)
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources without compiled modules, which a patch could not change.
+
+    Its bytecode is checked by the hash of the source: by time and size alone, Python would take a file that was changed
+    and changed back within a second for the changed one.
+    """
+    folder = tmp_path_factory.mktemp("tree")
+    ignore = shutil.ignore_patterns("__pycache__", "*.so")
+    for part in (*PRODUCT, *(f"tests/{part}" for part in TESTS)):
+        shutil.copytree(ROOT / part, folder / part, ignore=ignore)
+    for file in (ROOT / "tests").glob("*.py"):
+        shutil.copy(file, folder / "tests")
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    checked = py_compile.PycInvalidationMode.CHECKED_HASH
+    for part in (*PRODUCT, "tests"):
+        assert compileall.compile_dir(folder / part, quiet=1, invalidation_mode=checked)
+    (folder / "cutline").symlink_to(".")  # found before the checkout's own `cutline`
+    return folder
 
 
-@pytest.mark.timeout(900)
+@contextmanager
+def applied(mutant: Mutant, tree: Path) -> Iterator[None]:
+    """Apply the patch to the tree until the end of the `with`; each old text must stand exactly once in its file."""
+    before: dict[Path, str] = {}
+    try:
+        for file, old, new in mutant.edits:
+            path = tree / file
+            text = path.read_text(encoding="utf-8")
+            assert text.count(old) == 1, f"{file} has the text of the mutant {text.count(old)} times, not once: {old!r}"
+            before.setdefault(path, text)
+            path.write_text(text.replace(old, new), encoding="utf-8")
+        yield
+    finally:
+        for path, text in before.items():
+            path.write_text(text, encoding="utf-8")
+
+
+def command(mutant: Mutant) -> list[str]:
+    """The command that must fail on the mutant: a file of unit tests, or the sweep up to the first seed that fails."""
+    if mutant.tests:
+        return ["pytest", "-x", "-q", "-rf", "-p", "no:cacheprovider", "--noconftest", f"tests/unit/{mutant.tests}"]
+    words = ["tests.simulation", "--stop", "--first", str(mutant.first), "--seeds", str(mutant.seeds)]
+    return [*words, *(["--of", mutant.of] if mutant.of else []), "--world", mutant.world]
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", [*MUTANTS, *BELOW], ids=lambda mutant: mutant.rule)
-def test_the_sweep_fails_where_this_rule_is_broken(
-    mutant: Mutant, outcomes: dict[str, Future[subprocess.CompletedProcess[str]]]
-) -> None:
-    done = outcomes[mutant.rule].result()
-    assert done.returncode == 1, f"{mutant.seeds} seeds notice nothing: {done.stdout[-300:]} {done.stderr[-2000:]}"
+def test_a_test_fails_where_this_rule_is_broken(mutant: Mutant, tree: Path) -> None:
+    with applied(mutant, tree):
+        done = subprocess.run(
+            [sys.executable, "-m", *command(mutant)],
+            cwd=tree,
+            env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1, f"no test fails: {done.stdout[-300:]} {done.stderr[-2000:]}"
     assert "\nFAILED " in done.stdout if mutant.tests else "\nseed " in done.stdout, (
-        f"the sweep broke off: {done.stderr[-2000:]}"
+        f"the tests broke off: {done.stdout[-300:]} {done.stderr[-2000:]}"
     )

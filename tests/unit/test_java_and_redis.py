@@ -153,8 +153,3 @@ def test_a_redis_that_is_too_old_is_named(bare: Path) -> None:
     script(bare / "bin" / "redis-server", "echo 'Redis server v=6.0.16 sha=0 bits=64'")
     with pytest.raises(ConfigError, match=r"redis-server is 6\.0\.16.*CUTLINE_REDIS_URL"):
         programs.redis()
-
-
-def test_this_machine_has_both() -> None:
-    assert programs.java().path.is_file()
-    assert programs.redis().path.is_file()

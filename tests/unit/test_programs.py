@@ -82,4 +82,4 @@ def test_system_programs_are_found_without_their_folder_in_path(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert programs.program("debootstrap") == "/usr/sbin/debootstrap"
+    assert programs.program("chroot") == "/usr/sbin/chroot"

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cutline.common.config import cache_folder
 from tests.programs import Missing, program
-from tests.servers import built_once, cache_folder
+from tests.servers import built_once
 
 HERE = Path(__file__).resolve().parent
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
