@@ -148,8 +148,8 @@ class Crowd:
         }
 
     def change(self) -> Figures:
-        """Measure one transaction over all tables: from its commit to the checkpoint that contains it (with the wait for
-        that checkpoint to start), and from there to its publication.
+        """Measure one transaction over all tables: from its commit to the checkpoint that contains it (including the
+        wait for that checkpoint to start), and from there to its publication.
 
         An earlier transaction has made the tables in the lake.
         """
