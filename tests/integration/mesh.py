@@ -1,12 +1,12 @@
-"""The whole mesh as real processes, what stands in its journal, a lake in Python, and an oracle of the source.
+"""The whole mesh as real processes, its journal, a model of the lake in Python, and an oracle of the source.
 
-- `Mesh`: Redis, enumerators, readers and writers as processes, in a folder of its own; killed and started one by one.
-- `Pipeline`: one pipeline of a mesh; waits for conditions with deadlines, and tells the processes' logs if they fail.
-- `cuts`: the lake that the Spark writer would make of the journal, in Python: chunk rows appended, changes by `_seq`,
-  the last of a key, `t`, generations. It gives each checkpoint that could be published, with what it shows, so a test
-  of what is *shown* needs no Spark.
-- `History`: the source's own story, replayed from what its mysqlbinlog prints: the content of a table at any position
-  between two transactions.
+- `Mesh`: Redis, enumerators, readers and writers as processes, in their own folder; a test kills and starts each.
+- `Pipeline`: one pipeline of a mesh; waits for conditions with deadlines, and shows the processes' logs if one fails.
+- `cuts`: the lake that the Spark writer would make of the journal, computed in Python: rows of chunks appended, changes
+  in the order of `_seq`, the last one of each key, `t` (truncate), generations. It yields each checkpoint that could be
+  published with the tables that it shows, so a test of published content needs no Spark.
+- `History`: the history of the source, replayed from the output of its mysqlbinlog: the content of a table at any
+  position between two transactions.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pymysql
+from pymysql.constants import ER
 
 from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import merged
@@ -55,11 +56,11 @@ Columns = tuple[tuple[str, ...], tuple[str, ...]]
 """All columns of a table in order, and those of its key."""
 
 
-def waited(condition: Callable[[], T], what: str, seconds: float, told: Callable[[], str] = lambda: "") -> T:
-    """What `condition` returns once that is true; fails with `what` and what `told` adds after the deadline."""
+def waited(condition: Callable[[], T], what: str, seconds: float, details: Callable[[], str] = lambda: "") -> T:
+    """Wait until `condition` is true and return its value; after the deadline fail with `what` and `details`."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}\n{told()}"
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}\n{details()}"
         time.sleep(POLL_SECONDS)
     return found
 
@@ -81,9 +82,9 @@ class Service:
 
 
 class Mesh:
-    """Redis and the services of one test. What a test kills stays dead until it calls `start`.
+    """Redis and the services of one test. A service that a test kills stays dead until the test calls `start`.
 
-    `programs` replaces the command of a role (after the interpreter), for a test that breaks one on purpose.
+    `programs` replaces the command of a role (after the interpreter), for a test that breaks the role on purpose.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Mesh:
     def start(self, role: str) -> Service:
         """Start one more service of this role."""
         module = f"cutline.{role if role == 'spark_writer' else f'services.{role}'}"
-        log = self.folder / f"{role}-{sum(1 for one in self.folder.glob('*.log'))}.log"
+        log = self.folder / f"{role}-{sum(1 for _ in self.folder.glob('*.log'))}.log"
         environ = (
             os.environ
             | self._wanted
@@ -151,26 +152,26 @@ class Mesh:
 
     def of(self, role: str) -> list[Service]:
         """The running services of a role."""
-        return [one for one in self.services if one.role == role and one.popen.poll() is None]
+        return [service for service in self.services if service.role == role and service.popen.poll() is None]
 
     def kill(self, service: Service) -> None:
-        """SIGKILL, at once."""
+        """End the service by SIGKILL."""
         service.popen.kill()
         service.popen.wait()
         self.services.remove(service)
 
     def leave(self, service: Service) -> int:
-        """SIGTERM, as an operator who takes a machine away; returns the exit code."""
+        """End the service by SIGTERM, as an operator does who removes a machine; return the exit code."""
         service.popen.send_signal(signal.SIGTERM)
         code = service.popen.wait(ENDS_SECONDS)
         self.services.remove(service)
         return code
 
     def present(self) -> set[int]:
-        """The process ids of the services that say that they are there."""
+        """The process ids of the services that are registered in Redis."""
         with self.redis.client() as client:
-            said: list[Any] = [client.get(key) for key in client.scan_iter("cutline:service:*")]
-        return {json.loads(body)["pid"] for body in said if body is not None}
+            bodies: list[Any] = [client.get(key) for key in client.scan_iter("cutline:service:*")]
+        return {json.loads(body)["pid"] for body in bodies if body is not None}
 
     def leader(self, pipeline: Pipeline) -> Service:
         """The enumerator that leads the pipeline."""
@@ -178,15 +179,15 @@ class Mesh:
         def find() -> Service | None:
             incarnation = pipeline.status().get("enumerator", {}).get("leader")
             with contextlib.suppress(Exception), self.redis.client() as client:
-                said: Any = client.get(f"cutline:service:{incarnation}")
-                pid = json.loads(said)["pid"]
-                return next((one for one in self.of("enumerator") if one.popen.pid == pid), None)
+                body: Any = client.get(f"cutline:service:{incarnation}")
+                pid = json.loads(body)["pid"]
+                return next((service for service in self.of("enumerator") if service.popen.pid == pid), None)
             return None
 
         return waited(find, "a leader", 20, self.told)
 
     def told(self, lines: int = 12) -> str:
-        """The ends of all logs."""
+        """The last lines of all logs."""
         ends = []
         for log in sorted(self.folder.glob("*.log")):
             text = log.read_text(errors="replace").splitlines()[-lines:]
@@ -194,9 +195,11 @@ class Mesh:
         return "\n".join(ends)
 
     def pipeline(self, name: str, server: Database, tables: Sequence[str], more: str = "", **settings: Any) -> Pipeline:
-        """Define a pipeline; the mesh takes it up. `settings`: chunk_rows, chunks, interval_seconds, keyless,
-        table_options, schema_changes, port, user, start, stop, and `snapshot`, a mapping of any others there; `more` is
-        YAML."""
+        """Define a pipeline, which the mesh then runs.
+
+        `settings` are chunk_rows, chunks, interval_seconds, keyless, table_options, schema_changes, port, user, start,
+        stop, and `snapshot`, a mapping of other settings of that section; `more` is YAML added at the end.
+        """
         snapshot = {key: settings[key] for key in ("chunk_rows", "chunks") if key in settings}
         snapshot = {"chunk_rows": 100} | snapshot | settings.get("snapshot", {})
         listed = ", ".join(f'"{table}"' for table in tables)
@@ -242,22 +245,22 @@ class Pipeline:
         return [entry for entry in self.entries() if isinstance(entry, EpochEntry)]
 
     def status(self) -> dict[str, Any]:
-        """What the services show of themselves; {} if Redis doesn't answer."""
+        """The status that the services report; {} if Redis doesn't answer."""
         with contextlib.suppress(Exception), self.mesh.redis.client() as client:
             found: Any = client.hgetall(f"cutline:status:{self.name}")
             return merged({part.decode(): json.loads(body) for part, body in found.items()})
         return {}
 
     def until(self, condition: Callable[[], T], what: str, seconds: float = 60.0) -> T:
-        """Wait for a condition; its failure tells the tables' states and the services' logs."""
+        """Wait for a condition; a failure shows the tables' states and the services' logs."""
         return waited(condition, what, seconds, self.told)
 
     def told(self) -> str:
-        """Where the pipeline is, for a failure's message."""
+        """The pipeline's progress, for a failure's message."""
         newest = self.checkpoint()
-        tables = newest and {name: (of.phase, of.generation, of.show, of.cause) for name, of in newest.tables.items()}
+        tables = newest and {name: (t.phase, t.generation, t.show, t.cause) for name, t in newest.tables.items()}
         position = newest and newest.position
-        epochs = [(one.slot, one.base, one.cause) for one in self.epochs()]
+        epochs = [(epoch.slot, epoch.base, epoch.cause) for epoch in self.epochs()]
         slot = newest and newest.slot
         return f"{self.name}: epochs {epochs}\nnewest {slot} at {position}: {tables}\n{self.mesh.told()}"
 
@@ -285,7 +288,7 @@ class Pipeline:
         return self.until(reached, f"{self.name} shows {', '.join(tables)} at {target}", seconds)
 
     def goes_on(self, checkpoints: int = 2, seconds: float = 60.0) -> None:
-        """Wait for so many more checkpoints."""
+        """Wait until the journal has this many more checkpoints."""
         begun = len(self.entries())
 
         def more() -> bool:
@@ -294,7 +297,7 @@ class Pipeline:
         self.until(more, f"{checkpoints} more checkpoints of {self.name}", seconds)
 
     def next_epoch(self, after: int, seconds: float = 60.0) -> None:
-        """Wait for an epoch beyond `after` epochs that has completed a checkpoint."""
+        """Wait until the journal has more than `after` epochs, and the next one has completed a checkpoint."""
         self.until(lambda: len(self.epochs()) > after, f"epoch {after + 1} of {self.name}", seconds)
         slot = self.epochs()[after].slot
         self.until(
@@ -303,12 +306,12 @@ class Pipeline:
 
 
 def connection(server: Database) -> Connection:
-    """A connection as Cutline makes it."""
+    """A connection made by Cutline's own code, as the capturing user."""
     return connect(Source(host=server.host, port=server.port, user=CDC_USER, password=CDC_PASSWORD))
 
 
 def place(entry: CheckpointEntry) -> FilePosition:
-    """Where in the binlog a checkpoint is."""
+    """The checkpoint's place in the binlog."""
     assert entry.position is not None
     return FilePosition(entry.position.file, entry.position.offset)
 
@@ -318,7 +321,7 @@ def place(entry: CheckpointEntry) -> FilePosition:
 
 @dataclass(slots=True)
 class _Table:
-    """One table of the lake: key -> rows (more than one if something was doubled), a row by field id."""
+    """One table of the lake: key -> rows (several if a row was doubled); a row is field id -> value."""
 
     generation: int
     rows: dict[tuple[Any, ...], list[dict[int, Any]]] = field(default_factory=dict)
@@ -327,7 +330,7 @@ class _Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A table as a publication shows it; `rows` by key, then field id."""
+    """A table as a publication shows it; `rows` are key -> rows, a row is field id -> value."""
 
     schema: TableSchema
     generation: int
@@ -335,7 +338,7 @@ class Shown:
 
     @cached_property
     def content(self) -> Content:
-        """The rows by the names of the columns that the table has at the cut."""
+        """The rows by key, with the column names that the table has at the cut."""
         defaults = {
             column.name: pa.scalar(column.initial_default).cast(self.schema.arrow.field(column.name).type).as_py()
             for column in self.schema.columns
@@ -349,13 +352,13 @@ class Shown:
 
     @property
     def doubled(self) -> list[tuple[Any, ...]]:
-        """Keys that stand in it more than once."""
+        """Keys with more than one row."""
         return [key for key, found in self.rows.items() if len(found) > 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A checkpoint that could be published, and the tables that it would show."""
+    """A checkpoint that could be published, with the tables that it would show."""
 
     slot: int
     at: FilePosition | None
@@ -364,7 +367,7 @@ class Cut:
 
 
 def cuts(pipeline: Pipeline) -> Iterator[Cut]:
-    """Apply the journal's chain from its beginning; give each checkpoint that is not `inside` a transaction."""
+    """Apply the journal's chain from its beginning; yield each checkpoint that is not `inside` a transaction."""
     entries = {entry.slot: entry for entry in pipeline.entries()}
     lake: dict[str, _Table] = {}
     schemas: dict[str, TableSchema] = {}
@@ -372,20 +375,22 @@ def cuts(pipeline: Pipeline) -> Iterator[Cut]:
         entry = entries[slot]
         schemas |= pipeline.store.schemas(entry.schemas - schemas.keys())
         files: dict[str, list[StagedFile]] = {}
-        for one in entry.staged:
-            files.setdefault(one.table, []).append(one)
-        for table, said in entry.tables.items():
-            if table not in lake or lake[table].generation != said.generation:
-                lake[table] = _Table(generation=said.generation)
+        for file in entry.staged:
+            files.setdefault(file.table, []).append(file)
+        for table, state in entry.tables.items():
+            if table not in lake or lake[table].generation != state.generation:
+                lake[table] = _Table(generation=state.generation)
             staged = files.get(table, [])
-            for one in staged:
-                assert one.generation <= said.generation, f"{slot}: {one} is of a generation to come"
-            _apply(pipeline.store, lake[table], schemas, [o for o in staged if o.generation == said.generation])
+            for file in staged:
+                assert file.generation <= state.generation, f"{slot}: {file} is of a later generation"
+            _apply(pipeline.store, lake[table], schemas, [f for f in staged if f.generation == state.generation])
         if not entry.inside:
             shown = {
-                table: Shown(schema=schemas[said.schema or ""], generation=said.generation, rows=dict(lake[table].rows))
-                for table, said in entry.tables.items()
-                if said.show
+                table: Shown(
+                    schema=schemas[state.schema or ""], generation=state.generation, rows=dict(lake[table].rows)
+                )
+                for table, state in entry.tables.items()
+                if state.show
             }
             at = place(entry) if entry.position else None
             yield Cut(slot=slot, at=at, entry=entry, tables=shown)
@@ -398,23 +403,23 @@ def _apply(
     staged: Iterable[StagedFile],
 ) -> None:
     files = list(staged)
-    truncated = max((one.truncated_at for one in files if one.truncated_at is not None), default=None)
+    truncated = max((file.truncated_at for file in files if file.truncated_at is not None), default=None)
     if truncated is not None:
         table.rows = {}
     last: dict[tuple[Any, ...], tuple[int, str, dict[int, Any]]] = {}
-    for one in files:
-        schema = schemas[one.schema]
+    for file in files:
+        schema = schemas[file.schema]
         ids = {column.name: column.field_id for column in schema.columns}
-        read = pq.read_table(_path(pipeline, one))
-        assert read.num_rows == one.rows, f"{one.path} has {read.num_rows} rows, the journal says {one.rows}"
-        if one.kind == "chunk":
+        read = pq.read_table(_path(pipeline, file))
+        assert read.num_rows == file.rows, f"{file.path} has {read.num_rows} rows, the journal says {file.rows}"
+        if file.kind == "chunk":
             if truncated is None:
                 for row in read.to_pylist():
                     key = tuple(row[name] for name in schema.key)
                     table.rows.setdefault(key, []).append({ids[name]: value for name, value in row.items()})
             continue
-        assert one.seq_min is not None
-        assert one.seq_min > table.seq, f"{one.path} has _seq {one.seq_min} after {table.seq}"
+        assert file.seq_min is not None
+        assert file.seq_min > table.seq, f"{file.path} has _seq {file.seq_min} after {table.seq}"
         for row in read.to_pylist():
             seq, op = row[SEQ], row[OP]
             if op == "t" or (truncated is not None and seq < truncated):
@@ -422,7 +427,7 @@ def _apply(
             key = tuple(row[name] for name in schema.key)
             if key not in last or last[key][0] < seq:
                 last[key] = seq, op, {ids[name]: row[name] for name in ids}
-    table.seq = max([table.seq, *(one.seq_max or 0 for one in files if one.kind == "changes")])
+    table.seq = max([table.seq, *(file.seq_max or 0 for file in files if file.kind == "changes")])
     for key, (_, op, values) in last.items():
         if op == "-D":
             table.rows.pop(key, None)
@@ -430,8 +435,8 @@ def _apply(
             table.rows[key] = [values] * max(1, len(table.rows.get(key, ())))
 
 
-def _path(pipeline: PipelineStore, one: StagedFile) -> str:
-    return pipeline.location(one.path).removeprefix("file://")
+def _path(pipeline: PipelineStore, file: StagedFile) -> str:
+    return pipeline.location(file.path).removeprefix("file://")
 
 
 # --- the oracle -------------------------------------------------------------------------------------------------------
@@ -451,10 +456,10 @@ class _Change:
 
 
 class History:
-    """What tables held at each position, from the server's binlog files; made before the tables are.
+    """The content of tables at each position, from the server's binlog files; create it before the tables.
 
-    The server's own mysqlbinlog decodes them: no code of Cutline's (mysql-replication would ask MariaDB for the
-    connection again for ever). Good for integers, decimals and plain text; of DDL it knows TRUNCATE of `db.table` only.
+    The server's own mysqlbinlog decodes the files, and no code of Cutline's (with MariaDB, mysql-replication would
+    reconnect for ever). It supports integers, decimals and plain text, and of DDL only TRUNCATE of `db.table`.
     """
 
     def __init__(self, server: Database) -> None:
@@ -462,7 +467,7 @@ class History:
         self.begin = flushed(server)
 
     def at(self, tables: Mapping[str, Columns], places: Iterable[FilePosition]) -> list[dict[str, Content]]:
-        """The content of `tables` at each of the places (in their order), which lie between two transactions."""
+        """The content of `tables` at each of these places, in their order; each must lie between two transactions."""
         asked = list(places)
         wanted = sorted(set(asked))
         states: dict[FilePosition, dict[str, Content]] = {}
@@ -473,12 +478,12 @@ class History:
             for change in changes:
                 if change.table in tables:
                     _replay(now[change.table], tables[change.table], change)
-        for one in wanted:
-            states[one] = now
-        return [states[one] for one in asked]
+        for position in wanted:
+            states[position] = now
+        return [states[position] for position in asked]
 
     def _transactions(self) -> Iterator[tuple[FilePosition, list[_Change]]]:
-        """The end of each transaction, and its changes."""
+        """Yield the end of each transaction with its changes."""
         files = [row[0] for row in self.server.execute("SHOW BINARY LOGS")]
         for file in files[files.index(self.begin.file) :]:
             pending: list[_Change] = []
@@ -503,7 +508,7 @@ class History:
             assert not pending, f"{file} ends within a transaction, at {end} ({kind} {words})"
 
     def _text(self, file: str) -> Iterator[str]:
-        """What mysqlbinlog prints of one file."""
+        """Yield the lines that mysqlbinlog prints for one file."""
         assert self.server.folder is not None
         path = self.server.folder / "data" / file
         if isinstance(self.server, MySQL):
@@ -513,7 +518,7 @@ class History:
             printer = [program("mariadb-binlog")]
         begin = self.begin.offset if file == self.begin.file else 4
         command = [*printer, "-v", "--base64-output=decode-rows", f"--start-position={begin}", str(path)]
-        # the tests' temporary folder is not there for a program that has a root of its own
+        # the tests' temporary folder does not exist inside the chroot
         environ = {key: value for key, value in os.environ.items() if key != "TMPDIR"}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace", env=environ) as process:
             assert process.stdout is not None
@@ -531,7 +536,7 @@ def _value(text: str) -> Any:
 
 
 def _replay(content: Content, columns: Columns, change: _Change) -> None:
-    """One change; a row that is not there to be changed is a fault of the oracle."""
+    """Apply one change; a KeyError (a row to change is missing) means that the oracle is wrong."""
     names, key = columns
     if change.op == "T":
         content.clear()
@@ -550,16 +555,16 @@ def flushed(server: Database) -> FilePosition:
 
 
 def content(server: Database, table: str, key: Sequence[str]) -> Content:
-    """What a SELECT sees now, as the lake shows it."""
+    """The rows of a SELECT now, in the form of `Shown.content`."""
     with contextlib.closing(server.connect(cursorclass=pymysql.cursors.DictCursor)) as conn, conn.cursor() as cursor:
         cursor.execute(f"SELECT * FROM {table}")
         return {tuple(row[name] for name in key): row for row in cursor.fetchall()}
 
 
 def differences(found: Content, wanted: Content) -> list[str]:
-    """One line a key that differs, at most ten; [] if both are equal."""
+    """One line for each key that differs, at most ten; [] if both are equal."""
     lines = [f"{key}: lacks {wanted[key]}" for key in wanted.keys() - found.keys()]
-    lines += [f"{key}: has {found[key]}, which is not there" for key in found.keys() - wanted.keys()]
+    lines += [f"{key}: has {found[key]}, which the source has not" for key in found.keys() - wanted.keys()]
     lines += [
         f"{key}: {found[key]} for {wanted[key]}" for key in found.keys() & wanted.keys() if found[key] != wanted[key]
     ]
@@ -567,9 +572,9 @@ def differences(found: Content, wanted: Content) -> list[str]:
 
 
 def judge(pipeline: Pipeline, history: History, tables: Mapping[str, Columns]) -> tuple[list[Cut], list[str]]:
-    """Every publishable checkpoint, and what is wrong with those that show a table: one line a difference.
+    """Every publishable checkpoint, and one line for each difference between its tables and the source.
 
-    Compared with the source's content at the checkpoint's position; a key that is there twice is wrong too.
+    The source's content is that at the checkpoint's position; a key with two rows is a difference too.
     """
     found = list(cuts(pipeline))
     showing = [cut for cut in found if cut.tables and cut.at is not None]
@@ -580,19 +585,20 @@ def judge(pipeline: Pipeline, history: History, tables: Mapping[str, Columns]) -
         assert cut.at is not None
         for table in cut.tables.keys() & tables.keys():
             shown = cut.tables[table]
-            said = differences(shown.content, truth[cut.at][table]) + [f"{key} is there twice" for key in shown.doubled]
-            faults += [f"checkpoint {cut.slot} at {cut.at}, {table}: {line}" for line in said]
+            lines = differences(shown.content, truth[cut.at][table])
+            lines += [f"{key} has two rows" for key in shown.doubled]
+            faults += [f"checkpoint {cut.slot} at {cut.at}, {table}: {line}" for line in lines]
     return found, faults
 
 
-# --- somebody who changes rows ----------------------------------------------------------------------------------------
+# --- connections that change rows -------------------------------------------------------------------------------------
 
 
 class Hammer:
     """Connections that run a transaction over and over until `stop`, each in a thread.
 
-    `transaction(cursor, luck, number)` runs the statements; a deadlock is rolled back and tried again, a server that
-    is away is connected to again. `done` counts the committed transactions.
+    `transaction(cursor, luck, number)` runs the statements. After a deadlock or lock timeout the transaction is tried
+    again; `survives` also reconnects after any other error of the server. `done` counts the committed transactions.
     """
 
     def __init__(
@@ -623,7 +629,7 @@ class Hammer:
         self.stop()
 
     def stop(self) -> None:
-        """End after the transactions that run; raise what a thread failed of."""
+        """End after the current transactions; fail if a thread failed."""
         self._ends.set()
         for thread in self._threads:
             thread.join(60)
@@ -642,7 +648,7 @@ class Hammer:
                 self.done += 1
                 self._ends.wait(self._pause)
             except pymysql.MySQLError as error:
-                if error.args[0] in (1205, 1213):
+                if error.args[0] in (ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK):
                     conn.rollback()
                 elif self._survives:
                     conn = None
