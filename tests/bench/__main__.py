@@ -1,18 +1,18 @@
-"""`python -m tests.bench` (`make bench`): one JSON line a measurement on stdout, what happens on stderr.
+"""`python -m tests.bench` (`make bench`): one JSON line for each measurement on stdout, progress on stderr.
 
 | name | measured |
 |---|---|
 | `select_to_arrow` | the chunks of a table to Arrow, one process; CPU of the client; median of three runs |
 | `binlog_to_arrow` | a backlog of updates to Arrow, in transactions of 1, of 100, and one of all; the same |
-| `snapshot_to_iceberg` | Spark warm; from the pipeline's definition to `main` of the table in the lake |
+| `snapshot_to_iceberg` | with Spark warm: from the pipeline's definition to `main` of the table in the lake |
 | `changes_to_iceberg` | a backlog of distinct random keys, from the start of the enumerators to `main` at its end |
 | `freshness` | 1,000 single-row transactions a second: from the return of the commit to `main`, p50 and p99 |
 | `idle_checkpoint` | 10,000 live tables at rest: an event loop's longest hold, bytes stored, and seconds of a restore |
 | `many_tables` | 10 changes in each of 2,000 tables, one transaction: from its commit to the checkpoint, to the lake |
 
-All servers and files are the bench's own, and gone at its end. CPU is that of all processes of Cutline (Python, JVM,
-Redis), the source's server apart. `of_bar` says how many times as good as its bar a figure is; a bar that is missed is
-told on stderr too. About 20 minutes on two cores.
+The bench starts its own servers and removes them and all files at its end. CPU is that of all processes of Cutline
+(Python, JVM, Redis), without the source's server. `of_bar` is the ratio of a figure to its bar, above 1 if the figure
+is better; stderr names each missed bar. About 20 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ P99_MS_AT_MOST = {10.0: 20_000, 1.0: 10_000}
 
 
 def median(work: Callable[..., Figures], *arguments: Any) -> Figures:
-    """The run in the middle of three by its CPU, each in a fresh process; what the others took is told too."""
+    """Run `work` three times, each in a new process; return the median by CPU, with the figures of all runs."""
     runs = [in_a_fresh_process(work, *arguments) for _ in range(RUNS)]
     runs.sort(key=lambda run: run["rows_per_cpu_second"])
     return runs[RUNS // 2] | {"rows_per_cpu_second_of_runs": [run["rows_per_cpu_second"] for run in runs]}
 
 
 def of_bar(name: str, figures: Figures, interval: object) -> dict[str, float]:
-    """How many times as good as its bar each figure is that has one."""
+    """The ratio of each figure to its bar, above 1 if better; for figures that have a bar."""
     times = {figure: figures[figure] / bar for figure, bar in AT_LEAST.get(name, {}).items()}
     times |= {figure: bar / figures[figure] for figure, bar in AT_MOST.get(name, {}).items()}
     if name == "freshness" and isinstance(interval, float):
@@ -90,7 +90,7 @@ class Bench:
         self._begun = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Tell what happens."""
+        """Print progress."""
         print(f"[{time.monotonic() - self._begun:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     def tell(self, name: str, figures: Figures, load_before: float, **variant: object) -> None:
@@ -101,10 +101,10 @@ class Bench:
         print(json.dumps(line | {"load_before": round(load_before, 2)}), flush=True)
         for figure, number in times.items():
             if number < 1:
-                self.say(f"{name} misses its bar: {figure} is {number:.0%} of it")
+                self.say(f"{name} missed its bar: {figure} is {number:.0%} of it")
 
     def run(self) -> None:
-        """Measure what was asked for, in the order of NAMES."""
+        """Take the chosen measurements, in the order of NAMES."""
         if self.only & set(OF_A_LARGE_TABLE):
             self.say(f"loads {self.rows:,} rows into {TABLE}")
             load(self.server, TABLE, self.rows)
@@ -128,7 +128,7 @@ class Bench:
             self.many()
 
     def binlog(self, changes: Changes) -> None:
-        """Backlogs of three kinds, each read alone."""
+        """Measure backlogs of three kinds, one after the other."""
         for transactions_of, count in _BINLOG:
             count = min(count, self.rows)
             begin = place(self.source)
@@ -140,11 +140,11 @@ class Bench:
             self.tell("binlog_to_arrow", figures, before, transactions_of=transactions_of)
 
     def iceberg(self, mesh: Mesh, changes: Changes | None) -> None:
-        """The snapshot, then backlogs on the same pipeline."""
-        with copied(mesh, "customer", TABLE) as one:
+        """Measure the snapshot, then backlogs on the same pipeline."""
+        with copied(mesh, "customer", TABLE) as pipeline:
             self.say(f"copies {TABLE}")
             before = os.getloadavg()[0]
-            figures = one.snapshot(self.rows)
+            figures = pipeline.snapshot(self.rows)
             if "snapshot_to_iceberg" in self.only:
                 self.tell("snapshot_to_iceberg", figures, before)
             if changes is None:
@@ -153,25 +153,26 @@ class Bench:
             for transactions_of in (100, 1):
                 self.say(f"writes and drains {count:,} changes in transactions of {transactions_of}")
                 before = os.getloadavg()[0]
-                figures = one.drain(changes, count, transactions_of, self.source)  # type: ignore[arg-type]
+                figures = pipeline.drain(changes, count, transactions_of, self.source)  # type: ignore[arg-type]
                 self.tell(
                     "changes_to_iceberg", figures, before, transactions_of=transactions_of, rows_of_table=self.rows
                 )
 
     def freshness(self, mesh: Mesh) -> None:
-        """A steady stream of changes, by the checkpoint interval."""
+        """Measure a constant rate of changes, for each checkpoint interval."""
         rows = min(FRESH_ROWS, self.rows)
         load(self.server, FRESH_TABLE, rows)
         for seconds in INTERVALS_SECONDS:
-            with copied(mesh, f"fresh-{seconds:.0f}", FRESH_TABLE, checkpoint={"interval_seconds": seconds}) as one:
-                one.snapshot(rows)
+            interval = {"interval_seconds": seconds}
+            with copied(mesh, f"fresh-{seconds:.0f}", FRESH_TABLE, checkpoint=interval) as pipeline:
+                pipeline.snapshot(rows)
                 self.say(f"follows {FRESH_PER_SECOND:,} changes a second, a checkpoint each {seconds:.0f} s")
                 before = os.getloadavg()[0]
-                figures = one.follow(rows=rows, per_second=FRESH_PER_SECOND, seconds=FRESH_SECONDS)
+                figures = pipeline.follow(rows=rows, per_second=FRESH_PER_SECOND, seconds=FRESH_SECONDS)
                 self.tell("freshness", figures, before, interval_seconds=seconds, rows_of_table=rows)
 
     def many(self) -> None:
-        """Pipelines of many tables, each with a mesh of its own: the first needs no Spark."""
+        """Measure pipelines of many tables, each with its own mesh; the first needs no Spark."""
         if "idle_checkpoint" in self.only:
             self.say(f"makes {IDLE_TABLES:,} tables")
             make(self.server, "idle", IDLE_TABLES)
@@ -195,7 +196,7 @@ class Bench:
 
 
 def main() -> int:
-    """Run the bench; exit code 0 if everything asked for was measured and the lake was right each time."""
+    """Run the bench; exit code 0 if all chosen measurements were taken and the lake was correct each time."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--rows", type=int, default=ROWS, help="rows of the snapshot's table (default 5,000,000)")
     parser.add_argument("--only", default=",".join(NAMES), help=f"some of {','.join(NAMES)}")
@@ -203,8 +204,8 @@ def main() -> int:
     arguments = parser.parse_args()
     only = frozenset(arguments.only.split(","))
     if unknown := only - set(NAMES):
-        parser.error(f"there is no measurement {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and folders go
+        parser.error(f"no measurement is named {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and folders are removed
     own = {"innodb_buffer_pool_size": "2G", "max_binlog_size": "1G"}
     server = (
         MySQL(innodb_redo_log_capacity="1G", **own)

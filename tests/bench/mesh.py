@@ -1,7 +1,7 @@
-"""The mesh as `cutline run` starts it, but in groups, so that a clock can start between Spark and the pipeline.
+"""The mesh as `cutline run` starts it, but in groups, so that a measurement can start when Spark is warm.
 
 `Mesh` owns a Redis and three groups of processes (the same modules, counts and settings): "spark", "workers" (readers,
-writers, control), "enumerators". `Watch` tells, from the lake's catalogue alone, what a reader of the lake would see.
+writers, control), "enumerators". `Watch` reads the lake's catalogue, and so sees what a reader of the lake sees.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WARM_ROWS = 40_000
 
 
 class Mesh:
-    """Processes and pipelines of one bench in `folder`; what runs is ended with the `with` block."""
+    """Processes and pipelines of one bench in `folder`; the end of the `with` ends all processes."""
 
     def __init__(self, server: Database, folder: Path) -> None:
         self.server = server
@@ -60,7 +60,7 @@ class Mesh:
         self.redis.close()
 
     def start(self, *groups: str) -> None:
-        """Start these groups; they need a second or two, see `ready`."""
+        """Start these groups; `ready` waits for them, a second or two."""
         for group in groups:
             modules = {
                 "spark": [("spark-writer", "cutline.spark_writer")],
@@ -95,15 +95,15 @@ class Mesh:
         self._look()
 
     def ready(self, *groups: str) -> None:
-        """Wait until the processes of these groups say in Redis that they are there."""
+        """Wait until the processes of these groups are registered in Redis."""
         wanted = {pid for group in groups for pid in self._groups[group].pids().values()}
         with self.redis.client() as client:
 
-            def there() -> bool:
+            def registered() -> bool:
                 bodies = [client.get(key) for key in client.scan_iter("cutline:service:*")]
                 return wanted <= {json.loads(body)["pid"] for body in bodies if body}
 
-            self.wait(f"the {' and '.join(groups)} are there", there)
+            self.wait(f"the {' and '.join(groups)} are registered", registered)
 
     def stop(self, *groups: str) -> None:
         """End these groups by SIGTERM."""
@@ -118,7 +118,7 @@ class Mesh:
         while not (found := holds()):
             now = time.monotonic()
             if now > deadline:
-                raise RuntimeError(f"waited {seconds:.0f} s and it did not come true that {what}\n{self.logs()}")
+                raise RuntimeError(f"waited {seconds:.0f} s in vain until {what}\n{self.logs()}")
             if now - looked > 1.0:
                 self._look()
                 looked = now
@@ -131,32 +131,32 @@ class Mesh:
                 raise RuntimeError(f"{'; '.join(ended)}\n{self.logs()}")
 
     def logs(self, lines: int = 8) -> str:
-        """The end of each log that has something in it, and what the enumerator shows."""
-        told = []
+        """The last lines of each log, and the pipelines' status."""
+        lines_of_all = []
         for log in sorted((self.folder / "logs").glob("*.log")):
             text = log.read_text(errors="replace").splitlines()
-            told += [f"{log.stem}: {line[:300]}" for line in text[-lines:]]
+            lines_of_all += [f"{log.stem}: {line[:300]}" for line in text[-lines:]]
         with contextlib.suppress(Exception), self.redis.client() as client:
             for name in self.store.pipelines():
-                told.append(f"{name}: {client.hgetall(f'cutline:status:{name}')!r}"[:3000])
-        return "\n".join(told)
+                lines_of_all.append(f"{name}: {client.hgetall(f'cutline:status:{name}')!r}"[:3000])
+        return "\n".join(lines_of_all)
 
     @contextlib.contextmanager
     def metered(self) -> Iterator[Meter]:
-        """Measure all that runs, but the source's server."""
+        """Measure all running processes but the source's server."""
         names = {pid: name for group in self._groups.values() for name, pid in group.pids().items()}
         assert self.server.pid is not None
         assert self.redis.pid is not None
         names[self.redis.pid] = "redis"
         with Meter(but={self.server.pid}, names=names) as meter:
-            # Processes that start meanwhile are known by name at the end.
+            # At the end, add the names of processes that started meanwhile.
             yield meter
             names.update({pid: name for group in self._groups.values() for name, pid in group.pids().items()})
 
     # --- pipelines ---
 
     def pipeline(self, name: str, tables: str, **more: Any) -> PipelineConfig:
-        """A pipeline file's content, checked."""
+        """Build a pipeline's configuration, and check it."""
         content = {
             "name": name,
             "source": {
@@ -169,7 +169,7 @@ class Mesh:
         return parse(json.dumps(content), folder=self.folder)
 
     def define(self, config: PipelineConfig) -> PipelineStore:
-        """Put the pipeline into the store: where enumerators run, this starts it."""
+        """Put the pipeline into the store; running enumerators then start it."""
         store = self.store.pipeline(config.name)
         store.define(config.definition())
         return store
@@ -177,7 +177,7 @@ class Mesh:
     def warm(self) -> None:
         """Start Spark and let it publish a snapshot and changes of a table of the same shape; then only Spark runs.
 
-        The pipeline that did it is removed, so that nothing of it is measured later.
+        The warm-up's pipeline is removed, so that later measurements do not include it.
         """
         self.start("spark", "workers", "enumerators")
         table = f"{_WARM}.customer"
@@ -211,14 +211,14 @@ class Mesh:
         self.forget(config)
 
     def forget(self, config: PipelineConfig) -> None:
-        """End all but Spark, and remove the pipeline, so that nobody works for it any more."""
+        """End all processes but Spark, and remove the pipeline, so that no service works for it any more."""
         self.stop("enumerators", "workers")
         shutil.rmtree(self.folder / "store" / config.name)
         self.redis.flush()
 
 
 class Watch:
-    """What a reader of one table of the lake would be shown, by its catalogue and metadata file."""
+    """The content of one table that a reader of the lake sees, by the catalogue and the metadata file."""
 
     def __init__(self, config: PipelineConfig, store: PipelineStore, table: str) -> None:
         self._catalog = Path(config.sink.warehouse) / CATALOG_FILE
@@ -229,7 +229,7 @@ class Watch:
         self._shown: Publication | None = None
 
     def look(self) -> Publication | None:
-        """The publication that `main` shows now; None before the first one."""
+        """The publication that `main` shows now; None before the first publication."""
         location = self.metadata_location()
         if location is None or location == self._location:
             return self._shown
@@ -241,12 +241,12 @@ class Watch:
         return self._shown
 
     def position(self) -> Position | None:
-        """The source's position that `main` shows; None before there is one."""
+        """The source position of `main`; None before the first publication."""
         shown = self.look()
         return None if shown is None else shown.position
 
     def metadata_location(self) -> str | None:
-        """The table's current metadata file; None while there is none."""
+        """The table's current metadata file; None before the table exists."""
         if self._connection is None:
             if not self._catalog.exists():
                 return None
@@ -256,7 +256,7 @@ class Watch:
                 "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = ? AND table_name = ?",
                 (self._namespace, self._name),
             ).fetchone()
-        except sqlite3.OperationalError:  # being made
+        except sqlite3.OperationalError:  # the catalogue is being created
             return None
         return str(found[0]).removeprefix("file://").removeprefix("file:") if found else None
 

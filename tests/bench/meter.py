@@ -1,10 +1,10 @@
-"""CPU and memory of all processes that descend from this one, seen from outside (/proc), servers of the source apart.
+"""CPU and memory of all descendants of this process, read from /proc, without the source's servers.
 
-CPU: what each living process used, and its children that were reaped; what this process's own children used that were
-reaped. So a short-lived child is counted too, wherever it ended. This process itself (the bench) is not counted.
+CPU: the time of each living process and of its reaped children, and of this process's reaped children. So a short-lived
+child is counted too, wherever it ended. This process itself (the bench) is not counted.
 
-Memory: each process's own high-water mark (`VmHWM`, set back at the start), and the sum over all processes of what is
-resident, sampled. Pages that processes share count once in each.
+Memory: each process's high-water mark (`VmHWM`, reset at the start), and the sampled sum of the resident memory of all
+processes. A page that processes share counts once for each of them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SAMPLE_SECONDS = 0.5
 
 
 def _stat(pid: int) -> list[str]:
-    """/proc/PID/stat from the state on ([0] state, [1] ppid, [11..14] user and system time, own and children's)."""
+    """The fields of /proc/PID/stat from [0] state on: [1] ppid, [11..14] user and system time, own and children's."""
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
 
 
 def descendants(but: Collection[int]) -> dict[int, list[str]]:
-    """The processes below this one, by pid, without those of `but` and what is below them."""
+    """The descendants of this process by pid, without the processes of `but` and their descendants."""
     stats: dict[int, list[str]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -47,7 +47,7 @@ def descendants(but: Collection[int]) -> dict[int, list[str]]:
 
 
 def peak_mib(pid: int) -> float:
-    """The most that was resident of this process (MiB); getrusage would tell its parent's peak if that was more."""
+    """The process's peak resident memory in MiB (getrusage gives its parent's peak where that was higher)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
@@ -55,10 +55,10 @@ def peak_mib(pid: int) -> float:
 
 
 class Meter:
-    """Measures while it is entered; the figures stand afterwards.
+    """Measures within the `with`; its figures are final afterwards.
 
-    `but` are the pids of servers that are not ours; `names` says what a pid is called in `cpu_of` and `peak_of`
-    (a process below it is counted there).
+    `but` are the pids of servers that are not measured; `names` gives a pid's name in `cpu_of` and `peak_of`, where
+    its descendants are counted too.
     """
 
     def __init__(self, *, but: Collection[int], names: Mapping[int, str]) -> None:
@@ -86,7 +86,7 @@ class Meter:
             spent = seconds - self._before.get(pid, 0.0)
             name = self._name(pid)
             self.cpu_of[name] = self.cpu_of.get(name, 0.0) + spent
-        # A child of ours that ended meanwhile: what it had used before does not count.
+        # The CPU that our ended children had used before the measurement does not count.
         gone = sum(seconds for pid, seconds in self._before.items() if pid not in now and self._child[pid])
         self.cpu_of["ended"] = max(0.0, _reaped_seconds() - self._ended - gone)
         self.cpu_seconds = sum(self.cpu_of.values())
@@ -129,6 +129,6 @@ class Meter:
 
 
 def _reaped_seconds() -> float:
-    """CPU of this process's children that were reaped."""
+    """The CPU seconds of this process's reaped children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

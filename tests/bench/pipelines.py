@@ -1,7 +1,8 @@
 """`snapshot_to_iceberg`, `changes_to_iceberg`, `freshness`: whole pipelines, until a reader of the lake sees the rows.
 
-The clock is read when the catalogue's `main` shows the publication, looked at every 20 ms. Each ends with a comparison
-of the lake (read by PyIceberg, deletion vectors and all) with the source: count and sums over the columns that change.
+The clock stops when `main` in the catalogue shows the publication, polled every 20 ms. Each measurement ends with a
+comparison of the lake (read by PyIceberg, with deletion vectors) with the source: the row count, and the sums of the
+columns that change.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SETTLE_SECONDS = 15.0
 
 
 class Copied:
-    """One pipeline of the mesh for one table."""
+    """A pipeline of the mesh for one table."""
 
     def __init__(self, mesh: Mesh, name: str, table: str, **more: Any) -> None:
         self.mesh, self.table = mesh, table
@@ -38,7 +39,7 @@ class Copied:
         self.watch = Watch(self.config, self.store, table)
 
     def snapshot(self, rows: int) -> Figures:
-        """Define the pipeline where all services wait for one; until the first publication."""
+        """Measure from the definition of the pipeline, with all services running, to its first publication."""
         self.mesh.start("workers", "enumerators")
         self.mesh.ready("spark", "workers", "enumerators")
         with self.mesh.metered() as meter:
@@ -50,7 +51,7 @@ class Copied:
         return _figures(rows, seconds, meter)
 
     def drain(self, changes: Changes, count: int, transactions_of: Transactions, source: Source) -> Figures:
-        """Write a backlog while only Spark runs; from the start of the enumerators until `main` is at its end."""
+        """Write a backlog while only Spark runs; measure from the enumerators' start until `main` has all of it."""
         self.mesh.stop("enumerators", "workers")
         changes.write(count, transactions_of)
         end = place(source)
@@ -70,9 +71,9 @@ class Copied:
         return _figures(count, seconds, meter)
 
     def follow(self, *, rows: int, per_second: int, seconds: float) -> Figures:
-        """Changes at an even pace, after a snapshot; how long each took from its commit to `main`.
+        """Make changes at a constant rate after a snapshot; measure the time of each from its commit to `main`.
 
-        Those of the first SETTLE_SECONDS don't count.
+        Changes of the first SETTLE_SECONDS are left out.
         """
         at = self.watch.position()
         assert at is not None
@@ -115,17 +116,17 @@ class Copied:
 
 @contextmanager
 def copied(mesh: Mesh, name: str, table: str, **more: Any) -> Iterator[Copied]:
-    """A pipeline that is gone afterwards."""
-    one = Copied(mesh, name, table, **more)
+    """A pipeline for one table, removed at the end of the `with`."""
+    pipeline = Copied(mesh, name, table, **more)
     try:
-        yield one
+        yield pipeline
     finally:
-        one.watch.close()
-    mesh.forget(one.config)
+        pipeline.watch.close()
+    mesh.forget(pipeline.config)
 
 
 def _commits(position: Position) -> int:
-    """How many transactions of the one server there is lie before a position."""
+    """The number of transactions before a position; there must be one server only."""
     executed = position.executed
     if isinstance(executed, GtidSet):
         ends = [part.split("-") for sid in str(executed).split(",") for part in sid.split(":")[1:]]
@@ -134,20 +135,20 @@ def _commits(position: Position) -> int:
     return int(str(executed).split("-")[2])
 
 
-def compare(one: Copied) -> None:
-    """RuntimeError if count or sums of the table in the lake are not the source's (which nobody writes to now)."""
+def compare(pipeline: Copied) -> None:
+    """Raise RuntimeError if the table's count or sums differ between lake and source, to which nobody writes now."""
     sums = ", ".join(f"SUM({name})" for name in _SUMMED)
-    server: Database = one.mesh.server
-    ((*there,),) = server.execute(f"SELECT COUNT(*), {sums} FROM {one.table}")
-    here = [0] * (1 + len(_SUMMED))
-    location = one.watch.metadata_location()
+    server: Database = pipeline.mesh.server
+    ((*source,),) = server.execute(f"SELECT COUNT(*), {sums} FROM {pipeline.table}")
+    lake = [0] * (1 + len(_SUMMED))
+    location = pipeline.watch.metadata_location()
     assert location is not None
     for batch in StaticTable.from_metadata(location).scan(selected_fields=_SUMMED).to_arrow_batch_reader():
-        here[0] += batch.num_rows
-        for at, name in enumerate(_SUMMED, start=1):
-            here[at] += pc.sum(batch[name]).as_py() or 0
-    if [int(value) for value in there] != here:
-        raise RuntimeError(f"the lake is not as the source: {one.table} has {there} (count, {sums}), the lake {here}")
+        lake[0] += batch.num_rows
+        for column, name in enumerate(_SUMMED, start=1):
+            lake[column] += pc.sum(batch[name]).as_py() or 0
+    if [int(value) for value in source] != lake:
+        raise RuntimeError(f"{pipeline.table} differs: COUNT(*), {sums} are {source} in the source, {lake} in the lake")
 
 
 def _figures(rows: int, seconds: float, meter: Meter) -> Figures:

@@ -1,7 +1,6 @@
 """`select_to_arrow` and `binlog_to_arrow`: the readers' two decoders alone, each in a fresh process.
 
-Nothing is done with the batches. CPU is that of the process (all threads, from the first statement on), so the server's
-is not in it.
+The batches are dropped. CPU is that of the process (all threads, from the first statement on), without the server's.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ Figures = dict[str, Any]
 
 
 def in_a_fresh_process(work: Callable[..., Figures], *arguments: Any) -> Figures:
-    """What `work` returns when it runs in a Python process of its own."""
+    """Run `work` in a new Python process and return its result."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, arguments)
 
 
 def place(source: Source) -> Position:
-    """The end of the binlog of a server that nobody writes to at the moment."""
+    """The end of the server's binlog; nobody may be writing to it."""
     with closing(connect(source)) as connection:
         server = identify(connection)
         at = flushed_position(connection, server)
@@ -49,7 +48,7 @@ def place(source: Source) -> Position:
 
 
 class Clock:
-    """Time, real and of this process's CPU, since it was made."""
+    """Wall time and CPU time of this process since the clock was created."""
 
     def __init__(self) -> None:
         self._cpu, self._wall = time.process_time(), time.perf_counter()
@@ -67,7 +66,7 @@ class Clock:
 
 
 def select_to_arrow(source: Source, table: str) -> Figures:
-    """Read all chunks of a table, one after the other, split as a pipeline does by default."""
+    """Read all chunks of a table one after the other, split as a pipeline splits them by default."""
 
     opened = partial(connect, source)
 
@@ -101,7 +100,7 @@ def select_to_arrow(source: Source, table: str) -> Figures:
 
 
 def binlog_to_arrow(source: Source, table: str, begin: Position, end: Position) -> Figures:
-    """Read a backlog of one table's changes, in the bites in which a reader takes it."""
+    """Read a backlog of one table's changes, in reads of the size that a reader uses."""
 
     opened = partial(connect, source)
 
@@ -122,7 +121,7 @@ def binlog_to_arrow(source: Source, table: str, begin: Position, end: Position) 
                 wait_seconds=CHANGES_WAIT_SECONDS,
             )
             if got.faults:
-                raise RuntimeError(f"the backlog can't be followed: {got.faults[0].cause}")
+                raise RuntimeError(f"the backlog could not be read: {got.faults[0].cause}")
             rows += sum(batch.batch.num_rows for batch in got.batches)
             position, reads = got.position, reads + 1
     return clock.figures(rows) | {"reads": reads}
