@@ -1,7 +1,7 @@
-"""The bench's table: the shape of TPC-DS `customer` (18 columns, about 135 bytes a row), made of seeded random values.
+"""The bench's table: the shape of TPC-DS `customer` (18 columns, about 135 bytes a row) with seeded random values.
 
-Loading and the tables of the bench itself are kept out of the binlog; `Changes` writes what is to be captured. Its keys
-are distinct and in random order: each call takes the next ones of one permutation of all keys.
+The load and the bench's own tables stay out of the binlog; `Changes` writes the changes to capture. Their keys are
+distinct and in random order: each call takes the next keys of one permutation of all keys.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _COUNTRY = pa.array(
 _BLOCK_ROWS = 500_000
 _OWN = "cutline_bench"
 _BACKLOG = f"""
-CREATE PROCEDURE {_OWN}.backlog(first_at INT, below INT, per INT)
+CREATE PROCEDURE {_OWN}.backlog(first INT, below INT, per INT)
 BEGIN
-    DECLARE at INT DEFAULT first_at;
+    DECLARE number INT DEFAULT first;
     SET autocommit = 0;
-    WHILE at < below DO
-        UPDATE {{table}} SET c_current_addr_sk = c_current_addr_sk + 1, c_last_review_date_sk = 2453000 + at % 600
-        WHERE c_customer_sk = (SELECT k FROM {_OWN}.keys_of WHERE n = at);
-        SET at = at + 1;
-        IF at % per = 0 THEN COMMIT; END IF;
+    WHILE number < below DO
+        UPDATE {{table}} SET c_current_addr_sk = c_current_addr_sk + 1, c_last_review_date_sk = 2453000 + number % 600
+        WHERE c_customer_sk = (SELECT k FROM {_OWN}.keys_of WHERE n = number);
+        SET number = number + 1;
+        IF number % per = 0 THEN COMMIT; END IF;
     END WHILE;
     COMMIT;
 END
@@ -54,7 +54,7 @@ Transactions = Literal[1, 100, "bulk"]
 
 
 def load(server: Database, table: str, rows: int, *, seed: int = 7) -> None:
-    """Make `table` ("database.name") anew, with `rows` rows whose keys are 1..rows."""
+    """Create `table` ("database.name"), or replace it, with `rows` rows whose keys are 1..rows."""
     database, _, _ = table.partition(".")
     random = np.random.default_rng(seed)
     with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
@@ -66,7 +66,7 @@ def load(server: Database, table: str, rows: int, *, seed: int = 7) -> None:
         ):
             cursor.execute(statement)
         for file in _files(_blocks(rows, random)):
-            # c_login, the only column that is not in the file, is NULL.
+            # c_login is not in the file and stays NULL.
             cursor.execute(
                 f"LOAD DATA LOCAL INFILE '{file}' INTO TABLE {table} FIELDS TERMINATED BY ','"
                 f" ({', '.join(name for name in _names() if name != 'c_login')})"
@@ -79,7 +79,7 @@ def _names() -> list[str]:
 
 
 def _files(blocks: Iterator[pa.Table]) -> Iterator[str]:
-    """Each block as a file that exists until the next one is asked for."""
+    """Yield the path of a CSV file for each block; it exists until the next one is requested."""
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
         file = Path(folder) / "rows.csv"
         options = pa.csv.WriteOptions(include_header=False, quoting_style="none")
@@ -134,7 +134,7 @@ def _hex(values: pa.Array) -> pa.Array:
 
 
 class Changes:
-    """Writes changes of `table` (keys 1..rows), each key at most once as long as there are keys left."""
+    """Writes changes of `table` (keys 1..rows); no key changes twice before every key has changed once."""
 
     def __init__(self, server: Database, table: str, rows: int, *, seed: int = 11) -> None:
         self._server, self._table, self._rows = server, table, rows
@@ -156,7 +156,7 @@ class Changes:
                 )
 
     def write(self, count: int, transactions_of: Transactions) -> None:
-        """Update `count` rows: a statement a row, committed after each 1 or 100 of them, or all by one ("bulk")."""
+        """Update `count` rows: one statement for each, committed after every 1 or 100, or one for all ("bulk")."""
         if transactions_of == "bulk":
             self._server.execute(
                 f"UPDATE {self._table} SET c_current_addr_sk = c_current_addr_sk + 1 WHERE c_customer_sk <= {count}"
@@ -168,9 +168,9 @@ class Changes:
         half = first + count // 2 // 100 * 100
         failed: list[BaseException] = []
 
-        def part(at: int, below: int) -> None:
+        def part(first: int, below: int) -> None:
             try:
-                self._server.execute(f"CALL {_OWN}.backlog({at}, {below}, {transactions_of})")
+                self._server.execute(f"CALL {_OWN}.backlog({first}, {below}, {transactions_of})")
             except BaseException as error:
                 failed.append(error)
 
@@ -184,10 +184,10 @@ class Changes:
 
 
 class Stream(threading.Thread):
-    """Commits single-row updates of random keys at an even pace, and notes when each commit returned.
+    """Commits single-row updates of random keys at a constant rate, and records when each commit returned.
 
     `returned[i]` is the `time.time()` at which the commit of change i + 1 returned. One connection writes, so the
-    server's commits of this time are in this order; nobody else may write.
+    server commits in this order; no other connection may write.
     """
 
     def __init__(self, server: Database, table: str, rows: int, *, per_second: int, seconds: float) -> None:
@@ -200,7 +200,7 @@ class Stream(threading.Thread):
         self.failed: BaseException | None = None
 
     def run(self) -> None:
-        """Write; behind the pace it goes as fast as it can."""
+        """Write the updates; when late, as fast as possible."""
         begun = time.time()
         try:
             with contextlib.closing(self._connection) as connection, connection.cursor() as cursor:

@@ -26,6 +26,7 @@ from tests.integration.mesh import Hammer, History, Mesh, Pipeline, content, cut
 from tests.servers import Database, MariaDB, MySQL
 
 Fresh = Callable[[Database], str]
+pytestmark = pytest.mark.alone
 
 
 def filled(server: Database, schema: str, rows: int) -> str:

@@ -1,17 +1,17 @@
-"""`python -m tests.bench.peers` (`make bench-peers`): our readers and others', in turn, on one table of one MySQL.
+"""`python -m tests.bench.peers` (`make bench-peers`): Cutline's readers and other tools in turn, on the same table.
 
-| figure | ours | the others |
+| figure | Cutline | other tools |
 |---|---|---|
 | `snapshot` | to Arrow; to Iceberg, until the lake shows the rows | ConnectorX to Arrow, PyMySQL, Debezium, Flink CDC |
 | `backlog` | updates in transactions of 100, to Arrow | mysql-replication, Debezium, Flink CDC |
 
-Debezium and Flink CDC write into a sink that only counts. The table has the shape of TPC-DS `customer`. Each round
-measures each of them once, one after the other, since a machine's speed changes; the table at the end has medians and
-how many times better ours is. PyMySQL and mysql-replication, whose speed does not depend on the size, get a part of the
-rows. CPU is that of the client's processes (of the whole mesh for Iceberg), the server's is not in it; memory is the
-peak of the largest process.
+Debezium and Flink CDC write into a sink that only counts rows. The table has the shape of TPC-DS `customer`. Each round
+measures each reader once, one after the other, since a machine's speed changes over time; the table at the end has the
+medians and the ratios of Cutline's figures to the others'. PyMySQL and mysql-replication, whose speed does not depend
+on the size, read only some of the rows. CPU is that of the client's processes (for Iceberg of the whole mesh), without
+the server's; memory is the peak of the largest process.
 
-stdout has a JSON line a measurement, stderr the table and what happens. Exit 1 if one of them can't be had.
+stdout has one JSON line for each measurement, stderr the table and the progress. Exit code 1 if a reader failed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OURS = {"snapshot": ("Cutline to Arrow", "Cutline to Iceberg"), "backlog": ("Cut
 
 
 class Comparison:
-    """One run: what was measured, and what could not be."""
+    """One run: the measurements, and the readers that failed with their reasons."""
 
     def __init__(self, server: MySQL, rows: int, changes: int) -> None:
         self.server, self.rows, self.changes = server, rows, changes
@@ -61,11 +61,11 @@ class Comparison:
         self._begun = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Tell what happens."""
+        """Print progress."""
         print(f"[{time.monotonic() - self._begun:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     def measure(self, figure: str, peer: str, work: Callable[[], Figures]) -> None:
-        """Once, and tell it as a line; one that failed is not tried again."""
+        """Measure a reader once and print the figures; a reader that failed before is left out."""
         if peer in self.missing:
             return
         before = os.getloadavg()[0]
@@ -73,7 +73,7 @@ class Comparison:
             found = work()
         except (Failed, ImportError, RuntimeError) as reason:
             self.missing[peer] = f"{figure}: {reason}"
-            self.say(f"{peer} has failed: {reason}")
+            self.say(f"{peer} failed: {reason}")
             return
         found["rows_per_second"] = round(found["rows"] / found["seconds"])
         found["rows_per_cpu_second"] = round(found["rows"] / found["cpu_seconds"])
@@ -82,7 +82,7 @@ class Comparison:
         print(json.dumps({"figure": figure, "peer": peer, **kept, "load_before": round(before, 2)}), flush=True)
 
     def snapshot(self, mesh: Mesh, jvm: dict[str, Peer], number: int) -> None:
-        """Each of them once."""
+        """Measure a snapshot by each reader."""
         host, port = self.server.host, self.server.port
         self.measure("snapshot", "Cutline to Arrow", lambda: in_a_fresh_process(select_to_arrow, self.source, TABLE))
         self.measure("snapshot", "Cutline to Iceberg", lambda: self._published(mesh, number))
@@ -102,7 +102,7 @@ class Comparison:
             self.measure("snapshot", f"{JVM[name]} {peer.version}", lambda work=work: work("snapshot", port, self.rows))
 
     def backlog(self, jvm: dict[str, Peer], begin: Position, end: Position) -> None:
-        """Each of them once."""
+        """Measure a backlog of changes by each reader."""
         host, port = self.server.host, self.server.port
         self.measure(
             "backlog",
@@ -125,13 +125,13 @@ class Comparison:
             )
 
     def _published(self, mesh: Mesh, number: int) -> Figures:
-        with copied(mesh, f"customer-{number}", TABLE) as one:
-            found = one.snapshot(self.rows)
+        with copied(mesh, f"customer-{number}", TABLE) as pipeline:
+            found = pipeline.snapshot(self.rows)
         found["peak_rss_mib"] = max(found["peak_rss_mib_of"].values())
         return found
 
     def table(self) -> Table:
-        """Medians over the rounds, and ours against each other's."""
+        """The medians of the rounds, and the ratios of Cutline's figures to each other reader's."""
         shown = Table(title=f"MySQL {self.server.version}, {self.rows:,} rows, {self.changes:,} changes; medians")
         for name in ("figure", "reader", "rows/s", "rows per CPU-second", "peak MiB", "ours / theirs", "by CPU"):
             shown.add_column(name, justify="left" if name in ("figure", "reader") else "right")
@@ -143,7 +143,7 @@ class Comparison:
                     _medians(self.measured[figure, name]) for name in OURS[figure] if (figure, name) in self.measured
                 ]
                 ratios = [
-                    " and ".join(f"{one[name] / middle[name]:.1f}" for one in ours)
+                    " and ".join(f"{medians[name] / middle[name]:.1f}" for medians in ours)
                     for name in ("rows_per_second", "rows_per_cpu_second")
                 ]
             numbers = (f"{middle[name]:,.0f}" for name in ("rows_per_second", "rows_per_cpu_second", "peak_rss_mib"))
@@ -153,7 +153,7 @@ class Comparison:
 
 def _medians(found: list[Figures]) -> dict[str, float]:
     names = ("rows_per_second", "rows_per_cpu_second", "peak_rss_mib")
-    return {name: statistics.median(one[name] for one in found) for name in names}
+    return {name: statistics.median(figures[name] for figures in found) for name in names}
 
 
 def _version(package: str) -> str:
@@ -164,14 +164,16 @@ def _version(package: str) -> str:
 
 
 def main() -> int:
-    """Run it; see the module."""
+    """Run the comparison; exit code 1 if a reader failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--rows", type=int, default=ROWS, help=f"rows of the table (default {ROWS:,})")
     parser.add_argument("--changes", type=int, default=CHANGES, help=f"changes in the backlog (default {CHANGES:,})")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of which the medians are (default {ROUNDS})")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help=f"rounds, of which the medians are shown (default {ROUNDS})"
+    )
     chosen = parser.parse_args()
     changes = min(chosen.changes, chosen.rows)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and folders go
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and folders are removed
     own: dict[str, Any] = {"innodb_buffer_pool_size": "2G", "max_binlog_size": "1G", "innodb_redo_log_capacity": "1G"}
     console = Console(stderr=True, width=120)
     try:

@@ -1,4 +1,4 @@
-"""The peers in Python, each in a fresh process: ConnectorX and PyMySQL for a SELECT, mysql-replication for a binlog."""
+"""Readers in Python, each in a new process: ConnectorX and PyMySQL for a SELECT, mysql-replication for a binlog."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FETCHED = 10_000
 
 
 def connectorx(host: str, port: int, table: str) -> Figures:
-    """The table as one Arrow table, over one connection."""
+    """Read the table as one Arrow table, over one connection."""
     import connectorx
 
     clock = Clock()
@@ -24,7 +24,7 @@ def connectorx(host: str, port: int, table: str) -> Figures:
 
 
 def pymysql_rows(host: str, port: int, table: str, limit: int) -> Figures:
-    """The first `limit` rows as Python tuples, not buffered."""
+    """Read the first `limit` rows as Python tuples, not buffered."""
     clock, rows = Clock(), 0
     with closing(pymysql.connect(host=host, port=port, user="root", cursorclass=SSCursor)) as connection:
         with connection.cursor() as cursor:
@@ -35,7 +35,7 @@ def pymysql_rows(host: str, port: int, table: str, limit: int) -> Figures:
 
 
 def mysql_replication(host: str, port: int, table: str, file: str, offset: int, limit: int) -> Figures:
-    """The first `limit` updates from there on, as Python dicts."""
+    """Read the first `limit` updates from this place on, as Python dicts."""
     clock, rows = Clock(), 0
     database, _, name = table.partition(".")
     stream = BinLogStreamReader(

@@ -1,8 +1,8 @@
-"""Debezium and Flink CDC: their jars by Maven at first use, a small main around each, a JVM a measurement.
+"""Debezium and Flink CDC: a small Java program around each, its jars from Maven, one JVM for each measurement.
 
-The jars stay in ~/.cache/cutline/peers, a folder for each pom.xml. The window begins at the connector's own log line
-that it begins and ends at the last row in a sink that counts (Marks.java), so the start of the JVM is not in it; CPU is
-that of the JVM within the window, memory its peak.
+The first use fetches the jars into the cache folder, a folder for each pom.xml. A measurement begins at the connector's
+log line about its start and ends at the last row in a sink that counts rows (Marks.java), so it excludes the start of
+the JVM; CPU is that of the JVM between these two, memory its peak.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _LONGEST_SECONDS = 900
 
 
 class Failed(RuntimeError):
-    """A peer did not end with all rows."""
+    """A reader ended before it had all rows."""
 
 
 class Peer:
-    """One of them, compiled; `with` gives it and removes what was compiled."""
+    """One of the two; `with` compiles its program and removes the compiled files at the end."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class Peer:
         self._folder = tempfile.TemporaryDirectory(prefix=f"cutline-{name}-")
 
     def __enter__(self) -> Peer:
-        """Missing if Maven, its jars or a compiler are not to be had."""
+        """Fetch the jars and compile; Missing if Maven, a jar or a compiler is not available."""
         with built_once(self._jars) as building:
             if building is not None:
                 pom = ["-f", str(HERE / self.name / "pom.xml")]
@@ -54,7 +54,7 @@ class Peer:
         compiler = program("javac")
         _done(
             [compiler, "-nowarn", "-d", self._folder.name, "-cp", f"{self._jars}/*", *sources],
-            f"the main of {self.name}",
+            f"the compiled program of {self.name}",
         )
         return self
 
@@ -62,7 +62,7 @@ class Peer:
         self._folder.cleanup()
 
     def run(self, *arguments: str | int) -> dict[str, Any]:
-        """What the main prints for MODE PORT ROWS, a scratch folder and the rest; Failed with what it said."""
+        """Run the program with MODE PORT ROWS, a scratch folder and the rest; return its figures, or raise Failed."""
         mode, port, rows, *rest = map(str, arguments)
         opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPEN]
         path = f"{self._folder.name}:{HERE / self.name}:{self._jars}/*"
@@ -72,7 +72,7 @@ class Peer:
                 command, capture_output=True, text=True, check=False, cwd=folder, timeout=_LONGEST_SECONDS
             )
             if done.returncode:
-                raise Failed(f"{self.name} {mode} ended with {done.returncode}: {done.stderr[-1000:]}")
+                raise Failed(f"{self.name} {mode} ended with exit code {done.returncode}: {done.stderr[-1000:]}")
         figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return figures
 
@@ -80,18 +80,18 @@ class Peer:
 def _done(command: Sequence[str], what: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
-        raise Missing(f"{what} can't be had: {(done.stdout + done.stderr)[-1500:]}")
+        raise Missing(f"could not get {what}: {(done.stdout + done.stderr)[-1500:]}")
 
 
 @contextlib.contextmanager
 def peers(names: Sequence[str]) -> Iterator[tuple[dict[str, Peer], dict[str, str]]]:
-    """Those of the named ones that can be had, and why the others can't."""
-    there: dict[str, Peer] = {}
+    """The named readers that are available, and the reasons why the others are not."""
+    available: dict[str, Peer] = {}
     missing: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         for name in names:
             try:
-                there[name] = stack.enter_context(Peer(name))
+                available[name] = stack.enter_context(Peer(name))
             except Missing as reason:
                 missing[name] = str(reason)
-        yield there, missing
+        yield available, missing
