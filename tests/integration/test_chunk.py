@@ -877,6 +877,7 @@ def for_a_while(seen: Iterator[Seen], *, chunks: int, seconds: float) -> list[Se
     return found
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("hot", "mode"),
     [

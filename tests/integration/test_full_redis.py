@@ -52,6 +52,7 @@ def service(**known: Any) -> Service:
     return Service(incarnation="r1", role="reader", host="here", pid=1, started_at=1.0, **known)
 
 
+@pytest.mark.alone
 async def test_in_a_full_redis_a_lease_is_renewed_and_a_service_and_an_epoch_stay_known(redis: Client) -> None:
     """Also a service that has something new to say, which is not heard before there is room."""
     lease, other = (Lease(redis, lease_name("shop"), owner, 60.0) for owner in ("a", "b"))

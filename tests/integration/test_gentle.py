@@ -26,7 +26,6 @@ from tests.integration.mesh import Hammer, History, Mesh, Pipeline, content, cut
 from tests.servers import Database, MariaDB, MySQL
 
 Fresh = Callable[[Database], str]
-pytestmark = pytest.mark.alone
 
 
 def filled(server: Database, schema: str, rows: int) -> str:
@@ -60,6 +59,7 @@ def keeps(pipeline: Pipeline, table: str, limit: int) -> None:
     assert after - before <= limit * (time.monotonic() - began) + 500
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("of", ["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
 def test_limits_changed_in_the_middle_of_a_snapshot_show_in_its_rate_and_outlive_a_leader(
     request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, of: str
@@ -132,6 +132,7 @@ def busy(server: Database, threads: int) -> Iterator[None]:
             worker.join()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("of", ["mysql", pytest.param("mariadb", marks=pytest.mark.full)])
 def test_readers_wait_while_the_source_is_busy_and_say_so(
     request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, of: str

@@ -125,6 +125,7 @@ def test_hot_rows_in_tiny_chunks_are_never_missed(strict: Database, tmp_path: Pa
         assert sum(one.table == "hot.t" for one in chunks) >= ROWS / CHUNK_ROWS / 2
 
 
+@pytest.mark.alone
 def test_the_same_with_a_naive_low_watermark_misses_rows(strict_mysql: MySQL, tmp_path: Path) -> None:
     """The test above must be able to fail: a low from SHOW BINARY LOG STATUS, before the SELECT, loses changes here.
 

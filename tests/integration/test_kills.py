@@ -39,6 +39,7 @@ runpy.run_module("cutline.services.enumerator", run_name="__main__")
 """An enumerator that prints the stacks of its tasks at SIGUSR1."""
 
 
+@pytest.mark.alone
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_the_mesh_recovers_from_kill_after_kill(

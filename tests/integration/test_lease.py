@@ -10,6 +10,8 @@ from cutline.common.errors import Unavailable
 from cutline.common.mesh.lease import Lease, lease_name
 from tests.servers import Redis
 
+pytestmark = pytest.mark.alone
+
 
 def leases(redis: Client, *owners: str, ttl_seconds: float = 30.0) -> list[Lease]:
     return [Lease(redis, lease_name("shop"), owner, ttl_seconds) for owner in owners]

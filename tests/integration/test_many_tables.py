@@ -87,6 +87,7 @@ def shown(pipeline: Pipeline) -> Counter[str]:
     return found
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("tables", "altered"),
     [

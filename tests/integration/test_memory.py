@@ -32,7 +32,7 @@ from tests.bench.readers import in_a_fresh_process, place
 from tests.integration.mesh import Mesh
 from tests.servers import Database, MariaDB, MySQL
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.alone, pytest.mark.full, pytest.mark.timeout(1800)]
 
 LIMIT_MIB = 512
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from cutline.common.store.records import CheckpointEntry
 from tests.integration.mesh import Mesh, cuts
 from tests.servers import Database, MariaDB
@@ -49,6 +51,7 @@ class Mute:
                     one.close()
 
 
+@pytest.mark.alone
 def test_pipelines_whose_source_never_answers_hold_up_no_checkpoint_of_another(
     mariadb: MariaDB, fresh_database: Fresh, tmp_path: Path
 ) -> None:

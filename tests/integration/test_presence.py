@@ -26,6 +26,7 @@ async def test_services_are_listed_by_role_with_what_they_gave_up(redis: Client)
     assert await registry.services() == [service("r1"), service("r2"), writer]
 
 
+@pytest.mark.alone
 async def test_a_service_that_is_silent_for_five_seconds_is_gone(redis: Client) -> None:
     registry = Registry(redis)
     await registry.announce_presence(service("r1"))
