@@ -124,9 +124,10 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def opened(redis: Any, *, credit_bytes: int = 1 << 20) -> tuple[Sender, Receiver]:
+async def opened(redis: Any, *, credit_bytes: int = 1 << 20, patience_seconds: float = 30.0) -> tuple[Sender, Receiver]:
     await create(redis, [NAME], {"epoch": 7, "cause": "test"})
-    return Sender(redis, NAME, credit_bytes=credit_bytes, patience_seconds=1.0), Receiver(redis, [NAME])
+    sender = Sender(redis, NAME, credit_bytes=credit_bytes, patience_seconds=patience_seconds)
+    return sender, Receiver(redis, [NAME])
 
 
 def put(redis: Any, n: int, fields: list[bytes]) -> None:
@@ -267,7 +268,7 @@ async def test_another_senders_message_under_our_number_stops_the_repetition_too
 
 
 async def test_redis_that_stays_away_is_unavailable_after_the_patience(redis: Any) -> None:
-    sender, _ = await opened(redis)
+    sender, _ = await opened(redis, patience_seconds=0.1)
     redis.lose = lambda: "question"
     await sender.send({"type": "records"}, counted=True)
     with pytest.raises(Unavailable, match=r"sending on channel cutline:shop:7:reader-0>writer-1: the connection broke"):
