@@ -145,7 +145,7 @@ $(VENV)/.servers: $(VENV)/.packages tests/servers.py | debian $(VENV)/.built
 # These tests, JOBS side by side, then one by one those marked `alone`. Both parts run whatever the first one finds; a part to which
 # PYTEST_ARGS leaves no test (exit code 5) has not failed.
 pytest = failed=0; \
-  $(VENV)/bin/pytest $(1) -n $(JOBS) -m "not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ] || failed=1; \
+  $(VENV)/bin/pytest $(1) -n $(JOBS) --dist loadgroup -m "not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ] || failed=1; \
   $(VENV)/bin/pytest $(1) -m alone $(PYTEST_ARGS) || [ $$? -eq 5 ] || failed=1; \
   exit $$failed
 
@@ -154,13 +154,13 @@ check: $(VENV)/.built
 	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer
 
 unit: $(VENV)/.built
-	$(VENV)/bin/pytest tests/unit -n $(JOBS) $(PYTEST_ARGS)
+	$(VENV)/bin/pytest tests/unit -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
 integration: setup
 	$(call pytest,tests/integration)
 
 mutants: $(VENV)/.built
-	$(VENV)/bin/pytest tests/simulation/test_mutants.py -n $(JOBS) $(PYTEST_ARGS)
+	$(VENV)/bin/pytest tests/simulation/test_mutants.py -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
 test: setup
 	$(call pytest,$(SUITES))
