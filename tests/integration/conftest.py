@@ -18,7 +18,9 @@ def spark() -> Any:
     """The one Spark of all tests; the first test that uses it starts it, `nothing_left_running` stops it."""
     from cutline.spark_writer import session
 
-    return session.start({"spark.driver.memory": "1g"})
+    # A test ends before the JVM's optimising compiler has paid for itself.
+    java = "-XX:TieredStopAtLevel=1"
+    return session.start({"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": java})
 
 
 @pytest.fixture(scope="module", params=Redis.BY)

@@ -58,6 +58,7 @@ def last_of(server: str, gtids: str) -> int:
 # --- stops ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @SAMPLE
 def test_a_pipeline_ends_at_its_stop_and_shows_no_later_change_though_services_are_killed(
     source: Database, fresh_database: Fresh, tmp_path: Path

@@ -1,15 +1,17 @@
 """Tests of the simulation and of unit tests: a patch breaks one rule of the algorithms, and some test must then fail.
 
-Each worker of pytest-xdist has one copy of the sources (`tree`). A mutant changes it, and changes it back when its test
-ends.
+Each worker of pytest-xdist has one copy of the sources (`tree`) and one process that runs the tests there in forks
+(`runner`). A mutant changes the copy, and changes it back when its test ends.
 """
 
 from __future__ import annotations
 
 import compileall
+import json
 import os
 import py_compile
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,8 +66,50 @@ def applied(mutant: Mutant, tree: Path) -> Iterator[None]:
             path.write_text(text, encoding="utf-8")
 
 
+class Runner:
+    """A process of `tests.simulation.mutants.runner` in the tree; `close` ends it and its forks, `run` starts it."""
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = tree
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, output: Path, words: list[str]) -> int:
+        """Run the module `words[0]` with its arguments; return the exit code."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.simulation.mutants.runner"],
+                cwd=self._tree,
+                env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            print(json.dumps([str(output), *words]), file=self._process.stdin, flush=True)
+            return int(self._process.stdout.readline())
+        except BaseException:  # this test's time is up, too
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+            self._process = None
+
+
+@pytest.fixture(scope="module")
+def runner(tree: Path) -> Iterator[Runner]:
+    made = Runner(tree)
+    yield made
+    made.close()
+
+
 def command(mutant: Mutant) -> list[str]:
-    """The command that must fail on the mutant: a file of unit tests, or the sweep up to the first seed that fails."""
+    """The module that must fail on the mutant: a file of unit tests, or the sweep up to the first seed that fails."""
     if mutant.tests:
         return ["pytest", "-x", "-q", "-rf", "-p", "no:cacheprovider", "--noconftest", f"tests/unit/{mutant.tests}"]
     words = ["tests.simulation", "--stop", "--first", str(mutant.first), "--seeds", str(mutant.seeds)]
@@ -74,17 +118,10 @@ def command(mutant: Mutant) -> list[str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", [*MUTANTS, *BELOW], ids=lambda mutant: mutant.rule)
-def test_a_test_fails_where_this_rule_is_broken(mutant: Mutant, tree: Path) -> None:
+def test_a_test_fails_where_this_rule_is_broken(mutant: Mutant, tree: Path, runner: Runner, tmp_path: Path) -> None:
+    output = tmp_path / "output"
     with applied(mutant, tree):
-        done = subprocess.run(
-            [sys.executable, "-m", *command(mutant)],
-            cwd=tree,
-            env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 1, f"no test fails: {done.stdout[-300:]} {done.stderr[-2000:]}"
-    assert "\nFAILED " in done.stdout if mutant.tests else "\nseed " in done.stdout, (
-        f"the tests broke off: {done.stdout[-300:]} {done.stderr[-2000:]}"
-    )
+        code = runner.run(output, command(mutant))
+    text = output.read_text(encoding="utf-8", errors="replace")
+    assert code == 1, f"no test fails: {text[-2000:]}"
+    assert ("\nFAILED " if mutant.tests else "\nseed ") in text, f"the tests broke off: {text[-2000:]}"
