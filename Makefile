@@ -5,7 +5,7 @@
 #   make unit       the unit tests; need no server and no jar, only the virtual environment; under a minute
 #   make integration  the tests on real servers and a real Spark
 #   make mutants    each breaks one rule of the algorithms, and a test must then fail
-#   make test       all of these and the simulation               (PYTEST_ARGS= for more, JOBS= processes side by side)
+#   make test       all of these and the simulation               (PYTEST_ARGS= for more, JOBS= workers of pytest-xdist)
 #   make simulate   the simulation alone, SEEDS=10000             (a failing seed replays)
 #   make bench      one JSON line a measurement
 #   make bench-peers  ConnectorX, PyMySQL, mysql-replication, Debezium and Flink CDC in turn with ours, and the ratios
@@ -28,7 +28,8 @@ PYTHON ?= python3
 SEEDS ?= 10000
 INPUTS ?= 100000
 PYTEST_ARGS ?=
-JOBS ?= 2
+# Integration tests wait more than they compute, but each worker needs memory for two databases and perhaps a Spark.
+JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
 SUITE ?= bookworm
 TARGET ?=
 
@@ -142,25 +143,28 @@ $(VENV)/.servers: $(VENV)/.packages tests/servers.py | debian $(VENV)/.built
 
 # ---- what CI and developers run ------------------------------------------------------------------------------------
 
-# These tests, JOBS side by side, then one by one those marked `alone`. Both parts run whatever the first one finds; a part to which
-# PYTEST_ARGS leaves no test (exit code 5) has not failed.
-pytest = failed=0; \
-  $(VENV)/bin/pytest $(1) -n $(JOBS) --dist loadgroup -m "not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ] || failed=1; \
-  $(VENV)/bin/pytest $(1) -m alone $(PYTEST_ARGS) || [ $$? -eq 5 ] || failed=1; \
-  exit $$failed
+# Run these tests on JOBS workers of pytest-xdist, then one by one those marked `alone`, whatever the first part found. The exit code is 5,
+# pytest's for "no test", only if neither part had one.
+pytest = ended=5; \
+  for which in "not alone" alone; do \
+    workers=; [ "$$which" = alone ] || workers="-n $(JOBS) --dist loadgroup"; \
+    code=0; $(VENV)/bin/pytest $(1) -m "$$which" $$workers $(PYTEST_ARGS) || code=$$?; \
+    [ $$code -eq 5 ] || { [ $$code -eq 0 ] && [ $$ended -ne 5 ]; } || ended=$$code; \
+  done; \
+  exit $$ended
 
 check: $(VENV)/.built
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer
 
 unit: $(VENV)/.built
-	$(VENV)/bin/pytest tests/unit -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	$(VENV)/bin/pytest tests/unit -n logical $(PYTEST_ARGS)
 
 integration: setup
 	$(call pytest,tests/integration)
 
 mutants: $(VENV)/.built
-	$(VENV)/bin/pytest tests/simulation/test_mutants.py -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	$(VENV)/bin/pytest tests/simulation/test_mutants.py -n logical $(PYTEST_ARGS)
 
 test: setup
 	$(call pytest,$(SUITES))

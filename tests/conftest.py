@@ -2,7 +2,7 @@
 
 With pytest-xdist (`-n 2`) each worker is a session of its own: it starts its own servers on free ports, has its own
 temporary folder and its own check for processes left behind. Workers share only the cache folder, whose builders hold
-a lock. A file's tests stay on one worker (`FilesTogether`), and with `--dist loadgroup` so do all files that use Spark.
+a lock. A file's tests stay on one worker (`FilesTogether`), and with `--dist loadgroup` at most two workers use Spark.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ LEAVE_SECONDS = 15.0
 FULL = os.environ.get("CUTLINE_TEST_FULL") == "1"
 """`make test-full`: tests marked `full` run too, and generated ones take more examples; `make test` is a sample."""
 MUTANTS = ROOT / "tests" / "simulation" / "test_mutants.py"
+LONGEST = ROOT / "tests" / "integration" / "test_quarantine.py"
+"""It takes as long as all other files that use Spark together."""
 
 hypothesis.settings.register_profile("cutline", deadline=None)  # on a busy machine a slow example is no fault
 hypothesis.settings.load_profile("cutline")
@@ -54,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave tests marked `full` to `make test-full`, group the files that use Spark, and sort for pytest-xdist.
 
-    The files with Spark form one group, since a session of Spark takes 1.5 GB and 20 seconds of CPU; the group comes
-    first because it is the longest. Mutants come last: they are many and short, so they keep every worker busy while
+    The files that use Spark form two groups, since a session of Spark takes 1.5 GB and 20 seconds of CPU; they come
+    first because they are the longest. Mutants come last: they are many and short, so they keep every worker busy while
     another one finishes a long file.
     """
     if not FULL:
@@ -65,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     for item in items:
         if item.path in with_spark:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.xdist_group("longest" if item.path == LONGEST else "spark"))
     items.sort(key=lambda item: 0 if item.path in with_spark else 2 if item.path == MUTANTS else 1)
 
 

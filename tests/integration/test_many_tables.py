@@ -87,7 +87,6 @@ def shown(pipeline: Pipeline) -> Counter[str]:
     return found
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("tables", "altered"),
     [
