@@ -18,9 +18,7 @@ def spark() -> Any:
     """The one Spark of all tests; the first test that uses it starts it, `nothing_left_running` stops it."""
     from cutline.spark_writer import session
 
-    # A test ends before the JVM's optimising compiler has paid for itself.
-    java = "-XX:TieredStopAtLevel=1"
-    return session.start({"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": java})
+    return session.start({"spark.driver.memory": "1g"})
 
 
 @pytest.fixture(scope="module", params=Redis.BY)
