@@ -41,7 +41,7 @@ import pymysql
 import redis
 from pymysql.constants import ER
 
-from cutline.common.config import cache_folder
+from cutline.common.config.environment import cache_folder
 from tests.programs import Missing, packaged, program, search_path
 
 HOST = "127.0.0.1"

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cutline.common.config import cache_folder
+from cutline.common.config.environment import cache_folder
 
 BARE = Path(__file__).resolve().parents[2] / ".ci" / "bare"
 REFUSED = 77

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cutline.common.config import cache_folder
+from cutline.common.config.environment import cache_folder
 from tests.programs import Missing, program
 from tests.servers import built_once
 
