@@ -33,8 +33,8 @@ LEAVE_SECONDS = 15.0
 FULL = os.environ.get("CUTLINE_TEST_FULL") == "1"
 """`make test-full`: tests marked `full` run too, and generated ones take more examples; `make test` is a sample."""
 MUTANTS = ROOT / "tests" / "simulation" / "test_mutants.py"
-LONGEST = ROOT / "tests" / "integration" / "test_quarantine.py"
-"""It takes as long as all other files that use Spark together."""
+LONGEST = ROOT / "tests" / "integration" / "test_spark_writer.py"
+"""It takes about as long as all other files that use Spark together."""
 
 hypothesis.settings.register_profile("cutline", deadline=None)  # on a busy machine a slow example is no fault
 hypothesis.settings.load_profile("cutline")
