@@ -85,4 +85,4 @@ async def test_what_the_machine_refuses_again_and_again_halts_the_pipeline(
             await until(lambda epoch=epoch: (pipeline.leader.state, pipeline.leader.epoch) == ("leading", epoch))
             await say(redis, epoch, PartSaved(checkpoint=99))
         await until(lambda: pipeline.leader.state == "halted")
-        assert "a part of checkpoint 99 came" in pipeline.leader.cause
+        assert "received a part of checkpoint 99" in pipeline.leader.cause
