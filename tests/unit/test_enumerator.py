@@ -153,12 +153,12 @@ class Bench:
         return self
 
     def report(self, split: SnapshotSplit, reader: int = 0, at: int = 100, **other: Any) -> list[Effect]:
-        of = {
+        fields = {
             "split_id": split.split_id, "table_id": split.table_id, "generation": split.generation,
             "attempt": split.attempt,
             "rows": 3, "checksum": "", "low": low(at), "high": high(at + 10), "schema": SCHEMA,
         }  # fmt: skip
-        return self.get(SplitReport(**(of | other)), reader)
+        return self.get(SplitReport(**(fields | other)), reader)
 
     def of(self, kind: type) -> list[Any]:
         return [message for _, message in self.sent if isinstance(message, kind)]
@@ -186,7 +186,7 @@ def test_the_rest_of_a_chunk_that_was_cut_is_a_chunk_of_its_own() -> None:
     assert not bench.of(IncludeTable)
     bench.report(rest)
     (include,) = bench.of(IncludeTable)
-    ends = [(one.split_start, one.split_end) for one in include.splits]
+    ends = [(split.split_start, split.split_end) for split in include.splits]
     assert sorted(ends, key=str) == sorted([(None, ("4",)), (("4",), ("10",)), (("10",), None)], key=str)
 
 
@@ -209,7 +209,7 @@ def test_limits_are_shared_by_the_readers_kept_in_the_part_and_told_to_the_next_
     assert not bench.of(Throttle)
     bench.tell(ThrottleAsked(limits=Limits(rows_per_second=100)))
     half = Throttle(limits=Limits(rows_per_second=50))
-    assert [told for told in bench.sent if isinstance(told[1], Throttle)] == [("reader-0", half), ("reader-1", half)]
+    assert [sent for sent in bench.sent if isinstance(sent[1], Throttle)] == [("reader-0", half), ("reader-1", half)]
     bench.start(7)
     bench.get(Marker(checkpoint=7), 0)
     bench.get(Marker(checkpoint=7), 1)
@@ -674,7 +674,7 @@ def test_a_cut_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.Monk
     plain, table_entry = tables_file._plain, checkpoints_file._table_entry
     monkeypatch.setattr(tables_file, "_plain", lambda table: made.append("plain") or plain(table))
     monkeypatch.setattr(
-        checkpoints_file, "_table_entry", lambda table, of: made.append("entry") or table_entry(table, of)
+        checkpoints_file, "_table_entry", lambda table, streamed: made.append("entry") or table_entry(table, streamed)
     )
     bench.get(TableReport(table_id="d.t7", generation=1, state=TableState.LIVE))
     bench.start(6)

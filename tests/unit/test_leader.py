@@ -463,16 +463,16 @@ def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
 def test_limits_asked_for_hold_in_the_next_epoch_though_no_checkpoint_has_them() -> None:
     bench = Bench().lead()
     limits = Limits(rows_per_second=7.0)
-    (told,) = bench.tell(ThrottleAsked(limits=limits))
-    assert told == Send(receiver="reader-0", message=Throttle(limits=limits))
+    (order,) = bench.tell(ThrottleAsked(limits=limits))
+    assert order == Send(receiver="reader-0", message=Throttle(limits=limits))
     bench.tell(EpochFailed(epoch=1, cause="x"))
     bench.effects.clear()
     bench.lead(tail=1)
-    assert told in bench.effects
+    assert order in bench.effects
     bench.see(held=False)
     bench.effects.clear()
     bench.lead(tail=2)  # another may have led meanwhile, and been asked for others
-    assert told not in bench.effects
+    assert order not in bench.effects
 
 
 def test_limits_asked_for_are_in_a_checkpoint_at_once_and_then_known_to_be_kept() -> None:

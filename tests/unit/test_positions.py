@@ -203,11 +203,11 @@ def test_folded_low_watermarks_cover_just_what_both_cover(
     left: frozenset[tuple[str, str, int]], right: frozenset[tuple[str, str, int]], gtid: tuple[str, str, int]
 ) -> None:
     end = FilePosition("b.000001", 4)
-    one, two = low(4, str(set_of(left | {(A, "", 1)}))), low(9, str(set_of(right | {(A, "", 1)})))
-    folded = one.fold(two)
-    assert folded == two.fold(one)
+    first, second = low(4, str(set_of(left | {(A, "", 1)}))), low(9, str(set_of(right | {(A, "", 1)})))
+    folded = first.fold(second)
+    assert folded == second.fold(first)
     assert folded.covers(server="s1", end=end, gtid=text_of(gtid)) == all(
-        mark.covers(server="s1", end=end, gtid=text_of(gtid)) for mark in (one, two)
+        mark.covers(server="s1", end=end, gtid=text_of(gtid)) for mark in (first, second)
     )
 
 
@@ -215,11 +215,11 @@ def test_folding_keeps_the_earliest_low_and_the_latest_high() -> None:
     assert low(900, file="b.000999").fold(low(4, file="b.001000")) == low(900, file="b.000999")
     assert low(9, "0-1-10").fold(low(5, "0-1-7")) == low(5, "0-1-7")
     assert low(5, f"{A}:1-3").fold(low(9)) == low(5)
-    one = High(server="s1", file="b.000999", offset=900)
-    two = High(server="s1", file="b.001000", offset=4)
-    assert one.fold(two) == two.fold(one) == two
+    first = High(server="s1", file="b.000999", offset=900)
+    second = High(server="s1", file="b.001000", offset=4)
+    assert first.fold(second) == second.fold(first) == second
     with pytest.raises(NextGeneration, match="next generation"):
-        one.fold(High(server="s2", file="b.000999", offset=900))
+        first.fold(High(server="s2", file="b.000999", offset=900))
     with pytest.raises(NextGeneration, match="next generation"):
         low(4).fold(low(4, server="s2"))
     assert low(5, f"{A}:1-3").start() == at(5, gtids=f"{A}:1-3")

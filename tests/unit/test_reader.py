@@ -121,16 +121,16 @@ class Bench:
         return self.tell(MessageReceived(channel="enumerator", message=message))
 
     def include(self, table: str = "d.t", *, at: int = 100, until: int = 200, **other: Any) -> list[Effect]:
-        of = {"table_id": table, "generation": 1, "schema": SCHEMA, "low": low(at), "high": high(until)}
-        return self.get(IncludeTable(**(of | other)))
+        fields = {"table_id": table, "generation": 1, "schema": SCHEMA, "low": low(at), "high": high(until)}
+        return self.get(IncludeTable(**(fields | other)))
 
     def read(
         self, offset: int, *, cursor: str = "main", rows: int = 0, table: str = "d.t", **other: Any
     ) -> list[Effect]:
         """The cursor's answer: it has come to `offset`, with `rows` changes of `table`."""
         batches = (ChangeBatch(table_id=table, generation=1, schema=SCHEMA.hash, rows=rows, body=[]),) if rows else ()
-        of = {"cursor": cursor, "position": place(offset), "rows": rows, "batches": batches}
-        return self.tell(ChangesRead(**(of | other)))
+        fields = {"cursor": cursor, "position": place(offset), "rows": rows, "batches": batches}
+        return self.tell(ChangesRead(**(fields | other)))
 
     def cursor_of(self, table: str) -> str | None:
         return self.reader.tables[table].cursor
@@ -388,12 +388,12 @@ def test_what_the_first_row_event_tells_of_a_table_stays_over_a_restore() -> Non
     assert order.routes["d.t"].looked_at == low(500)
     (save,) = [e for e in bench.get(Marker(checkpoint=1)) if isinstance(e, SavePart)]
     assert Bench(state=save.state).reader.tables["d.t"].looked_at == low(500)
-    told = SchemaChanged(table_id="d.t", generation=1, seq=0, new=WIDER)
-    order = asked(bench.read(120, rows=1, schemas=(told,)))["main"]
+    changed = SchemaChanged(table_id="d.t", generation=1, seq=0, new=WIDER)
+    order = asked(bench.read(120, rows=1, schemas=(changed,)))["main"]
     assert (order.routes["d.t"].looked_at, order.routes["d.t"].schema) == (None, WIDER)
     bench = Bench()
     bench.include(looked_at=low(500))
-    order = asked(bench.read(120, rows=1, schemas=(replace(told, new=SCHEMA),)))["main"]
+    order = asked(bench.read(120, rows=1, schemas=(replace(changed, new=SCHEMA),)))["main"]
     assert order.routes["d.t"].looked_at is None
     assert bench.reader.tables["d.t"].schema == SCHEMA
 
@@ -689,8 +689,8 @@ def test_a_read_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.Mon
     before = asked(bench.read(1300))["main"].routes
     after = asked(bench.read(1310))["main"].routes
     assert after is before
-    told = SchemaChanged(table_id="d.t7", generation=1, seq=0, new=WIDER)
-    assert asked(bench.read(1400, rows=1, table="d.t7", schemas=(told,)))["main"].routes["d.t7"].schema == WIDER
+    changed = SchemaChanged(table_id="d.t7", generation=1, seq=0, new=WIDER)
+    assert asked(bench.read(1400, rows=1, table="d.t7", schemas=(changed,)))["main"].routes["d.t7"].schema == WIDER
     assert made == ["d.t7"]
 
 
@@ -701,7 +701,7 @@ def test_the_tables_of_a_cut_are_told_once_and_many_in_several_messages(monkeypa
         bench.include(f"d.t{number}")
     bench.get(Marker(checkpoint=1))
     saved = sent(bench.tell(PartStored(checkpoint=1, ref=PART)), PartSaved)
-    assert [(one.more, one.part, len(one.stream.tables)) for one in saved] == [
+    assert [(piece.more, piece.part, len(piece.stream.tables)) for piece in saved] == [
         (True, None, 2), (True, None, 2), (False, PART, 1),
     ]  # fmt: skip
     bench.get(Marker(checkpoint=2))
@@ -727,9 +727,9 @@ def counting(monkeypatch: pytest.MonkeyPatch, cls: type, name: str) -> list[Any]
     calls: list[Any] = []
     plain = getattr(cls, name)
 
-    def counted(one: Any, *arguments: Any) -> Any:
-        calls.append(one)
-        return plain(one, *arguments)
+    def counted(value: Any, *arguments: Any) -> Any:
+        calls.append(value)
+        return plain(value, *arguments)
 
     monkeypatch.setattr(cls, name, counted)
     return calls
