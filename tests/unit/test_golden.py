@@ -4,8 +4,9 @@ what another one of the same `FORMAT` wrote.
 `golden/` was written by the commit before the modules moved to their packages (2026-11): `store/` through `Store` and
 `Parts`, with every field of every record; `messages.jsonl` by `encode`; `machines.jsonl` from checkpoints of the
 simulation's worlds, each with what the machine that was restored from it would save next (`again`). Each test reads a
-golden file with the code of today, writes the same again, and compares bytes. Whoever changes the form on purpose
-raises `FORMAT` and writes the files anew.
+golden file with the code of today, writes the same again, and compares bytes. Changed since: the headers of
+`StopStream`, now three messages, which no part and no journal entry holds, only the streams of a running epoch. A
+deliberate change of the store's form raises `FORMAT` and writes the files anew.
 """
 
 from __future__ import annotations
