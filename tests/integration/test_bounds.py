@@ -11,8 +11,6 @@ import pytest
 from cutline.common.errors import ProtocolError
 from cutline.common.schema import TableSchema
 from cutline.services.sources.mysql.catalogue import table_schema
-from cutline.services.sources.mysql.connection import Connection, stream_rows
-from cutline.services.sources.mysql.decode.result import ResultDecoder
 from cutline.services.sources.mysql.connection import Connection
 from cutline.services.sources.mysql.keys import Key, locate, next_bound, select_rows
 from cutline.services.sources.mysql.server import Server

@@ -224,7 +224,7 @@ def test_positions_go_on_over_4_gib() -> None:
 def test_events_that_do_not_state_their_end_stand_one_behind_the_other(
     module: ModuleType, checksum: bool, begin: int
 ) -> None:
-    """Each event is given by itself, so that the scanner are seen behind each: in one file, and over 4 GiB too."""
+    """Each event is given by itself, so that the scanner is seen behind each: in one file, and over 4 GiB too."""
     log, it = Log(begin, checksum, states_ends=False), scanning(module, checksum=checksum, pos=begin)
     texts = (b"INSERT", b"", b"UPDATE and more")
     for number in range(1, 4):

@@ -107,7 +107,7 @@ def test_a_gtid_event_with_an_impossible_number_is_damage(number: int) -> None:
 def test_an_event_that_says_it_ends_before_it_begins_is_damage() -> None:
     for flavour, kind in (("mysql", 33), ("mariadb", 162)):
         of = recording("transaction", flavour)
-        assert "says that it ends at 5" in read(of, changed(of, kind, 13, struct.pack("<I", 5)))
+        assert "states that it ends at 5" in read(of, changed(of, kind, 13, struct.pack("<I", 5)))
         assert "does not say where it ends" in read(of, changed(of, kind, 13, struct.pack("<I", 0)))
 
 
