@@ -108,7 +108,7 @@ def test_an_event_that_says_it_ends_before_it_begins_is_damage() -> None:
     for flavour, kind in (("mysql", 33), ("mariadb", 162)):
         of = recording("transaction", flavour)
         assert "states that it ends at 5" in read(of, changed(of, kind, 13, struct.pack("<I", 5)))
-        assert "does not say where it ends" in read(of, changed(of, kind, 13, struct.pack("<I", 0)))
+        assert "does not state where it ends" in read(of, changed(of, kind, 13, struct.pack("<I", 0)))
 
 
 @pytest.mark.parametrize("file", [b"x", b"binlog.000001"])
