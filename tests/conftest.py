@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     declarations = list(package.rglob("*.pxd"))
     for compiled in package.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
         source = compiled.with_name(f"{compiled.name.partition('.')[0]}.py")
-        if any(path.stat().st_mtime > compiled.stat().st_mtime for path in (source, *declarations)):
+        if source.exists() and any(p.stat().st_mtime > compiled.stat().st_mtime for p in (source, *declarations)):
             pytest.exit(f"{compiled.name} is older than {source.name}: run `make setup`", returncode=2)
 
 
