@@ -77,7 +77,7 @@ def refused(path: Path, *words: str, faults: int = 1) -> None:
 
 def test_no_such_host(pipeline: Path) -> None:
     change(pipeline, "127.0.0.1", "no-such-host.invalid")
-    refused(pipeline, "no host", "no-such-host.invalid", "source.host")
+    refused(pipeline, "is unknown", "no-such-host.invalid", "source.host")
 
 
 def test_nobody_listens_there_at_the_first_start(pipeline: Path, source: Database) -> None:
