@@ -11,7 +11,7 @@ import pyarrow as pa
 from cutline.common.positions import Position
 from cutline.common.schema import TableSchema
 from cutline.services.sources.mysql.connection import Connection, Source, connect, stream_rows
-from cutline.services.sources.mysql.decode.rows import ResultDecoder
+from cutline.services.sources.mysql.decode.result import ResultDecoder
 from cutline.services.sources.mysql.keys import Key, select_rows
 from cutline.services.sources.mysql.server import (
     Server,

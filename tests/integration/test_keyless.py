@@ -57,7 +57,7 @@ def test_every_publication_has_each_inserted_row_once(
     assert "only its INSERTs" in newest.tables[name].cause
     reader = session.for_pipeline(spark, definition["sink"])
     versions = dict.fromkeys(one.tables[name].main.snapshot_id for one in showing(pipeline, name))
-    assert len(versions) >= 4
+    assert len(versions) >= 3  # a savepoint soon after a restore may show what the first publication does
     for version in versions:
         assert first_pairs(rows(reader, name, version)), f"snapshot {version}"
     assert rows(reader, name, f"'checkpoint_{last}'") == rows(reader, name) == there

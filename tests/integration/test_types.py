@@ -227,7 +227,7 @@ def read_all_ways(server: Database, database: str, columns: str, inserts: Sequen
             before = updates.take(list(range(0, 2 * count, 2)))
             after = updates.take(list(range(1, 2 * count, 2)))
             by_select = selected(module, connection, schema)
-            name = module.__name__
+            name = str(module)
             same(by_select, after, schema, f"{name}: SELECT and after-image")
             same(by_select, inserted, schema, f"{name}: SELECT and inserted image", ["touched"])
             same(inserted, before, schema, f"{name}: inserted image and before-image")
