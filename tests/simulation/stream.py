@@ -303,7 +303,7 @@ class StreamWorld:
             del self.seen[:-12]
 
     def _zero_dates(self, found: Any) -> dict[str, str]:
-        """`Member._changes_read` asks it."""
+        """`ReaderMember._changes_read` calls this."""
         return {}
 
     def judge(self, order: ReadChanges, got: Changes) -> None:

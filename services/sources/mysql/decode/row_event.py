@@ -589,7 +589,7 @@ def decode(
     first: cython.longlong,
     last: cython.longlong,
 ) -> cython.longlong:
-    """`EventDecoder.rows` in C, for frames.py: the row_from of the next call for the event, -1 at its end."""
+    """`EventDecoder.rows` in C, for scanner.py: the row_from of the next call for the event, -1 at its end."""
     events: EventDecoder = decoder
     passed: cython.longlong = events._decode(p, size, event_type, first, last)
     return -1 if events._ended else passed
