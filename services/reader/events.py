@@ -13,6 +13,7 @@ from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.messages import CompletedSplit, Key, Limits, Remedy, SnapshotSplit
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
+from cutline.services.reader.tables import StreamTable
 
 # --- facts -----------------------------------------------------------------------------------------------------------
 
@@ -120,27 +121,14 @@ class ContinueChunk(Effect):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouteTo:
-    """What a cursor needs to select one table's changes: see `Route` in services/sources/mysql/binlog/routes.py."""
-
-    table_id: str
-    generation: int
-    schema: TableSchema
-    low: Low
-    high: High
-    splits: tuple[CompletedSplit, ...] = ()
-    live: bool = False
-    looked_at: Low | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadChanges(Effect):
     """Read on from `after`, up to `until` if given, and never past `stop`. `at_boundary`: end between two transactions
-    unless one is very large. Answered by exactly one `ChangesRead`."""
+    unless one is very large. `routes`: the tables whose changes the cursor selects. Answered by exactly one
+    `ChangesRead`."""
 
     cursor: str
     after: Position
-    routes: Mapping[str, RouteTo]
+    routes: Mapping[str, StreamTable]
     until: Position | None = None
     at_boundary: bool = False
     stop: Stop | None = None

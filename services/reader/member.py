@@ -41,12 +41,12 @@ from cutline.services.reader.events import (
     ContinueChunk,
     ReadChanges,
     ReadChunk,
-    RouteTo,
     SchemaChanged,
     SetLimits,
     TableFaulted,
 )
 from cutline.services.reader.machine import Reader
+from cutline.services.reader.tables import StreamTable
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
 from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window, read_chunk
@@ -96,7 +96,7 @@ class ReaderMember:
         )
         self.loop = Loop(process.handle, self._perform)
         self.cursors: dict[str, tuple[BinlogCursor, OneThread]] = {}
-        self.routes: dict[str, tuple[Mapping[str, RouteTo], dict[str, Route]]] = {}  # of each cursor's last read
+        self.routes: dict[str, tuple[Mapping[str, StreamTable], dict[str, Route]]] = {}  # of each cursor's last read
         server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
         self.chunks = ChunkReading(
             self.connect,
@@ -229,7 +229,7 @@ class ReaderMember:
         before, made = self.routes.get(order.cursor, ({}, {}))
         if order.routes is not before:
             made = {
-                name: made[name] if before.get(name) is route else _route(route) for name, route in order.routes.items()
+                name: made[name] if before.get(name) is table else _route(table) for name, table in order.routes.items()
             }
             self.routes[order.cursor] = order.routes, made
         return made
@@ -305,17 +305,17 @@ class ReaderMember:
                 await self.host.registry.put_status(self.store.name, self.name, status)
 
 
-def _route(to: RouteTo) -> Route:
-    chunks = ChunkHighs(to.schema.key_columns, to.splits) if to.splits else None
+def _route(table: StreamTable) -> Route:
+    chunks = ChunkHighs(table.schema.key_columns, table.splits) if table.splits else None
     return Route(
-        table_id=to.table_id,
-        generation=to.generation,
-        schema=to.schema,
-        low=to.low,
-        high=to.high,
+        table_id=table.table_id,
+        generation=table.generation,
+        schema=table.schema,
+        low=table.low,
+        high=table.high,
         chunks=chunks,
-        live=to.live,
-        looked_at=to.looked_at,
+        live=table.live,
+        looked_at=table.looked_at,
     )
 
 

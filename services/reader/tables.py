@@ -18,7 +18,6 @@ from cutline.common.mesh.machine import State
 from cutline.common.mesh.messages import CompletedSplit, StreamedTable, from_plain, to_plain
 from cutline.common.positions import FilePosition, High, Low
 from cutline.common.schema import TableSchema
-from cutline.services.reader.events import RouteTo
 
 MAIN, CATCH_UP = "main", "catch-up"
 
@@ -37,19 +36,6 @@ class StreamTable:
     live: bool = False
     looked_at: Low | None = None  # `schema` is the catalogue's of then, and no row event has confirmed it yet
 
-    def route(self) -> RouteTo:
-        """What a cursor must know of this table now."""
-        return RouteTo(
-            table_id=self.table_id,
-            generation=self.generation,
-            schema=self.schema,
-            low=self.low,
-            high=self.high,
-            splits=self.splits,
-            live=self.live,
-            looked_at=self.looked_at,
-        )
-
 
 class StreamTables:
     """Every table of the incremental split, the indexes over them, and the tables changed since the last read, part and
@@ -62,7 +48,7 @@ class StreamTables:
         self._unfinished: dict[str, StreamTable] = {}  # of main, and not live
         # Highs in order, for each history in which they compare; some are of tables that are not unfinished any more.
         self._highs: dict[tuple[str, str], list[tuple[FilePosition, str, int]]] = {}
-        self._routes: dict[str, Mapping[str, RouteTo]] = {MAIN: {}, CATCH_UP: {}}  # each replaced, never changed
+        self._routes: dict[str, Mapping[str, StreamTable]] = {MAIN: {}, CATCH_UP: {}}  # each replaced, never changed
         self._rerouted: dict[str, dict[str, StreamTable | None]] = {MAIN: {}, CATCH_UP: {}}  # changed since; None: gone
         self._values: dict[str, dict[str, Any]] = {}  # of the last part; never changed
         self._unsaved: dict[str, None] = {}  # tables changed since the last part
@@ -113,10 +99,10 @@ class StreamTables:
                 arrived += 1
             del highs[:arrived]
 
-    def routes(self, cursor: str) -> Mapping[str, RouteTo]:
+    def routes(self, cursor: str) -> Mapping[str, StreamTable]:
         """The routes of a cursor's tables; the same object as long as none of them changes."""
         if changed := self._rerouted[cursor]:
-            routes = {**self._routes[cursor], **{name: table.route() for name, table in changed.items() if table}}
+            routes = {**self._routes[cursor], **{name: table for name, table in changed.items() if table}}
             for gone in [name for name, table in changed.items() if table is None]:
                 routes.pop(gone, None)
             self._routes[cursor], self._rerouted[cursor] = routes, {}

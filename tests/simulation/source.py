@@ -17,7 +17,8 @@ from cutline.common.errors import SourceLost
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop
 from cutline.common.schema import Column, SchemaChanges, TableSchema
-from cutline.services.reader.events import ChangeBatch, ChangesRead, ReadChanges, RouteTo, SchemaChanged, TableFaulted
+from cutline.services.reader.events import ChangeBatch, ChangesRead, ReadChanges, SchemaChanged, TableFaulted
+from cutline.services.reader.tables import StreamTable
 from cutline.services.sources.mysql.watermark import Commits
 
 MYSQL, MARIADB, PLAIN = "mysql with GTID", "mariadb", "mysql without GTID"
@@ -710,7 +711,7 @@ class Source:
         limit = max_rows * (8 if order.at_boundary else 1)
         routes = dict(order.routes)
 
-        def fault(route: RouteTo, cause: str, *, restart: bool = True) -> None:
+        def fault(route: StreamTable, cause: str, *, restart: bool = True) -> None:
             of = {"table_id": route.table_id, "generation": route.generation, "cause": cause}
             faults.append(TableFaulted(**of, restart=restart))
             if not restart:
@@ -720,18 +721,18 @@ class Source:
         def covers(low: Low, txn: Txn) -> bool:
             return low.covers(server=self.server, end=txn.end_place, gtid=txn.gtid)
 
-        def judged(route: RouteTo, txn: Txn) -> bool:
+        def judged(route: StreamTable, txn: Txn) -> bool:
             """Whether the route's low covers it."""
             return covers(route.low, txn)
 
-        def ahead_of(route: RouteTo, txn: Txn) -> bool:
+        def ahead_of(route: StreamTable, txn: Txn) -> bool:
             """Whether the catalogue was read after it, so that the route's schema may be a later one."""
             try:
                 return route.looked_at is not None and covers(route.looked_at, txn)
             except SourceLost:
                 return False
 
-        def settled(route: RouteTo, txn: Txn) -> RouteTo:
+        def settled(route: StreamTable, txn: Txn) -> StreamTable:
             """The first row event shows the table's columns at that time; columns that still exist keep their ids."""
             new = route.schema
             if ahead_of(route, txn):
@@ -835,7 +836,7 @@ class Source:
             schemas=tuple(schemas), faults=tuple(faults), source_time=source_time, stopped=stopped,
         )  # fmt: skip
 
-    def _ops(self, route: RouteTo, change: Change, txn: Txn, exact: bool, fault: Any) -> list[tuple[str, Row]]:
+    def _ops(self, route: StreamTable, change: Change, txn: Txn, exact: bool, fault: Any) -> list[tuple[str, Row]]:
         width = len(KINDS[route.table_id].key)
         if KINDS[route.table_id].keyless and change.before is not None:
             self.count["row of a table without a key changed"] += 1
@@ -864,7 +865,7 @@ class Source:
         return out
 
     def _ddl(
-        self, route: RouteTo, txn: Txn, position: Position, seq: int, bodies: Any, schemas: Any, fault: Any
+        self, route: StreamTable, txn: Txn, position: Position, seq: int, bodies: Any, schemas: Any, fault: Any
     ) -> int:
         try:
             past = route.live or route.high.reached_by(position)

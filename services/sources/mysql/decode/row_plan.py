@@ -14,7 +14,35 @@ import re
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pymysql.constants import FIELD_TYPE
+from pymysql.constants.FIELD_TYPE import (
+    BIT,
+    BLOB,
+    DATE,
+    DATETIME,
+    DECIMAL,
+    DOUBLE,
+    ENUM,
+    FLOAT,
+    GEOMETRY,
+    INT24,
+    JSON,
+    LONG,
+    LONGLONG,
+    LONG_BLOB,
+    MEDIUM_BLOB,
+    NEWDATE,
+    NEWDECIMAL,
+    SET,
+    SHORT,
+    STRING,
+    TIME,
+    TIMESTAMP,
+    TINY,
+    TINY_BLOB,
+    VARCHAR,
+    VAR_STRING,
+    YEAR,
+)
 
 from cutline.common.schema import Column, MysqlType, TableSchema, parse_type
 from cutline.services.sources.mysql.damage import Damaged
@@ -81,93 +109,93 @@ _SIGNEDNESS, _DEFAULT_CHARSET, _COLUMN_CHARSET, _COLUMN_NAME, _SET_VALUES, _ENUM
 _ENUM_AND_SET_DEFAULT_CHARSET, _ENUM_AND_SET_COLUMN_CHARSET, _VISIBILITY = range(10, 13)
 
 _METADATA_BYTES = {
-    FIELD_TYPE.FLOAT: 1,
-    FIELD_TYPE.DOUBLE: 1,
-    FIELD_TYPE.VARCHAR: 2,
-    FIELD_TYPE.BIT: 2,
+    FLOAT: 1,
+    DOUBLE: 1,
+    VARCHAR: 2,
+    BIT: 2,
     TIMESTAMP2: 1,
     DATETIME2: 1,
     TIME2: 1,
     BLOB_COMPRESSED: 1,
     VARCHAR_COMPRESSED: 2,
     VECTOR: 1,
-    FIELD_TYPE.JSON: 1,
-    FIELD_TYPE.NEWDECIMAL: 2,
-    FIELD_TYPE.ENUM: 2,
-    FIELD_TYPE.SET: 2,
-    FIELD_TYPE.TINY_BLOB: 1,
-    FIELD_TYPE.MEDIUM_BLOB: 1,
-    FIELD_TYPE.LONG_BLOB: 1,
-    FIELD_TYPE.BLOB: 1,
-    FIELD_TYPE.VAR_STRING: 2,
-    FIELD_TYPE.STRING: 2,
-    FIELD_TYPE.GEOMETRY: 1,
+    JSON: 1,
+    NEWDECIMAL: 2,
+    ENUM: 2,
+    SET: 2,
+    TINY_BLOB: 1,
+    MEDIUM_BLOB: 1,
+    LONG_BLOB: 1,
+    BLOB: 1,
+    VAR_STRING: 2,
+    STRING: 2,
+    GEOMETRY: 1,
 }
 _NUMERIC = frozenset(
     (
-        FIELD_TYPE.TINY,
-        FIELD_TYPE.SHORT,
-        FIELD_TYPE.LONG,
-        FIELD_TYPE.FLOAT,
-        FIELD_TYPE.DOUBLE,
-        FIELD_TYPE.LONGLONG,
-        FIELD_TYPE.INT24,
-        FIELD_TYPE.YEAR,
-        FIELD_TYPE.NEWDECIMAL,
+        TINY,
+        SHORT,
+        LONG,
+        FLOAT,
+        DOUBLE,
+        LONGLONG,
+        INT24,
+        YEAR,
+        NEWDECIMAL,
     )
 )
 """The types with a bit in the TABLE_MAP's signedness."""
 _CHARACTER = frozenset(
     (
-        FIELD_TYPE.VARCHAR,
+        VARCHAR,
         BLOB_COMPRESSED,
         VARCHAR_COMPRESSED,
         VECTOR,
-        FIELD_TYPE.TINY_BLOB,
-        FIELD_TYPE.MEDIUM_BLOB,
-        FIELD_TYPE.LONG_BLOB,
-        FIELD_TYPE.BLOB,
-        FIELD_TYPE.VAR_STRING,
-        FIELD_TYPE.STRING,
+        TINY_BLOB,
+        MEDIUM_BLOB,
+        LONG_BLOB,
+        BLOB,
+        VAR_STRING,
+        STRING,
     )
 )
 """The types with a collation in the TABLE_MAP."""
-_ENUM_OR_SET = frozenset((FIELD_TYPE.ENUM, FIELD_TYPE.SET))
-_VARIABLE = frozenset((FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, VARCHAR_COMPRESSED))
+_ENUM_OR_SET = frozenset((ENUM, SET))
+_VARIABLE = frozenset((VARCHAR, VAR_STRING, VARCHAR_COMPRESSED))
 _WITH_LENGTH_BYTES = frozenset(
     (
         BLOB_COMPRESSED,
         VECTOR,
-        FIELD_TYPE.JSON,
-        FIELD_TYPE.TINY_BLOB,
-        FIELD_TYPE.MEDIUM_BLOB,
-        FIELD_TYPE.LONG_BLOB,
-        FIELD_TYPE.BLOB,
-        FIELD_TYPE.GEOMETRY,
+        JSON,
+        TINY_BLOB,
+        MEDIUM_BLOB,
+        LONG_BLOB,
+        BLOB,
+        GEOMETRY,
     )
 )
 """The types whose metadata is the number of bytes of a value's length."""
 _FIXED = {
-    FIELD_TYPE.TINY: 1,
-    FIELD_TYPE.SHORT: 2,
-    FIELD_TYPE.LONG: 4,
-    FIELD_TYPE.FLOAT: 4,
-    FIELD_TYPE.DOUBLE: 8,
-    FIELD_TYPE.LONGLONG: 8,
-    FIELD_TYPE.INT24: 3,
-    FIELD_TYPE.DATE: 3,
-    FIELD_TYPE.YEAR: 1,
-    FIELD_TYPE.NEWDATE: 3,
+    TINY: 1,
+    SHORT: 2,
+    LONG: 4,
+    FLOAT: 4,
+    DOUBLE: 8,
+    LONGLONG: 8,
+    INT24: 3,
+    DATE: 3,
+    YEAR: 1,
+    NEWDATE: 3,
 }
 _FRACTION_BASE = {TIMESTAMP2: 4, DATETIME2: 5, TIME2: 3}
 """Bytes of a time besides those of its fraction."""
 _FIXED_BYTES = {K_ENUM: 2, K_SET: 8}
 _INTEGER_TYPES = {
-    "tinyint": FIELD_TYPE.TINY,
-    "smallint": FIELD_TYPE.SHORT,
-    "mediumint": FIELD_TYPE.INT24,
-    "int": FIELD_TYPE.LONG,
-    "bigint": FIELD_TYPE.LONGLONG,
+    "tinyint": TINY,
+    "smallint": SHORT,
+    "mediumint": INT24,
+    "int": LONG,
+    "bigint": LONGLONG,
 }
 _TIME_TYPES = {
     "timestamp": (TIMESTAMP2, K_BIN_TIMESTAMP),
@@ -176,10 +204,10 @@ _TIME_TYPES = {
 }
 _BLOB_BYTES = {"tiny": 1, "": 2, "medium": 3, "long": 4}
 _OLD_TYPES = {
-    FIELD_TYPE.DECIMAL: "DECIMAL",
-    FIELD_TYPE.TIMESTAMP: "TIMESTAMP",
-    FIELD_TYPE.TIME: "TIME",
-    FIELD_TYPE.DATETIME: "DATETIME",
+    DECIMAL: "DECIMAL",
+    TIMESTAMP: "TIMESTAMP",
+    TIME: "TIME",
+    DATETIME: "DATETIME",
 }
 _WIRE_INTEGERS = {"tinyint": 1, "smallint": 2, "year": 2, "mediumint": 4, "int": 4, "bigint": 8}
 """Bytes of integers in the binary protocol."""
@@ -349,14 +377,14 @@ class TableMap:
         texts = [
             i
             for i, kind in enumerate(self.real)
-            if kind in _CHARACTER or (self._mariadb and kind == FIELD_TYPE.GEOMETRY)
+            if kind in _CHARACTER or (self._mariadb and kind == GEOMETRY)
         ]
         self.collations = _collations(texts, fields.get(_DEFAULT_CHARSET), fields.get(_COLUMN_CHARSET))
         members = [i for i, kind in enumerate(self.real) if kind in _ENUM_OR_SET]
         default, single = fields.get(_ENUM_AND_SET_DEFAULT_CHARSET), fields.get(_ENUM_AND_SET_COLUMN_CHARSET)
         self.collations.update(_collations(members, default, single))
         self.members: dict[int, list[bytes]] = {}
-        for number, kind in ((_SET_VALUES, FIELD_TYPE.SET), (_ENUM_VALUES, FIELD_TYPE.ENUM)):
+        for number, kind in ((_SET_VALUES, SET), (_ENUM_VALUES, ENUM)):
             lists = _Reader(fields.get(number, b""))
             for i in (i for i, real in enumerate(self.real) if real == kind):
                 if not lists.ended:
@@ -368,7 +396,7 @@ class TableMap:
         schema lacks.
         """
         name = self.names[i]
-        hash_of_mariadb = self._mariadb and self.types[i] == FIELD_TYPE.LONGLONG and self.unsigned[i]
+        hash_of_mariadb = self._mariadb and self.types[i] == LONGLONG and self.unsigned[i]
         return name.startswith("!hidden!") or (hash_of_mariadb and _HASH.fullmatch(name) is not None)
 
 
@@ -409,7 +437,7 @@ class _Reader:
 
 def _real_type(kind: int, meta: bytes) -> int:
     """The type of a column; ENUM and SET are sent as STRING, with their type in the first byte of the metadata."""
-    if kind == FIELD_TYPE.STRING and meta[0] in _ENUM_OR_SET:
+    if kind == STRING and meta[0] in _ENUM_OR_SET:
         return meta[0]
     return kind
 
@@ -472,17 +500,17 @@ def _skipped(table: TableMap, i: int) -> list[int]:
     """The plan of a column that is skipped: only its length matters."""
     kind, meta = table.real[i], table.metadata[i]
     size, prefix = _FIXED.get(kind, 0), 0
-    if kind == FIELD_TYPE.NEWDECIMAL:
+    if kind == NEWDECIMAL:
         size = decimal_size(meta[0], meta[1])
     elif kind in _FRACTION_BASE:
         size = _FRACTION_BASE[kind] + (meta[0] + 1) // 2
-    elif kind == FIELD_TYPE.BIT:
+    elif kind == BIT:
         size = meta[1] + (meta[0] > 0)
     elif kind in _ENUM_OR_SET:
         size = meta[1]
     elif kind in _VARIABLE:
         prefix = 1 if int.from_bytes(meta, "little") < 256 else 2
-    elif kind == FIELD_TYPE.STRING:
+    elif kind == STRING:
         prefix = 1 if _string_length(meta) < 256 else 2
     elif kind in _WITH_LENGTH_BYTES:
         prefix = meta[0]
@@ -516,11 +544,11 @@ def _event_kind(
         return K_LE_SIGNED, size, 0, 0, 0, 0
     if base in ("float", "double"):
         size = 4 if base == "float" else 8
-        if real != (FIELD_TYPE.FLOAT if base == "float" else FIELD_TYPE.DOUBLE) or meta[0] != size:
+        if real != (FLOAT if base == "float" else DOUBLE) or meta[0] != size:
             raise misfit
         return K_COPY, size, 0, 0, 0, 0
     if base == "decimal":
-        if real != FIELD_TYPE.NEWDECIMAL or (meta[0], meta[1]) != _decimal_numbers(kind):
+        if real != NEWDECIMAL or (meta[0], meta[1]) != _decimal_numbers(kind):
             raise misfit
         how = K_BIN_DECIMAL if meta[0] <= _GREATEST_PRECISION else K_BIN_DECIMAL_WIDE
         return how, decimal_size(meta[0], meta[1]), 0, meta[0], meta[1], 0
@@ -528,17 +556,17 @@ def _event_kind(
         if real != _TIME_TYPES[base][0] or meta[0] != (kind.numbers[0] if kind.numbers else 0):
             raise misfit
         return _TIME_TYPES[base][1], _FRACTION_BASE[real] + (meta[0] + 1) // 2, 0, 0, 0, 0
-    if base == "date" and real in (FIELD_TYPE.DATE, FIELD_TYPE.NEWDATE):
+    if base == "date" and real in (DATE, NEWDATE):
         return K_BIN_DATE, 3, 0, 0, 0, 0
-    if base == "year" and real == FIELD_TYPE.YEAR:
+    if base == "year" and real == YEAR:
         return K_YEAR_2 if kind.numbers == (2,) else K_YEAR, 1, 0, 0, 0, 0
-    if base == "bit" and real == FIELD_TYPE.BIT:
+    if base == "bit" and real == BIT:
         bits = meta[1] * 8 + meta[0]
         if bits != (kind.numbers[0] if kind.numbers else 1):
             raise misfit
         return K_BIT1 if bits == 1 else K_BYTES, (bits + 7) // 8, 0, 0, 0, 0
     if base in ("enum", "set"):
-        if real != (FIELD_TYPE.ENUM if base == "enum" else FIELD_TYPE.SET) or i not in table.members:
+        if real != (ENUM if base == "enum" else SET) or i not in table.members:
             raise misfit
         charset = _charset(table, i, column)
         try:
@@ -546,19 +574,19 @@ def _event_kind(
         except UnicodeError as error:
             raise Damaged(f"the table map names members of column {column.name} that are not {charset}") from error
         return K_ENUM if base == "enum" else K_SET, meta[1], 0, plan.members(values), len(values), 0
-    if base == "json" and real == FIELD_TYPE.JSON:
+    if base == "json" and real == JSON:
         return K_JSON, 0, meta[0], 0, 0, 0
     if base == "vector" and real == VECTOR:
         return K_VECTOR, 0, meta[0], 0, 0, 0
-    if real == FIELD_TYPE.GEOMETRY and column.charset is None:
+    if real == GEOMETRY and column.charset is None:
         return K_BYTES, 0, meta[0], 0, 0, 0
-    if base in ("uuid", "inet6", "inet4") and real == FIELD_TYPE.STRING:
+    if base in ("uuid", "inet6", "inet4") and real == STRING:
         size = 4 if base == "inet4" else 16
         if _string_length(meta) != size:
             raise misfit
         return {"uuid": K_UUID, "inet6": K_INET6, "inet4": K_INET4}[base], 0, 1, 0, 0, 0
     binary = table.collations.get(i) == _BINARY
-    if base in ("char", "binary") and real == FIELD_TYPE.STRING:
+    if base in ("char", "binary") and real == STRING:
         length = _string_length(meta)
         if binary != (base == "binary") or (binary and length != (kind.numbers[0] if kind.numbers else 1)):
             raise misfit
@@ -570,7 +598,7 @@ def _event_kind(
     if base in ("varchar", "varbinary") and real in _VARIABLE:
         prefix = 1 if int.from_bytes(meta, "little") < 256 else 2
         expected = "varbinary"
-    elif base.endswith(("text", "blob")) and real in (FIELD_TYPE.BLOB, BLOB_COMPRESSED):
+    elif base.endswith(("text", "blob")) and real in (BLOB, BLOB_COMPRESSED):
         prefix = meta[0]
         if _BLOB_BYTES[base.removesuffix("text").removesuffix("blob")] != prefix:
             raise misfit
