@@ -27,8 +27,8 @@ from pymysql.constants.FIELD_TYPE import (
     INT24,
     JSON,
     LONG,
-    LONGLONG,
     LONG_BLOB,
+    LONGLONG,
     MEDIUM_BLOB,
     NEWDATE,
     NEWDECIMAL,
@@ -39,8 +39,8 @@ from pymysql.constants.FIELD_TYPE import (
     TIMESTAMP,
     TINY,
     TINY_BLOB,
-    VARCHAR,
     VAR_STRING,
+    VARCHAR,
     YEAR,
 )
 
