@@ -1,7 +1,7 @@
 # Cutline: every command of CI and of a developer. `make demo` and `make test` set up what they need, on a fresh Debian machine too.
 #
 #   make setup      Debian packages, virtual environment, compiled modules, Spark's jars, test servers (fast when done)
-#   make check      ruff, and mypy --strict on the product
+#   make check      ruff, and mypy --strict on the product, the bench and the demo
 #   make unit       the unit tests; need no server and no jar, only the virtual environment; under a minute
 #   make integration  the tests on real servers and a real Spark
 #   make mutants    each breaks one rule of the algorithms, and a test must then fail
@@ -155,7 +155,7 @@ pytest = ended=5; \
 
 check: $(VENV)/.built
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer
+	$(VENV)/bin/mypy --strict -p cutline.common -p cutline.services -p cutline.spark_writer -p tests.bench -p tests.acceptance
 
 unit: $(VENV)/.built
 	$(VENV)/bin/pytest tests/unit -n logical $(PYTEST_ARGS)

@@ -139,7 +139,7 @@ class Demo:
         incarnation = self.wait("an enumerator leads", lambda: self.status("enumerator").get("leader"))
         body: Any = self.wait("the leader is registered", lambda: self.redis.get(f"cutline:service:{incarnation}"))
         pid = json.loads(body)["pid"]
-        return next(name for name, its in self.seen_run()["services"].items() if its == pid)
+        return next(str(name) for name, process in self.seen_run()["services"].items() if process == pid)
 
     def kill_leader_in_a_checkpoint(self) -> None:
         """SIGKILL the leader while a checkpoint is in flight: request a savepoint while a writer is stopped."""

@@ -153,7 +153,7 @@ class Bench:
             for transactions_of in (100, 1):
                 self.say(f"writes and drains {count:,} changes in transactions of {transactions_of}")
                 before = os.getloadavg()[0]
-                figures = pipeline.drain(changes, count, transactions_of, self.source)  # type: ignore[arg-type]
+                figures = pipeline.drain(changes, count, transactions_of, self.source)
                 self.tell(
                     "changes_to_iceberg", figures, before, transactions_of=transactions_of, rows_of_table=self.rows
                 )
@@ -206,7 +206,7 @@ def main() -> int:
     if unknown := only - set(NAMES):
         parser.error(f"no measurement is named {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and folders are removed
-    own = {"innodb_buffer_pool_size": "2G", "max_binlog_size": "1G"}
+    own: dict[str, Any] = {"innodb_buffer_pool_size": "2G", "max_binlog_size": "1G"}
     server = (
         MySQL(innodb_redo_log_capacity="1G", **own)
         if arguments.server == "mysql"

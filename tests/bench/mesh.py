@@ -15,6 +15,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -195,6 +196,10 @@ class Mesh:
         )
         config = self.pipeline(_WARM, table, checkpoint={"interval_seconds": 1})
         watch = Watch(config, self.define(config), table)
+
+        def shown_after(n: int) -> bool:
+            return (shown := watch.look()) is not None and shown.n > n
+
         self.wait("the warm-up's snapshot is published", watch.look)
         for round_ in range(6):
             before = watch.look()
@@ -203,10 +208,7 @@ class Mesh:
                 f"UPDATE {table} SET c_birth_day = {round_} WHERE c_customer_sk % 20 = {round_}",
                 f"UPDATE {table} SET c_birth_day = {round_} WHERE c_customer_sk % 20 = {round_ + 6}",
             )
-            self.wait(
-                "the warm-up's changes are published",
-                lambda before=before: (now := watch.look()) is not None and now["n"] > before["n"],
-            )
+            self.wait("the warm-up's changes are published", partial(shown_after, before.n))
         watch.close()
         self.forget(config)
 

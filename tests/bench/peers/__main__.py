@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,7 @@ class Comparison:
             lambda: in_a_fresh_process(clients.pymysql_rows, host, port, TABLE, limit),
         )
         for name, peer in jvm.items():
-            work = peer.run
-            self.measure("snapshot", f"{JVM[name]} {peer.version}", lambda work=work: work("snapshot", port, self.rows))
+            self.measure("snapshot", f"{JVM[name]} {peer.version}", partial(peer.run, "snapshot", port, self.rows))
 
     def backlog(self, jvm: dict[str, Peer], begin: Position, end: Position) -> None:
         """Measure a backlog of changes by each reader."""
@@ -117,11 +117,10 @@ class Comparison:
         )
         for name, peer in jvm.items():
             gtids = [begin.gtids] if name == "debezium" else []
-            work = peer.run
             self.measure(
                 "backlog",
                 f"{JVM[name]} {peer.version}",
-                lambda work=work, gtids=gtids: work("backlog", port, self.changes, begin.file, begin.offset, *gtids),
+                partial(peer.run, "backlog", port, self.changes, begin.file, begin.offset, *gtids),
             )
 
     def _published(self, mesh: Mesh, number: int) -> Figures:
