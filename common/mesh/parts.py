@@ -15,7 +15,7 @@ from cutline.common.store.store import PipelineStore, file_name
 
 
 class Parts:
-    """Saves the parts of one member in one epoch: the first in full, later ones as the changes since a full one."""
+    """Saves the parts of one member in one epoch: the first in full, later ones as the changes since an earlier one."""
 
     def __init__(self, store: PipelineStore, *, member: str, epoch: int, incarnation: str) -> None:
         self._store, self._member, self._epoch, self._incarnation = store, member, epoch, incarnation
@@ -33,24 +33,29 @@ class Parts:
         if list(map(id, state.values.values())) != list(map(id, sections)):
             values = {(name, key): value for name, section in state.values.items() for key, value in section.items()}
             self._values = list(state.values.values()), values
-        full, changed = self._deltas.choose(values)
+        since, changed = self._deltas.choose(values)
         name = f"{self._member}-{checkpoint}.json.gz"
         data = gzip.compress(_to_lines(state.head, changed), 1, mtime=0)
         ref = self._store.put_part(file_name(name, epoch=self._epoch, incarnation=self._incarnation), data)
-        ref = dataclasses.replace(ref, full=full)
-        self._deltas.wrote(ref, values, changed, full=full is None)
+        ref = dataclasses.replace(ref, since=since)
+        self._deltas.wrote(ref, values, changed, since=since)
         return ref
 
 
 def load_part(store: PipelineStore, ref: PartRef) -> State:
     """The part at `ref`, with all its schemas. Blocking. ProtocolError if a file of it is missing or changed."""
-    head, changed = _of_lines(gzip.decompress(store.read_part(ref)))
-    full = {} if ref.full is None else _of_lines(gzip.decompress(store.read_part(ref.full)))[1]
+    head, found = _read(store, ref)
     values: dict[str, dict[str, Any]] = {}
-    for (name, key), value in fold(full, changed).items():
+    for (name, key), value in found.items():
         values.setdefault(name, {})[key] = value
     named = {table.get(by) for table in values.get("tables", {}).values() for by in ("schema", "before")} - {None}
     return State(head=head, values=values, schemas=tuple(store.schemas(named).values()))
+
+
+def _read(store: PipelineStore, ref: PartRef) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+    """The head and all values of a part."""
+    head, changed = _of_lines(gzip.decompress(store.read_part(ref)))
+    return head, fold({} if ref.since is None else _read(store, ref.since)[1], changed)
 
 
 def _to_lines(head: Mapping[str, Any], values: Mapping[tuple[str, str], Any]) -> bytes:

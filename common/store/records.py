@@ -6,9 +6,9 @@
 | `CheckpointEntry` | a slot of the journal: a checkpoint, its parts, staged files, each table's state | the leader |
 | `Publication` | a checkpoint is applied: the snapshot of each table's `main` and of its work | the Spark writer |
 
-In memory a record has all tables. In the store it has all of them (a *full* record), or only those that differ from an
-earlier full record, which it names (`full`): the cost of a checkpoint grows with the number of changed tables, and a
-record is read from two files at most. `Deltas` chooses.
+In memory a record has all tables. In the store it has all of them (a *full* record), or only those that changed since
+an earlier record, which it names (`since`): the cost of a checkpoint grows with the number of changed tables. That
+earlier record is full, or names a full one: a record is read from three files at most. `Deltas` chooses.
 
 Change a field together with `FORMAT`: other versions read it differently.
 """
@@ -21,7 +21,10 @@ from typing import Any, TypeVar
 
 from cutline.common.positions import Position
 
-FORMAT = 2
+FORMAT = 3
+OLDEST_FORMAT = 2
+"""The oldest form that this version reads. In it `since` is called `full`, and always names a full record."""
+_BASES = 2  # a record is read from one file more
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
@@ -30,34 +33,34 @@ K = TypeVar("K", bound=Hashable)
 class PartRef:
     """A durable file: path below the pipeline's folder, sha256 (hex) and size in bytes.
 
-    `full`: the file is a part with only the changes since that full part.
+    `since`: the file is a part with only the changes since that part.
     """
 
     path: str
     sha256: str
     size: int
-    full: PartRef | None = None
+    since: PartRef | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict."""
         body: dict[str, Any] = {"path": self.path, "sha256": self.sha256, "size": self.size}
-        return body if self.full is None else body | {"full": self.full.to_json()}
+        return body if self.since is None else body | {"since": self.since.to_json()}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> PartRef:
         """Read what `to_json` gave."""
-        full = body.get("full")
+        since = since_of(body)
         return cls(
             path=body["path"],
             sha256=body["sha256"],
             size=body["size"],
-            full=None if full is None else cls.from_json(full),
+            since=None if since is None else cls.from_json(since),
         )
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The files needed to read it."""
-        return (self.path,) if self.full is None else (self.path, self.full.path)
+        return (self.path,) if self.since is None else (self.path, *self.since.paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,8 +232,8 @@ class CheckpointEntry:
     replaced: tuple[str, ...] = ()
     request: str | None = None
 
-    def to_json(self, *, full: int | None, tables: Mapping[str, TableEntry]) -> dict[str, Any]:
-        """Return a plain dict with these `tables`: all, or those that differ from those of slot `full`."""
+    def to_json(self, *, since: int | None, tables: Mapping[str, TableEntry]) -> dict[str, Any]:
+        """Return a plain dict with these `tables`: all, or those that changed since slot `since`."""
         return {
             "kind": "checkpoint",
             "slot": self.slot,
@@ -246,13 +249,13 @@ class CheckpointEntry:
             "parts": {name: ref.to_json() for name, ref in self.parts.items()},
             "staged": [file.to_json() for file in self.staged],
             "replaced": list(self.replaced),
-            "full": full,
+            "since": since,
             "tables": {name: table.to_json() for name, table in tables.items()},
         }
 
     @classmethod
-    def from_json(cls, body: Mapping[str, Any], full: Mapping[str, TableEntry]) -> CheckpointEntry:
-        """Read what `to_json` gave; `full` are the tables of the slot that it names, {} if it names none."""
+    def from_json(cls, body: Mapping[str, Any], before: Mapping[str, TableEntry]) -> CheckpointEntry:
+        """Read what `to_json` gave; `before` are the tables of the slot that it names, {} if it names none."""
         position = body["position"]
         return cls(
             slot=body["slot"],
@@ -268,7 +271,7 @@ class CheckpointEntry:
             parts={name: PartRef.from_json(ref) for name, ref in body["parts"].items()},
             staged=tuple(StagedFile.from_json(file) for file in body["staged"]),
             replaced=tuple(body["replaced"]),
-            tables={**full, **{name: TableEntry.from_json(table) for name, table in body["tables"].items()}},
+            tables={**before, **{name: TableEntry.from_json(table) for name, table in body["tables"].items()}},
         )
 
     @property
@@ -402,8 +405,8 @@ class Publication:
         main = self.tables[table].main
         return None if main is None else main.position or self.position
 
-    def to_json(self, *, full: int | None, tables: Mapping[str, PublishedTable]) -> dict[str, Any]:
-        """Return a plain dict with these `tables`: all, or those that differ from those of publication `full`."""
+    def to_json(self, *, since: int | None, tables: Mapping[str, PublishedTable]) -> dict[str, Any]:
+        """Return a plain dict with these `tables`: all, or those that changed since publication `since`."""
         return {
             "n": self.n,
             "epoch": self.epoch,
@@ -412,13 +415,13 @@ class Publication:
             "position": None if self.position is None else self.position.to_json(),
             "source_time": self.source_time,
             "published_at": self.published_at,
-            "full": full,
+            "since": since,
             "tables": {name: table.to_json() for name, table in tables.items()},
         }
 
     @classmethod
-    def from_json(cls, body: Mapping[str, Any], full: Mapping[str, PublishedTable]) -> Publication:
-        """Read what `to_json` gave; `full` are the tables of the publication that it names, {} if it names none."""
+    def from_json(cls, body: Mapping[str, Any], before: Mapping[str, PublishedTable]) -> Publication:
+        """Read what `to_json` gave; `before` are the tables of the publication that it names, {} if it names none."""
         position = body["position"]
         return cls(
             n=body["n"],
@@ -428,7 +431,7 @@ class Publication:
             position=None if position is None else Position.from_json(position),
             source_time=body["source_time"],
             published_at=body["published_at"],
-            tables={**full, **{name: PublishedTable.from_json(table) for name, table in body["tables"].items()}},
+            tables={**before, **{name: PublishedTable.from_json(table) for name, table in body["tables"].items()}},
         )
 
 
@@ -442,40 +445,61 @@ def changes(now: Mapping[K, T], before: Mapping[K, T]) -> dict[K, T | None]:
 
 
 class Deltas:
-    """Chooses for each record of a sequence: all its values, or those that changed since the last full record.
+    """Chooses for each record of a sequence the earlier record, its *base*, since which it gives the changes.
 
-    A record is full if most values changed, or once the changes written since the last full one outnumber its values:
-    all records together cost a small multiple of the changes. A value that is the same object as before costs nothing.
+    The bases at hand are the last full record and, if there is one, the last record that builds on it. The records that
+    build on a base give as many values together as the base itself gives, at most; then the next one is a new base: it
+    builds on the full record, or is full. So all records together cost a small multiple of the changes, a burst of
+    changes is not repeated for long, and records without changes cost nothing. A value that is the same object as
+    before costs nothing.
     One writer writes a sequence; after an unclear answer it begins again with a full record.
     """
 
     def __init__(self) -> None:
-        self._full: tuple[Any, Mapping[Any, Any]] | None = None
-        self._spent = 0
-        self._last: tuple[Mapping[Any, Any], dict[Any, Any]] = ({}, {})
+        self._bases: list[_Base] = []
 
     def choose(self, values: Mapping[K, T]) -> tuple[Any, dict[K, T | None]]:
-        """Return the name of the full record and the changes since; (None, all values) for a full one."""
-        if self._full is not None:
-            if values is not self._last[0]:
-                self._last = values, changes(values, self._full[1])
-            changed = self._last[1]
-            if 2 * len(changed) <= len(values) and self._spent + len(changed) <= len(values):
-                return self._full[0], changed
+        """Return the name of the base and the changes since; (None, all values) for a full record."""
+        for base in reversed(self._bases):
+            changed = base.changes(values)
+            if base.spent + len(changed) <= base.size and 2 * len(changed) <= len(values):
+                return base.name, changed
         return None, dict(values)
 
-    def wrote(self, name: Any, values: Mapping[K, T], changed: Mapping[K, T | None], *, full: bool) -> None:
+    def wrote(self, name: Any, values: Mapping[K, T], changed: Mapping[K, T | None], *, since: Any) -> None:
         """Note that record `name` is in the store, in the form that `choose` returned."""
-        if full:
-            self._full, self._spent, self._last = (name, values), 0, (values, {})
-        else:
-            self._spent += len(changed)
+        while self._bases and self._bases[-1].name != since:
+            self._bases.pop()
+        if self._bases:
+            self._bases[-1].spent += len(changed)
+        if not self._bases or (changed and len(self._bases) < _BASES):
+            self._bases.append(_Base(name, values, size=len(changed)))
 
     def forget(self) -> None:
         """Make the next record a full one."""
-        self._full = None
+        self._bases = []
 
 
-def fold(full: Mapping[K, T], changed: Mapping[K, T | None]) -> dict[K, T]:
-    """The values that `changes` compared with `full`: the inverse of `changes`."""
-    return {key: value for key, value in {**full, **changed}.items() if value is not None}
+class _Base:
+    """A record that others build on; `size`: how many values it gives, `spent`: how many they give together."""
+
+    def __init__(self, name: Any, values: Mapping[Any, Any], *, size: int) -> None:
+        self.name, self.size, self.spent = name, size, 0
+        self._values = values
+        self._last: tuple[Mapping[Any, Any], dict[Any, Any]] = (values, {})
+
+    def changes(self, values: Mapping[Any, Any]) -> dict[Any, Any]:
+        """`changes` from this record's values to `values`; kept for the same object."""
+        if values is not self._last[0]:
+            self._last = values, changes(values, self._values)
+        return self._last[1]
+
+
+def fold(before: Mapping[K, T], changed: Mapping[K, T | None]) -> dict[K, T]:
+    """The values that `changes` compared with `before`: the inverse of `changes`."""
+    return {key: value for key, value in {**before, **changed}.items() if value is not None}
+
+
+def since_of(body: Mapping[str, Any]) -> Any:
+    """The earlier record that a record's body names as the one that it builds on; None for a full record."""
+    return body.get("since", body.get("full"))

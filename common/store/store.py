@@ -55,6 +55,7 @@ from cutline.common.store.records import (
     Publication,
     PublishedTable,
     TableEntry,
+    since_of,
 )
 from cutline.common.store.staging_file import StagingFile
 
@@ -66,6 +67,7 @@ V = TypeVar("V")
 _COPY_BYTES = 1 << 20
 _SIDE_BY_SIDE = 16
 _SCHEMAS_CACHED = 2048
+_BASES_KEPT = 3
 
 
 def file_name(what: str, *, epoch: int, incarnation: str) -> str:
@@ -120,8 +122,8 @@ class PipelineStore:
         self._last_slot = 0
         self._entries = Deltas()  # if this process is a leader
         self._publications = Deltas()  # if it is a Spark writer
-        self._full_entry: tuple[int, Mapping[str, TableEntry]] = (0, {})  # the last one read
-        self._full_publication: tuple[int, Mapping[str, PublishedTable]] = (0, {})
+        self._base_entries: dict[int, Mapping[str, TableEntry]] = {}  # tables by slot, the last ones read
+        self._base_publications: dict[int, Mapping[str, PublishedTable]] = {}
         self._schema_names: dict[str, str] = {}
         self._schemas: dict[str, TableSchema] = {}
 
@@ -174,7 +176,7 @@ class PipelineStore:
                 slot,
                 entry.tables,
                 self._entries,
-                lambda full, tables: entry.to_json(full=full, tables=tables),
+                lambda since, tables: entry.to_json(since=since, tables=tables),
             )
         if won and slot > 1 and not self._exists(_entry_path(slot - 1)):
             self._backend.remove(self._path(_entry_path(slot)))  # the journal has gone on long ago
@@ -190,14 +192,14 @@ class PipelineStore:
             return None
         if body["kind"] == "epoch":
             return EpochEntry.from_json(body)
-        full = body["full"]
-        if full is None:
-            return CheckpointEntry.from_json(body, {})
-        known, tables = self._full_entry
-        if known != full:
-            tables = CheckpointEntry.from_json(self._named_by(f"slot {slot}", _entry_path(full)), {}).tables
-            self._full_entry = full, tables
-        return CheckpointEntry.from_json(body, tables)
+        return self._checkpoint(f"slot {slot}", body)
+
+    def _checkpoint(self, record: str, body: Mapping[str, Any]) -> CheckpointEntry:
+        since, known = since_of(body), self._base_entries
+        if since is not None and since not in known:
+            base = self._checkpoint(f"slot {since}", self._named_by(record, _entry_path(since)))
+            known = self._base_entries = _newest(self._base_entries, since, base.tables)
+        return CheckpointEntry.from_json(body, {} if since is None else known[since])
 
     def _entry_body(self, slot: int) -> dict[str, Any] | None:
         body = self._get(_entry_path(slot))
@@ -310,22 +312,20 @@ class PipelineStore:
             record.n,
             record.tables,
             self._publications,
-            lambda full, tables: record.to_json(full=full, tables=tables),
+            lambda since, tables: record.to_json(since=since, tables=tables),
         )
 
     def publication(self, n: int) -> Publication | None:
         """Return the record of publication `n`, or None."""
         body = self._get(_publication_path(n))
-        if body is None:
-            return None
-        full = body["full"]
-        if full is None:
-            return Publication.from_json(body, {})
-        known, tables = self._full_publication
-        if known != full:
-            tables = Publication.from_json(self._named_by(f"publication {n}", _publication_path(full)), {}).tables
-            self._full_publication = full, tables
-        return Publication.from_json(body, tables)
+        return None if body is None else self._publication(f"publication {n}", body)
+
+    def _publication(self, record: str, body: Mapping[str, Any]) -> Publication:
+        since, known = since_of(body), self._base_publications
+        if since is not None and since not in known:
+            base = self._publication(f"publication {since}", self._named_by(record, _publication_path(since)))
+            known = self._base_publications = _newest(self._base_publications, since, base.tables)
+        return Publication.from_json(body, {} if since is None else known[since])
 
     def publication_numbers(self, after: int = 0) -> list[int]:
         """Return the numbers of all publications above `after`, sorted, without reading the publications."""
@@ -411,7 +411,7 @@ class PipelineStore:
         self._retire_entries(n, kept, left_out)
         bodies = {at: self._get(_publication_path(at)) for at in self.publication_numbers()}
         needed = {at for at in bodies if at >= n or at in kept}
-        needed |= {body["full"] for at in list(needed) if (body := bodies[at]) is not None}
+        needed |= _bases(needed, bodies)
         for at in sorted(bodies.keys() - needed):
             self._backend.remove(self._path(_publication_path(at)))
         least = min((body["w"] for at in needed if (body := bodies.get(at)) is not None), default=0)
@@ -434,8 +434,7 @@ class PipelineStore:
                 done |= _needs(body)
             for path in sorted(existing & done - needed):
                 self._backend.remove(self._path(path))
-        named = {checkpoints[slot]["full"] for slot in restorable & checkpoints.keys()}
-        for slot in sorted(bodies.keys() - restorable - named):
+        for slot in sorted(bodies.keys() - restorable - _bases(restorable, bodies)):
             self._backend.remove(self._path(_entry_path(slot)))
 
     # Envelopes and paths
@@ -451,7 +450,7 @@ class PipelineStore:
         return [int(match[1]) for match in found if match]
 
     def _named_by(self, record: str, path: str) -> dict[str, Any]:
-        """The body of the full record that another one builds on."""
+        """The body of the record that another one builds on."""
         found = self._get(path)
         if found is None:
             raise ProtocolError(f"{self.location(path)} is missing, though {record} names it; restore it from a backup")
@@ -468,15 +467,15 @@ class PipelineStore:
         deltas: Deltas,
         body: Callable[[int | None, dict[str, Any]], Mapping[str, Any]],
     ) -> bool:
-        """Put the next record of a sequence: a full one, or the tables changed since the full one that it names."""
-        full, changed = deltas.choose(tables)
+        """Put the next record of a sequence: a full one, or the tables changed since the earlier one that it names."""
+        since, changed = deltas.choose(tables)
         try:
-            won = self._put(path, body(full, changed))
+            won = self._put(path, body(since, changed))
         except Unavailable:
             deltas.forget()  # it may have been written
             raise
         if won:
-            deltas.wrote(number, tables, changed, full=full is None)
+            deltas.wrote(number, tables, changed, since=since)
         return won
 
     def _put(self, path: str, body: Mapping[str, Any]) -> bool:
@@ -507,6 +506,21 @@ def _publication_path(n: int) -> str:
 
 def _epoch(body: Mapping[str, Any]) -> int:
     return int(body["slot"] if body["kind"] == "epoch" else body["epoch"])
+
+
+def _newest(tables: Mapping[int, V], number: int, found: V) -> dict[int, V]:
+    """The tables of the last few records that others build on, with those of one more."""
+    return dict([*((key, value) for key, value in tables.items() if key != number), (number, found)][-_BASES_KEPT:])
+
+
+def _bases(records: Collection[int], bodies: Mapping[int, Mapping[str, Any] | None]) -> set[int]:
+    """The records that these build on, and those that the former build on."""
+    found: set[int] = set()
+    new = set(records)
+    while new:
+        new = {since for at in new if (body := bodies.get(at)) and (since := since_of(body)) is not None} - found
+        found |= new
+    return found
 
 
 def _needs(checkpoint: Mapping[str, Any]) -> set[str]:

@@ -707,7 +707,9 @@ class World:
         entry = service.store.entry(checkpoint)
         if not isinstance(entry, CheckpointEntry) or member not in entry.parts:
             raise Failure(f"checkpoint {checkpoint} has no part of {member}")
-        self.count["part that builds on a full one read"] += entry.parts[member].full is not None
+        files = len(entry.parts[member].paths)
+        self.count["part of two files read"] += files == 2
+        self.count["part of three files read"] += files == 3
         return load_part(service.store, entry.parts[member])
 
     def fail(self, service: Service, cause: str, halts: bool = False) -> None:

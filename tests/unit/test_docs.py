@@ -143,10 +143,10 @@ def test_architecture_shows_records_as_the_code_writes_them() -> None:
             assert record.to_json() == example
         elif kind == "checkpoint":
             record = CheckpointEntry.from_json(example, {})
-            assert record.to_json(full=example["full"], tables=record.tables) == example
+            assert record.to_json(since=example["since"], tables=record.tables) == example
         else:
             record = Publication.from_json(example, {})
-            assert record.to_json(full=example["full"], tables=record.tables) == example
+            assert record.to_json(since=example["since"], tables=record.tables) == example
 
 
 def test_the_lakes_types_are_those_of_the_code() -> None:

@@ -1,16 +1,17 @@
 """Golden files: the store, the messages' headers and the machines' parts keep their bytes, so that each version reads
 what another one of the same `FORMAT` wrote.
 
-`golden/` was written by the commit before the modules moved to their packages (2026-11): `store/` through `Store` and
-`Parts`, with every field of every record; `messages.jsonl` by `encode`; `machines.jsonl` from checkpoints of the
-simulation's worlds, each with what the machine that was restored from it would save next (`again`). Each test reads a
-golden file with the code of today, writes the same again, and compares bytes. Changed since: the headers of
-`StopStream`, now three messages, which no part and no journal entry holds, only the streams of a running epoch. A
-deliberate change of the store's form raises `FORMAT` and writes the files anew.
+`golden/` holds: `store/`, written through `Store` and `Parts`, with every field of every record; `messages.jsonl`,
+written by `encode`; `machines.jsonl`, from checkpoints of the simulation's worlds, each with what the machine that was
+restored from it would save next (`again`). Each test reads a golden file with the code of today, writes the same again,
+and compares bytes. A deliberate change of the store's form raises `FORMAT`, writes these files anew, and keeps the old
+store as `format-N` as long as it is read: the one of format 2 was written in 2026-11, by the commit before the modules
+moved to their packages.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import secrets
@@ -104,6 +105,23 @@ def test_claims_keep_their_bytes(fresh: PipelineStore, monkeypatch: pytest.Monke
     same_files(fresh, "spark", names)
 
 
+def test_a_store_of_format_2_is_read_as_its_successor() -> None:
+    """Each record of the golden store, as the version before wrote it."""
+    now, before = (Store(f"file://{GOLDEN}/{folder}").pipeline("shop") for folder in ("store", "format-2"))
+    assert list(before.publications()) == list(now.publications())
+    assert before.definition() == now.definition()
+    compared = 0
+    for slot in range(1, len(JOURNAL) + 1):
+        entry, old = now.entry(slot), before.entry(slot)
+        if isinstance(entry, CheckpointEntry) and isinstance(old, CheckpointEntry):
+            for member, ref in old.parts.items():
+                assert load_part(before, ref) == load_part(now, entry.parts[member])
+                compared += ref.since is not None
+            old = dataclasses.replace(old, parts=entry.parts)
+        assert old == entry
+    assert compared
+
+
 def part_refs(store: PipelineStore) -> Iterator[tuple[str, int, PartRef]]:
     """Every part that the golden journal names: its member, its checkpoint, where it is."""
     for slot in range(1, len(JOURNAL) + 1):
@@ -115,15 +133,15 @@ def part_refs(store: PipelineStore) -> Iterator[tuple[str, int, PartRef]]:
 
 def test_parts_keep_their_names_and_bytes(golden: PipelineStore, fresh: PipelineStore) -> None:
     parts: dict[str, Parts] = {}
-    fulls: dict[str, str] = {}
+    written: dict[str, str] = {}
     for member, checkpoint, ref in part_refs(golden):
         of_member = parts.setdefault(member, Parts(fresh, member=member, epoch=1, incarnation=f"{member}-ab"))
         made = of_member.put(checkpoint, load_part(golden, ref))
         (stem, _, end), (old_stem, _, old_end) = (path.path.rpartition(".json.gz") for path in (made, ref))
         assert (stem.rpartition(".")[0], end) == (old_stem.rpartition(".")[0], old_end)  # all but the nonce
         assert gzip.decompress(fresh.read_part(made)) == gzip.decompress(golden.read_part(ref))
-        assert (made.full and made.full.path) == (ref.full and fulls[ref.full.path])
-        fulls[ref.path] = made.path
+        assert (made.since and made.since.path) == (ref.since and written[ref.since.path])
+        written[ref.path] = made.path
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda header: json.loads(header)["type"])

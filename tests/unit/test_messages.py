@@ -85,7 +85,7 @@ MESSAGES: tuple[Message, ...] = (
     Records(**OF, schema=SCHEMA.hash, rows=2, split_id="x", attempt=3),
     ChunkEnd(split_id="x", **OF, attempt=1, rows=0, schema=SCHEMA.hash),
     ChunkDropped(split_id="x", attempt=1),
-    PartSaved(checkpoint=7, part=dataclasses.replace(PART, full=PART), more=True),
+    PartSaved(checkpoint=7, part=dataclasses.replace(PART, since=PART), more=True),
     PartSaved(checkpoint=7, staged=(records.staged(split="x#1"), records.staged(seq_min=1, seq_max=9, truncated_at=3))),
     PartSaved(
         checkpoint=7,

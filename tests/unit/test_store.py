@@ -199,12 +199,15 @@ def test_any_flipped_byte_of_an_entry_is_seen(files: PipelineStore) -> None:
 
 @pytest.mark.parametrize(
     ("number", "named"),
-    [(3, r"a newer Cutline \(format 3, this one reads 2\)"), (1, r"an older Cutline \(format 1, this one reads 2\)")],
+    [
+        (4, r"a newer Cutline \(format 4, this one reads 3\)"),
+        (1, r"an older Cutline \(format 1, this one reads 2 and newer\)"),
+    ],
 )
 def test_a_file_of_another_version_is_named_with_the_remedy(files: PipelineStore, number: int, named: str) -> None:
     files.define({"a": 1})
     location = Path(files.location("pipeline.json"))
-    location.write_bytes(location.read_bytes().replace(b'"format":2', b'"format":%d' % number))
+    location.write_bytes(location.read_bytes().replace(b'"format":3', b'"format":%d' % number))
     with pytest.raises(ConfigError, match=f"pipeline.json .*{named}"):
         files.define({"a": 1})
 
@@ -613,6 +616,32 @@ def test_an_entry_and_a_publication_cost_what_changed_and_tell_everything(shop: 
         }
     written = sum(size(shop, f"journal/{n:010}.json") for n in range(3, 60))
     assert written < 2 * size(shop, "journal/0000000002.json") + 57 * 1000
+
+
+def test_a_burst_of_changes_is_not_repeated_by_later_entries(shop: PipelineStore, url: str) -> None:
+    """A fifth of a thousand tables changes, then one, then none: each entry costs what changed since the one before."""
+    tables = {f"d.t{number}": records.table() for number in range(1000)}
+    shop.put_entry(epoch(1))
+    states = {}
+    for n in range(2, 40):
+        changed = range(200) if n == 3 else range(n, n + 1) if n in (10, 20) else ()
+        tables = tables | {f"d.t{number}": records.table(schema=f"{n:016}") for number in changed}
+        states[n] = tables
+        assert shop.put_entry(checkpoint(n, 1, tables=tables))
+        assert shop.publish(published(n, tables=dict.fromkeys(tables, n if n in (3, 10, 20) else 1)))
+    sizes = {n: size(shop, f"journal/{n:010}.json") for n in states}
+    assert sizes[3] > 10_000
+    assert max(sizes[n] for n in range(4, 40)) < 1500
+    fresh = Store(url).pipeline("shop")
+    for n in (39, 3, 15):
+        entry = fresh.entry(n)
+        assert isinstance(entry, CheckpointEntry)
+        assert entry.tables == states[n]
+    shop.retire(39)
+    assert shop.entry(15) is None
+    last = Store(url).pipeline("shop").entry(39)  # needs slots 2 and 3, on which it builds
+    assert isinstance(last, CheckpointEntry)
+    assert last.tables == states[39]
 
 
 def test_after_an_unclear_answer_and_in_a_new_epoch_an_entry_builds_on_nothing(
