@@ -1,1 +1,1 @@
-"""What every service shares: positions, schemas, errors, messages, and the seams to MySQL, Redis and the store."""
+"""Shared by every service: errors, schemas, positions, the mesh, the store and the configuration."""

@@ -8,7 +8,7 @@
 | `NextGeneration`, a SourceLost | reads the table again from its beginning |
 | `NoTable`, a NextGeneration | waits for a table of that name: the table was dropped, which is no fault |
 | `Unavailable` | retries with backoff, then restores from the newest checkpoint |
-| `NoRoom`, an Unavailable | frees the memory of its own that it no longer needs in Redis |
+| `NoRoom`, an Unavailable | frees Redis of its own data that it no longer needs |
 | `ServerIdTaken`, an Unavailable | takes another server id, unless the pipeline file sets one |
 
 A library's error becomes one of these where Cutline calls the library (`raise ... from error`). A message is one
@@ -21,7 +21,7 @@ import re
 
 
 class CutlineError(Exception):
-    """Root of the tree; catch it only where an error is shown to a person."""
+    """Root of the tree: the errors that Cutline expects. A service reports any other exception as a bug of Cutline."""
 
 
 class ProtocolError(CutlineError):

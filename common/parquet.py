@@ -1,4 +1,4 @@
-"""How rows become Parquet, in staged files and in the lake's own: the lake adopts staged files, queries read both."""
+"""The Parquet format of staged files and of the lake's own: the lake adopts staged files, so queries read both."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Promises:
 
 - **A position means "after the last item taken"**, everywhere.
-- **Files and offsets compare only within one server history** (`server`: MySQL's `@@server_uuid`, MariaDB's as
-  `mysql.server_identity` makes it). Across servers only GTID sets compare. Where neither compares, `SourceLost` is
+- **Files and offsets compare only within one server history** (`server`: `Server.identity` of
+  services/sources/mysql/server.py). Across servers only GTID sets compare. Where neither compares, `SourceLost` is
   raised; nothing is guessed.
 - **File numbers are numbers**: `binlog.000999` < `binlog.001000` < `binlog.1000000`.
 
@@ -13,7 +13,7 @@ CDC's form, after FLIP-27) instead of rows written into the source: a `Low` must
 after it can miss, a `High` must never lie before an event that a SELECT before it can have seen.
 A low that is too early and a high that is too late are always safe.
 
-Change together with: `services/sources/mysql/server.py` (what takes watermarks), `services/sources/mysql/watermark.py`,
+Change together with: `services/sources/mysql/server.py` (takes watermarks), `services/sources/mysql/watermark.py`,
 `services/sources/mysql/binlog/cursor.py`.
 """
 
@@ -363,7 +363,7 @@ class Position:
     def past(self, other: Position) -> bool:
         """Whether this is between two transactions, and after `other` in the same server's files.
 
-        The GTID sets don't count: a cursor's set may name transactions that it has yet to read over.
+        The GTID sets don't count: a cursor's set may name transactions that it has not reached yet.
         """
         return not self.inside and self.server == other.server and self.file_position > other.file_position
 
@@ -374,12 +374,12 @@ class Position:
     def joined(self, other: Position) -> Position:
         """Where this cursor goes on once it has met `other` (see `same_place`) and takes over its tables.
 
-        A cursor's set may name more than it has read, as its first low did, and its own tables need none of that. With
-        equal sets the later place is right: from the earlier one, what the other cursor sent would be sent again. At
-        equal places it is what both sets name: with this set alone, a fail-over would skip what the other's tables have
-        not had.
+        A cursor's set may name transactions that it has not read: it began as the set of a low watermark, whose tables
+        don't need them. With equal sets the result is the later place: from the earlier one, changes that the other
+        cursor sent would be sent again. At equal places the result has the GTIDs that are in both sets: with this set
+        alone, a cursor that resumes on another server would skip transactions that the other's tables still need.
         """
-        # the empty set, of a low before any transaction, is printed like no set at all
+        # An empty set (of a low before any transaction) has the same text as no set.
         mine, theirs = self.executed or GtidSet.EMPTY, other.executed or GtidSet.EMPTY
         if self.server != other.server or not isinstance(mine, GtidSet) or not isinstance(theirs, GtidSet):
             return self
@@ -433,12 +433,12 @@ class Position:
 class Stop:
     """The end of a stream, between two transactions.
 
-    - `file` and `offset`, of the history of `server`: a transaction that begins before it is in;
-    - `gtids`: the transaction that completes the set is the last one that is in;
-    - `time_us`, microseconds since 1970: the first transaction in the log that was committed then or later is out, and
-      all after it.
+    - `file` and `offset`, in the history of `server`: includes the transactions that begin before them;
+    - `gtids`: the transaction that completes the set is the last one included;
+    - `time_us`, microseconds since 1970: excludes the first transaction in the log that was committed then or later,
+      and all after it.
 
-    With a file and GTIDs both, the GTIDs are for other servers.
+    If both a file and GTIDs are set, the GTIDs apply on other servers.
     """
 
     server: str = ""
@@ -449,7 +449,7 @@ class Stop:
 
     @classmethod
     def at(cls, place: Position) -> Stop:
-        """The stop at a place that is known."""
+        """The stop at a known place."""
         return cls(server=place.server, file=place.file, offset=place.offset, gtids=place.gtids)
 
     def met_by(self, position: Position) -> bool:
@@ -535,7 +535,8 @@ class Low:
         if gtid is not None:
             if isinstance(executed, GtidSet):
                 return executed.contains(gtid)
-            # A GTID that it lacks is not covered on its own server either, whose binlog may have begun anew since.
+            # An event whose GTID the low lacks is not covered, even on the low's own server: its binlog may have been
+            # reset since, so that file and offset don't compare.
             if isinstance(executed, MariaGtid):
                 contained = executed.contains(gtid)
                 if server != self.server or not contained:
@@ -559,17 +560,17 @@ class Low:
         """Where a cursor must begin so as to read every event that this watermark does not cover.
 
         MariaDB's chunks leave `gtids` empty, since finding them costs the server a scan of its binlog file;
-        `mysql.position_at` finds them once a cursor.
+        `position_at` (server.py) finds them once for each cursor.
         """
         return Position(server=self.server, file=self.file, offset=self.offset, gtids=self.gtids)
 
     def passed_by(self, position: Position) -> bool:
-        """Whether `position` has taken an event that this low does not cover, so that its table comes too late.
+        """Whether `position` has taken an event that this low does not cover, so that its table can't join there.
 
         With MySQL's GTIDs the sets alone decide: the flushed place runs ahead of the commits that a SELECT sees.
         """
         mine, theirs = parse_gtids(self.gtids), position.executed
-        if isinstance(theirs, GtidSet) and not isinstance(mine, MariaGtid):  # an empty set is printed like no set
+        if isinstance(theirs, GtidSet) and not isinstance(mine, MariaGtid):  # an empty set has the text of no set
             return position.inside or not theirs <= (mine or GtidSet.EMPTY)
         return not self.start().not_before(position)
 
@@ -585,7 +586,7 @@ class Low:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class High:
-    """The high watermark: every event that a SELECT finished before can have seen ends at or before it."""
+    """The high watermark: a SELECT that finished before it was taken can have seen no event that ends after it."""
 
     server: str
     file: str
@@ -603,7 +604,7 @@ class High:
 
     @property
     def history(self) -> tuple[str, str]:
-        """What highs that can be ordered have in common: the server, and the base name of its binlog files."""
+        """The server, and the base name of its binlog files: highs compare only if both are equal."""
         return self.server, self.file.rpartition(".")[0]
 
     def __str__(self) -> str:

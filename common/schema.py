@@ -438,7 +438,7 @@ class TableSchema:
     def widen_column(
         self, name: str, mysql_type: str, *, nullable: bool | None = None, charset: str | None = None
     ) -> TableSchema:
-        """MODIFY to a type that holds every old value unchanged; nullability and character set stay where None.
+        """MODIFY to a type that holds every old value unchanged; None keeps the nullability, or the character set.
 
         Allowed: a larger integer of the same sign (or an unsigned one in a larger signed one), a longer CHAR, VARCHAR,
         TEXT, VARBINARY or BLOB of the same kind, DECIMAL of the same scale and more digits, new members at the end of

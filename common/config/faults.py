@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 
 def fault(message: str) -> PydanticCustomError:
-    """The error that a validator raises; `message` goes on from the name of the key ("must be ...")."""
+    """The error that a validator raises; `message` follows the name of the key ("must be ...")."""
     return PydanticCustomError("cutline", "{message}", {"message": message})
 
 

@@ -216,7 +216,7 @@ class WorkersConfig(_Strict):
 
 
 class Point(_Strict):
-    """A place in the binlog, from the user: file and position, or a GTID set, or a time (with its zone)."""
+    """A place in the binlog that a user names: file and position, or a GTID set, or a time (with its zone)."""
 
     file: str | None = Field(default=None, description="binlog file name")
     position: int | None = Field(default=None, ge=4, description="offset in the file")
@@ -446,7 +446,7 @@ def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None
     except ValidationError as error:
         faults += ((*location(root, detail["loc"]), sentence(detail, PipelineConfig)) for detail in error.errors())
     if faults:
-        raise ConfigError(*(f"{where}:{line}:{column}: {sentence}" for line, column, sentence in sorted(faults)))
+        raise ConfigError(*(f"{where}:{line}:{column}: {message}" for line, column, message in sorted(faults)))
     return _absolute(config, folder or Path.cwd())
 
 

@@ -8,8 +8,9 @@
   otherwise the state of c is the messages that came along c after p recorded and before this marker (`_marker`).
 
 It relies on: every channel is FIFO and loses no message (else channels.py ends the epoch); one checkpoint at a time
-(the enumerator starts N only after N-1 is in the journal). A machine may delay a marker for a limited time (a reader
-inside a transaction): the channel is then slow, so the messages behind the marker wait too.
+(the enumerator starts the next one only when the last is in the journal, or its epoch is over). A machine may delay a
+marker for a limited time (a reader inside a transaction): the channel is then slow, so the messages behind the marker
+wait too.
 
 Change together: `Marker` in messages.py, and the writer's rule that a message belongs to the first checkpoint above
 `after`.
@@ -132,11 +133,11 @@ class Process:
         if waiting and not self._open:
             raise ProtocolError(f"checkpoint {self.checkpoint} has every marker and was not cut")
         for channel, marker in self._after.items():
-            if self.checkpoint is not None and (marker == self.checkpoint) > (channel in self._closed):
-                raise ProtocolError(f"{channel} gave marker {marker} and is recorded on")
+            if marker == self.checkpoint and channel not in self._closed:
+                raise ProtocolError(f"{channel} gave marker {marker} and is still being recorded")
         if self._held:
             if not isinstance(self._held[0].message, Marker) or len({held.channel for held in self._held}) > 1:
-                raise ProtocolError("messages are held back behind no marker, or of several channels")
+                raise ProtocolError("messages are held back without a marker, or on several channels")
             if waiting:
                 raise ProtocolError(f"a marker is held back while checkpoint {self.checkpoint} is being taken")
         self.machine.check()

@@ -9,9 +9,9 @@ What a channel promises, and how:
   (`Sender.idle`), so that the receiver notices a lost tail too.
 - **A lost answer does no harm.** A sender repeats the XADD with the same ID; "equal or smaller" on its own retry means
   that the entry exists, which it verifies by reading it. On a first try it means a second sender: `ProtocolError`.
-- **Redis stays small.** The receiver trims taken messages, and a sender holds counted messages back while those sent
-  and not yet taken would exceed its credit. The sender needs no message from the receiver: numbers have no gaps, so
-  the stream's length tells its first entry. Order holds: later messages, counted or not, wait behind.
+- **Redis stays small.** The receiver trims taken messages, and a sender holds *counted* messages (rows) back while
+  those sent and not yet taken would exceed its credit. The sender needs no message from the receiver: numbers have no
+  gaps, so the stream's length tells its first entry. Order holds: later messages, counted or not, wait behind.
 - **No message is too large for Redis.** A body over 8 MiB travels as fragments, a counted body already above its
   channel's credit; each fragment has its own number and its own credit, so any message passes with any credit.
 
@@ -278,17 +278,17 @@ class Sender:
         self.credit_bytes = credit_bytes
         self._patience_seconds = patience_seconds
         self._wire = Wire(redis)
-        self._number = 1
-        self._added = 1
-        self._taken = 1
+        self._number = 1  # of the last entry queued
+        self._added = 1  # the last entry in Redis
+        self._taken = 1  # the last entry trimmed by the receiver
         self._outbox: deque[_Entry] = deque()
         self._outbox_bytes = 0
-        self._untaken: deque[tuple[int, int]] = deque()
+        self._untaken: deque[tuple[int, int]] = deque()  # number and size of counted entries in Redis
         self._untaken_bytes = 0
-        self._busy = False
+        self._busy = False  # since the last `idle`
         self._failure: Exception | None = None
         self._pump_task: asyncio.Task[None] | None = None
-        self._moved = asyncio.Event()
+        self._moved = asyncio.Event()  # set, and replaced, when the outbox shrinks or the channel fails
 
     def post(self, header: Mapping[str, Any], body: Body = b"", *, counted: bool) -> None:
         """Queue one message behind all earlier ones; several posts without an await between them are one step.
@@ -433,7 +433,7 @@ class Sender:
             return int(length)
 
     def _note_taken(self, length: int) -> None:
-        """Numbers have no gaps, so all entries before the last `length` were trimmed, so taken."""
+        """Numbers have no gaps, so all entries before the last `length` ones were taken and trimmed."""
         self._taken = max(self._taken, self._added - length)
         while self._untaken and self._untaken[0][0] <= self._taken:
             self._untaken_bytes -= self._untaken.popleft()[1]
@@ -444,9 +444,9 @@ class _Inlet:
     """The receiver's state of one channel; numbers count entries, fragments included."""
 
     name: str
-    heard: float
-    last: int = 0
-    handed: deque[tuple[int, int]] = field(default_factory=deque)
+    heard: float  # when it last had an entry, or was seen to exist
+    last: int = 0  # entry read
+    handed: deque[tuple[int, int]] = field(default_factory=deque)  # messages not taken yet: last entry, size
     taken: int = 0
     trimmed: int = 0
     untrimmed_bytes: int = 0

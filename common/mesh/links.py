@@ -68,7 +68,7 @@ class Links:
             await sender.send(encode(message), counted=False)
 
     async def pump(self, loop: Loop) -> None:
-        """Hand every received message to the loop; return its credit once it was taken."""
+        """Hand every received message to the loop; return its credit once its effects are carried out."""
         room = asyncio.Semaphore(64)
         while True:
             for stream, header, body in await self._receiver.receive():
@@ -86,7 +86,7 @@ class Links:
         adjust each channel's credit, since more pipelines make the shares smaller."""
         share_at = 0.0
         while True:
-            if time.monotonic() >= share_at and await self._shared():
+            if time.monotonic() >= share_at and await self._set_credits():
                 share_at = time.monotonic() + SHARE_SECONDS
             await asyncio.sleep(1.0)
             used, self._used = self._used, set()
@@ -94,8 +94,8 @@ class Links:
                 if peer not in used:
                     await sender.idle()
 
-    async def _shared(self) -> bool:
-        """Set the credits, which begin at the minimum; False if Redis is unreachable."""
+    async def _set_credits(self) -> bool:
+        """Set each channel's credit, which begins at the minimum; False if Redis is unreachable."""
         try:
             used = await memory(self._redis)
             pipelines = len(await Registry(self._redis).epochs())

@@ -161,6 +161,6 @@ _STORE = ThreadPoolExecutor(max_workers=8, thread_name_prefix="cutline-store")
 
 
 async def in_store(call: Callable[..., T], *arguments: object) -> T:
-    """Make a blocking call to the store, in one of the threads for the store. No other call may run there, so that the
-    journal never waits for an unreachable source, nor for anything but the store."""
+    """Make a blocking call to the store, in one of the threads for the store. No other call may run there: the journal
+    must never wait for an unreachable source."""
     return await asyncio.get_running_loop().run_in_executor(_STORE, call, *arguments)

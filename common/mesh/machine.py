@@ -1,4 +1,4 @@
-"""Shared by every machine of the mesh: its one entry point, and the facts and effects that all of them know.
+"""The interface of every machine of the mesh, and the facts and effects that all machines share (pure).
 
 A machine is a plain object without I/O: `handle(event, now) -> list[Effect]`. Events are facts, named in the past
 tense; effects are orders, named in the imperative. Slow work is an effect whose result comes back as a fact, so an open
@@ -25,7 +25,7 @@ class State:
 
     `head` is small and saved whole. A part may hold only those `values`, in named sections, that changed since an
     earlier one: an unchanged value is the same object in the next State. Values of the section `tables` name schemas by
-    their hash, under `schema` and `before`; `schemas` are those that no earlier State of this epoch named.
+    their hash, under `schema` and `before`; `schemas` are those that may not be in the store yet.
     """
 
     head: Mapping[str, Any] = field(default_factory=dict)

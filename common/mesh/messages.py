@@ -61,7 +61,7 @@ class SnapshotSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedSplit:
-    """A finished chunk in `exact`: its range and its high watermark. It travels with the incremental split."""
+    """A finished chunk, with `chunks: exact`: its range and its high watermark, for the incremental split."""
 
     split_start: Key | None
     split_end: Key | None
@@ -111,9 +111,9 @@ class TakeBackSplit(Message):
 class IncludeTable(Message):
     """Add the table to the incremental split: send every change after `low` that its chunks don't hold.
 
-    `splits` is empty in `replay`; in `exact` it lists every finished chunk with its high watermark. A long list comes
-    in several messages, of which all but the last have `more` set. Without a snapshot `schema` is the catalogue's and
-    has every DDL that `looked_at` covers; at `low` the table may have had another one.
+    `splits` is empty with `chunks: replay`; with `exact` it lists every finished chunk. A long list comes in several
+    messages, of which all but the last have `more` set. Without a snapshot `schema` is the catalogue's and has every
+    DDL that `looked_at` covers; at `low` the table may have had another schema.
     """
 
     table_id: str
@@ -148,7 +148,7 @@ class LimitStream(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndStream(Message):
-    """The source has passed the stop: end at `place`, where it was found, and report the tables that can't be shown
+    """The source has passed the stop, which is at `place`: end there, and report the tables that can't be shown
     there."""
 
     place: Position
@@ -254,7 +254,7 @@ class TableReport(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStopped(Message):
-    """The incremental split has ended at the stop: it reads no more changes."""
+    """The incremental split has reached the stop and reads no more changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ class Parts:
     def __init__(self, store: PipelineStore, *, member: str, epoch: int, incarnation: str) -> None:
         self._store, self._member, self._epoch, self._incarnation = store, member, epoch, incarnation
         self._deltas = Deltas()
-        self._values: tuple[list[Mapping[str, Any]], dict[tuple[str, str], Any]] = ([], {})  # of the last part
+        # The sections of the last part, and all their values by section and key.
+        self._values: tuple[list[Mapping[str, Any]], dict[tuple[str, str], Any]] = ([], {})
 
     async def save(self, checkpoint: int, state: State) -> PartStored:
         """Put the schemas that a part names, then the part, into the store. One call at a time."""
@@ -54,7 +55,7 @@ def load_part(store: PipelineStore, ref: PartRef) -> State:
 
 def _read(store: PipelineStore, ref: PartRef) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
     """The head and all values of a part."""
-    head, changed = _of_lines(gzip.decompress(store.read_part(ref)))
+    head, changed = _from_lines(gzip.decompress(store.read_part(ref)))
     return head, fold({} if ref.since is None else _read(store, ref.since)[1], changed)
 
 
@@ -66,6 +67,6 @@ def _to_lines(head: Mapping[str, Any], values: Mapping[tuple[str, str], Any]) ->
     return "\n".join(lines).encode()
 
 
-def _of_lines(data: bytes) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+def _from_lines(data: bytes) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
     head, *lines = data.split(b"\n")
     return json.loads(head), {(name, key): value for name, key, value in map(json.loads, lines)}

@@ -3,9 +3,9 @@
 Repeating an unchanged note needs no memory, so it succeeds in a full Redis too: services stay present, and a leader's
 epoch stays announced.
 
-Safety does not rest on these notes. After Redis was emptied, services write them again, except requests, which must be
-made again. Keys: `cutline:service:{incarnation}` (JSON, 5 s) with the index
-`cutline:services`, and `cutline:epochs`, `cutline:status:{pipeline}`, `cutline:requests:{pipeline}` (the leader's) and
+Safety does not rest on these notes. After Redis was emptied, services write them again; requests must be repeated by
+whoever made them. Keys: `cutline:service:{incarnation}` (JSON, 5 s) with the index `cutline:services`, and
+`cutline:epochs`, `cutline:status:{pipeline}`, `cutline:requests:{pipeline}` (the leader's) and
 `cutline:requests:{pipeline}:spark_writer`.
 """
 
@@ -67,7 +67,7 @@ class Registry:
     def __init__(self, redis: Redis) -> None:
         """Take a client of `mesh.redis.connect`."""
         self._redis: Any = redis
-        self._announced: dict[str, str] = {}  # incarnation -> the JSON that Redis has of it
+        self._announced: dict[str, str] = {}  # incarnation -> its note in Redis (JSON)
 
     async def announce_presence(self, service: Service) -> None:
         """Announce that `service` is alive, for the next 5 s; call it each second.
@@ -89,7 +89,7 @@ class Registry:
             self._announced[service.incarnation] = body
 
     async def withdraw_presence(self, incarnation: str) -> None:
-        """Remove a service's note at once, so that no one waits for its 5 s to pass."""
+        """Remove a service's note at once, so that nobody waits for its 5 s to pass."""
         self._announced.pop(incarnation, None)
         async with answered("withdraw a service"), self._redis.pipeline(transaction=False) as pipe:
             pipe.delete(f"cutline:service:{incarnation}")

@@ -2,8 +2,8 @@
 
     enumerator <-> reader 0..n     reader -> writer 0..m     writer -> enumerator
 
-A marker runs along every channel but those from the writers: these carry "part saved" alone, which the enumerator takes
-outside of the cut, so it is no inbound channel of the enumerator's Chandy-Lamport process.
+A marker runs along every channel except those from the writers. These carry only `PartSaved`, which the enumerator
+takes outside the cut, so they are no inbound channels of its Chandy-Lamport process.
 
 What must change together: the table of messages at the head of messages.py.
 """
@@ -36,7 +36,7 @@ class Topology:
 
     @classmethod
     def of(cls, readers: int, writers: int) -> Topology:
-        """The topology of so many readers and writers."""
+        """The topology of this many readers and writers."""
         return cls(tuple(map(reader_name, range(readers))), tuple(map(writer_name, range(writers))))
 
     def cut_channels(self) -> list[Channel]:

@@ -1,1 +1,1 @@
-"""What is kept: the journal and publications of a pipeline, their records, and the chain of checkpoints that counts."""
+"""Durable state: a pipeline's journal and publications, their records, and the chain of valid checkpoints."""

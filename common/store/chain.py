@@ -6,9 +6,9 @@ epoch up to the base, and so on. Checkpoints and publications off the chain are 
 again).
 
 Promises: entries are applied in the chain's order, each once on one branch; a cut `inside` a transaction is applied and
-never published; a kept cut is published by itself, so that it can have a tag; a batch never spans a `t` (TRUNCATE) or a
-table's change of generation. A table that the Spark writer has quarantined is left out, and its publication names the
-last checkpoint applied to it, from which it continues later.
+never published; a kept cut ends its batch, so that it has a publication, and a tag, of its own; a batch never spans a
+TRUNCATE or a table's change of generation. A table that the Spark writer has quarantined is left out, and its
+publication names the last checkpoint applied to it, from which it continues later.
 
 Relies on: slots have no gaps, and the slots between an epoch entry and the next one are that epoch's checkpoints
 (put-if-absent; a deposed leader is refused its slot). Production (spark_writer/apply.py) and the simulation both use
@@ -104,7 +104,7 @@ def follow(last_slot: int, entry: Callable[[int], Entry | None], published: Coll
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Checkpoint entries to apply together; `publish`: the last one may then be published, `kept`: as a kept cut.
+    """Checkpoint entries to apply together; `publish`: the last one may then be published; `kept`: as a kept cut.
 
     `kept` is also true if the kept cut was an `inside` one before the last: its tag waits for the next publishable cut.
     """

@@ -90,7 +90,7 @@ class StagedFile:
         return PartRef(path=self.path, sha256=self.sha256, size=self.size)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict, without what it has not."""
+        """Return a plain dict, without absent values."""
         body: dict[str, Any] = {
             "kind": self.kind,
             "path": self.path,
@@ -190,7 +190,7 @@ class TableEntry:
     described: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict, without what it has not."""
+        """Return a plain dict, without absent values."""
         body: dict[str, Any] = {
             "generation": self.generation,
             "phase": self.phase,
@@ -452,7 +452,7 @@ class Deltas:
     builds on the full record, or is full. So all records together cost a small multiple of the changes, a burst of
     changes is not repeated for long, and records without changes cost nothing. A value that is the same object as
     before costs nothing.
-    One writer writes a sequence; after an unclear answer it begins again with a full record.
+    A sequence has one writer. After an unclear answer that writer begins again with a full record (`forget`).
     """
 
     def __init__(self) -> None:
@@ -496,7 +496,7 @@ class _Base:
 
 
 def fold(before: Mapping[K, T], changed: Mapping[K, T | None]) -> dict[K, T]:
-    """The values that `changes` compared with `before`: the inverse of `changes`."""
+    """`before` with the changes applied: the inverse of `changes`."""
     return {key: value for key, value in {**before, **changed}.items() if value is not None}
 
 

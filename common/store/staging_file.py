@@ -54,7 +54,7 @@ class StagingFile(io.RawIOBase):
 
     def settle(self) -> PartRef:
         """Make the bytes durable and give the file its name. The name is durable after `PipelineStore.sync_staged`;
-        report the file to no one before."""
+        report the file to nobody before that."""
         file, self._file = self._file, None
         if file is None:
             raise ValueError(f"{self.path} is closed")

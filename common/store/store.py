@@ -15,8 +15,8 @@ Layout below `{store}/{pipeline}/`:
 No file is ever overwritten. A journal slot, a publication, a claim and the definition are *put if absent*: of all
 writers that try, exactly one succeeds, and its file is whole and durable, or absent. On files: a temporary file, fsync,
 `link` (which fails if the name is taken), fsync of the folder. On objects: an exclusive create (`If-None-Match: *` on
-S3), and after an unclear answer a read of the object; bodies carry a nonce, so equal bytes are our own. A crash leaves
-at most a temporary name, which readers ignore.
+S3), and after an unclear answer a read of the object: equal bytes are our own, since entries and claims carry a nonce
+and publications the number of a claim. A crash leaves at most a temporary name, which readers ignore.
 
 An envelope (envelope.py) holds a body with its hash; records.py defines the bodies. The entry that includes a part or a
 staged file names it, with hash and size. Names of parts and staged files carry epoch, incarnation and nonce
@@ -211,13 +211,13 @@ class PipelineStore:
         return body
 
     def last_slot(self) -> int:
-        """Return the number of the newest entry, or 0. It lists the journal: a look behind the last entry seen
-        would mistake a slot that was removed since for the end."""
+        """Return the number of the newest entry, or 0. It lists the journal: a probe of the slot after the last known
+        entry would take a removed slot for the end."""
         self._last_slot = max(self._last_slot, max(self._numbers("journal"), default=0))
         return self._last_slot
 
     def journal_tail(self, after: int = 0) -> Iterator[Entry]:
-        """Yield the remaining entries of the slots above `after`, in order, read one by one."""
+        """Yield the entries that still exist in the slots above `after`, in order, read one by one."""
         for slot in sorted(slot for slot in self._numbers("journal") if slot > after):
             if (entry := self.entry(slot)) is not None:  # else removed in the meantime
                 yield entry
@@ -378,7 +378,7 @@ class PipelineStore:
         if not any(epoch is not None and epoch < newest for epoch in epochs.values()):
             return []  # no file is of an older epoch, so no entry has to be read
         bodies = [body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot)) is not None]
-        whole, slot = newest, bodies[-1]["slot"]  # the first epoch that still has all its entries
+        whole, slot = newest, bodies[-1]["slot"]  # whole: the oldest epoch that still has all its entries
         for body in reversed(bodies):
             if body["slot"] != slot:
                 break
@@ -406,7 +406,8 @@ class PipelineStore:
         """Remove files that only a restore to before publication `n` needs, except for the cuts `kept`: journal
         entries, parts, publications, claims, and the changes staged up to `n`, which are in the lake.
 
-        Chunk files stay, since the lake has adopted them, except those of the tables `left_out` at their slot.
+        Chunk files stay, since the lake has adopted them, except those of the tables `left_out(slot)`, which were
+        quarantined when checkpoint `slot` was applied.
         """
         self._retire_entries(n, kept, left_out)
         bodies = {at: self._get(_publication_path(at)) for at in self.publication_numbers()}
