@@ -1,4 +1,4 @@
-"""`python -m services.enumerator`: leads each pipeline whose lease it gets, and stands by for the others."""
+"""`python -m cutline.services.enumerator`: leads each pipeline whose lease it holds, stands by for others."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Pipeline:
         orders = Orders(
             chunk_rows=config.snapshot.chunk_rows,
             exact=config.snapshot.chunks == "exact",
-            halts=config.schema_changes == "halt",
+            quarantine_changed=config.schema_changes == "halt",
             snapshot_only=config.start == "snapshot-only",
             interval_seconds=config.checkpoint.interval_seconds,
             limits=Limits(
@@ -85,8 +85,8 @@ class Pipeline:
         self.loop = Loop(self._handle, self._perform)
         self.source = SourceReader(config)
         self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
-        self._shown: dict[str, Table] = {}  # the tables as the status shows them, and their lines in it
-        self._lines: dict[str, str] = {}
+        self._shown: dict[str, Table] = {}  # the tables in the status
+        self._lines: dict[str, str] = {}  # the JSON of each of them
         self._shown_at = float("-inf")
         self.epoch = 0
         self.parts: Parts | None = None  # of this epoch
@@ -227,14 +227,14 @@ class Pipeline:
     # --- effects ---
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
-        """An error of the machine ends the epoch like any other failure of it, and counts as one."""
+        """An error that the machine raises ends the epoch, and counts as a failure of it."""
         try:
             return self.leader.handle(event, now)
         except Exception as error:
             if not self.epoch:
                 raise
             if not isinstance(error, CutlineError):
-                log.exception("%s: unexpected error while handling %s", self.name, type(event).__name__)
+                log.exception("pipeline %s: unexpected error while handling %s", self.name, type(event).__name__)
             return self.leader.handle(self._failure(self.epoch, error), now)
 
     async def _perform(self, effect: Effect) -> None:
@@ -317,15 +317,15 @@ class Pipeline:
                 event: Event = await in_store(call)
                 return event
             except Unavailable as error:
-                log.warning("the store does not answer: %s", error)
+                log.warning("%s; trying again in %.1f s", error, pause)
                 await asyncio.sleep(pause)
                 pause = min(5.0, pause * 2)
 
     async def _open(self, order: OpenEpoch) -> None:
         """Make the epoch's streams, then announce it.
 
-        Members join at once. Their messages wait in the streams until the machine knows that its epoch is open; before,
-        it would refuse them.
+        Members join at once. Their messages wait in the streams until the machine knows that its epoch is open: it
+        would refuse earlier ones.
         """
         topology = order.plan.topology
         names = [channels.stream_name(self.name, order.epoch, *pair) for pair in topology.channels()]
@@ -357,7 +357,7 @@ class Pipeline:
         """Remove files of earlier epochs that no entry names. What one sweep can't remove, the next one will."""
         with suppress(Unavailable):
             removed = await _SWEEPING.call(self.store.sweep)
-            log.info("swept %d files of earlier epochs of %s", len(removed), self.name)
+            log.info("pipeline %s: removed %d files of earlier epochs", self.name, len(removed))
 
     def _restored(self, plan: Plan, base: int) -> Enumerator:
         entry = self.store.entry(base)
@@ -386,7 +386,7 @@ class Pipeline:
 
 
 async def main() -> None:
-    """Serve every pipeline of the store until the process is asked to end; then give their leases back."""
+    """Serve every pipeline of the store until the process is asked to end; then release their leases."""
     environment = Environment.read()
     redis = connect(environment.need_redis_url())
     store = Store(environment.need_store_url())
@@ -415,7 +415,7 @@ async def _lead(host: Host, store: PipelineStore, environment: Environment) -> N
             await Pipeline(host, store, PipelineConfig.from_definition(definition), environment).run()
     except Exception as error:  # a failed pipeline must not affect the others
         unknown = not isinstance(error, (CutlineError, OSError))
-        log.error("pipeline %s stopped: %s; tried again in 5 s", store.name, error, exc_info=unknown)
+        log.error("pipeline %s stopped: %s; trying again in 5 s", store.name, error, exc_info=unknown)
         await asyncio.sleep(5.0)
 
 

@@ -1,8 +1,8 @@
-"""Composing a checkpoint (pure): its parts come in one by one, and its entry says of each table what they say.
+"""Composing a checkpoint (pure): its parts come in one by one, then its journal entry is made of them.
 
-A checkpoint is whole when every member of the plan has reported its part and the enumerator's own is in the store. What
-an entry says of a table is composed of the enumerator's state at the cut and of what the incremental split has reported
-of the table up to the same cut; only what changed since the last entry is composed anew.
+A checkpoint is whole when every member of the plan has reported its part and the enumerator's own is in the store. A
+table's entry combines the enumerator's state at the cut with the latest report of the incremental split up to the same
+cut. Only the entries of tables that changed since the last checkpoint are made anew.
 
 What must change together: `CheckpointEntry` and `TableEntry` in common/store/records.py.
 """
@@ -77,9 +77,9 @@ class Collecting:
         )
 
     def check(self, topology: Topology) -> None:
-        """Raise ProtocolError if parts came from nobody, or from the enumerator before its part was ordered."""
-        if strange := {*self.reported, *self.parts} - {ENUMERATOR, *topology.readers, *topology.writers}:
-            raise ProtocolError(f"checkpoint {self.checkpoint} has parts of {sorted(strange)}, which the plan lacks")
+        """Raise ProtocolError if a part is of no member, or of the enumerator before its part was ordered."""
+        if unknown := {*self.reported, *self.parts} - {ENUMERATOR, *topology.readers, *topology.writers}:
+            raise ProtocolError(f"checkpoint {self.checkpoint} has parts of {sorted(unknown)}, which the plan lacks")
         if ENUMERATOR in self.parts and not self.ordered:
             raise ProtocolError(f"checkpoint {self.checkpoint} has a part of the enumerator that was never ordered")
         if self.complete(topology):
@@ -87,7 +87,7 @@ class Collecting:
 
 
 class Entries:
-    """What the newest entry says of each table, from which the next one is made."""
+    """The tables of the newest journal entry, from which the next one's are made."""
 
     def __init__(self) -> None:
         self._tables: Mapping[str, Table] = {}  # of the newest entry
@@ -96,7 +96,7 @@ class Entries:
 
     @classmethod
     def restored(cls, tables: Mapping[str, Table], entered: Mapping[str, TableEntry]) -> Entries:
-        """As it was after the entry whose tables are `entered`; `tables` are the enumerator's now."""
+        """The state after the journal entry with the tables `entered`; `tables` are the enumerator's now."""
         entries = cls()
         entries._streamed = {
             name: StreamedTable(table_id=name, generation=entry.generation, schema=entry.schema or "", live=entry.show)
@@ -107,18 +107,18 @@ class Entries:
         return entries
 
     def stream(self, changed: Iterable[StreamedTable]) -> set[str]:
-        """The incremental split reports these tables at the next entry's cut; their names."""
+        """Take the tables that the incremental split reports at the next entry's cut; return their names."""
         streamed = {table.table_id: table for table in changed}
         self._streamed |= streamed
         return set(streamed)
 
     def enter(self, tables: dict[str, Table], streamed: Collection[str]) -> dict[str, TableEntry]:
-        """What the next entry says of `tables`, the enumerator's at its cut, if the incremental split has reported
-        those `streamed` since the last entry. What did not change is the same object."""
+        """The tables of the next entry. `tables` are the enumerator's at its cut, `streamed` the names of those that
+        the incremental split has reported since the last entry. An unchanged table is the same object."""
         before, entries = self._tables, self._entries
-        others = {name for name, table in tables.items() if before.get(name) is not table}
-        if others := others.union(tables.keys() & streamed):
-            entries = entries | {name: _table_entry(tables[name], self._streamed.get(name)) for name in others}
+        changed = {name for name, table in tables.items() if before.get(name) is not table}
+        if changed := changed.union(tables.keys() & streamed):
+            entries = entries | {name: _table_entry(tables[name], self._streamed.get(name)) for name in changed}
         self._tables, self._entries = tables, entries
         return entries
 

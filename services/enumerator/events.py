@@ -19,13 +19,13 @@ from cutline.services.enumerator.splitter import KeyRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The part of the pipeline's definition that the enumerator needs, and the epoch's members."""
+    """The epoch's members, and the part of the pipeline's definition that the enumerator needs."""
 
     readers: tuple[str, ...]
     writers: tuple[str, ...]
     chunk_rows: int
     exact: bool
-    halts: bool = False  # quarantine a table whose columns changed
+    quarantine_changed: bool = False  # a table whose columns changed (schema_changes: halt)
     snapshot_only: bool = False
     limits: Limits = UNLIMITED
 
@@ -80,7 +80,7 @@ class EntryWritten(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRefused(Event):
-    """The slot holds an entry with this nonce."""
+    """The slot is taken, by an entry with this nonce: ours, if an answer was lost."""
 
     slot: int
     nonce: str
@@ -110,19 +110,19 @@ class ReadJournal(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteEntry(Effect):
-    """Put the entry into this slot if the slot is free: answered by EntryWritten or EntryRefused."""
+    """Put the entry into its slot if that is free. Answered by `EntryWritten` or `EntryRefused`."""
 
     entry: Entry
 
     @property
     def slot(self) -> int:
-        """The entry's."""
+        """The entry's slot."""
         return self.entry.slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEpoch(Effect):
-    """Make the epoch's streams, announce it, restore the enumerator from `base`: answered by EpochOpened."""
+    """Make the epoch's streams, announce it, restore the enumerator from `base`. Answered by `EpochOpened`."""
 
     epoch: int
     base: int | None
@@ -141,7 +141,7 @@ class TableFound:
     """The source's description of one table: its `schema`, or the `fault` for which it can't be copied. `hidden`: it
     may not be read now. `gone`: the source has no such table, which is no fault.
 
-    `chunk_rows` and `chunk_key` are set where the plan's rows, or the identity, don't hold for its chunks.
+    `chunk_rows` and `chunk_key` are set if its chunks don't have the plan's rows, or are not cut by the identity.
     """
 
     table_id: str

@@ -4,7 +4,7 @@ process.
     idle -(lease)-> reading -(journal)-> gathering -(members)-> proposing -(entry written)-> opening -(streams)->
     leading
       ^                ^------------------------------------------------(member or channel lost, slot refused)-------'
-      |                '-(in time)- resting: after a second failure in a row, a pause that grows
+      |                '-(pause over)- resting: from the second failure in a row on, a pause that grows
       '--- lease lost, from any state               halted: epochs in a row ended by a fault that no retry can mend
 
 `TABLE` has the handler of each event in each state; an event without one is refused.
@@ -70,9 +70,9 @@ SETTLE_SECONDS = 3.0  # how long newcomers must be present before the members ch
 SOON_SECONDS = 1.0  # the interval while a table that turned live is not shown
 DOUBT_SECONDS = 10.0  # how long a checkpoint may take before the journal is read again
 MAX_HALTS = 2  # epochs in a row that no retry can mend, before the leader halts
-MENDED_SECONDS = 120.0  # longer than a reader waits until a source's loss is sure (watermark.COMMIT_SECONDS)
+MENDED_SECONDS = 120.0  # a checkpoint this late in an epoch ends a row of halts: by then a reader is sure of a loss
 THE_STOP = "the stop"  # the request of the checkpoint at the pipeline's stop
-STEADY_SECONDS = 60.0  # a failure after a longer epoch does not count as one in a row
+STEADY_SECONDS = 60.0  # a failure after a longer epoch is the first in a row
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 
@@ -100,9 +100,9 @@ class LeaderState(StrEnum):
 IDLE, READING, GATHERING, PROPOSING, OPENING, LEADING, RESTING, HALTED = LeaderState
 
 # Why an event is ignored in a state:
-LATE = "_ignore_late"  # it answers a question, or is a fact of an epoch, that was over while it was on its way
-NOT_DUE = "_ignore_not_due"  # the state awaits an answer, or a person, and not time or members
-REPEATED = "_ignore_repeated"  # whoever asks repeats it until it is granted
+LATE = "_ignore_late"  # it answers a question, or belongs to an epoch, that ended before it arrived
+NOT_DUE = "_ignore_not_due"  # the state awaits an answer or a person; neither time nor members matter
+REPEATED = "_ignore_repeated"  # the sender repeats it until it is carried out
 
 Row = Mapping[type[Event], str]
 _TO_THE_ENUMERATOR: tuple[type[Event], ...] = (
@@ -121,8 +121,8 @@ TABLE: Mapping[LeaderState, Row] = {
     READING: {**_BETWEEN_EPOCHS, JournalRead: "_journal_read"},
     GATHERING: {**_BETWEEN_EPOCHS, Observed: "_gather"},
     PROPOSING: {**_BETWEEN_EPOCHS, EntryWritten: "_entry_written", EntryRefused: "_entry_refused"},
-    # Nothing of an older epoch is on its way any more: whatever was queued before our proposal came before its answer.
-    # A message that came now would be one of the new epoch, and lost: it is refused.
+    # No fact of an older epoch can arrive any more: those queued before our proposal came before its answer. A message
+    # that arrived now would be of the new epoch and would be lost, so it is refused.
     OPENING: {
         **_REQUESTS,
         Observed: "_watch",
@@ -146,16 +146,17 @@ TABLE: Mapping[LeaderState, Row] = {
     HALTED: _BETWEEN_EPOCHS,
 }
 """The handler of each event in each state. An event that a state lacks is refused: ProtocolError, and nothing changed.
-A lost lease leads from every state to idle (`handle`)."""
+From every state a lost lease leads to idle (`handle`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """The part of the pipeline's definition that the leader needs. `readers` and `writers`: how many to wait for."""
+    """The part of the pipeline's definition that the leader needs (see `Plan`). `readers` and `writers`: how many to
+    wait for."""
 
     chunk_rows: int
     exact: bool
-    halts: bool = False
+    quarantine_changed: bool = False
     snapshot_only: bool
     interval_seconds: float
     readers: int = 1
@@ -163,15 +164,15 @@ class Orders:
     limits: Limits = UNLIMITED
 
 
-def pause_seconds(failures: int, whose: str) -> float:
+def pause_seconds(failures: int, run: str) -> float:
     """The pause after so many failures in a row: none after the first, then 1 s, doubled each time up to 60 s.
 
-    It is shortened by up to a fifth, by a hash of `whose`, so that pipelines that failed together don't retry together.
+    It is shortened by up to a fifth, by a hash of `run`, so that pipelines that failed together don't retry together.
     """
     if failures < 2:
         return 0.0
     longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 2, 30))
-    return longest * (1.0 - sha256(f"{whose}:{failures}".encode()).digest()[0] / 256 / 5)
+    return longest * (1.0 - sha256(f"{run}:{failures}".encode()).digest()[0] / 256 / 5)
 
 
 class Leader:
@@ -180,8 +181,7 @@ class Leader:
     `run` is unique to this object, also within its service. Every nonce contains it, so that a slow write of an earlier
     leader can't be taken for ours.
 
-    It has about 30 attributes: it decides on lease, members, epoch and checkpoint, and nearly every rule needs two of
-    these.
+    It has 35 attributes: it decides on lease, members, epoch and checkpoint, and nearly every rule needs two of these.
     """
 
     def __init__(self, *, incarnation: str, run: str, orders: Orders) -> None:
@@ -199,17 +199,17 @@ class Leader:
         self.enumerator: Enumerator | None = None
         self.members: tuple[MemberSeen, ...] = ()
         self.requests: list[str] = []  # savepoints that are still to be taken
-        self._limits: Limits | None = None  # asked for while we hold the lease: a restored part must not undo them
+        self._limits: Limits | None = None  # requested while we hold the lease: a restored part must not undo them
         self.kept_limits = orders.limits  # in the checkpoint `base`, so a next leader begins with them
-        self._saving = orders.limits  # in the checkpoint in flight
+        self._saving = orders.limits  # the limits in the checkpoint in flight
         self._answered: set[str] = set()  # requests whose savepoint is in the journal
-        self._ending = False  # the last savepoint was asked for: the interval starts no checkpoint
+        self._ending = False  # the last savepoint is requested: the interval starts no further checkpoint
         self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
         self._last_asked = False  # the checkpoint at the stop is requested
         self.started_at = 0.0  # of the newest checkpoint, or of the epoch
         self._led_since = 0.0  # in this epoch
         self._doubted_at = 0.0  # when we last read the journal because a checkpoint took long
-        self.completed_at = 0.0
+        self.completed_at = 0.0  # of the newest checkpoint
         self.in_flight: tuple[int, str | None] | None = None  # slot, request
         self._wanted: str | None = None  # nonce of the entry that is being written
         self._since = 0.0  # when gathering began, or newcomers appeared
@@ -232,9 +232,9 @@ class Leader:
             self.members = event.members
             self._expect()
             if not event.held:
-                over = self._end_epoch()
+                effects = self._end_epoch()
                 self.state, self.cause, self._limits = IDLE, "the lease was lost", None
-                return over
+                return effects
         return handler(self, event, now)
 
     def _ignore_late(self, event: Event, now: float) -> list[Effect]:
@@ -281,19 +281,19 @@ class Leader:
             if member.failed is not None and member.failed_epoch == self.epoch:
                 return self._failed(f"{member.role} {incarnation} gave up: {member.failed}", now, halts=member.halts)
         if any(present[incarnation].leaving for incarnation in (*self.readers, *self.writers)):
-            self._rescale = "services of the plan leave"  # after a checkpoint, so that no work is repeated
+            self._rescale = "services of this epoch are leaving"  # after a checkpoint, so that no work is repeated
         elif not self._has_newcomers():
             self._since = now
         elif now - self._since > SETTLE_SECONDS:
-            self._rescale = "new services that the plan lacks"
+            self._rescale = "new services are present"
         if self.in_flight is not None and now - max(self.started_at, self._doubted_at) > DOUBT_SECONDS:
-            # Members may have followed a newer epoch, of a leader that is gone: then ours never completes.
+            # Members may have followed a newer epoch, of a leader that is gone: then our checkpoint never completes.
             self._doubted_at = now
             return [ReadJournal()]
         return []
 
     def _has_newcomers(self) -> bool:
-        """Whether services are present that the plan lacks."""
+        """Whether services are present that this epoch lacks."""
         return not self._present() <= {*self.readers, *self.writers}
 
     def _present(self) -> frozenset[str]:
@@ -312,35 +312,35 @@ class Leader:
     # --- epochs ---
 
     def _next_epoch(self, cause: str) -> list[Effect]:
-        over = self._end_epoch()
+        effects = self._end_epoch()
         self.halts = 0
         self.state, self.cause = READING, cause
-        return [*over, ReadJournal()]
+        return [*effects, ReadJournal()]
 
     def _failed(self, cause: str, now: float, *, halts: bool) -> list[Effect]:
         steady = self.state == LEADING and now - self._led_since > STEADY_SECONDS
         self.failures = 1 if steady else self.failures + 1
         self.halts = self.halts + 1 if halts else 0
-        over = self._end_epoch()
+        effects = self._end_epoch()
         self.cause = cause
         if self.halts >= MAX_HALTS:
             self.state = HALTED
-            return over
+            return effects
         if pause := pause_seconds(self.failures, self.run):
             self.state, self.retry_at, self._known = RESTING, now + pause, self._present()
-            return over
+            return effects
         self.state = READING
-        return [*over, ReadJournal()]
+        return [*effects, ReadJournal()]
 
     def _end_epoch(self) -> list[Effect]:
-        """End the epoch and the checkpoint in flight; a savepoint that it was to be is still owed."""
-        over: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in (OPENING, LEADING) else []
+        """End the epoch and the checkpoint in flight; if that was to be a savepoint, its request is due again."""
+        effects: list[Effect] = [CloseEpoch(epoch=self.epoch)] if self.state in (OPENING, LEADING) else []
         if self.in_flight is not None and self.in_flight[1] is not None:
             self.requests.insert(0, self.in_flight[1])
         self.requests = [request for request in self.requests if request != THE_STOP]  # requested anew
         self.ended, self._last_asked = None, False
         self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None
-        return over
+        return effects
 
     def _journal_read(self, event: JournalRead, now: float) -> list[Effect]:
         self.tail, self.base, self.state, self._since = event.tail, event.base, GATHERING, now
@@ -404,7 +404,8 @@ class Leader:
         elif self.in_flight[1] is not None:
             self._answered.add(self.in_flight[1])
         self.tail, self.base, self.in_flight, self._wanted = slot, slot, None, None
-        if now - self._led_since > MENDED_SECONDS:  # checkpoints complete also while the stream can't go on
+        # Sooner it would prove nothing: checkpoints complete also while the stream can't go on.
+        if now - self._led_since > MENDED_SECONDS:
             self.halts = 0
         self.kept_limits = self._saving
         self.completed_at = now
@@ -419,7 +420,7 @@ class Leader:
             writers=topology.writers,
             chunk_rows=self.orders.chunk_rows,
             exact=self.orders.exact,
-            halts=self.orders.halts,
+            quarantine_changed=self.orders.quarantine_changed,
             snapshot_only=self.orders.snapshot_only,
             limits=self.orders.limits,
         )
@@ -440,7 +441,7 @@ class Leader:
         assert self.process is not None
         assert self.enumerator is not None
         if isinstance(event, MessageReceived) and event.channel in self.enumerator.plan.writers:
-            effects = self.enumerator.handle(event, now)  # writers send "part saved" alone, outside of the cut
+            effects = self.enumerator.handle(event, now)  # writers send only `PartSaved`, outside the cut
         else:
             effects = self.process.handle(event, now)
         return [self._entry(effect, now) if isinstance(effect, WriteCheckpoint) else effect for effect in effects]
@@ -476,7 +477,7 @@ class Leader:
         if self.in_flight is None or self.in_flight[0] != order.slot:
             raise ProtocolError(f"checkpoint {order.slot} is complete but was never started")
         request = self.in_flight[1]
-        if order.entry.inside and request is not None:  # it will not be published: keep the next instead
+        if order.entry.inside and request is not None:  # it will not be published: keep the next one instead
             self.requests.insert(0, request)
             self.in_flight, request = (order.slot, None), None
         entry = dataclasses.replace(
@@ -499,7 +500,7 @@ class Leader:
             raise ProtocolError(f"a leader that is {state} has a process: {self.process is not None}")
         if in_flight is not None and (not leads or in_flight[0] != tail + 1):
             raise ProtocolError(f"checkpoint {in_flight[0]} is in flight, while {state} with slot {tail} as the last")
-        if (self._wanted is not None) > (state == PROPOSING or in_flight is not None):
+        if self._wanted is not None and state != PROPOSING and in_flight is None:
             raise ProtocolError(f"entry {self._wanted} is awaited, while {state} with nothing to be written")
         if state == PROPOSING and self._wanted is None:
             raise ProtocolError("an epoch is proposed and its entry is not awaited")

@@ -88,6 +88,7 @@ from cutline.services.enumerator.tables import (
     LIVE,
     QUARANTINED,
     SNAPSHOT,
+    STREAMED,
     WAITING,
     Table,
     Tables,
@@ -116,7 +117,7 @@ class Enumerator:
         self._stop_due: float | None = 0.0  # when to ask for the stop's place; None while an answer is awaited
         self.free = dict.fromkeys(plan.readers, 0)
         self.taking_back: set[str] = set()
-        self.turned_live = False  # some table, since the newest checkpoint began
+        self.turned_live = False  # whether a table did, since the newest checkpoint began
         self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
         self.stream_status: dict[str, Any] = {}  # of the incremental split at its last part
@@ -224,8 +225,8 @@ class Enumerator:
             if start is not None and table.phase == WAITING:
                 low, high = start
                 effects += self._include(dataclasses.replace(table, low=low, high=high), found.looked_at)
-        stopped = (table for name in sorted(found.unseen) if (table := self.tables[name]).phase == QUARANTINED)
-        effects += [DescribeTable(table_id=t.table_id, generation=t.generation) for t in stopped if not t.awaited]
+        quarantined = (table for name in sorted(found.unseen) if (table := self.tables[name]).phase == QUARANTINED)
+        effects += [DescribeTable(table_id=t.table_id, generation=t.generation) for t in quarantined if not t.awaited]
         return effects + self._hand_out()
 
     @property
@@ -254,7 +255,7 @@ class Enumerator:
         table = self.tables.get(item.table_id)
         if table is None or table.generation != generation or table.splitter is not None or self.ended:
             return []  # `ended`: the final checkpoint may be under way, so a table that comes back is not read
-        if item.gone and table.phase == QUARANTINED and not table.awaited:  # no table is left to be mended
+        if item.gone and table.phase == QUARANTINED and not table.awaited:  # the quarantine ends with the table
             table = self._next_generation(table)
         elif table.awaited:
             table = dataclasses.replace(table, phase=WAITING, cause=None, awaited=False)
@@ -315,7 +316,7 @@ class Enumerator:
         if table is None or table.generation != generation or table.phase in AT_REST:
             return []
         effects: list[Effect] = []
-        if table.phase in (CATCH_UP, LIVE):
+        if table.phase in STREAMED:
             exclude = ExcludeTable(table_id=table_id, generation=generation)
             effects.append(Send(receiver=self.plan.stream_reader, message=exclude))
         self.todo = deque(split for split in self.todo if split.table_id != table_id)
@@ -328,7 +329,7 @@ class Enumerator:
         return [*effects, *self._stop_when_over(), look]
 
     def _next_generation(self, table: Table, cause: str | None = None) -> Table:
-        before = (table.schema or table.before) if self.plan.halts else None
+        before = (table.schema or table.before) if self.plan.quarantine_changed else None
         return self._tables.put(
             Table(table_id=table.table_id, generation=table.generation + 1, cause=cause, before=before)
         )
@@ -359,7 +360,7 @@ class Enumerator:
 
     def _table_report(self, report: TableReport) -> list[Effect]:
         table = self.tables.get(report.table_id)
-        if table is None or table.generation != report.generation or table.phase not in (CATCH_UP, LIVE):
+        if table is None or table.generation != report.generation or table.phase not in STREAMED:
             return []  # late: of an older generation
         if report.state != TableState.LIVE:
             restart = report.state == TableState.RESTART
@@ -542,7 +543,7 @@ class Enumerator:
         """Whether a file that was staged before this cut belongs to the checkpoint."""
         table = self.tables[file.table]
         if table.generation != file.generation or table.phase in AT_REST:
-            return False  # its table is at rest, or already read anew
+            return False  # its table is at rest, or is read again already
         if file.split is None:
             return True
         split, _, attempt = file.split.rpartition("#")
@@ -564,7 +565,7 @@ class Enumerator:
         return State(head=head, values=values, schemas=schemas)
 
     def _copy(self) -> Enumerator:
-        """A machine with the same state, as far as reports change it."""
+        """A machine with the part of the state that reports change."""
         machine = Enumerator(self.plan)
         machine._tables, machine.accepted = self._tables.copy(), dict(self.accepted)
         machine.todo, machine.out = deque(self.todo), dict(self.out)

@@ -47,8 +47,8 @@ log = logging.getLogger("cutline.enumerator")
 
 
 class SourceReader:
-    """One connection, opened at first need and again after a loss, in a thread of this source alone: a source that does
-    not answer holds up no other. Descriptions of tables that are wanted at the same time are asked for together.
+    """One connection, opened at first need and again after a loss, in a thread for this source alone: a source that
+    does not answer holds up no other. Tables whose descriptions are wanted at the same time are described together.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
@@ -62,7 +62,7 @@ class SourceReader:
         self._thread, self._places_thread = OneThread(), OneThread()
         self._notices: set[str] = set()  # already logged
         self._places = PositionFinder(self._connect, server_id=config.server_id)
-        self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []
+        self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []  # tables to describe
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -90,7 +90,7 @@ class SourceReader:
                     problem = f"the source: {error}"
                     if self._problem != problem:  # log it once for all questions
                         self._problem = problem
-                        log.warning("%s", problem)
+                        log.warning("pipeline %s waits for %s", self.config.name, problem)
                     await asyncio.sleep(pause)
                     pause = min(longest, pause * 2)
         finally:
@@ -103,22 +103,22 @@ class SourceReader:
             case FindStop(stop=stop):  # it may read a whole binlog file, on connections of its own
                 return StopFound(place=await self._places_thread.call(partial(self._places.stop, stop)))
             case DescribeTable(table_id=table_id, generation=generation):
-                return TableDescribed(generation=generation, table=await self._looked_at(table_id))
-        return await self._thread.call(partial(self._asked, partial(self._ask, question)))
+                return TableDescribed(generation=generation, table=await self._described(table_id))
+        return await self._thread.call(partial(self._on_connection, partial(self._ask, question)))
 
-    async def _looked_at(self, table_id: str) -> TableFound:
+    async def _described(self, table_id: str) -> TableFound:
         answer: asyncio.Future[TableFound] = asyncio.get_running_loop().create_future()
         self._wanted.append((table_id, answer))
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+            self._looking = asyncio.create_task(self._describe_wanted())
         return await answer
 
-    async def _look(self) -> None:
+    async def _describe_wanted(self) -> None:
         while wanted := [(table_id, answer) for table_id, answer in self._wanted if not answer.done()]:
             self._wanted = []
             names = sorted({table_id for table_id, _ in wanted})
             try:
-                found = await self._thread.call(partial(self._asked, partial(self._describe, names)))
+                found = await self._thread.call(partial(self._on_connection, partial(self._describe, names)))
             except Exception as error:  # each caller gets it, and decides whether to ask again
                 for _, answer in wanted:
                     if not answer.done():
@@ -147,7 +147,7 @@ class SourceReader:
         """Log a notice once."""
         if notice is not None and notice not in self._notices:
             self._notices.add(notice)
-            log.warning("%s: %s", self.config.name, notice)
+            log.warning("pipeline %s: %s", self.config.name, notice)
 
     def _drop(self) -> None:
         if self._connection is not None:
@@ -155,7 +155,7 @@ class SourceReader:
                 self._connection.close()
         self._connection = None
 
-    def _asked(self, ask: Callable[[Connection, Server], T]) -> T:
+    def _on_connection(self, ask: Callable[[Connection, Server], T]) -> T:
         self._busy = True
         try:
             if self._connection is None:
@@ -243,7 +243,8 @@ def _shadow(name: str, existing: Collection[str]) -> bool:
 
 
 def _low(connection: Connection, server: Server) -> Low:
-    """A low that covers only DDL which the catalogue shows from now on: MySQL shows a DDL after it has flushed it."""
+    """A low that covers only DDL which the catalogue shows from now on. MySQL flushes a DDL before the catalogue shows
+    it."""
     at = (file_start if server.mysql else flushed_position)(connection, server)
     return low_at(connection, server, at)
 
@@ -251,7 +252,7 @@ def _low(connection: Connection, server: Server) -> Low:
 def _or_failed(table_id: str, generation: int, ask: Callable[[], Event]) -> Event:
     try:
         return ask()
-    except SourceLost as error:  # read again if the table or a column of its key is gone
+    except SourceLost as error:  # NextGeneration if the table or a column of its key is gone
         again = isinstance(error, NextGeneration)
         return SplittingFailed(table_id=table_id, generation=generation, cause=error.cause, restart=again)
 

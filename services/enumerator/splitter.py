@@ -1,6 +1,6 @@
 """Splitting a table into chunks, lazily: the next chunk is made when a reader is about to need it.
 
-A table without a key is one chunk. Of others two ways, after Flink CDC's MySQL chunk splitter and DBLog:
+A table without a key is one chunk. Any other is split in one of two ways, as by Flink CDC's MySQL splitter and DBLog:
 
 - *even*: one integer key column whose values fill their range well. Bounds are arithmetic: min, min + step, ...
 - *walk*: anything else. Each bound is asked of MySQL (`FindBound`), which alone compares keys.
@@ -22,7 +22,7 @@ from cutline.common.mesh.messages import Key, SnapshotSplit
 from cutline.common.schema import TableSchema
 
 CHUNK_BYTES = 32 << 20
-MAX_SPREAD = 4.0  # key range over estimated rows, above which arithmetic would make mostly empty chunks
+MAX_SPREAD = 4.0  # (key range) / (estimated rows); above it, arithmetic would make mostly empty chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class Splitter:
     mode: str = "start"
     made: int = 0
     next_start: Key | None = None
-    last: int | None = None
-    spread: float = 1.0
-    asked: bool = False
+    last: int | None = None  # the largest key, in the even way
+    spread: float = 1.0  # (key range) / (estimated rows)
+    asked: bool = False  # a question is open
 
     @property
     def ordered(self) -> TableSchema:
@@ -62,7 +62,7 @@ class Splitter:
 
     @property
     def step(self) -> int:
-        """Rows a chunk."""
+        """Rows per chunk."""
         return max(1, min(self.chunk_rows, CHUNK_BYTES // max(1, self.row_bytes)))
 
     @property

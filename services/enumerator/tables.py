@@ -1,9 +1,9 @@
-"""The tables of a pipeline as values, what follows from their states, and their form in the enumerator's part (pure).
+"""The tables of a pipeline as values, the indexes over them, and their form in the enumerator's part (pure).
 
-A `Table`, its splitter too, is a value: every change is another object, put by `Tables.put`. A turn of the machine
-therefore costs what changed, and a table that was kept at a cut stays as it was then.
+A `Table`, with its splitter, is a value: every change is another object, put by `Tables.put`. A turn of the machine
+therefore costs what changed, and the tables of a cut stay as they were.
 
-What must change together: `_plain` and `_of_plain`.
+What must change together: `_to_json` and `_from_json`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ class Table:
     rows_done: int = 0
     estimate: int = 0
     cause: str | None = None
-    awaited: bool = False  # at rest because of what the source shows now: dropped, hidden, or created anew unreadable
-    before: TableSchema | None = None  # with `halts`: the last generation's schema, until this one has its own
+    # At rest because of the table's state at the source, so looked at now and then: dropped, hidden, or not copyable
+    # since it was created again.
+    awaited: bool = False
+    # With `Plan.quarantine_changed`: the last generation's schema, until this one has its own.
+    before: TableSchema | None = None
 
     @property
     def splits_total(self) -> int:
@@ -76,7 +79,7 @@ class Tables:
         self.awaited: dict[str, None] = {}  # tables that are looked at now and then
         self._values: dict[str, dict[str, Any]] = {"tables": {}, "completed": {}}  # of the last part; never changed
         self._unsaved: dict[str, Table | None] = {}  # changed since the last part -> as that part has it
-        self._named: set[str] = set()  # hashes of the schemas that a part of this epoch, or its base, has given
+        self._named: set[str] = set()  # hashes of the schemas that parts of this epoch, or its base, have saved
 
     def put(self, table: Table) -> Table:
         """Take a new table, or another state of a known one. Nothing else writes `by_name`."""
@@ -102,13 +105,13 @@ class Tables:
         return tables
 
     def part(self) -> tuple[Mapping[str, Mapping[str, Any]], tuple[TableSchema, ...]]:
-        """The sections of the enumerator's part, and the schemas that no earlier one has given."""
+        """The sections of the enumerator's part, and the schemas that no earlier part has saved."""
         fresh: dict[str, TableSchema] = {}
         if self._unsaved:
             values = {name: dict(section) for name, section in self._values.items()}
             for name, before in self._unsaved.items():
                 table = self.by_name[name]
-                values["tables"][name] = _plain(table)
+                values["tables"][name] = _to_json(table)
                 _replace_groups(values["completed"], table, before)
                 fresh |= {schema.hash: schema for schema in table.schemas if schema.hash not in self._named}
             self._values, self._unsaved = values, {}
@@ -125,7 +128,7 @@ class Tables:
             table_id, _, number = key.rpartition(" ")
             groups.setdefault(table_id, []).append((int(number), group))
         for name, value in state.values.get("tables", {}).items():
-            tables.put(_of_plain(name, value, schemas, [group for _, group in sorted(groups.get(name, []))]))
+            tables.put(_from_json(name, value, schemas, [group for _, group in sorted(groups.get(name, []))]))
         tables._named = set(schemas)
         return tables
 
@@ -140,7 +143,7 @@ class Tables:
                     f"table {name} has a splitter of generation {splitter.generation}, without a schema"
                     f" or of another generation than its own, {table.generation}"
                 )
-            if (table.phase == SNAPSHOT) > (splitter is not None) or (table.phase in STREAMED) > (splitter is None):
+            if (table.phase == SNAPSHOT and splitter is None) or (table.phase in STREAMED and splitter is not None):
                 raise ProtocolError(f"table {name} is in phase {table.phase}, which does not go with its splitter")
             if table.phase in STREAMED and (table.schema is None or table.low is None or table.high is None):
                 raise ProtocolError(f"table {name} is in phase {table.phase} without a schema or watermarks")
@@ -174,7 +177,7 @@ def _replace_groups(values: dict[str, Any], table: Table, before: Table | None) 
             values[key] = to_plain(table.completed[number])
 
 
-def _plain(table: Table) -> dict[str, Any]:
+def _to_json(table: Table) -> dict[str, Any]:
     """The table's form in a part, but for its completed splits."""
     return {
         "generation": table.generation, "phase": table.phase,
@@ -187,7 +190,7 @@ def _plain(table: Table) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_plain(
+def _from_json(
     table_id: str, value: Mapping[str, Any], schemas: Mapping[str, TableSchema], completed: list[Any]
 ) -> Table:
     schema = schemas[value["schema"]] if value["schema"] else None

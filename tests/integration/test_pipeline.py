@@ -88,7 +88,7 @@ def test_services_that_are_asked_to_end_are_done_without_at_once_and_nothing_is_
             assert mesh.leave(gone) == 0
             assert gone.popen.pid not in mesh.present()
             epoch = pipeline.epochs()[epochs]
-            assert epoch.cause == "services of the plan leave", pipeline.told()
+            assert epoch.cause == "services of this epoch are leaving", pipeline.told()
             assert epoch.base == epoch.slot - 1
             assert len(getattr(epoch.members, f"{role}s")) == 1
             pipeline.next_epoch(epochs)

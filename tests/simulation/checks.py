@@ -194,7 +194,7 @@ def tables_are_those_of_the_parts(world: World, entry: CheckpointEntry) -> None:
     assert isinstance(epoch, EpochEntry)
     plan = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=1, exact=world.shape.exact)
     store = world.store.open()
-    plan = dataclasses.replace(plan, halts=world.shape.schema_changes == "halt")
+    plan = dataclasses.replace(plan, quarantine_changed=world.shape.schema_changes == "halt")
     enumerator = Enumerator.restored(plan, load_part(store, entry.parts["enumerator"]), {})
     streamed = load_part(store, entry.parts["reader-0"]).values.get("tables", {})
     if enumerator.tables.keys() != entry.tables.keys():

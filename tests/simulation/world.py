@@ -588,7 +588,7 @@ class World:
     def new_leader(self, incarnation: str) -> Leader:
         shape = self.shape
         orders = Orders(
-            chunk_rows=shape.chunk_rows, exact=shape.exact, halts=shape.schema_changes == "halt",
+            chunk_rows=shape.chunk_rows, exact=shape.exact, quarantine_changed=shape.schema_changes == "halt",
             snapshot_only=shape.snapshot_only,
             interval_seconds=shape.interval, readers=shape.readers, writers=shape.writers,
         )  # fmt: skip

@@ -104,7 +104,7 @@ class Bench:
         *,
         exact: bool = False,
         snapshot_only: bool = False,
-        halts: bool = False,
+        quarantine_changed: bool = False,
         part: State | None = None,
     ) -> None:
         names = tuple(f"reader-{i}" for i in range(readers))
@@ -114,7 +114,7 @@ class Bench:
             chunk_rows=10,
             exact=exact,
             snapshot_only=snapshot_only,
-            halts=halts,
+            quarantine_changed=quarantine_changed,
         )
         self.machine = Enumerator(plan)
         if part is not None:
@@ -387,10 +387,10 @@ def test_a_live_table_that_the_catalogue_lacks_is_not_dropped_before_the_stream_
 
 
 def test_with_halt_a_table_read_again_must_look_as_before() -> None:
-    bench = Bench(halts=True).begin().split_in("10", None)
+    bench = Bench(quarantine_changed=True).begin().split_in("10", None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1], schema=WIDER)
-    bench = Bench(halts=True, part=bench.machine.snapshot())
+    bench = Bench(quarantine_changed=True, part=bench.machine.snapshot())
     bench.tell(TableDescribed(generation=2, table=found()))
     assert bench.machine.tables["d.t"].phase == "snapshot"
     bench.split_in(None, generation=2)
@@ -671,15 +671,15 @@ def test_a_cut_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.Monk
     first = finish(bench, 5, stream=dataclasses.replace(stream, tables=tuple(streamed)))
     assert {table.phase for table in first.tables.values()} == {"live"}
     made: list[str] = []
-    plain, table_entry = tables_file._plain, checkpoints_file._table_entry
-    monkeypatch.setattr(tables_file, "_plain", lambda table: made.append("plain") or plain(table))
+    to_json, table_entry = tables_file._to_json, checkpoints_file._table_entry
+    monkeypatch.setattr(tables_file, "_to_json", lambda table: made.append("json") or to_json(table))
     monkeypatch.setattr(
         checkpoints_file, "_table_entry", lambda table, streamed: made.append("entry") or table_entry(table, streamed)
     )
     bench.get(TableReport(table_id="d.t7", generation=1, state=TableState.LIVE))
     bench.start(6)
     second = finish(bench, 6, stream=stream)
-    assert made == ["plain", "entry"]
+    assert made == ["json", "entry"]
     assert changes(second.tables, first.tables) == {}
     assert sum(second.tables[name] is first.tables[name] for name in names) >= 999
 

@@ -163,6 +163,7 @@ def restored(saved: dict[str, Any]) -> Enumerator | Reader:
         reader.restore(state)
         return reader
     plan = saved["plan"] | {name: tuple(saved["plan"][name]) for name in ("readers", "writers")}
+    plan["quarantine_changed"] = plan.pop("halts")  # its name when the file was written; no part holds a plan
     entered = {name: TableEntry.from_json(entry) for name, entry in saved["entered"].items()}
     return Enumerator.restored(Plan(**plan | {"limits": Limits(**plan["limits"])}), state, entered)
 

@@ -225,7 +225,7 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     assert bench.written()[-1] == ReadJournal()
     (order,) = bench.tell(JournalRead(tail=2, base=2))
     assert (order.entry.members.readers, order.entry.base) == (("r1",), 2)
-    assert order.entry.cause == "services of the plan leave"
+    assert order.entry.cause == "services of this epoch are leaving"
     bench.members = (READER, WRITER)
     bench.lead(tail=2, base=None)
     bench.tell(EpochFailed(epoch=3, cause="a channel was lost"))

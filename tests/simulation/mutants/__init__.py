@@ -463,8 +463,8 @@ MUTANTS = (
     one(
         "an entry says of a table what the stream told when the enumerator last changed it",
         CHECKPOINTS,
-        "        if others := others.union(tables.keys() & streamed):\n",
-        "        if others:\n",
+        "        if changed := changed.union(tables.keys() & streamed):\n",
+        "        if changed:\n",
     ),
     one(
         "the stream tells of a table only once",
