@@ -1,4 +1,4 @@
-"""`python -m services.reader`: reads chunks, and the binlog where the plan says so, of every pipeline that names it."""
+"""`python -m cutline.services.reader`: reads chunks, and as reader-0 the binlog, of pipelines whose epoch names it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("cutline.reader")
 
 
 async def main() -> None:
-    """Read for every pipeline whose plan names this process, until it is ended."""
+    """Read for every pipeline whose epoch names this process, until the process is asked to end."""
     if not scanner.COMPILED:
         log.warning(
             "the decoders are interpreted, hundreds of times slower; install Cutline where there is a C compiler"

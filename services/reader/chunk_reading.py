@@ -1,4 +1,4 @@
-"""Reading chunks at the pace that the limits and the source allow: one after the other, each a batch ahead."""
+"""Reading chunks at the pace that the limits and the source allow: one after the other, each read one batch ahead."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ChunkReading:
         self._ahead: asyncio.Task[pa.RecordBatch | ChunkEnd] | None = None
 
     def begin(self, split: SnapshotSplit, batches: Generator[pa.RecordBatch | ChunkEnd, None, None]) -> None:
-        """Turn to this chunk; the one before has ended, or failed."""
+        """Start reading this chunk; the one before has ended, or failed."""
         self.split, self._batches, self._ahead = split, batches, None
 
     async def next(self) -> pa.RecordBatch | ChunkEnd:
@@ -82,7 +82,7 @@ class ChunkReading:
     # --- pace ---
 
     def set_limits(self, limits: Limits) -> None:
-        """Keep these limits from now on, also for a batch that waits already."""
+        """Apply these limits from now on, also to a batch that waits already."""
         self._pace.set(limits, now=time.monotonic())
         self._limits_changed.set()
 
@@ -108,10 +108,10 @@ class ChunkReading:
             while (running := await asyncio.to_thread(threads_running, connection)) > most:
                 measured = f"Threads_running is {running}, over snapshot.max_threads_running {most}"
                 if self.waiting_for is None:
-                    log.warning("no rows are read while the source is busy: %s", measured)
+                    log.warning("no chunk is read while the source is busy: %s", measured)
                 self.waiting_for = f"the source to become less busy ({time.time() - since:.0f} s so far): {measured}"
                 await asyncio.sleep(BUSY_PAUSE_SECONDS)
-        except Unavailable as error:  # reading the chunk will fail by it too, and report it
+        except Unavailable as error:  # reading the chunk will fail too, and report it
             log.warning("could not ask the source how busy it is: %s", error)
         finally:
             self.waiting_for, self._quiet_at = None, time.monotonic()

@@ -86,7 +86,8 @@ class TableFaulted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesRead(Event):
-    """The answer to `ReadChanges`: everything for its routes from `after` to `position`. `stopped`: that is the stop.
+    """The answer to `ReadChanges`: everything for its routes from `after` to `position`. `stopped`: `position` is
+    the stop.
 
     `rows_inside`: how many of its rows belong to the transaction that `position` is inside of; None: perhaps all.
     """

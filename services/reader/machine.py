@@ -130,14 +130,13 @@ class Reader:
         self.stop: Stop | None = None
         self.stop_place: Position | None = None  # where the stop is, once the source has passed it
         self.at_stop = False  # main has read up to the stop
-        self.ended = False  # the enumerator has been told that main is at the stop
+        self.ended = False  # it was reported that main is at the stop
         self._asked_stop: Stop | None = None  # the stop of main's newest read
         self.begin: Position | None = None  # where main began
         self.seq = 0
         self._marker_waits = False
-        self._arriving: dict[
-            str, tuple[CompletedSplit, ...]
-        ] = {}  # splits so far of tables whose list comes in several messages
+        # Splits so far of tables whose list comes in several messages; no marker comes between these.
+        self._arriving: dict[str, tuple[CompletedSplit, ...]] = {}
         self._closing: dict[int, StreamCut | None] = {}  # checkpoint -> the stream's part of its PartSaved
 
     @property
@@ -180,7 +179,7 @@ class Reader:
                 return self._next_chunk()
             case TakeBackSplit(split_id=split_id, attempt=attempt):
                 if not any(s.split_id == split_id and s.attempt == attempt for s in self.queue):
-                    return []  # started meanwhile: a report or failure follows
+                    return []  # already started: a report or failure follows
                 self.queue = [s for s in self.queue if s.split_id != split_id]
                 released = SplitReleased(split_id=split_id, attempt=attempt)
                 return [
@@ -310,12 +309,13 @@ class Reader:
             raise ProtocolError(f"{self.name} got changes of cursor {event.cursor} that it did not ask for")
         cursor.take(event)
         if event.cursor == MAIN and event.stopped:
-            self.at_stop = self._asked_stop == self._stop()  # the place may have come since that read
+            # That read may have begun before the place of the stop was known.
+            self.at_stop = self._asked_stop == self._stop()
         effects: list[Effect] = []
 
         def table_of(item: ChangeBatch | SchemaChanged | TableFaulted) -> StreamTable | None:
-            table = self.tables.get(item.table_id)
             """The table, if this read was for it: not excluded, and of no newer generation."""
+            table = self.tables.get(item.table_id)
             return table if table and table.generation == item.generation and table.cursor == event.cursor else None
 
         for change in event.schemas:

@@ -46,7 +46,7 @@ from cutline.services.reader.events import (
     TableFaulted,
 )
 from cutline.services.reader.machine import Reader
-from cutline.services.reader.tables import StreamTable
+from cutline.services.reader.tables import MAIN, StreamTable
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
 from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window, read_chunk
@@ -131,7 +131,7 @@ class ReaderMember:
             case Send():
                 await self.links.send(effect)
             case ReadChunk(split=split):
-                log.info("reads %s of %s", split.split_id, split.table_id)
+                log.info("pipeline %s: reading chunk %s", self.store.name, split.split_id)
                 self.chunks.begin(
                     split,
                     read_chunk(
@@ -148,7 +148,7 @@ class ReaderMember:
             case ContinueChunk():
                 self.loop.spawn(self._next_rows(self.chunks.split))
             case SetLimits(limits=limits):
-                log.info("reads chunks at %s", limits)
+                log.info("pipeline %s: reading chunks within %s", self.store.name, limits)
                 self.chunks.set_limits(limits)
             case ReadChanges():
                 self.loop.spawn(self._read_changes(effect))
@@ -173,7 +173,7 @@ class ReaderMember:
         try:
             item = await self.chunks.next()
         except Unavailable as error:
-            log.warning("chunk %s: %s", split_id, error)
+            log.warning("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
             await self.chunks.source_reachable(RETRY_SECONDS[0] * attempt)
             return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.RETRY)
         except SourceLost as error:
@@ -202,7 +202,7 @@ class ReaderMember:
         pause, longest = RETRY_SECONDS
         while True:
             if order.cursor not in self.cursors:
-                server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != "main")
+                server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != MAIN)
                 opened = BinlogCursor(self.connect, server_id=server_id, schema_changes=self.config.schema_changes)
                 self.cursors[order.cursor] = opened, OneThread()
             cursor, thread = self.cursors[order.cursor]
@@ -211,21 +211,21 @@ class ReaderMember:
                 self.waiting_for = None
                 return self._changes_read(order, changes)
             except ServerIdTaken as error:
-                log.warning("%s cursor: %s", order.cursor, error)
+                log.warning("pipeline %s: %s cursor: %s", self.store.name, order.cursor, error)
                 self.ids_taken += 1
                 thread.end(self.cursors.pop(order.cursor)[0].close)
                 if self.config.source.server_id is not None:
-                    # the id is configured: two clients that both insist on it would end each other's dump for ever
+                    # The id is configured: without a pause, two clients with it would end each other's dump in turn.
                     self.waiting_for = f"its server id: {error}"
                     await asyncio.sleep(longest)
             except Unavailable as error:
                 self.waiting_for = f"the source: {error}"
-                log.warning("%s cursor: %s", order.cursor, error)
+                log.warning("pipeline %s: %s cursor: %s", self.store.name, order.cursor, error)
                 await asyncio.sleep(pause)
                 pause = min(longest, pause * 2)
 
     def _routes(self, order: ReadChanges) -> dict[str, Route]:
-        """The order's routes in the cursor's form; those that are the same as in its last read are reused."""
+        """The order's routes in the cursor's form; those unchanged since its last read are reused."""
         before, made = self.routes.get(order.cursor, ({}, {}))
         if order.routes is not before:
             made = {

@@ -1,7 +1,7 @@
 """How fast a reader may give out chunk rows (pure: the time is an argument, and nothing waits here).
 
-Rows that were given out are owed; the debt is paid off as time passes, at the limits' rates. A rate that is not
-limited has no debt, so none is left over from before a limit was set.
+Rows that were given out are owed; the debt is paid off as time passes, at the limits' rates. A rate without a limit has
+no debt, so a new limit begins without one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Pace:
         self._paid_at = now
 
     def set(self, limits: Limits, *, now: float) -> None:
-        """Keep these limits from `now` on, also for the debt that there is."""
+        """Apply these limits from `now` on, to the present debt too."""
         self._pay(now)
         self._limits = limits
 

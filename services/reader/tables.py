@@ -1,9 +1,9 @@
-"""The tables of the incremental split: by cursor, by high watermark, as routes, and as parts and cuts have them (pure).
+"""The tables of the incremental split (pure), indexed by cursor and high watermark, and their form in parts and cuts.
 
 A `StreamTable` is a value: every change is another object, put by `StreamTables.put`, so that a read costs what changed
-and whatever was made of an unchanged table stays true.
+and anything derived from an unchanged table stays valid.
 
-What must change together: `_plain` and `_of_plain`.
+What must change together: `_to_json` and `_from_json`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StreamTable:
     splits: tuple[CompletedSplit, ...] = ()
     cursor: str | None = None  # None: waits for main's answer, or for the next round
     live: bool = False
-    looked_at: Low | None = None  # `schema` is the catalogue's of then, and no row event has confirmed it yet
+    looked_at: Low | None = None  # `schema` is what the catalogue had then; no row event has confirmed it yet
 
 
 class StreamTables:
@@ -46,7 +46,7 @@ class StreamTables:
         self.by_cursor: dict[str | None, dict[str, StreamTable]] = {MAIN: {}, CATCH_UP: {}, None: {}}
         self.late: set[str] = set()  # waiting tables whose low main has passed
         self._unfinished: dict[str, StreamTable] = {}  # of main, and not live
-        # Highs in order, for each history in which they compare; some are of tables that are not unfinished any more.
+        # Highs in order, for each history within which they compare; some are of tables that are live or gone by now.
         self._highs: dict[tuple[str, str], list[tuple[FilePosition, str, int]]] = {}
         self._routes: dict[str, Mapping[str, StreamTable]] = {MAIN: {}, CATCH_UP: {}}  # each replaced, never changed
         self._rerouted: dict[str, dict[str, StreamTable | None]] = {MAIN: {}, CATCH_UP: {}}  # changed since; None: gone
@@ -88,8 +88,8 @@ class StreamTables:
     # --- reads ---
 
     def arrivals(self, arrive: Callable[[StreamTable], bool]) -> None:
-        """Offer `arrive` the unfinished tables of main, lowest high first, until one has not arrived (False); so in
-        each history. A table that has arrived is not offered again."""
+        """In each history call `arrive` for main's unfinished tables, lowest high first, until it returns False. A
+        table for which it returned True is not offered again."""
         for highs in self._highs.values():
             arrived = 0
             for _, table_id, generation in highs:
@@ -111,12 +111,12 @@ class StreamTables:
     # --- parts and cuts ---
 
     def part(self) -> tuple[Mapping[str, Any], tuple[TableSchema, ...]]:
-        """The section of the reader's part, and the schemas that no earlier one has given."""
+        """The section of the reader's part, and the schemas that the stream has found since the last one."""
         if self._unsaved:
             values = dict(self._values)
             for name in self._unsaved:
                 if (table := self.by_name.get(name)) is not None:
-                    values[name] = _plain(table)
+                    values[name] = _to_json(table)
                 else:
                     values.pop(name, None)
             self._values, self._unsaved = values, {}
@@ -128,13 +128,13 @@ class StreamTables:
         """The tables of a part, as they were after it and after its cut."""
         tables, schemas = cls(), {schema.hash: schema for schema in state.schemas}
         for name, value in state.values.get("tables", {}).items():
-            tables.put(_of_plain(name, value, schemas))
-        tables.part()  # so that the epoch's first costs what changed, as later ones do
+            tables.put(_from_json(name, value, schemas))
+        tables.part()  # so that the epoch's first part and cut cost what changed, as later ones do
         tables.cut()
         return tables
 
     def cut(self) -> tuple[StreamedTable, ...]:
-        """The tables that are otherwise than at the cut before, as the enumerator must know them."""
+        """The tables that changed since the last cut, as the enumerator must know them."""
         changed = []
         for name in self._uncut:
             table = self.by_name.get(name)
@@ -165,12 +165,12 @@ class StreamTables:
             if self._unfinished.get(name) is not unfinished:
                 raise ProtocolError(f"{name} is indexed wrongly among the tables of main that are not live")
             if unfinished and (table.high.file_position, name, table.generation) not in self._highs[table.high.history]:
-                raise ProtocolError(f"{name} is not live, and nothing will look whether main reaches its high")
+                raise ProtocolError(f"{name} is not live, and is missing from the highs that main has yet to reach")
         if not self.late <= self.by_cursor[None].keys() or self._unfinished.keys() - self.by_name.keys():
-            raise ProtocolError("the incremental split has an index of tables that do not wait, or are gone")
+            raise ProtocolError("the incremental split indexes tables that do not wait, or are gone")
 
 
-def _plain(table: StreamTable) -> dict[str, Any]:
+def _to_json(table: StreamTable) -> dict[str, Any]:
     """The table's form in a part."""
     return {
         "generation": table.generation,
@@ -184,7 +184,7 @@ def _plain(table: StreamTable) -> dict[str, Any]:
     }
 
 
-def _of_plain(table_id: str, value: Mapping[str, Any], schemas: Mapping[str, TableSchema]) -> StreamTable:
+def _from_json(table_id: str, value: Mapping[str, Any], schemas: Mapping[str, TableSchema]) -> StreamTable:
     return StreamTable(
         table_id=table_id,
         generation=value["generation"],

@@ -1,4 +1,4 @@
-"""`python -m services.writer`: stages the records of every pipeline whose plan names it, as Parquet."""
+"""`python -m cutline.services.writer`: stages the records of every pipeline whose epoch names it, as Parquet."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Member:
             case Drop():
                 await self.thread.call(partial(self.staging.drop, effect))
             case StageCut():
-                # Awaited here: what comes after the cut goes into files that this one must not see.
+                # Awaited here, so that no row that comes after the cut gets into its files.
                 self.loop.tell(await self.thread.call(partial(self._staged, effect)))
             case _:
                 raise ProtocolError(f"a writer can't carry out {type(effect).__name__}")
@@ -141,7 +141,7 @@ class Member:
 
 
 async def main() -> None:
-    """Write for every pipeline whose plan names this process, until it is ended."""
+    """Write for every pipeline whose epoch names this process, until the process is asked to end."""
     environment = Environment.read()
     host = Host("writer", connect(environment.need_redis_url()), Store(environment.need_store_url()))
 

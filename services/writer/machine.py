@@ -4,11 +4,11 @@ A writer never blocks and never holds a marker back. A message belongs to checkp
 marker N, else to a later one (`MessageReceived.after`): what Chandy and Lamport record as the channel's state goes
 straight into the file of its checkpoint.
 
-- Changes of one (table, generation, schema) between two markers are one file.
+- Changes of one (table, generation) between two markers are one file for each run of changes with one schema.
 - A chunk's rows may flow across markers into the file of its (split, attempt). The file belongs to the checkpoint whose
   marker follows its `ChunkEnd`; a file without `ChunkEnd` is dropped with the epoch.
 
-It keeps no state over an epoch: what no journal entry names is read and sent again.
+It keeps no state beyond its epoch: rows whose file no journal entry names are read and sent again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from cutline.common.store.records import StagedFile
 class ChangesFile:
     """Names a file of changes of one table that came after marker `after`.
 
-    When a schema returns after another one, it begins another file, the next `run`: files hold changes in order, each
-    whole before the next.
+    A change of schema begins another file, the next `run`, even if the schema was used before: the files hold the
+    changes in order, one file after the other.
     """
 
     table_id: str

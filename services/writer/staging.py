@@ -1,6 +1,6 @@
 """Record batches to staged Parquet files, which a writer puts into the store for the Spark writer.
 
-Two kinds of file, both Parquet (zstd) with the batches' own field ids (`PARQUET:field_id`):
+Two kinds of file, both Parquet (common/parquet.py) with the batches' own field ids (`PARQUET:field_id`):
 
 - `ChunkFile`: the rows of one attempt at one chunk; only the table's columns, so that the lake can adopt the file;
 - `ChangesFile`: the changes of one table, generation and schema between two markers; the table's columns, then
@@ -319,9 +319,9 @@ class ChangesFile:
             )
         self._seq_min = low if self._seq_min is None else self._seq_min
         self._seq_max = high
-        truncations = pc.max(pc.filter(seq, pc.equal(batch.column(first), "t"))).as_py()
-        if truncations is not None:
-            self._truncated_at = truncations
+        truncated_at = pc.max(pc.filter(seq, pc.equal(batch.column(first), "t"))).as_py()
+        if truncated_at is not None:
+            self._truncated_at = truncated_at
         batch = pa.RecordBatch.from_arrays(
             [seq if at == first + 1 else column for at, column in enumerate(batch.columns)],
             schema=pa.schema([_META.field(SEQ) if at == first + 1 else field for at, field in enumerate(batch.schema)]),
@@ -348,7 +348,7 @@ def _staged(file: _ParquetFile, known: dict[str, Any]) -> StagedFile:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without dictionary encoding and schema metadata, which readers of the file would get back."""
+    """The batch without dictionary encoding and schema metadata, which Parquet would keep for the file's readers."""
     if not any(pa.types.is_dictionary(field.type) for field in batch.schema):
         return batch.replace_schema_metadata(None)
     columns, fields = [], []
