@@ -2,7 +2,7 @@
 
 | record | content | written by |
 |---|---|---|
-| `EpochEntry` | a slot of the journal: an incarnation of the mesh, the checkpoint it starts from | the leader |
+| `EpochEntry` | a slot of the journal: an epoch's members, the checkpoint it starts from | the leader |
 | `CheckpointEntry` | a slot of the journal: a checkpoint, its parts, staged files, each table's state | the leader |
 | `Publication` | a checkpoint is applied: the snapshot of each table's `main` and of its work | the Spark writer |
 

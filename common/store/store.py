@@ -6,8 +6,8 @@ Layout below `{store}/{pipeline}/`:
 |---|---|---|
 | `pipeline.json` | the definition, envelope | the first start of the pipeline |
 | `journal/{slot:010d}.json` | epoch and checkpoint entries, envelopes, slots without gaps | the leader |
-| `schemas/{epoch:010d}.{hash}.json` | a table's schema, named elsewhere by its hash, envelope | each service |
-| `parts/{name}` | one service's part of one checkpoint, raw bytes | each service |
+| `schemas/{epoch:010d}.{hash}.json` | a table's schema, named elsewhere by its hash, envelope | enumerator, readers |
+| `parts/{name}` | one member's part of one checkpoint (mesh/parts.py) | enumerator, readers |
 | `staged/{name}` | Parquet of one table's records | the writers |
 | `publications/{n:010d}.json` | checkpoint n is applied, envelope | the Spark writer |
 | `spark/{w:010d}.json` | number w belongs to one start of the Spark writer, envelope | the Spark writer |
@@ -254,7 +254,7 @@ class PipelineStore:
     # Parts and staged files
 
     def put_part(self, name: str, data: bytes) -> PartRef:
-        """Save a service's part of a checkpoint; durable on return. `name` comes from `file_name`."""
+        """Save a member's part of a checkpoint; durable on return. `name` comes from `file_name`."""
         path = f"parts/{_checked(name)}"
         if not self._backend.create(self._path(path), data):
             raise ProtocolError(
