@@ -79,9 +79,8 @@ async def create(
 ) -> None:
     """Create an epoch's streams, each with message 1; only the leader that wrote the epoch's journal entry calls this.
 
-    `first` should carry epoch, nonce and cause, for a person who reads the stream; its type is set to "open". Safe to
-    repeat after a lost answer. Raises ProtocolError if a stream exists with another message 1, Unavailable if Redis
-    doesn't answer.
+    `first` names the epoch and its leader; its type is set to "open". Safe to repeat after a lost answer. Raises
+    ProtocolError if a stream exists with another message 1, Unavailable if Redis doesn't answer.
     """
     header = json.dumps({**first, "type": "open"}, separators=(",", ":")).encode()
     wire = Wire(redis)

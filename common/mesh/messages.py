@@ -163,7 +163,7 @@ class Throttle(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsWanted(Message):
-    """The reader has room for `free` more splits than it has asked for in this epoch."""
+    """The reader has room for `free` splits, in addition to those that it asked for earlier in this epoch."""
 
     free: int
 

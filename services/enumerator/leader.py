@@ -18,7 +18,7 @@ epoch's entry takes its slot.
 An epoch that failed (a member gave up, or a channel or part was lost) is followed by the next one at once, so that a
 single fault costs little. After a second failure within STEADY_SECONDS the leader pauses, and twice as long after each
 further one, since every epoch costs an entry of the journal and a sweep of the store. The pause ends early when a
-person asks for something or a new service appears. A service that is gone is no failure: whoever starts services
+person asks for something or a new service appears. A service that is gone is no failure: its supervisor
 pauses between the starts.
 
 It relies on the store: a lost answer comes back as `EntryRefused` with our own nonce (our entry is there), or the

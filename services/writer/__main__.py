@@ -28,9 +28,7 @@ from cutline.services.writer.machine import (
     StageCut,
     Writer,
 )
-from cutline.services.writer.staging import Budget
-from cutline.services.writer.staging import ChangesFile as OpenChanges
-from cutline.services.writer.staging import ChunkFile as OpenChunk
+from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 
 CLOSING_THREADS = 8
 

@@ -2,8 +2,8 @@
 
 Two kinds of file, both Parquet (common/parquet.py) with the batches' own field ids (`PARQUET:field_id`):
 
-- `ChunkFile`: the rows of one attempt at one chunk; only the table's columns, so that the lake can adopt the file;
-- `ChangesFile`: the changes of one table, generation and schema between two markers; the table's columns, then
+- `OpenChunk`: the rows of one attempt at one chunk; only the table's columns, so that the lake can adopt the file;
+- `OpenChanges`: the changes of one table, generation and schema between two markers; the table's columns, then
   `META_FIELDS`, `_seq` absolute.
 
 Memory and file descriptors are bounded, however many files are being written (one for each table that changes). A file
@@ -229,7 +229,7 @@ class _ParquetFile:
             self._sink.discard()
 
 
-class ChunkFile:
+class OpenChunk:
     """The open file of one attempt at one chunk. A chunk without rows has no file: don't make this object for it."""
 
     def __init__(
@@ -272,7 +272,7 @@ class ChunkFile:
         self._file.discard()
 
 
-class ChangesFile:
+class OpenChanges:
     """The open file of the changes of one table, generation and schema between two markers."""
 
     def __init__(

@@ -22,7 +22,7 @@ from cutline.common.positions import Position
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS, Column, TableSchema
 from cutline.common.store.records import StagedFile, TableEntry
 from cutline.common.store.store import Store
-from cutline.services.writer.staging import ChangesFile, ChunkFile
+from cutline.services.writer.staging import OpenChanges, OpenChunk
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg.lake import Lake
@@ -84,7 +84,7 @@ class Journal:
         return self.schemas[self.entries[table_id].schema or ""]
 
     def chunk(self, table: TableSchema, rows: list[Row], *, field_ids: bool = True) -> None:
-        file = ChunkFile(self.store, split_id=f"s{self.seq}", **self._named(table))
+        file = OpenChunk(self.store, split_id=f"s{self.seq}", **self._named(table))
         arrow = table.arrow if field_ids else pa.schema([field.remove_metadata() for field in table.arrow])
         for batch in pa.Table.from_pylist(rows, schema=arrow).to_batches(max_chunksize=3):
             file.append(batch)
@@ -95,7 +95,7 @@ class Journal:
 
     def change(self, table: TableSchema, *changes: tuple[str, Row | None]) -> None:
         """Stage changes: (`+I` | `+U`, row), (`-D`, row), (`t`, None)."""
-        file = ChangesFile(self.store, **self._named(table))
+        file = OpenChanges(self.store, **self._named(table))
         rows = pa.Table.from_pylist([row or {} for _, row in changes], schema=table.arrow).combine_chunks()
         count = len(changes)
         meta = pa.Table.from_pydict(

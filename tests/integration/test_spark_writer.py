@@ -33,7 +33,7 @@ from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.schema import META_FIELDS, OP, SEQ, TABLE
 from cutline.services.run.lake import where
 from cutline.services.writer import staging
-from cutline.services.writer.staging import ChangesFile
+from cutline.services.writer.staging import OpenChanges
 from cutline.spark_writer import apply, staged, upkeep
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg import durable
@@ -477,7 +477,7 @@ def test_a_backlog_of_five_million_changes_is_applied_in_bounded_memory(bench: B
     journal.table(wide)
     last = np.full(keys, -1, np.int64)
     for ids in np.split(draw.integers(0, keys, changes), checkpoints):
-        file = ChangesFile(journal.store, **journal._named(wide))
+        file = OpenChanges(journal.store, **journal._named(wide))
         for some in np.split(ids, 100 // checkpoints):
             count = len(some)
             amounts = np.arange(journal.seq, journal.seq + count)

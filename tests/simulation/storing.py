@@ -27,7 +27,7 @@ from cutline.common.schema import META_FIELDS, TableSchema
 from cutline.common.store import backends
 from cutline.common.store.records import EpochEntry, Members, PartRef, Publication
 from cutline.common.store.store import PipelineStore, file_name
-from cutline.services.writer.staging import Budget, ChangesFile, ChunkFile
+from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 from tests.binlog_bytes import schema_of
 from tests.simulation.clock import Wrong
 from tests.simulation.disk import Bucket, Died, Disk, Trouble
@@ -192,7 +192,7 @@ class StoreWorld:
         except Unavailable:
             self.count["store: unavailable"] += 1
 
-    def file(self, number: int) -> ChunkFile | ChangesFile:
+    def file(self, number: int) -> OpenChunk | OpenChanges:
         """An open staged file with some batches."""
         rng = self.rng
         common: dict[str, Any] = {
@@ -200,14 +200,14 @@ class StoreWorld:
             "budget": Budget(rng.choice((1, 64 << 20))),
         }  # fmt: skip
         if rng.random() < 0.5:
-            chunk = ChunkFile(self.processes[number], split_id="d.t0:1:1", **common)
+            chunk = OpenChunk(self.processes[number], split_id="d.t0:1:1", **common)
             self.fill(chunk, lambda at: chunk.append(_rows(at)))
             return chunk
-        changes = ChangesFile(self.processes[number], **common)
+        changes = OpenChanges(self.processes[number], **common)
         self.fill(changes, lambda at: changes.append(_changes(at), 10 * at))
         return changes
 
-    def fill(self, file: ChunkFile | ChangesFile, append: Callable[[int], None]) -> None:
+    def fill(self, file: OpenChunk | OpenChanges, append: Callable[[int], None]) -> None:
         try:
             for at in range(self.rng.randint(1, 3)):
                 append(at)
@@ -215,7 +215,7 @@ class StoreWorld:
             self.drop(file)
             raise
 
-    def drop(self, file: ChunkFile | ChangesFile) -> None:
+    def drop(self, file: OpenChunk | OpenChanges) -> None:
         """A file is let go of: it never stands there."""
         file.discard()
         self.dropped.append(f"staged/{file._file._name}")

@@ -23,7 +23,7 @@ from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.writer import machine, staging
 from cutline.services.writer.__main__ import Staging
-from cutline.services.writer.staging import Budget, ChangesFile, ChunkFile
+from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 from cutline.spark_writer import staged
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.staged import Staged, portions, reduce
@@ -73,7 +73,7 @@ def read(store: PipelineStore, record: StagedFile) -> pa.Table:
 
 
 def test_a_chunk_file_has_the_tables_columns_with_their_field_ids(store: PipelineStore) -> None:
-    file = ChunkFile(store, split_id="s1", **named())
+    file = OpenChunk(store, split_id="s1", **named())
     file.append(rows(1, 2))
     file.append(rows(3))
     record = file.close()
@@ -85,7 +85,7 @@ def test_a_chunk_file_has_the_tables_columns_with_their_field_ids(store: Pipelin
 
 
 def test_a_changes_file_has_absolute_seq_and_knows_its_truncate(store: PipelineStore) -> None:
-    file = ChangesFile(store, **named())
+    file = OpenChanges(store, **named())
     file.append(changes(["+I", "t", "+U"]), 100)
     file.append(changes(["-D"], first=3), 100)
     record = file.close()
@@ -98,20 +98,20 @@ def test_a_changes_file_has_absolute_seq_and_knows_its_truncate(store: PipelineS
 
 
 def test_changes_out_of_order_and_other_columns_are_refused(store: PipelineStore) -> None:
-    file = ChangesFile(store, **named())
+    file = OpenChanges(store, **named())
     file.append(changes(["+I", "+I"]), 10)
     with pytest.raises(ProtocolError, match="twice or late"):
         file.append(changes(["+I"]), 11)
     with pytest.raises(ProtocolError, match="does not end in"):
         file.append(rows(1), 20)
-    chunk = ChunkFile(store, split_id="s1", **named())
+    chunk = OpenChunk(store, split_id="s1", **named())
     chunk.append(rows(1))
     with pytest.raises(ProtocolError, match="other columns"):
         chunk.append(changes(["+I"]))
 
 
 def test_nothing_is_in_the_store_before_close_or_after_discard(store: PipelineStore, tmp_path: Path) -> None:
-    file = ChunkFile(store, split_id="s1", **named())
+    file = OpenChunk(store, split_id="s1", **named())
     file.append(rows(1))
     file.discard()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -120,7 +120,7 @@ def test_nothing_is_in_the_store_before_close_or_after_discard(store: PipelineSt
 def test_open_files_hold_back_no_more_than_their_budget(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "ROW_GROUP_BYTES", 1 << 20)
     budget = Budget(limit_bytes=100_000)
-    files = [ChunkFile(store, split_id=f"s{at}", budget=budget, **named()) for at in range(4)]
+    files = [OpenChunk(store, split_id=f"s{at}", budget=budget, **named()) for at in range(4)]
     for number in range(50):
         for file in files:
             file.append(rows(*range(number * 100, number * 100 + 100)))
@@ -171,7 +171,7 @@ def test_a_temporary_folder_without_room_is_told_with_its_remedy(
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     files = [
-        ChunkFile(store, split_id=f"s{at}", budget=budget, **named()) for budget in [Budget(1, 1)] for at in (1, 2)
+        OpenChunk(store, split_id=f"s{at}", budget=budget, **named()) for budget in [Budget(1, 1)] for at in (1, 2)
     ]
     files[0].append(rows(1))
     with pytest.raises(Unavailable, match="No space left on device; free some space, or set TMPDIR to another folder"):
@@ -207,7 +207,7 @@ def test_changes_of_which_a_truncate_leaves_none_reduce_to_nothing(
     store: PipelineStore, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...]
 ) -> None:
     schema = replace(T, key=key)
-    file = ChangesFile(store, **named())
+    file = OpenChanges(store, **named())
     for first, ops in ((0, ["+I", "+I"]), (2, ["t", "+I"])):
         file.append(changes(ops, first), 100)
         file._file.flush()  # a row group of its own
@@ -234,7 +234,7 @@ def test_a_column_may_have_any_name_of_ours(store: PipelineStore, monkeypatch: p
     meta = changes(["+I", "+U", "-D", "+I"]).columns[len(T.columns) :]
     values = [pa.array([1, 2, 1, 2]), pa.array([10, 10, 10, 11]), *[pa.array([at, 5, 6, 7]) for at in range(4)]]
     batch = pa.RecordBatch.from_arrays([*values, *meta], schema=pa.schema([*schema.arrow, *ours]))
-    file = ChangesFile(store, **named(schema=schema.hash))
+    file = OpenChanges(store, **named(schema=schema.hash))
     file.append(batch, 100)
     record = file.close()
     layout = Layout(schema=schema, generation=2, offset=0, arrow=schema.arrow, java=None)
