@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from cutline.services.sources.mysql.binlog.ddl import from_swe7
 from cutline.services.sources.mysql.binlog.event_types import (
     EXECUTE_LOAD_QUERY,
     HEADER_BYTES,
@@ -24,6 +23,7 @@ from cutline.services.sources.mysql.binlog.event_types import (
     UPDATES,
     WRITE_ROWS_COMPRESSED,
 )
+from cutline.services.sources.mysql.binlog.sql import from_swe7
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.charsets import charset_of, to_text
 from cutline.services.sources.mysql.decode.row_plan import TableMap
