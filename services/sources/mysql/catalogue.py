@@ -24,9 +24,9 @@ _FOREIGN_KEY = re.compile(r"^\s+CONSTRAINT (\S+) FOREIGN KEY .* REFERENCES (.+?)
 class TableInfo:
     """A table as the catalogue describes it now.
 
-    `rows` and `row_bytes` are the server's estimates (rows may be off by half); `chunk_key` are the columns that bound
-    its chunks, and `integer_key` says that this is one integer column; `faults` are the reasons, each a sentence with
-    its remedy, why the table can't be captured (then it is to be quarantined), empty if it can.
+    `rows` and `row_bytes` are the server's estimates (rows may be off by half). `chunk_key` are the columns that bound
+    its chunks; `integer_key`: they are one integer column. `faults` are the reasons for a quarantine, each a sentence
+    with its remedy; empty if the table can be captured.
     """
 
     schema: TableSchema
@@ -63,11 +63,11 @@ def list_tables(conn: Connection) -> list[str]:
 
 
 def _rows_by_table(conn: Connection, sql: str, table_ids: Iterable[str]) -> dict[str, list[Any]]:
-    """The rows of a catalogue query, by table. The query's first two columns are the table's database and name, which
-    are left out here; the placeholder `{tables}` is its condition on them.
+    """The rows of a catalogue query, by table, without the query's first two columns, which are the table's database
+    and name; `{tables}` in the query stands for the condition on them.
 
-    A few tables are asked for one by one, which both servers look up; many of one database are asked for together, for
-    which MariaDB scans the whole database. Both compare names there without case: rows of other tables are dropped.
+    A few tables are queried one by one, each by a look-up; many tables of a database are queried together, for which
+    MariaDB scans the whole database. The servers ignore case in this comparison: rows of other tables are dropped.
     """
     found: dict[str, list[Any]] = {table_id: [] for table_id in table_ids}
     databases: dict[str, list[str]] = {}
@@ -88,8 +88,8 @@ def _rows_by_table(conn: Connection, sql: str, table_ids: Iterable[str]) -> dict
 
 @dataclass(slots=True, kw_only=True)
 class _Catalogue:
-    """information_schema's rows of some tables, by table: its own row (none: it does not exist, or is hidden), its
-    columns, and the parts of its unique indexes."""
+    """information_schema's rows, by table: the table's own row (none if it does not exist or is hidden), its columns,
+    and the parts of its unique indexes."""
 
     tables: dict[str, list[Any]]
     columns: dict[str, list[Any]]
@@ -97,7 +97,7 @@ class _Catalogue:
 
     @classmethod
     def read(cls, conn: Connection, table_ids: Sequence[str]) -> _Catalogue:
-        """Three queries, however many tables of a database there are."""
+        """Read them in three queries for all tables of a database."""
         tables = _rows_by_table(
             conn,
             "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS, AVG_ROW_LENGTH, TABLE_COLLATION"
@@ -176,18 +176,18 @@ def _missing(conn: Connection, table_id: str) -> SourceLost:
 def _option_columns(
     table_id: str, columns: Sequence[Column], option: str, names: Sequence[str]
 ) -> tuple[tuple[str, ...], str | None]:
-    """The columns that a table option names, as the table spells them; or none, and the fault."""
+    """The columns that a table option names, as the table spells them; no columns and a fault if one is unusable."""
     known = {column.name.lower(): column for column in columns}
     found = [known.get(name.lower()) for name in names]
     for name, column in zip(names, found, strict=True):
         if column is None or column.nullable:
-            obstacle = "no column" if column is None else "NULLs allowed in"
-            return (), f"{table_id} has {obstacle} {name}, which {option} names in table_options; correct that"
+            obstacle = "has no column" if column is None else "allows NULL in"
+            return (), f"{table_id} {obstacle} {name}, which {option} names in table_options; correct that"
     return tuple(column.name for column in found if column is not None), None
 
 
 def _identity(table_id: str, parts_of_unique: Sequence[Any]) -> tuple[tuple[str, ...], bool, str | None]:
-    """The key, whether it is another than the primary one, and the fault if there is none."""
+    """The key, whether it is a unique key in place of the primary key, and the fault if there is no key."""
     indexes: dict[str, list[tuple[str | None, str | None, str | None]]] = {}
     for index, column, prefix, nullable in parts_of_unique:
         indexes.setdefault(index, []).append((column, prefix, nullable))
@@ -212,8 +212,8 @@ def _identity(table_id: str, parts_of_unique: Sequence[Any]) -> tuple[tuple[str,
 def index_of(conn: Connection, table_id: str, columns: Sequence[str], *, least: int = 1) -> str | None:
     """The index that gives rows in the order of these columns, the primary key before others; None without one.
 
-    Indexes that the optimizer ignores (invisible; MariaDB: ignored) can't be forced and don't count. The index may end
-    after `least` of the columns: InnoDB continues with the primary key by itself.
+    Indexes that the optimizer ignores (invisible; MariaDB: ignored) can't be forced and don't count. The index needs
+    only the first `least` of the columns: after its own, InnoDB continues with the primary key.
     """
     database, table = split_table_id(table_id)
     found: dict[str, list[str]] = {}
@@ -263,11 +263,11 @@ def describe_all(
     keyless: bool = False,
     unlogged_cascades: bool = False,
 ) -> dict[str, TableInfo | SourceLost]:
-    """Everything that must be known of tables before they are captured, by name. In its place: NoTable if there is no
+    """By table: all that must be known before it is captured, or the error that prevents it: NoTable if there is no
     such table (a view is none), NextGeneration if it is being changed, SourceLost if the user may not read it.
 
-    With `keyless` a table without identity is no fault, where the server can tell which rows a SELECT saw; with
-    `unlogged_cascades` neither is a foreign key that changes the table without a trace in the binlog.
+    With `keyless`, a table without identity has no fault, provided that the server can tell which rows a SELECT saw;
+    with `unlogged_cascades`, neither has one that a foreign key changes without a trace in the binlog.
     """
     catalogue = _Catalogue.read(conn, [asked.table_id for asked in tables])
     engines = _transactional_engines(conn) if tables else frozenset()
@@ -343,11 +343,11 @@ def _transactional_engines(conn: Connection) -> frozenset[str]:
 
 
 def _confused_names(conn: Connection, table_id: str, columns: Sequence[Column]) -> list[str]:
-    """Faults of columns for which the server returns another column than the one named.
+    """Faults of columns for which the server returns another column than the named one.
 
-    MariaDB looks a name up by a hash where a table has over 32 columns, and there takes some letters for each other
-    that it distinguishes elsewhere (the micro sign and the Greek mu, a final sigma and another): a SELECT would return
-    the values of the wrong column.
+    In tables of over 32 columns MariaDB looks names up by a hash, which confuses some letters that MariaDB
+    distinguishes elsewhere (the micro sign and the Greek mu, a final sigma and another): a SELECT would return the
+    values of the wrong column.
     """
     if all(column.name.isascii() for column in columns):
         return []
@@ -364,13 +364,13 @@ def _confused_names(conn: Connection, table_id: str, columns: Sequence[Column]) 
 
 
 def _hides_cascades(conn: Connection, server: Server) -> bool:
-    # MySQL logs the child's rows since 9.6, unless InnoDB is told to cascade itself; MariaDB and older ones never.
+    # MySQL logs the child's rows from 9.6 on, unless this variable leaves cascades to InnoDB; MariaDB never does
     known = variables(conn, "innodb_native_foreign_keys") if server.mysql else {}
     return known.get("innodb_native_foreign_keys", "ON") != "OFF"
 
 
 def _unlogged_cascades(conn: Connection, table_id: str) -> list[str]:
-    # not from information_schema, which MariaDB leaves empty for a user that may only SELECT
+    # information_schema would not do: MariaDB hides foreign keys there from a user that may only SELECT
     (_, statement, *_), *_ = ask(conn, f"SHOW CREATE TABLE {quoted_table(table_id)}", table=table_id)
     return [
         f"{table_id} changes by the foreign key {found[1]} (from {found[2]}{found[3]}), which this server doesn't write"

@@ -1,6 +1,7 @@
 """Reading one chunk: a SELECT between two watermarks, as Arrow batches.
 
-The order makes it exact (DBLog's, with log positions for watermarks); it differs by what the server can tell:
+The order of the steps makes the chunk exact (as in DBLog, with log positions as watermarks). What low and high are
+depends on what the server can tell:
 
 | server | low | high |
 |---|---|---|
@@ -9,18 +10,18 @@ The order makes it exact (DBLog's, with log positions for watermarks); it differ
 | MySQL without, `replay` only | a flushed position seen 60 s ago, else the start of the file in use | as with GTIDs |
 
 1. The table must look as the split's schema describes it.
-2. low. No XA transaction may stand prepared at that moment: its rows are in the binlog already, but visible only later.
+2. low. No XA transaction may be prepared at that moment: its rows are in the binlog already, and visible only later.
 3. The SELECT, decoded from the socket's bytes.
 4. high.
-5. The table must still look the same. A DDL that came and was undone in between is in the binlog past low: the stream
-   sees it.
+5. The table must still look the same. A DDL that was executed and undone in between is in the binlog past low, so the
+   stream sees it.
 6. `exact`, where low is not high: the chunk's changes in (low, high] are read from the binlog and laid over the rows.
-   `Window` does that for chunk after chunk on one dump.
+   `Window` reads them for one chunk after another on one dump.
 
 A SELECT holds its table's metadata lock until its last row is taken: an ALTER queues behind it, and every writer behind
-the ALTER. So its time is limited by the server, which ends a statement that runs longer, a write that we don't take,
-and an idle transaction: also while this process is suspended, or waits for credit. Rows come in the order of the key,
-so the rows received before such an end are complete up to the last key, from one view: the chunk ends before that key
+the ALTER. So the server limits its time: it ends a statement that runs longer, a write that we don't receive, and an
+idle transaction, also while this process is suspended or waits for credit. Rows come in the order of the key, so the
+rows received until then are complete up to the last key, and from one view: the chunk ends before that key
 (`ChunkEnd.cut_at`), by the same rules of low and high, and the rest is a chunk of its own, with its own watermarks. A
 chunk whose rows turn out too wide for memory ends early in the same way.
 
@@ -29,9 +30,8 @@ over nor replayed: two equal rows are two rows. So the SELECT runs in a consiste
 that snapshot sees: it has no change of the table between low, taken before the snapshot began, and high, taken right
 after (all in one query text, within a millisecond; if the table did change meanwhile, another snapshot is begun). The
 rows are the table at low and at high: each inserted row is among them or comes after high, and none is both. On MariaDB
-low is high anyway.
-The rows are streamed, in the same bounded memory as any chunk's, but without an order in which the SELECT could be cut
-and continued: its time is not limited, and an attempt that fails begins again.
+low is high anyway. The rows are streamed in the same bounded memory as any chunk's, but have no order in which the
+SELECT could be cut and continued: its time is not limited, and an attempt that fails begins again.
 
 Batches are given out as they are read, but a chunk counts only by its `ChunkEnd`: a caller that gets an error instead
 must drop the batches.
@@ -98,8 +98,8 @@ log = logging.getLogger("cutline.reader")
 class ChunkEnd:
     """All rows of the chunk were given. `zero_dates` counts, by column, dates that no calendar has, which became null.
 
-    `checksum` is the same for the same batches: the sum of `checksum_of` over them. With `cut_at` the chunk ends before
-    that key: the rest was not read, and is another chunk.
+    `checksum` is the sum of `checksum_of` over the batches. With `cut_at` the chunk ends before that key: the rest was
+    not read, and is another chunk.
     """
 
     low: Low
@@ -112,7 +112,7 @@ class ChunkEnd:
 
 
 class _NothingInTime(Exception):
-    """The SELECT's time was over before it gave two rows, so there is no key at which to cut the chunk."""
+    """The SELECT's time ended before it gave two rows, so there is no key at which to cut the chunk."""
 
 
 def read_chunk(
@@ -130,11 +130,11 @@ def read_chunk(
     `ChunkEnd`.
 
     Each batch is read when it is requested; meanwhile the server waits, and after `seconds` it ends the SELECT: the
-    chunk is cut. A SELECT that gives nothing in its time is tried again with more. In `exact` on MySQL the whole chunk
-    is held until its changes are laid over it; `window` reads them from the binlog, as it does for a table without a
-    key. `aged` remembers flushed positions between chunks, so that a low without GTIDs is later; without it the low is
-    early, and just as correct. `identity` are the columns that table_options declares unique: two rows that are the
-    same in them quarantine the table.
+    chunk is cut. A SELECT that gives fewer than two rows in its time is tried again with more. In `exact` on MySQL the
+    whole chunk is held until its changes are laid over it; `window` reads them from the binlog, as it does for a table
+    without a key. `aged` remembers flushed positions between chunks; without it a low without GTIDs is earlier, and
+    just as correct. `identity` are the columns that table_options declares unique: two rows with the same values there
+    quarantine the table.
 
     Errors: NextGeneration (the table changed), another SourceLost (quarantine), Unavailable (this attempt failed; try
     again), ConfigError (`exact` where the server can't). Typical mistake: to use batches before `ChunkEnd` came.
@@ -146,7 +146,7 @@ def read_chunk(
             )
             return
         except _NothingInTime:
-            log.warning("a SELECT of %s gave no rows in %.0f s", split.table_id, seconds * patience)
+            log.warning("a SELECT of %s gave fewer than two rows in %.0f s", split.table_id, seconds * patience)
     raise SourceLost(
         f"A SELECT of {split.table_id} gave fewer than two rows in {seconds * MORE_PATIENCE[-1]:.0f} s; find out what"
         " delays the server, or raise snapshot.max_select_seconds",
@@ -194,7 +194,7 @@ def _read(
             conn = connections.enter_context(closing(connect()))
             if identify(conn) != server:
                 raise Unavailable(
-                    f"Another server answers now than the one from which {split.table_id} was read; it is tried again"
+                    f"Another server answers now than when {split.table_id} was read; the chunk is read again"
                 )
         elif not server.mysql or not keyed:
             end_snapshot(conn)
@@ -234,12 +234,12 @@ def _low(conn: Connection, server: Server, aged: AgedPositions) -> Low:
 
 
 def _unprepared(conn: Connection, take: Callable[[], T]) -> T:
-    """The result of `take` while no XA transaction stands prepared; if one does, `take`'s transaction is ended and
+    """The result of `take`, called while no XA transaction is prepared; if one was, `take`'s transaction is ended and
     `take` is called again.
 
-    An XA transaction that is prepared and committed within the few statements here would make the stream find a commit
-    without its rows: so none may be prepared meanwhile either. If the user may not list prepared transactions, only
-    this second condition is checked: the cursor looks for an older one's rows in the binlog, at its commit.
+    None may be prepared and committed meanwhile either: the stream would find a commit without its rows. If the user
+    may not list prepared transactions, only this second condition is checked: at the commit of one that was prepared
+    before, the cursor looks for its rows in the binlog.
     """
     for pause in (*XA_PAUSES_SECONDS, None):
         prepares = xa_prepares(conn)
@@ -265,7 +265,7 @@ def _take_low(conn: Connection, server: Server, aged: AgedPositions) -> Low:
 
 
 def _aged(conn: Connection, server: Server, aged: AgedPositions) -> FilePosition:
-    """The low without GTIDs: the later of two positions up to which everything is committed."""
+    """The low without GTIDs: the file's start or an aged position, the later of the two; all before it is committed."""
     flushed = flushed_position(conn, server)
     now = time.monotonic()
     aged.saw(server.identity, flushed, now=now)
@@ -340,8 +340,8 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     """The chunk's rows in the order of its key, up to `tally.cut_at` if time or memory ends them early.
 
-    The newest batch is always held back: if the chunk is cut, it ends before the last key read, so the row of that key
-    must not have been given out.
+    The newest batch is always held back: a chunk that is cut ends before the last key read, so the row of that key must
+    not have been given out.
     """
     schema = split.ordered
     decoder = ResultDecoder(schema)
@@ -389,7 +389,7 @@ def _rows(
 
 
 def _check(batch: pa.RecordBatch, schema: TableSchema) -> None:
-    """SourceLost if a value of the identity became null, or a row is over 64 MiB."""
+    """SourceLost if a value of the key became null, or a row is over MAX_ROW_BYTES."""
     for name in schema.key:
         if batch.column(name).null_count:
             raise SourceLost(indistinct(schema, name), schema.table_id)
@@ -419,7 +419,7 @@ def _batches(table: pa.Table, batch_bytes: int) -> Iterator[pa.RecordBatch]:
 def checksum_of(batch: pa.RecordBatch) -> int:
     """A 64-bit sum over a batch's values, at memory speed; the order of columns counts, padding does not.
 
-    It detects bytes that were lost or changed on the way or on disk. It is no protection against intent.
+    It detects bytes that were lost or changed on the way or on disk, not changes made on purpose.
     """
     total: int = batch.num_rows
     for at, column in enumerate(batch.columns):
@@ -454,12 +454,12 @@ def _words(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
 
 
 class Window:
-    """Reads the changes between a chunk's watermarks from the binlog, for chunk after chunk on one dump connection.
+    """Reads the changes between a chunk's watermarks from the binlog, for one chunk after another on one dump.
 
-    The dump stays where a window ended. The next window continues there if the next chunk's low covers everything
-    before that position; events in between are skipped undecoded. Otherwise (a commit can be flushed, and read here,
-    before a low covers it), and after an error, the dump begins anew by GTID, for which the server reads a binlog file
-    from its start. One thread at a time; `cursor` must have a server id that no other replica has.
+    The dump stays where a chunk's high was reached. The next chunk's changes are read from there if its low covers
+    everything before that position; events in between are skipped undecoded. Otherwise (a commit can be flushed, and
+    read here, before a low covers it), and after an error, the dump begins anew by GTID, for which the server reads a
+    binlog file from its start. One thread at a time; `cursor` must have a server id that no other replica has.
     """
 
     def __init__(self, cursor: BinlogCursor) -> None:
@@ -468,8 +468,10 @@ class Window:
         self._used = 0.0
 
     def changes(self, split: SnapshotSplit, low: Low, high: High) -> pa.Table:
-        """The changes of the chunk's table in (low, high], in order, with META_FIELDS. NextGeneration at a DDL or
-        TRUNCATE between."""
+        """The changes of the chunk's table in (low, high], in order: the schema's columns, `OP` and `SEQ`.
+
+        NextGeneration if a DDL or TRUNCATE lies in between.
+        """
         schema, table_id = split.schema, split.table_id
         route = Route(table_id=table_id, generation=split.generation, schema=schema, low=low, high=high, chunks=None)
         until = ChunkHighs(schema.key_columns, [CompletedSplit(split_start=None, split_end=None, high=high)])
@@ -477,7 +479,7 @@ class Window:
         at, self._at = self._at, None
         if at is None or at.server != low.server or low.passed_by(at):
             by_gtid = Position(server=low.server, file="", offset=0, gtids=low.gtids)
-            at = by_gtid if low.gtids else low.start()  # of a server that has executed none yet
+            at = by_gtid if low.gtids else low.start()  # without GTIDs, the server has executed none yet
         taken = 0
         while not high.reached_by(at):
             read = self._cursor.read(
@@ -512,7 +514,7 @@ class Window:
             self.close()
 
     def close(self) -> None:
-        """Close the dump; the next window begins anew."""
+        """Close the dump; the next call of `changes` begins anew."""
         self._at = None
         self._cursor.close()
 
@@ -529,5 +531,5 @@ def _inside(conn: Connection, split: SnapshotSplit, keys: pa.Table) -> pa.Array:
     """Which keys lie in the split's range."""
     ends = [end for end in (split.split_start, split.split_end) if end is not None]
     ranges = KeyRanges(split.schema.key_columns, ends)
-    place = ranges.find(keys, lambda bounds, asked: locate(conn, split.schema, bounds, asked))
-    return pa.array(place == (0 if split.split_start is None else 1))
+    found = ranges.find(keys, lambda bounds, asked: locate(conn, split.schema, bounds, asked))
+    return pa.array(found == (0 if split.split_start is None else 1))

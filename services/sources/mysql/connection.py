@@ -199,9 +199,9 @@ def connect(source: Source) -> Connection:
             defer_connect=True,
         )
         untyped: Any = connection
-        untyped._read_timeout = _HANDSHAKE_SECONDS  # a server that accepts and never answers is given up sooner
+        untyped._read_timeout = _HANDSHAKE_SECONDS  # for a server that accepts the connection and never answers
         if source.host not in _LOOPBACK:
-            # TLS if the server has it, as PyMySQL does by default, but with one shared context: each costs 35 ms
+            # TLS if the server has it, as by PyMySQL's default, but with one shared context: a new one costs 35 ms
             connection.ssl, connection.ctx = True, _tls()  # type: ignore[attr-defined]
         connection.connect()
         # keepalive notices a vanished host in half a minute, instead of after TCP's two hours
@@ -235,8 +235,8 @@ def _tls() -> ssl.SSLContext:
 def translate_errors(subject: str, table: str | None = None) -> Iterator[None]:
     """Turn PyMySQL's errors inside the block into ours, by the table in this file's head.
 
-    `subject` names the server or the work in the message. With `table`, an error that concerns this table alone is
-    a SourceLost of it.
+    `subject` names the server or the work in the message. With `table`, an error that concerns only this table becomes
+    a SourceLost that names it.
     """
     try:
         yield
@@ -247,7 +247,7 @@ def translate_errors(subject: str, table: str | None = None) -> Iterator[None]:
     except UnicodeDecodeError as error:  # MySQL keeps half of a surrogate pair in ucs2, MariaDB in others too
         raise SourceLost(f"{table or subject} has text that is not Unicode ({error}); correct it", table) from error
     except (OSError, EOFError, struct.error, AttributeError) as error:
-        # AttributeError: PyMySQL's own after its socket was closed under it
+        # PyMySQL raises AttributeError on None once another thread has closed its socket
         if isinstance(error, AttributeError) and "NoneType" not in str(error):
             raise
         raise Unavailable(f"The connection to {subject} broke ({error}); is the server up?") from error
@@ -279,8 +279,7 @@ def _translated(error: pymysql.MySQLError, subject: str, table: str | None) -> C
 
 
 def ask(conn: Connection, sql: str, args: Sequence[object] | None = None, *, table: str | None = None) -> list[Any]:
-    """All rows of a statement's result, as tuples of what the server prints. With `table`, an error that concerns this
-    table alone is a SourceLost of it."""
+    """All rows of a statement's result, as tuples of what the server prints; `table` as in `translate_errors`."""
     with translate_errors(address(conn), table), conn.cursor() as cursor:
         cursor.execute(sql, args)
         return list(cursor.fetchall())
@@ -303,8 +302,8 @@ def quoted_table(table_id: str) -> str:
 
 
 def stream_rows(conn: Connection, sql: str) -> Iterator[memoryview]:
-    """Run a SELECT and yield its rows in the binary protocol as they arrive: the bytes after the column definitions,
-    cut anywhere.
+    """Run a SELECT and yield its rows in the binary protocol as they arrive: blocks of the bytes after the column
+    definitions, which may begin and end inside a row.
 
     A block is valid until the next one is requested. The caller finds the end of the rows (an EOF or ERR packet) in
     the bytes and requests no more after it; a connection whose rows were not all taken can't be used again. The
@@ -333,8 +332,8 @@ def stream_rows(conn: Connection, sql: str) -> Iterator[memoryview]:
 def gather(wire: socket.socket) -> None:
     """Pause for 2 ms if nothing has arrived yet, so that the next receive takes more at once.
 
-    A server sends 16 KiB of a result at a time, and each binlog event by itself. A reader that waits for each wakes up
-    6,000 times for a million rows, which takes a third of its CPU time and a tenth of the server's.
+    A server sends 16 KiB of a result at a time, and each binlog event by itself. A reader that wakes up for each of
+    them does so 6,000 times for a million rows, which takes a third of its CPU time and a tenth of the server's.
     """
     ready = select.poll()
     ready.register(wire, select.POLLIN)

@@ -1,4 +1,4 @@
-"""The errors that readers of the source's bytes raise for these bytes; any other error of theirs is a bug of ours."""
+"""The errors for bytes of the source that can't be read; any other error in reading them is a bug of ours."""
 
 from __future__ import annotations
 
@@ -11,6 +11,4 @@ class Damaged(ValueError):
 
 
 class PartialImage(Damaged):
-    """A row image lacks columns (`binlog_row_image` is not FULL, perhaps only in one session): the table is
-    quarantined.
-    """
+    """A row image lacks columns: `binlog_row_image` is not FULL, perhaps only in one session."""

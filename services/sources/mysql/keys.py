@@ -1,4 +1,4 @@
-"""Keys in SQL: their values as literals, and the SELECTs between two of them. Only MySQL compares keys.
+"""Keys in SQL: values as literals, conditions, and the SELECT of a chunk. Only MySQL compares keys.
 
 Keys travel as MySQL printed them: a tuple with one value per key column, `str` for numbers, times and text, `{"hex":
 ..}` for binary. ENUM, SET and BIT keys are numbers: they sort by number and compare as text. They go back to MySQL as
@@ -34,13 +34,13 @@ _ONE_TO_ONE |= {"latin5", "latin7", "cp850", "cp852", "cp866", "keybcs2", "koi8r
 
 
 def _comparable(column: Column) -> str:
-    """The expression that sorts as the key's index does (SET's k+0 would be a rounded DOUBLE)."""
+    """The expression that sorts as the key's index does (k+0 would not do: for a SET it is a rounded DOUBLE)."""
     name, base = quoted(column.name), parse_type(column.mysql_type).base
     return f"CAST({name} AS UNSIGNED)" if base in _BY_NUMBER else name
 
 
 def _distinct(column: Column) -> str:
-    """A key's column, NULL where its value can't be told from another one in UTF-8 (`indistinct`)."""
+    """A key's column, but NULL for a value that can't be told from others in UTF-8 (see `indistinct`)."""
     name, kind = quoted(column.name), parse_type(column.mysql_type)
     if kind.base in _TEXTS and column.charset not in _ONE_TO_ONE:
         back = f"CONVERT(CONVERT({name} USING utf8mb4) USING {column.charset})"
@@ -53,10 +53,10 @@ def _distinct(column: Column) -> str:
 
 
 def indistinct(schema: TableSchema, name: str) -> str:
-    """The cause of a quarantine: the key column of that name came out null, though the source has no null in it.
+    """The cause of a quarantine: a key column that has no NULL in the source came out null.
 
-    The value was a zero or partial date, or one of several that would be the same in the lake: text with bytes that no
-    character stands for, or that share their character with other bytes; the invalid value of an ENUM that also has a
+    The value was a zero or partial date, or one of several that would be the same in the lake: text with bytes that
+    stand for no character, or for the same character as other bytes; the invalid value of an ENUM that also has a
     member ''; a SET with a member ''.
     """
     kind = parse_type(schema.column(name).mysql_type)
@@ -123,7 +123,7 @@ def _bounded(schema: TableSchema, bound: Key, strict: str, last: str) -> str:
 
 
 def _compares(column: Column, operator: str, value: KeyValue) -> str:
-    """One column compared with a value, by number where the index sorts by number, in a form that can use the index."""
+    """A comparison of one column that can use the index: by number where the index sorts by number."""
     name, text, kind = quoted(column.name), literal(column, value), parse_type(column.mysql_type)
     if kind.base not in ("enum", "set"):
         return f"{name} {operator} {text}"
@@ -132,8 +132,8 @@ def _compares(column: Column, operator: str, value: KeyValue) -> str:
         return f"{_comparable(column)} {operator} {text}"
     if operator == "=":
         return f"{name} = {text}"
-    # For these types only = and IN can use the index. The list goes one past the highest number, so that IN never has
-    # one value alone: the server would then take the column for constant, and sort.
+    # For these types only = and IN can use the index. The list goes one past the highest number, so that IN never has a
+    # single value: the server would then treat the column as constant, and sort.
     numbers = range(int(text)) if operator == "<" else range(int(text) + (operator == ">"), highest + 2)
     return f"{name} IN ({', '.join(map(str, numbers)) or 'NULL'})"
 
@@ -165,8 +165,8 @@ def key_range(conn: Connection, schema: TableSchema) -> tuple[int, int] | None:
 def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: int) -> Key | None:
     """The key that lies `rows` rows after `start` in the order of the index (None: after the first row).
 
-    None if the table ends before. One walk over `rows` entries of the index; nothing is sorted. SourceLost if that many
-    rows share one key, which table_options declares unique, or if the key there can't be told from others.
+    None if the table ends before. It walks over `rows` entries of the index; nothing is sorted. SourceLost if that many
+    rows share one key, which table_options declares unique, or if that key can't be told from others.
     """
     printed = ", ".join(_printed(column) for column in schema.key_columns)
     order = ", ".join(quoted(name) for name in schema.key)
@@ -186,7 +186,7 @@ def next_bound(conn: Connection, schema: TableSchema, start: Key | None, rows: i
 
 
 def not_identified(schema: TableSchema) -> str:
-    """The cause of a quarantine: two rows have one identity."""
+    """The cause of a quarantine: two rows have the same identity."""
     return (
         f"{schema.table_id} has several rows with the same {', '.join(schema.key)}, which table_options names as its"
         " identity; remove them, or name other columns"
@@ -196,8 +196,8 @@ def not_identified(schema: TableSchema) -> str:
 def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, index: str | None = None) -> str:
     """The SELECT of one chunk: every column of the schema, in its order, each as the decoders read it.
 
-    Rows come in the order of the key; with `index` (its name) they are read in that order, nothing is sorted. A key
-    value that can't be told from others comes out as NULL.
+    Rows come in the order of the key; `index` names the index to read them by, so that nothing is sorted. A key value
+    that can't be told from others comes out as NULL.
     """
     keys = frozenset(schema.key)
     columns = ", ".join(_distinct(column) if column.name in keys else quoted(column.name) for column in schema.columns)

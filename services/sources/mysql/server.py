@@ -53,8 +53,8 @@ class Server:
 
 def identify(conn: Connection) -> Server:
     """Ask the server for its identity; at each connect, since another server may answer at the same address."""
-    (version, server_id, names), *_ = ask(conn, "SELECT @@version, @@server_id, @@lower_case_table_names")
-    folds_case = names != "0"
+    (version, server_id, lower_case), *_ = ask(conn, "SELECT @@version, @@server_id, @@lower_case_table_names")
+    folds_case = lower_case != "0"
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if "mariadb" in version.lower():
         known = variables(conn, "server_uid", "hostname", "port", "datadir", "binlog_legacy_event_pos")
@@ -75,7 +75,7 @@ def identify(conn: Connection) -> Server:
 
 
 def variables(conn: Connection, *names: str) -> dict[str, str]:
-    """The global variables of those names that the server has, by lower-case name."""
+    """Those of the named global variables that the server has, by lower-case name."""
     marks = ", ".join(["%s"] * len(names))
     found = ask(conn, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
     return {name.lower(): value for name, value in found}
@@ -93,8 +93,8 @@ def threads_running(conn: Connection) -> int:
 
 
 def limit_statements(conn: Connection, server: Server, seconds: float) -> None:
-    """Have the server end, after `seconds`: a statement on this connection, a write to us that we don't take, and on
-    MariaDB an idle transaction. A SELECT that is ended so raises Unavailable."""
+    """Have the server end, after `seconds`: a statement on this connection, a write that we don't receive, and on
+    MariaDB an idle transaction. A SELECT that the server ends raises Unavailable."""
     whole = max(1, round(seconds))
     if server.mysql:
         limits = f"max_execution_time={max(1, round(seconds * 1000))}"
@@ -122,8 +122,8 @@ def _show_log_status(server: Server) -> str:
 def flushed_position(conn: Connection, server: Server) -> FilePosition:
     """The end of the binlog as flushed.
 
-    A high watermark, never a low one: it covers transactions that the engine has not committed yet (measured: ahead of
-    the next SELECT in nearly every second try on MySQL 9.7 under load).
+    A high watermark, never a low one: it covers transactions that the engine has not committed yet (measured on MySQL
+    9.7 under load: in nearly every second try the next SELECT did not see all of them).
     """
     file, offset, *_ = log_status(conn, server)
     return FilePosition(file, int(offset))
@@ -289,8 +289,8 @@ def _verify_not_past(end: FilePosition, at: Position) -> None:
 
 
 def low_at(conn: Connection, server: Server, at: FilePosition) -> Low:
-    """The low watermark of now, with a file position `at` that was taken before: reading from there finds every
-    transaction that MySQL's executed GTIDs lack. Without GTIDs `at` alone decides."""
+    """The low watermark of now. `at` was taken before: reading the binlog from there finds every transaction that
+    MySQL's executed GTIDs lack. Without GTIDs `at` alone is the watermark."""
     gtids = str(gtid_executed(conn)) if server.mysql and server.gtid else ""
     return Low(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
 
@@ -310,10 +310,8 @@ def begin_reading(conn: Connection) -> None:
 
 
 def begin_reading_between(conn: Connection, server: Server) -> tuple[GtidSet, FilePosition]:
-    """MySQL: `gtid_executed`, `begin_reading` and `flushed_position`, one right after the other.
-
-    They are one query text, so that no network round trip lies between them.
-    """
+    """MySQL: `gtid_executed`, `begin_reading` and `flushed_position` in one query text, without a network round trip in
+    between."""
     with translate_errors(address(conn)), conn.cursor() as cursor:
         # MYSQL_OPTION_MULTI_STATEMENTS_ON: from here on a query text may have several statements
         conn._execute_command(COMMAND.COM_SET_OPTION, b"\0\0")  # type: ignore[attr-defined]
@@ -329,7 +327,7 @@ def begin_reading_between(conn: Connection, server: Server) -> tuple[GtidSet, Fi
 
 
 def end_snapshot(conn: Connection) -> None:
-    """End the transaction that one of the three functions above began, if there is one."""
+    """End the transaction that one of the three functions above began, if one is open."""
     ask(conn, "COMMIT")
 
 
@@ -337,8 +335,8 @@ def end_snapshot(conn: Connection) -> None:
 
 
 def xa_prepared(conn: Connection) -> int | None:
-    """How many XA transactions stand prepared: their rows are in the binlog, and no SELECT sees them yet. None if the
-    user may not ask that (on MySQL it needs XA_RECOVER_ADMIN; on MariaDB every user may)."""
+    """How many XA transactions are prepared: their rows are in the binlog, and no SELECT sees them yet. None if the
+    user may not ask (MySQL requires XA_RECOVER_ADMIN, MariaDB nothing)."""
     try:
         return len(ask(conn, "XA RECOVER"))
     except CutlineError as error:
@@ -348,7 +346,7 @@ def xa_prepared(conn: Connection) -> int | None:
 
 
 def unseen_xa(conn: Connection) -> str | None:
-    """A warning, as one sentence, if the user may not see which XA transactions stand prepared; else None."""
+    """A warning, as one sentence, if the user may not list prepared XA transactions; else None."""
     if xa_prepared(conn) is not None:
         return None
     return (
@@ -359,5 +357,5 @@ def unseen_xa(conn: Connection) -> str | None:
 
 
 def xa_prepares(conn: Connection) -> int:
-    """How many XA PREPARE the server has run since its start; the same count twice: none was run in between."""
+    """How many XA PREPARE the server has run since it started: the same count twice means none in between."""
     return int(ask(conn, "SHOW GLOBAL STATUS LIKE 'Com_xa_prepare'")[0][1])

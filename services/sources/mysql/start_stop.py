@@ -56,7 +56,7 @@ _BETWEEN = frozenset(("Binlog_checkpoint", "Rotate", "Stop"))
 class PositionFinder:
     """Finds positions in one source's binlog; opens connections as it needs them. Synchronous.
 
-    `server_id` is the pipeline's: the dumps here use another one that is far from it.
+    `server_id` is the pipeline's; the dumps here use another one, far from those that its readers use.
     """
 
     def __init__(self, connect: Callable[[], Connection], *, server_id: int) -> None:
@@ -76,15 +76,15 @@ class PositionFinder:
                 return (current_position if start == "latest" else first_position)(conn, server)
             if start.gtid is not None:
                 return self._after_gtids(conn, server, start.gtid)
-            stop = stop_at(server, start)
-            found = self._find(conn, server, stop)
+            target = stop_at(server, start)
+            found = self._find(conn, server, target)
             if found is None:
-                raise SourceLost(f"The source has not reached {stop} yet; name a position or time that it has passed")
-            if start.file is None or found.file_position == (wanted := FilePosition(stop.file, stop.offset)):
+                raise SourceLost(f"The source has not reached {target} yet; name a position or time that it has passed")
+            if start.file is None or found.file_position == (wanted := FilePosition(target.file, target.offset)):
                 return found
             if event_at(conn, wanted) not in _BETWEEN:
                 raise SourceLost(
-                    f"{stop} is not between two transactions; name {found.file_position}, the next position that is"
+                    f"{target} is not between two transactions; name {found.file_position}, the next position that is"
                 )
             return replace(found, file=wanted.file, offset=wanted.offset)
 
@@ -122,7 +122,7 @@ class PositionFinder:
     # --- finding ---
 
     def _find(self, conn: Connection, server: Server, stop: Stop) -> Position | None:
-        now = clock(conn)  # before the position: a later commit has a later time
+        now = clock(conn)  # asked before the position: what is committed after that position has a later time
         at = flushed_position(conn, server)
         end = High(server=server.identity, file=at.file, offset=at.offset)
         files = [binlog.file for binlog in binlogs(conn)]
@@ -160,7 +160,7 @@ class PositionFinder:
         return self._scan(_start_of(conn, server, files[first]), stop, end)
 
     def _scan(self, position: Position, stop: Stop, end: High) -> Position:
-        """The position of the stop after `position`; the end, if the stop is not before it."""
+        """Read from `position` on, up to the stop or the end, whichever comes first; the position there."""
         with closing(BinlogCursor(self._connect, server_id=self._server_id)) as cursor:
             while True:
                 changes = cursor.read(
@@ -186,7 +186,7 @@ class PositionFinder:
                 connection._force_close()  # type: ignore[attr-defined]
 
     def _after_gtids(self, conn: Connection, server: Server, text: str) -> Position:
-        """After exactly the transactions of that GTID set; the file is the oldest that may hold the next one."""
+        """The position after exactly the transactions of a GTID set, in the oldest file: any may hold the next one."""
         gtids = _gtids(server, text)
         files = binlogs(conn)
         at = Position(server=server.identity, file=files[0].file, offset=FIRST_OFFSET, gtids=gtids)
@@ -212,6 +212,7 @@ def stop_at(server: Server, point: Point) -> Stop:
 
 
 def _start_of(conn: Connection, server: Server, file: str) -> Position:
+    """The position at the start of a binlog file."""
     at = FilePosition(file, FIRST_OFFSET)
     if server.mysql:
         gtids = previous_gtids(conn, file) if server.gtid else ""
@@ -221,6 +222,7 @@ def _start_of(conn: Connection, server: Server, file: str) -> Position:
 
 
 def _gtids(server: Server, text: str) -> str:
+    """A pipeline file's GTIDs in the server's own notation."""
     if not server.gtid:
         raise SourceLost("the server has no GTIDs (gtid_mode is not ON); name a file and position")
     try:

@@ -249,11 +249,11 @@ def _of_text(column: Column, value: Any) -> Any:
 
 
 class Commits:
-    """Whether MySQL has committed the transactions that one cursor read from its dump: checked at each connect.
+    """Whether MySQL has committed the transactions that a cursor read from its dump; checked at each connect.
 
     A dump delivers a transaction once it is flushed; `@@gtid_executed` has it once the engine has committed it, which a
     semi-synchronous replica that doesn't answer delays (10 s by default). So a cursor that reconnects may be ahead of
-    a server that lost nothing. A transaction that is still missing after COMMIT_SECONDS is lost.
+    a server that lost nothing. A transaction that is still missing after COMMIT_SECONDS counts as lost.
     """
 
     def __init__(self) -> None:
@@ -273,8 +273,8 @@ class AgedPositions:
     """Flushed positions with the times at which they were seen, for the low watermark of MySQL without GTIDs.
 
     A flushed position runs ahead of what a SELECT sees (a commit may wait for a semi-synchronous replica, 10 s by
-    default, between flush and engine commit); one that was seen `AGED_SECONDS` ago is assumed to be committed
-    (docs/limits.md states this assumption). A position of another server clears it. Bounded: one position a second is
+    default, between flush and engine commit); up to one that was seen `AGED_SECONDS` ago all is assumed to be committed
+    (docs/limits.md states this assumption). A position of another server clears it. At most one position a second is
     kept.
     """
 
