@@ -29,19 +29,19 @@ from cutline.services.sources.mysql.connection import Connection, gather
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.server import Server, binlog_gtid_pos
 
-_EVENT_HEADS = 57  # where a format description's table of head sizes begins
+_POST_HEADERS = 57  # where a format description's post-header lengths begin
 _CRC32 = 1  # the checksum algorithm
 _FIRST_EVENT = re.compile(r"the first event '[^']*' at \d+, ")  # where the dump began, which does not matter
 UP_TO_END = 1
-"""A flag of the command that asks for a dump: the server ends it where the binlog ends."""
-_SEND_STATEMENTS = 2  # another flag: MariaDB sends the text of each statement too
+"""A flag of COM_BINLOG_DUMP (BINLOG_DUMP_NON_BLOCK): the server ends the dump where the binlog ends."""
+_SEND_STATEMENTS = 2  # another (BINLOG_SEND_ANNOTATE_ROWS_EVENT): MariaDB sends the text of each statement too
 MAX_DUMP_OFFSET = (1 << 32) - 1
-"""That command has 32 bits for the offset."""
-_SAME_SERVER_ID = 4052  # MariaDB's, to the older of two dumps with one server id; the wording differs between versions
+"""COM_BINLOG_DUMP has 32 bits for the offset."""
+_SAME_SERVER_ID = 4052  # MariaDB's error for the older of two dumps with one server id; its text differs by version
 
 
 class Dump:
-    """The dump connection of one cursor: the bytes of the binlog, into a scanner. Synchronous; one thread at a time.
+    """One dump connection, whose bytes go into a scanner. Synchronous; one thread at a time.
 
     `connection` is open, and takes queries until the dump begins. `server_id` must differ from that of every other
     replica of the source.
@@ -49,18 +49,17 @@ class Dump:
 
     def __init__(self, connection: Connection, *, server_id: int, heartbeat_seconds: float = 1.0) -> None:
         self.connection = connection
-        self.silence = max(
-            10.0, 5 * heartbeat_seconds
-        )  # seconds without a byte after which the server counts as unreachable
+        # seconds without a byte after which the server counts as unreachable
+        self.silence = max(10.0, 5 * heartbeat_seconds)
         self._server_id, self._heartbeat = server_id, heartbeat_seconds
         self._socket: socket.socket = connection._sock  # type: ignore[attr-defined]
         self._heard = time.monotonic()
 
     def begin(self, server: Server, scanner: Scanner, *, state: str | None = None, flags: int = 0) -> None:
-        """Begin at the scanner's position, or with `state` after MariaDB's GTIDs. Errors are PyMySQL's own.
+        """Begin at the scanner's position, or after `state`, a GTID position of MariaDB's. Errors are PyMySQL's own.
 
-        Where the events inside a transaction do not state where they end, the scanner adds up their sizes, so the dump
-        must have every event of the file: also the statements' text, which a server sends only on request.
+        If events inside a transaction do not state where they end, the scanner adds up their sizes. So the dump must
+        have every event of the file, also the statements' text, which a server sends only on request.
         """
         if not server.states_ends:
             flags |= _SEND_STATEMENTS
@@ -71,8 +70,7 @@ class Dump:
         self._listen()
 
     def begin_after(self, server: Server, executed: GtidSet | MariaGtid | None) -> None:
-        """Begin with the transactions outside that set of MySQL's GTIDs; the server chooses the file. Errors as in
-        `begin`."""
+        """Begin with MySQL's transactions outside `executed`; the server chooses the file. Errors as in `begin`."""
         greet(self.connection, server, self._server_id, self._heartbeat, None)
         request_dump_gtid(self.connection, self._server_id, executed)
         self._listen()
@@ -88,8 +86,8 @@ class Dump:
             self.connection._force_close()  # type: ignore[attr-defined]
 
     def receive(self, scanner: Scanner, seconds: float) -> bool:
-        """Wait that long for bytes; whether some came. Unavailable if the connection ended, or the server sent nothing
-        for `silence` seconds."""
+        """Wait at most `seconds` for bytes; whether any came. Unavailable if the connection ended, or the server sent
+        nothing for `silence` seconds."""
         where = f"the binlog dump at {scanner.file}:{scanner.pos}"
         room = scanner.room()
         try:
@@ -113,7 +111,7 @@ class Dump:
         return True
 
     def failure(self, scanner: Scanner) -> Exception:
-        """The error for what the server sent instead of an event."""
+        """The error for the packet at hand, which the server sent instead of an event."""
         packet = scanner.event.body
         where = f"{scanner.file}:{scanner.pos}"
         if packet[:1] != b"\xff" or len(packet) < 3:
@@ -139,18 +137,18 @@ class Dump:
 
 
 def take_format(scanner: Scanner, event: bytes) -> None:
-    """Take a format description, with header and checksum: the form of the events that follow. Damaged if it can't be
-    read."""
+    """Take a format description, with header and checksum: it tells the form of the events that follow. Damaged if it
+    can't be read, or tells a form that the scanner can't read."""
     body = event[HEADER_BYTES:]
-    if len(body) < _EVENT_HEADS + 30 or int.from_bytes(body[:2], "little") != 4 or body[56] != HEADER_BYTES:
+    if len(body) < _POST_HEADERS + 30 or int.from_bytes(body[:2], "little") != 4 or body[56] != HEADER_BYTES:
         raise Damaged("the format description is not that of binlog version 4")
-    heads = body[_EVENT_HEADS:-5]  # by event type, the size of what stands before its own data
+    lengths = body[_POST_HEADERS:-5]  # by event type
     if (
-        heads[TABLE_MAP - 1] != 8
-        or heads[QUERY - 1] != 13
-        or (len(heads) >= WRITE_ROWS and heads[WRITE_ROWS - 1] != 10)
+        lengths[TABLE_MAP - 1] != 8
+        or lengths[QUERY - 1] != 13
+        or (len(lengths) >= WRITE_ROWS and lengths[WRITE_ROWS - 1] != 10)
     ):
-        raise Damaged("the format description has other event heads than MySQL 5.6 and later, MariaDB 10 and later")
+        raise Damaged("the format description's post-header lengths are not those of MySQL 5.6 or MariaDB 10 and later")
     if body[-5] > _CRC32:
         raise Damaged(f"the format description names checksum algorithm {body[-5]}")
     scanner.use_checksums(body[-5] == _CRC32)
@@ -162,7 +160,7 @@ def take_format(scanner: Scanner, event: bytes) -> None:
 
 
 def maria_state(connection: Connection, server: Server, after: Position) -> str | None:
-    """MariaDB: the GTID position to begin after; None if file and offset say the same, to begin by them."""
+    """MariaDB: the GTID position to begin after; None to begin by file and offset, if they mean the same place."""
     if server.mysql or not isinstance(after.executed, MariaGtid):
         return None
     if after.server != server.identity or not after.file:
@@ -175,7 +173,7 @@ def maria_state(connection: Connection, server: Server, after: Position) -> str 
 
 
 def greet(connection: Connection, server: Server, server_id: int, heartbeat_seconds: float, state: str | None) -> None:
-    """Register as a replica, with the settings of its session."""
+    """Set the session's variables for a dump, and register as a replica."""
     period = int(heartbeat_seconds * 1e9)
     settings = {"master_binlog_checksum": "'CRC32'", "master_heartbeat_period": str(period)}
     if server.mysql:
@@ -194,12 +192,12 @@ def greet(connection: Connection, server: Server, server_id: int, heartbeat_seco
 
 
 def request_dump(connection: Connection, server_id: int, file: str, offset: int, flags: int = 0) -> None:
-    """Ask for the binlog from a position on; `flags` such as UP_TO_END."""
+    """Request the binlog from a position on; `flags` such as UP_TO_END."""
     _send(connection, COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", offset, flags, server_id) + file.encode())
 
 
 def request_dump_gtid(connection: Connection, server_id: int, executed: GtidSet | MariaGtid | None) -> None:
-    """Ask MySQL for every transaction outside that set."""
+    """Request every transaction outside that set from MySQL."""
     data = encoded_gtids(str(executed)) if isinstance(executed, GtidSet) else struct.pack("<Q", 0)
     body = struct.pack("<HIIQI", 4, server_id, 0, 4, len(data)) + data
     _send(connection, COMMAND.COM_BINLOG_DUMP_GTID, body)
@@ -210,8 +208,7 @@ def _send(connection: Connection, command: int, body: bytes) -> None:
 
 
 def encoded_gtids(gtids: str) -> bytes:
-    """A GTID set in the server's encoding: each server's intervals, half open; the encoding with tags if there is
-    one."""
+    """A GTID set in MySQL's encoding: the half-open intervals of each server, with tags if the set has any."""
     sids: list[tuple[bytes, str, list[tuple[int, int]]]] = []
     for part in filter(None, gtids.split(",")):
         sid, *words = part.split(":")

@@ -1,8 +1,7 @@
 """The bodies of rare binlog events: statements, XA, tagged GTIDs, rotations, heartbeats, compressed events.
 
-decode/ reads row events and TABLE_MAPs. A body that can't be read raises Damaged. Sources: MySQL's
-documentation of its sources (`mysql::binlog::event`, `mysql::serialization`), MariaDB's knowledge base on replication
-events.
+decode/ reads row events and TABLE_MAPs. A body that can't be read raises Damaged. Sources: MySQL's documentation of its
+sources (`mysql::binlog::event`, `mysql::serialization`), MariaDB's knowledge base on replication events.
 """
 
 from __future__ import annotations
@@ -30,12 +29,18 @@ from cutline.services.sources.mysql.decode.row_plan import TableMap
 
 MAX_ROW_BYTES = 64 << 20
 _HEAD_BYTES = 1 << 16
-_PIECE_BYTES = 1 << 14  # zlib inflates so many to at most 16 MiB
-_ZSTD, _UNCOMPRESSED = 0, 255  # compressions of a transaction payload
-_UTF_8 = ("utf8mb4", "utf8mb3", "binary")  # sessions whose statements have their names in UTF-8
+_PIECE_BYTES = 1 << 14  # inflated at a time, to at most 16 MiB
+_ZSTD, _UNCOMPRESSED = 0, 255  # compression types of a transaction payload
+_UTF_8 = ("utf8mb4", "utf8mb3", "binary")  # of sessions: their statements have names in UTF-8
 _XID_TEXT = re.compile(r"X'((?:[0-9a-fA-F]{2})*)'\s*,\s*X'((?:[0-9a-fA-F]{2})*)'\s*,\s*([0-9]{1,20})\b")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 _LENGTHS = {252: 2, 253: 3, 254: 8}  # by the first byte of a length-encoded integer
+# status variables of a statement's event (Query_event_status_vars)
+_FLAGS2, _SQL_MODE, _CATALOG, _AUTO_INCREMENT, _CHARSET, _CATALOG_NZ = 0, 1, 2, 3, 4, 6
+_STATUS_BYTES = {_FLAGS2: 4, _SQL_MODE: 8, _AUTO_INCREMENT: 4}
+# fields of a tagged GTID event, and of a TABLE_MAP's optional metadata
+_GTID_UUID, _GTID_NUMBER, _GTID_TAG, _GTID_IMMEDIATE_COMMIT = 1, 2, 3, 6
+_PRIMARY_KEY, _PRIMARY_KEY_WITH_PREFIX = 8, 9
 _HEARTBEAT_FILE, _HEARTBEAT_OFFSET = 1, 2  # fields of a heartbeat of version 2
 
 Xid = tuple[bytes, bytes, int]
@@ -43,8 +48,8 @@ Body = bytes | bytearray
 
 
 def event_limit(kind: int) -> int:
-    """The most bytes that an event of this type may have: MAX_ROW_BYTES, twice that for an update's two images, and a
-    header."""
+    """The most bytes that an event of this type may have: a header and MAX_ROW_BYTES, or twice that for the two images
+    of an update."""
     return (MAX_ROW_BYTES << (kind in UPDATES)) + _HEAD_BYTES
 
 
@@ -66,8 +71,8 @@ def length_encoded(data: Body, at: int) -> tuple[int, int]:
 
 
 def _variable(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned integer of mysql::serialization, and where it ends: the first byte's low 1 bits count the bytes that
-    follow it."""
+    """An unsigned integer of mysql::serialization, and where it ends: as many bytes follow the first as it has low 1
+    bits."""
     first = _byte(data, at)
     more = 0
     while more < 8 and first >> more & 1:
@@ -80,7 +85,7 @@ def _variable(data: bytes, at: int) -> tuple[int, int]:
 
 
 def tagged_gtid(body: bytes) -> tuple[str, int, int]:
-    """Of a tagged GTID event: uuid:tag, number, and this server's commit time in microseconds."""
+    """UUID:TAG, number, and this server's commit time in microseconds, from a tagged GTID event."""
     _, at = _variable(body, 0)  # version
     size, at = _variable(body, at)
     _, at = _variable(body, at)  # last field that must be understood
@@ -88,7 +93,7 @@ def tagged_gtid(body: bytes) -> tuple[str, int, int]:
     sid, tag, number, ts = b"", "", 0, 0
     while at < end:
         field_id, at = _variable(body, at)
-        if field_id == 1:
+        if field_id == _GTID_UUID:
             raw = bytearray()
             for _ in range(16):
                 value, at = _variable(body, at)
@@ -96,16 +101,16 @@ def tagged_gtid(body: bytes) -> tuple[str, int, int]:
                     raise Damaged("a tagged GTID event has an invalid server UUID")
                 raw.append(value)
             sid = bytes(raw)
-        elif field_id == 3:
+        elif field_id == _GTID_TAG:
             length, at = _variable(body, at)
             tag, at = body[at : at + length].decode(errors="replace"), at + length
         else:
             value, at = _variable(body, at)
-            if field_id == 2:
+            if field_id == _GTID_NUMBER:
                 number = value >> 1  # signed
-            elif field_id == 6:
+            elif field_id == _GTID_IMMEDIATE_COMMIT:
                 ts = value
-            elif field_id > 6:
+            elif field_id > _GTID_IMMEDIATE_COMMIT:
                 break
     if len(sid) != 16 or number < 1 or ts >= 1 << 62 or (tag and not _TAG.fullmatch(tag)):
         raise Damaged("a tagged GTID event can't be read")
@@ -120,7 +125,7 @@ def payload(body: bytes) -> Any:
 
 
 def payload_in(file: Any) -> Any:
-    """As `payload`, from a temporary file with the event. Closes the file; its contents last as long as the stream."""
+    """As `payload`, from a temporary file with the event, which it closes; the stream keeps the file's contents."""
     file.seek(HEADER_BYTES)
     at, kind = _payload_head(file.read(100))
     source = pa.OSFile(file.name)
@@ -138,7 +143,7 @@ def _plain_bytes(source: Any, kind: int) -> Any:
 
 
 def _payload_head(body: bytes) -> tuple[int, int]:
-    """Where a payload begins behind its head, and its compression: _ZSTD or _UNCOMPRESSED."""
+    """Where a transaction payload's events begin after its fields, and its compression type."""
     at, kind = 0, _UNCOMPRESSED
     while True:
         if at >= len(body):
@@ -180,29 +185,28 @@ def statement(kind: int, body: Body) -> tuple[str, str, int]:
 def _session(variables: Body) -> tuple[str, int]:
     """The character set and the `sql_mode` of the session that sent a statement, from the event's status variables."""
     at, charset, sql_mode = 0, "utf8mb4", 0
-    widths = {0: 4, 1: 8, 3: 4}
     while at < len(variables):
         code = variables[at]
         at += 1
-        if code == 1:
+        if code == _SQL_MODE:
             sql_mode = int.from_bytes(variables[at : at + 8], "little")
-        if code == 4:
+        if code == _CHARSET:
             number = int.from_bytes(variables[at : at + 2], "little")
             charset = charset_of(number) or charset
             break
-        if code == 6:
+        if code == _CATALOG_NZ:
             at += 1 + _byte(variables, at)
-        elif code == 2:
+        elif code == _CATALOG:
             at += 2 + _byte(variables, at)
-        elif code in widths:
-            at += widths[code]
+        elif code in _STATUS_BYTES:
+            at += _STATUS_BYTES[code]
         else:
             break
     return charset, sql_mode
 
 
 def xid_in(text: str) -> Xid:
-    """The name of an XA transaction in a statement's text."""
+    """The XID in the text of an XA statement."""
     found = _XID_TEXT.search(text)
     if found is None:
         raise Damaged(f"the statement {text!r} names no XA transaction")
@@ -210,7 +214,7 @@ def xid_in(text: str) -> Xid:
 
 
 def xid_of(body: Body) -> Xid:
-    """The name of an XA transaction in its XA_PREPARE event."""
+    """The XID in an XA_PREPARE event."""
     if len(body) < 13:
         raise Damaged("an XA_PREPARE event is cut short")
     kind, first, second = struct.unpack_from("<Iii", body, 1)
@@ -220,8 +224,8 @@ def xid_of(body: Body) -> Xid:
 
 
 def primary_key(body: bytes) -> dict[str, int]:
-    """The columns of a TABLE_MAP's primary key, in lower case and in its order, each with its prefix length (0: the
-    whole column); empty if it names none."""
+    """The columns of the primary key in a TABLE_MAP, in lower case and in the key's order, each with its prefix length
+    (0: the whole column); empty if the TABLE_MAP has none."""
     try:
         names = TableMap(body).names
         at = 9 + _byte(body, 8) + 1
@@ -235,10 +239,10 @@ def primary_key(body: bytes) -> dict[str, int]:
             kind = body[at]
             size, at = length_encoded(body, at + 1)
             end = at + size
-            while kind in (8, 9) and at < end:
+            while kind in (_PRIMARY_KEY, _PRIMARY_KEY_WITH_PREFIX) and at < end:
                 column, at = length_encoded(body, at)
                 prefix = 0
-                if kind == 9:
+                if kind == _PRIMARY_KEY_WITH_PREFIX:
                     prefix, at = length_encoded(body, at)
                 if column >= len(names):
                     return {}
@@ -250,7 +254,7 @@ def primary_key(body: bytes) -> dict[str, int]:
 
 
 def described(body: bytes) -> tuple[int, str]:
-    """The number that a TABLE_MAP gives to its table, and the table as "db.table"."""
+    """The table id in a TABLE_MAP (a number), and the table as "db.table"."""
     size = _byte(body, 8)
     database = body[9 : 9 + size].decode(errors="replace")
     at = 9 + size + 1
@@ -259,11 +263,11 @@ def described(body: bytes) -> tuple[int, str]:
 
 
 def table_number(body: Body) -> int:
-    """The number of the table that a row event is of."""
+    """The table id (a number) in a row event or a TABLE_MAP."""
     return int.from_bytes(body[:6], "little")
 
 
-def nameless(table_id: str) -> bytes:
+def map_without_columns(table_id: str) -> bytes:
     """A TABLE_MAP without columns, for a decoder that gets no rows."""
     database, _, table = table_id.partition(".")
     names = b"".join(bytes([len(name.encode())]) + name.encode() + b"\0" for name in (database, table))
@@ -271,7 +275,7 @@ def nameless(table_id: str) -> bytes:
 
 
 def without_checksum(event: bytes) -> bytes:
-    """An event without the checksum behind it, if it has one: nothing else tells, for ROTATE and heartbeats."""
+    """An event without its checksum, if it has one. (For ROTATE and heartbeats only the bytes themselves tell.)"""
     if len(event) >= 23 and zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little"):
         return event[:-4]
     return event
@@ -284,7 +288,7 @@ def rotation(event: bytes) -> tuple[str, int]:
 
 
 def heartbeat_place(kind: int, event: bytes, *, near: int) -> tuple[str, int]:
-    """The file and offset in a heartbeat. Version 1 has 32 bits of it: the offset not far before `near`."""
+    """The file and offset in a heartbeat. Version 1 has the offset's low 32 bits: it is not far before `near`."""
     event = without_checksum(event)
     if kind == HEARTBEAT:
         offset = int.from_bytes(event[13:17], "little") + (near & ~0xFFFFFFFF)
@@ -304,7 +308,7 @@ def heartbeat_place(kind: int, event: bytes, *, near: int) -> tuple[str, int]:
 
 
 def _inflated(data: memoryview, head: Body, limit: int) -> bytearray:
-    """Data that MariaDB compressed (`log_bin_compress`), inflated, behind `head`. Damaged if it can't be."""
+    """`head`, and data that MariaDB compressed (`log_bin_compress`), inflated. Damaged if it can't be inflated."""
     if not data or data[0] & 0x80 == 0 or data[0] & 0x70 != 0 or not 1 <= data[0] & 7 <= 4:
         raise Damaged("the compressed event has an unknown form")
     width = data[0] & 7
@@ -328,7 +332,7 @@ def _inflated(data: memoryview, head: Body, limit: int) -> bytearray:
 
 
 def inflated_rows(event_type: int, body: Body) -> bytearray:
-    """The body of one of MariaDB's compressed row events as that of the plain event."""
+    """The body of one of MariaDB's compressed row events, as the uncompressed event has it."""
     at = 8
     if event_type >= WRITE_ROWS_COMPRESSED:
         at += int.from_bytes(body[8:10], "little")

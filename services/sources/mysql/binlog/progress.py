@@ -1,12 +1,12 @@
-"""How far one dump has come: the position after the last item taken, and what watermarks say about it.
+"""How far one dump has come: the position after the last item taken, and how watermarks compare with it.
 
 1. **A position inside a transaction does not depend on the routes.** `Position.rows` there is (row events of any table
    taken whole << INSIDE_BITS) + row changes taken of the next one, so a resume finds its place even if a table was
-   quarantined or added in between, without decoding tables that have no route. It orders as a count of rows does.
+   quarantined or added in between, without decoding tables that have no route. It sorts as a count of rows does.
    While nothing of the transaction at hand was delivered, the position is its start and `rows` is 0.
-2. **No position is before the one that the read began at**, within one server's history: until a dump has come to where
-   its cursor stood (rows to skip, a file over 4 GiB sent from its start), that place stays the position, inside its
-   transaction if it was. `position` applies this rule, and `checked_position` asserts it.
+2. **No position is before the one that the read began at**, within one server's history: until a dump has reached that
+   place (it may have rows to skip, or a file over 4 GiB to read from its start), the position stays there, even inside
+   a transaction. `position` applies this rule, and `checked_position` asserts it.
 3. **Between two transactions everything is known**: file and offset after the last one, and the GTIDs of all that were
    taken, or were in the set before. A position whose GTID set is ahead of its file and offset (`start: latest`,
    `start: {gtid:}`) is legal: transactions in the set are skipped.
@@ -25,8 +25,8 @@ from cutline.services.sources.mysql.server import Server
 class Progress:
     """One dump's progress in the binlog of `server`.
 
-    `after` is where the read at hand continues from: the caller sets it at each read. `executed` is the GTID set of the
-    last position.
+    `after` is the position that the read at hand continues from: the caller sets it at each read. `executed` is the
+    GTID set of the last position.
     """
 
     def __init__(self, server: Server, after: Position) -> None:
@@ -34,11 +34,11 @@ class Progress:
         self.scanner = Scanner(Place(), mariadb=not server.mysql, first_taken=self._first_taken)
 
     def _first_taken(self, prefix: str, number: int) -> int:
-        """The first GTID from that number on that was taken before the dump began; 0 if none was."""
+        """The first GTID number from `number` on that was taken before the dump began; 0 if none was."""
         return self.executed.next_from(prefix, number) if isinstance(self.executed, GtidSet) else 0
 
     def position(self) -> Position:
-        """After the last item taken; `after` until the dump has come there."""
+        """The position after the last item taken; `after` until the dump has reached it."""
         scanner = self.scanner
         if scanner.resume or scanner.pos < max(scanner.discard_to, scanner.floor):
             return self.after
@@ -70,7 +70,7 @@ class Progress:
         return position
 
     def passed(self, low: Low) -> bool:
-        """Whether the low covers no transaction that can still come."""
+        """Whether none of the transactions that the low covers can still come."""
         scanner = self.scanner
         executed = GtidSet.parse(low.gtids) if ":" in low.gtids else None
         if executed is not None:
@@ -87,6 +87,6 @@ class Progress:
         return low.covers(server=self.server.identity, end=start, gtid=str(scanner.gtids) or None)
 
     def before(self, high: High) -> bool:
-        """Whether the transaction at hand is not past the high."""
+        """Whether the transaction at hand begins before the high, or the high is another server's."""
         here = FilePosition(self.scanner.file, self.scanner.tx.start)
         return high.server != self.server.identity or here < high.file_position

@@ -1,10 +1,10 @@
-"""Events that do not come from the dump as they are: compressed ones, and those of prepared XA transactions.
+"""Events that are not taken from the dump as they come: compressed ones, and those of XA transactions.
 
 The rows of an XA transaction are in the binlog at its PREPARE, and are delivered at its COMMIT, with the COMMIT's place
-and GTID. The position has nothing of prepared transactions, so nothing needs to be saved: xa.py keeps them, or reads
-them from the binlog again.
+and GTID. A position says nothing about prepared transactions, so nothing needs to be saved: xa.py keeps their events,
+or reads them from the binlog again.
 
-A replay may be longer than a read: `under_way` says that the next read must `go_on` with it before the scanner.
+A replay may take several reads: while one is `under_way`, a read must call `go_on` before the scanner.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Replay:
     def __init__(self, scanner: Scanner, routes: Routes, prepared: Prepared) -> None:
         self._scanner, self._routes, self._prepared = scanner, routes, prepared
         self._events: Iterator[tuple[int, Body]] | None = None
-        self._event: tuple[int, Body] | None = None  # the one at hand, to be taken again
+        self._event: tuple[int, Body] | None = None  # not taken whole: it comes again
         self._tables: dict[int, MappedTable] = {}
         self._xid: Xid | None = None  # of the XA transaction that ends with the replay
 
@@ -77,7 +77,7 @@ class Replay:
         self._prepared.begin(None if scanner.tx.skipped else FilePosition(scanner.file, scanner.tx.start))
 
     def keep(self, kind: int, body: Body) -> None:
-        """An event of the XA transaction at hand."""
+        """Keep an event of the XA transaction at hand."""
         self._prepared.keep(kind, body)
 
     def drop(self) -> None:
@@ -85,7 +85,7 @@ class Replay:
         self._prepared.begin(None)
 
     def prepare(self, body: bytes) -> int:
-        """The XA transaction at hand is prepared, or (in one phase) committed."""
+        """The XA transaction at hand is prepared, or committed in one phase."""
         scanner = self._scanner
         scanner.release()
         if scanner.tx.skipped:
@@ -112,7 +112,7 @@ class Replay:
         self._prepared.forget(xid)
         return int(self._scanner.end_with_event())
 
-    # ---- going on with it ----
+    # ---- the events of a replay ----
 
     def _deliver(self, xid: Xid) -> int:
         scanner = self._scanner
@@ -125,7 +125,7 @@ class Replay:
         self._routes.replayed = tables if xid is not None else {}
 
     def go_on(self) -> int:
-        """Deliver the events of the replay, as far as the limits allow."""
+        """Deliver the events of the replay up to its end or a limit of the read."""
         events, scanner = self._events, self._scanner
         assert events is not None
         while (event := self._event or next(events, None)) is not None:
@@ -147,7 +147,7 @@ class Replay:
         if kind == TABLE_MAP:
             self._routes.map_table(bytes(body), self._tables)
             return GO
-        if kind == QUERY:  # the only statement that xa.py keeps
+        if kind == QUERY:  # xa.py keeps only one kind of statement
             self._routes.undo(ROLLED_BACK_TO_SAVEPOINT)
             return GO
         table = self._tables.get(table_number(body))

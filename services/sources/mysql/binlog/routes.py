@@ -1,8 +1,8 @@
-"""Which tables get which rows: the routes of one dump, and the decoders that make Arrow of their row events.
+"""Which tables get which rows: the routes of one dump, and the decoders that turn their row events into Arrow.
 
 A TABLE_MAP is bound to its table's route when it comes, and again when the route changes, the table is given up, or its
-low may have been passed. The scanner then delivers row events without asking, except for tables whose low is not passed
-yet: for them `Routes` decides once for each transaction.
+low may have been passed. The scanner then delivers row events by itself, except for tables whose low is not passed yet:
+for them it asks `Routes` once for each transaction.
 
 A table that can't continue becomes a `RouteFault`, once in a read, and its events are skipped for the rest of it.
 """
@@ -26,7 +26,7 @@ from cutline.services.sources.mysql.binlog.event_bodies import (
     MAX_ROW_BYTES,
     Body,
     described,
-    nameless,
+    map_without_columns,
     primary_key,
     table_number,
 )
@@ -50,10 +50,10 @@ _TOO_LARGE = f"a row of more than {MAX_ROW_BYTES >> 20} MiB; exclude the table"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One table that a cursor delivers, with its schema at the place where the read begins. `chunks` only in `exact`;
-    `live`: the table was past its high before.
+    `live`: the table was past its high before the read.
 
-    With `looked_at` the schema is the catalogue's, read when every DDL that this low covers had been executed. Up to
-    there the first row event sets the schema, and earlier DDL is ignored.
+    With `looked_at` the schema is the catalogue's, read after every DDL that this low covers. Up to that low the
+    table's first row event sets the schema, and DDL before it is ignored.
     """
 
     table_id: str
@@ -79,8 +79,8 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
-    """From `_seq` `seq` of the read on, which no row has, the table has schema `new`. `ddl` is empty if a row event set
-    the schema; that is also sent when unchanged, to confirm the assumed schema (`Route.looked_at`)."""
+    """From `seq` on (a `_seq` of the read that no row has) the table has schema `new`. `ddl` is empty if a row event
+    set the schema: then also sent if nothing changed, to confirm the assumed schema (`Route.looked_at`)."""
 
     table_id: str
     generation: int
@@ -94,7 +94,7 @@ class SchemaChange:
 class RouteFault:
     """The stream can't continue with this table: it needs its next generation (`restart`), or quarantine.
 
-    Reported once; if the next read still has a route for the table, it is reported again when it occurs again.
+    Reported once in a read; if the next read still routes the table, once more when it occurs again.
     """
 
     table_id: str
@@ -104,7 +104,7 @@ class RouteFault:
 
 
 _DecoderKey = tuple[str, int, str, bytes]
-"""Table, generation, hash of the schema, and the TABLE_MAP behind its table id and flags."""
+"""Table, generation, hash of the schema, and the TABLE_MAP after its table id and flags."""
 
 
 def _key(route: Route, table: MappedTable) -> _DecoderKey:
@@ -112,9 +112,9 @@ def _key(route: Route, table: MappedTable) -> _DecoderKey:
 
 
 class Routes:
-    """The routes of one dump; see this file's head. `connect` opens a connection, to compare text keys as MySQL does.
+    """The routes of one dump; see this file's head. `connect` opens a connection on which MySQL compares text keys.
 
-    `replayed` holds the tables of the events that replay.py goes through, while it does.
+    `replayed` has the tables of the XA transaction that replay.py delivers, while it does.
     """
 
     def __init__(self, progress: Progress, connect: Callable[[], Connection]) -> None:
@@ -124,10 +124,10 @@ class Routes:
         self._progress, self._scanner, self._connect = progress, progress.scanner, connect
         self._routes: dict[str, Route] = {}
         self._given_up: set[str] = set()
-        self._guarded: dict[int, MappedTable] = {}  # those of tables whose low may not be passed yet, by id
-        self._decoders: dict[_DecoderKey, EventDecoder] = {}  # the last used ones last
+        self._guarded: dict[int, MappedTable] = {}  # those whose low may not be passed yet, by id()
+        self._decoders: dict[_DecoderKey, EventDecoder] = {}  # the least recently used first
         self._decoders_made = 0  # in this read
-        self._refused: dict[str, int] = {}  # in this read: by table, the first `_seq` of the event that was refused
+        self._refused: dict[str, int] = {}  # in this read: the first `_seq` of a table's refused event
         self._began_between = False  # whether this read began between two transactions
         self._locating: Connection | None = None
 
@@ -201,13 +201,13 @@ class Routes:
             self._guarded[id(table)] = table
 
     def _decoder(self, table: MappedTable) -> EventDecoder:
-        """The decoder of a routed table, whose row event is at hand."""
+        """The decoder of a routed table whose row event is at hand."""
         route = self._routes[table.table_id]
         key = _key(route, table)
         if key not in self._decoders:
             self._decoders[key] = EventDecoder(table.body, route.schema, self._scanner.place)
             self._decoders_made += 1
-            # each has memory of its own: so many are enough at a transaction's end, and eight times as many inside one
+            # each has its own memory: so many end the read at a transaction's end, eight times as many also inside one
             if self._decoders_made >= MAX_DECODERS:
                 self._scanner.exhaust(inside=False)
             if self._decoders_made >= 8 * MAX_DECODERS:
@@ -226,14 +226,14 @@ class Routes:
         return table.make_decoder is not None
 
     def schema_is_later(self, route: Route) -> bool:
-        """Whether the route's schema is of a later place than the transaction at hand."""
+        """Whether the route's schema was read at a later place than that of the transaction at hand."""
         try:
             return route.looked_at is not None and self._progress.covered_by(route.looked_at)
-        except SourceLost:  # of another server, whose places can't be compared
+        except SourceLost:  # `looked_at` is another server's, whose positions can't be compared
             return False
 
     def _set_schema(self, table: MappedTable, route: Route) -> None:
-        """The table's first row event sets its schema; DDL changes it from here on."""
+        """Set the table's schema by its first row event; DDL changes it from here on."""
         mariadb = not self._progress.server.mysql
         try:
             new = earlier_schema(table.body, route.schema, mariadb=mariadb) if self.schema_is_later(route) else None
@@ -274,8 +274,8 @@ class Routes:
         return None if route is None or table_id in self._given_up or self.covered(route) else route
 
     def identified_by_primary_key(self) -> set[str]:
-        """The routed tables whose identity is their primary key, as far as a TABLE_MAP has said so: the catalogue calls
-        a unique key the primary one if there is no other."""
+        """The routed tables whose identity is their primary key according to a TABLE_MAP: the catalogue also shows a
+        unique key as the primary one if there is no other."""
         newest: dict[str, tuple[int, MappedTable]] = {}
         for number, table in self._scanner.tables.items():
             if table.table_id in self._routes and number >= newest.get(table.table_id, (0, table))[0]:
@@ -307,12 +307,12 @@ class Routes:
             if key[:3] == identity and not decoder.faults:
                 decoder.truncate()
                 return
-        decoder = EventDecoder(nameless(route.table_id), route.schema, self._scanner.place)
+        decoder = EventDecoder(map_without_columns(route.table_id), route.schema, self._scanner.place)
         self._decoders[(*identity, b"")] = decoder
         decoder.truncate()
 
     def fault(self, table_id: str, cause: str, *, restart: bool) -> None:
-        """The table can't continue: reported once in a read, and its events are skipped for the rest of it."""
+        """The table can't continue: report it once in a read, and skip its events for the rest of the read."""
         route = self._routes.get(table_id)
         if route is None or table_id in self._given_up:
             return
@@ -320,8 +320,8 @@ class Routes:
         self.faults.append(RouteFault(table_id=table_id, generation=route.generation, cause=cause, restart=restart))
         self._scanner.stop_at_next_end()
 
-    def undo(self, what: str) -> None:
-        """Rows of the transaction at hand that were delivered have been rolled back: restart their tables."""
+    def undo(self, rollback: str) -> None:
+        """Restart the tables of which the transaction at hand delivered rows; `rollback` says how they were undone."""
         scanner = self._scanner
         if not (scanner.tx.delivered or scanner.resume):
             return
@@ -331,30 +331,30 @@ class Routes:
         for table_id in sorted(touched):
             self.fault(
                 table_id,
-                f"At {scanner.event_place} {what}, after changes of {table_id} were delivered",
+                f"At {scanner.event_place} {rollback}, after changes of {table_id} were delivered",
                 restart=True,
             )
 
     def refuse(self, kind: int, body: Body, tables: Mapping[int, MappedTable]) -> None:
-        """A row event that can't be decoded: a partial update, or one that is too large."""
+        """Quarantine the table of a row event that can't be decoded: a partial update, or one that is too large."""
         self._refuse_row(body, _PARTIAL if kind == PARTIAL_UPDATE_ROWS else _TOO_LARGE, tables)
 
     def refuse_damaged(self, body: Body, error: Damaged) -> None:
-        """A compressed row event of the dump that can't be decompressed."""
-        what = f"a row event that can't be read: {error}; check the file with mysqlbinlog"
-        self._refuse_row(body, what, self._scanner.tables)
+        """Quarantine the table of a compressed row event that can't be decompressed."""
+        event = f"a row event that can't be read: {error}; check the file with mysqlbinlog"
+        self._refuse_row(body, event, self._scanner.tables)
 
-    def _refuse_row(self, body: Body, what: str, tables: Mapping[int, MappedTable]) -> None:
+    def _refuse_row(self, body: Body, event: str, tables: Mapping[int, MappedTable]) -> None:
         table = tables.get(table_number(body))
         if table is None or table.make_decoder is None or self._scanner.tx.skipped:
             return
         if table.guard is not None and not self._wants(table):
             return
-        self.fault(table.table_id, f"{table.table_id} has, at {self._scanner.event_place}, {what}", restart=False)
+        self.fault(table.table_id, f"{table.table_id} has, at {self._scanner.event_place}, {event}", restart=False)
         self._bind(table)
 
     def refused_by_decoder(self) -> None:
-        """The decoder of the table at hand refused its row event."""
+        """A decoder refused the row event at hand (code FAULT): its table can't continue."""
         scanner = self._scanner
         table: MappedTable = scanner.faulted
         misfit = "; ".join(table.decoder.faults)
@@ -366,11 +366,11 @@ class Routes:
         return f"{table_id} can't be followed at {self._scanner.event_place}: {why}"
 
     def _outdated(self, table: MappedTable) -> bool:
-        """Whether an event does not fit the schema because a DDL is between them, while the table is snapshotted."""
+        """Whether the event misfits the schema because of a DDL between the two, while the table is snapshotted."""
         route = self._routes.get(table.table_id)
         if route is None or not self.before_high(route):
             return False
-        if not self._progress.server.gtid:  # its low may precede a DDL that its chunks have seen and no name shows
+        if not self._progress.server.gtid:  # its low may precede a DDL that its chunks saw, even if no name changed
             return True
         ours = {column.name.lower() for column in route.schema.columns}
         try:
@@ -388,8 +388,8 @@ class Routes:
     # ---- the changes of a read ----
 
     def take(self) -> tuple[list[TableChanges], Counter[tuple[str, str]]]:
-        """The read's changes by table and schema, and how many dates that no calendar has became null, by table and
-        column. A table whose changes can't be returned becomes a fault."""
+        """The read's changes by table and schema, and by table and column how many dates that no calendar has became
+        null. A table whose changes can't be returned becomes a fault."""
         found: dict[tuple[str, int, str], list[pa.RecordBatch]] = {}
         zero_dates: Counter[tuple[str, str]] = Counter()
         for key, decoder in list(self._decoders.items()):
@@ -463,7 +463,7 @@ class Routes:
         return batch.filter(kept)
 
     def _locate(self, schema: TableSchema) -> Locate:
-        """Finds the chunks of text keys as MySQL compares them, on a connection that is opened when it is needed."""
+        """A function that has MySQL find the chunks of text keys, on a connection that is opened at its first call."""
 
         def ask(bounds: Sequence[Key], keys: Sequence[Key]) -> Sequence[int]:
             if self._locating is None:
@@ -490,8 +490,8 @@ def _first_not_insert(batch: pa.RecordBatch) -> int | None:
 
 
 def _in_order(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Changes of one table and schema as one batch, by `_seq`: the table's TABLE_MAP may change, and so its decoder,
-    while the schema does not."""
+    """Changes of one table and schema as one batch, by `_seq`. They are of several decoders if the TABLE_MAP changed
+    and the schema did not."""
     if len(parts) == 1:
         return parts[0]
     (batch,) = pa.Table.from_batches(parts).sort_by(SEQ).combine_chunks().to_batches()
@@ -499,7 +499,7 @@ def _in_order(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def has_row_over(batch: pa.RecordBatch, limit: int) -> bool:
-    """Whether the values of variable size in one of its rows have more bytes than `limit`."""
+    """Whether one of its rows has more than `limit` bytes in its texts and binary values."""
     if batch.nbytes <= limit:
         return False
     sizes = [

@@ -1,4 +1,4 @@
-"""Statements in the binlog: the frames of transactions, XA, and what DDL does to the routes (ddl.py classifies it).
+"""Statements in the binlog: BEGIN, COMMIT and their like, XA, and what DDL does to routes (ddl.py classifies it).
 
 | a table's schema change | `evolve`, `exact`, `ignore` | `halt` |
 |---|---|---|
@@ -73,7 +73,7 @@ class Statements:
         return GO
 
     def change_tables(self, db: str, text: str, sql_mode: int) -> None:
-        """Apply a DDL statement (or a DML statement, which quarantines) to the routes; `db` is its session's."""
+        """Apply a DDL statement to the routes (or DML, which quarantines tables); `db` is the session's database."""
         routes = self._routes.routed()
         for effect in ddl.classify(
             text,

@@ -1,7 +1,8 @@
-"""XA transactions: their rows are in the binlog at PREPARE, and count from COMMIT on.
+"""XA transactions: their rows are in the binlog at PREPARE, and are delivered at COMMIT.
 
 A prepared transaction is kept in memory while it is small. A large one, or one prepared before a restart, is read from
-the binlog again: on a second connection, from its PREPARE, which is looked for backwards from the COMMIT, file by file.
+the binlog again on a second connection. Where it begins is remembered, or searched for backwards from the COMMIT, file
+by file.
 """
 
 from __future__ import annotations
@@ -68,10 +69,10 @@ class _Transaction:
 
 
 class Prepared:
-    """The XA transactions that one dump has seen prepared, by name, in bounded memory. For each: `begin`, `keep` for
+    """The XA transactions that one dump has seen prepared, by XID, in bounded memory. For each: `begin`, `keep` for
     each event, `prepare`; at its COMMIT `events` returns them, and `forget` drops it.
 
-    `connect` and `server_id` are for connections of its own, to read again the events that are not in memory.
+    `connect` and `server_id` are for the connections that read events again which are not in memory.
     """
 
     def __init__(self, connect: Callable[[], Connection], *, server_id: int) -> None:
@@ -80,11 +81,11 @@ class Prepared:
         self._prepared: dict[Xid, _Transaction] = {}
 
     def begin(self, at: FilePosition | None) -> None:
-        """Another transaction begins there; None if it is skipped."""
+        """A transaction begins at this place; None if it is skipped."""
         self._open = None if at is None else _Transaction(at)
 
     def keep(self, kind: int, body: Body) -> None:
-        """A TABLE_MAP, a row event, or a return to a savepoint, of the open transaction, if there is one."""
+        """Keep a TABLE_MAP, a row event or a ROLLBACK TO SAVEPOINT of the open transaction, if there is one."""
         if self._open is None:
             return
         if kind in ROWS_COMPRESSED:
@@ -104,8 +105,8 @@ class Prepared:
         self._prepared.pop(xid, None)
 
     def events(self, xid: Xid, before: FilePosition) -> Iterator[tuple[int, Body]]:
-        """TABLE_MAP and row events of a transaction whose COMMIT is at `before`, and its returns to savepoints.
-        SourceLost if its PREPARE is purged."""
+        """The events kept (or to be kept) of a transaction whose COMMIT is at `before`. SourceLost if its PREPARE is
+        purged."""
         held = self._prepared.get(xid)
         if held is not None and held.events is not None:
             return iter(held.events)
@@ -135,8 +136,7 @@ class Prepared:
 
 
 class _Search:
-    """A short dump: from a place to the end of its file, or to another place in it, to find or to read one prepared XA
-    transaction."""
+    """A dump of one file, from `at` to `before` or the file's end, to find or read a prepared XA transaction."""
 
     def __init__(self, dump: Dump, at: FilePosition, before: FilePosition | None) -> None:
         self._dump, self._at, self._before = dump, at, before
@@ -145,7 +145,7 @@ class _Search:
         self._dump.close()
 
     def last_prepare(self, xid: Xid) -> FilePosition | None:
-        """Where the last transaction that was prepared under this name begins, in this file."""
+        """Where the transaction of this XID begins that the file prepares and does not end; None without one."""
         found: FilePosition | None = None
         for kind, body, scanner in self._walk():
             if kind == XA_PREPARE and xid_of(body) == xid and not body[0]:
@@ -157,7 +157,7 @@ class _Search:
         return found
 
     def transaction(self) -> Iterator[tuple[int, Body]]:
-        """TABLE_MAP and row events of the XA transaction that begins here, and its returns to savepoints."""
+        """The events, as `Prepared.keep` takes them, of the XA transaction that begins here."""
         for kind, body, _ in self._walk():
             if kind == XA_PREPARE:
                 return
@@ -167,7 +167,7 @@ class _Search:
         raise SourceLost(f"The XA transaction at {self._at} has no end in the binlog; the tables must be read again")
 
     def _walk(self) -> Iterator[tuple[int, Body, Scanner]]:
-        """The events of transactions, and the statements; other events are handled here."""
+        """The events of transactions, and statements; all others are handled here."""
         for kind, body, scanner in self._events():
             if kind == FORMAT_DESCRIPTION:
                 take_format(scanner, body)
@@ -205,7 +205,7 @@ class _Search:
                 yield kind, body, scanner
 
     def _events(self) -> Iterator[tuple[int, bytes, Scanner]]:
-        """Every event that the scanner hands over, those of XA transactions among them."""
+        """Every event that the scanner hands over, which includes those of XA transactions."""
         dump = self._dump
         server = identify(dump.connection)
         scanner = Scanner(Place(), mariadb=not server.mysql, first_taken=lambda *_: 0)
