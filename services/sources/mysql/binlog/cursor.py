@@ -1,15 +1,15 @@
-"""The binlog cursor: one dump connection of a MySQL or MariaDB server, to Arrow batches of row changes.
+"""The binlog cursor: from one dump connection of a MySQL or MariaDB server to Arrow batches of row changes.
 
-`BinlogCursor.read` is the one door; its docstring is the contract. The parts of one dump:
+`BinlogCursor.read` is the only entry point; its docstring is the contract. The parts of one dump:
 
 | part | does |
 |---|---|
 | dump.py | authenticates and sends commands (by PyMySQL), receives bytes |
 | scanner.py (compiled) | cuts the bytes into events, and handles those that every transaction has |
-| decode/ (compiled) | makes Arrow of row events |
+| decode/ (compiled) | turns row events into Arrow |
 | progress.py | positions, and which watermarks cover the transaction at hand |
 | routes.py | which tables get which rows |
-| statements.py, ddl.py | statements, and what DDL does to the routes |
+| statements.py, ddl.py, sql.py | statements, and what DDL does to the routes |
 | replay.py, xa.py | compressed events and XA transactions |
 | this file | connections, the events between transactions, where a read ends |
 
@@ -117,8 +117,8 @@ _PASSED_OVER = frozenset(
 )
 _HELD = frozenset((TABLE_MAP, *ROWS, *ROWS_COMPRESSED, *REFUSED))
 _FILE_NAME = re.compile(r"[^/\0]+\.[0-9]{6,10}")
-_MAX_OFFSET = 1 << 60  # far below NEVER: no events behind it lead there, or beyond the scanner's C integers
-_GRACE_SECONDS = 0.25  # which a read waits for a transaction's end after its time is over
+_MAX_OFFSET = 1 << 60  # so far below NEVER that events after it can't reach NEVER, nor overflow C integers
+_GRACE_SECONDS = 0.25  # how long a read whose time is over waits for the transaction's end
 _RESET_SECONDS = 20.0  # of silence, between two checks whether the binlog was reset
 
 
@@ -128,9 +128,9 @@ class Changes:
 
     `rows` is how many values of `_seq` it used, `rows_inside` how many of them belong to the transaction that
     `position` is inside of. `source_time` is the commit time (epoch seconds, the source's clock) of the newest
-    transaction read, whether or not its tables are routed; after a heartbeat, which says that nothing more is there, it
-    is our clock at its arrival; None if nothing has come yet. `idle`: nothing more came within the wait. `stopped`:
-    `position` is where the stream is to end. `size`: bytes of the batches. `zero_dates` counts, by table and column,
+    transaction read, whether or not its tables are routed; after a heartbeat, which means that the source has no more,
+    it is our clock at the heartbeat's arrival; None if nothing has come yet. `idle`: nothing more came within the wait.
+    `stopped`: the stream ends at `position`. `size`: bytes of the batches. `zero_dates` counts, by table and column,
     dates that no calendar has and that became null.
     """
 
@@ -151,7 +151,7 @@ class BinlogCursor:
     """Reads one source's binlog; owns one dump connection. Synchronous; one thread at a time.
 
     `connect` opens a connection as connection.py does. `server_id` must differ from that of every other replica of the
-    source: of two with the same id the server disconnects the older.
+    source: of two with the same id the server disconnects the older one.
     """
 
     def __init__(
@@ -193,16 +193,16 @@ class BinlogCursor:
         - when `wait_seconds` have passed, even while events keep coming, if possible at a transaction's end;
         - at a DDL that concerns a route, or a fault, with everything before it;
         - when `until` is reached: a transaction's end at or after it (with MySQL's GTIDs its whole set taken too);
-        - at `stop`, behind which nothing is taken: then `stopped` is true.
+        - at `stop`, after which nothing is taken: then `stopped` is true.
 
         Transactions covered by a route's low are skipped (DDL too), and in `exact` the changes not past their chunk's
         high. An update that changes the bytes of the identity key is `-D` with the before-image, then `+I`.
 
         Errors: Unavailable (the connection; nothing is lost, the same call continues), SourceLost (purged, another
         source, damaged, an incident: names file and offset), ConfigError (a missing grant), ProtocolError (the position
-        went back: a bug of ours). Any other error is a bug of ours too, and has the place in a note. After an error the
-        cursor is closed. The typical mistake: to continue from a position other than the returned one and expect the
-        rows that the old routes skipped.
+        went back: a bug of ours). Any other error is a bug of ours too, and a note on it names the place. After an
+        error the cursor is closed. The typical mistake: to continue from the returned position with new routes, and
+        expect the rows that the old routes skipped.
         """
         try:
             return self._read(after, routes, until, max_rows, max_bytes, wait_seconds, at_boundary, stop)
@@ -264,7 +264,7 @@ class BinlogCursor:
         if stream.end_must_be_checked(idle):
             self._check_end(stream.progress.position())
         changes = stream.changes(idle)
-        self._at = None if changes.stopped else changes.position  # the event at the gate is gone
+        self._at = None if changes.stopped else changes.position  # the dump has lost the event at the gate
         return changes
 
     # ---- the connection ----
@@ -316,11 +316,11 @@ class BinlogCursor:
                 dump.begin(server, scanner, state=state)
         stream.verified = time.monotonic()
         while not scanner.file:
-            # by GTIDs the server chooses the file, and names it in its first event
+            # for a dump by GTIDs the server chooses the file, and names it in its first event
             if stream.step() == NEED:
                 dump.receive(scanner, dump.silence)
         if (by_gtids or state is not None) and (server.identity, scanner.file) == (after.server, after.file):
-            # the transactions left out end at `after`, and the events behind them state just 32 bits of their place
+            # the server leaves out transactions up to `after`, and later events state only 32 bits of their position
             scanner.expect_from(after.offset)
         return stream
 
@@ -342,11 +342,11 @@ class BinlogCursor:
             verify_end(connection, identify(connection), position)
 
     def _await_commits(self, connection: Connection, server: Server, after: Position) -> None:
-        """Unavailable while MySQL has not committed what its dump has delivered: call again."""
+        """Unavailable (to be called again) while MySQL has not committed transactions that its dump has delivered."""
         taken = after.executed
         if not (server.mysql and server.gtid and isinstance(taken, GtidSet)):
             return
-        verify_end(connection, server, after)  # what a reset removed will never be committed
+        verify_end(connection, server, after)  # transactions that a reset removed will never be committed
         executed = gtid_executed(connection)
         if self._commits.awaited(taken, executed, now=time.monotonic()):
             raise Unavailable(
@@ -356,7 +356,7 @@ class BinlogCursor:
 
 
 class Stream:
-    """One open dump with everything that holds for it alone.
+    """One open dump and all state that ends with it.
 
     For each read: `begin`, then the scanner's `begin`, then `pump`, then `changes`.
     """
@@ -376,19 +376,19 @@ class Stream:
         self.scanner = self.progress.scanner
         self.routes = Routes(self.progress, connect)
         self.source_time = source_time
-        self.verified = 0.0  # when the end of the binlog was known to be where the dump is
+        self.verified = 0.0  # when the binlog's end was last known not to be before the dump's place
         self._dump, self._server = dump, server
         self._replay = Replay(self.scanner, self.routes, Prepared(connect, server_id=server_id))
         self._statements = Statements(server, self.scanner, self.routes, self._replay, policy=schema_changes)
         self._until: Position | High | None = None
         self._stop: Stop | None = None
-        self._missing: set[tuple[str, int]] = set()
+        self._missing: set[tuple[str, int]] = set()  # see `_last_gtids_missing`
         self._stopped_at_gate = False
         self._timed = 0  # the transaction that `source_time` accounts for
         self._idle_at: tuple[str, int] | None = None  # the place in the last heartbeat
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the dump, and the connection that compares keys."""
         self._dump.close()
         self.routes.close()
 
@@ -402,7 +402,7 @@ class Stream:
         self._aim()
 
     def pump(self, deadline: float) -> bool:
-        """Take events until the read is over; whether it ended for want of events."""
+        """Take events until the read is over; whether it ended because none came."""
         while True:
             code = self.step()
             if code == NEED:
@@ -421,7 +421,7 @@ class Stream:
                 return False
 
     def step(self) -> int:
-        """To the next decision: GO, NEED, ENDED, or another code of the scanner's, which ends the read."""
+        """Take events up to the next decision: GO, NEED, ENDED, or another code, which ends the read."""
         code = self._replay.go_on() if self._replay.under_way else self.scanner.scan()
         if code == EVENT:
             code = self._event(self.scanner.event.type, self.scanner.take_body())
@@ -444,7 +444,7 @@ class Stream:
         """The answer to the read."""
         scanner = self.scanner
         batches, zero_dates = self.routes.take()
-        if scanner.tx.time_us and scanner.tx.number != self._timed:  # it came after the last heartbeat
+        if scanner.tx.time_us and scanner.tx.number != self._timed:  # newer than the last heartbeat
             self._timed = scanner.tx.number
             self.source_time = scanner.tx.time_us / 1e6
         position = self.progress.checked_position()
@@ -473,7 +473,7 @@ class Stream:
     # ---- where a read ends ----
 
     def _aim(self) -> None:
-        """Set the scanner's stop and gate in the file at hand: every transaction's end where an offset can't say it."""
+        """Set the scanner's stop and gate for this file; it stops at every transaction's end where no offset will do."""
         until, stop, scanner, identity = self._until, self._stop, self.scanner, self._server.identity
         stop_offset: int | None = None
         if until is None:
@@ -498,7 +498,7 @@ class Stream:
         scanner.gate(offset=gate_offset, time_us=gate_time_us)
 
     def _last_gtids_missing(self) -> set[tuple[str, int]]:
-        """The last GTID of each interval of the stop that is missing; whole sets are compared only once none is."""
+        """The last GTID of each interval that the stop's set lacks; whole sets are compared only once none is left."""
         wanted = parse_gtids(self._stop.gtids) if self._stop is not None else None
         if not isinstance(wanted, GtidSet):
             return set()
@@ -516,7 +516,7 @@ class Stream:
     # ---- events ----
 
     def _event(self, kind: int, body: bytes) -> int:
-        """An event that the scanner hands over: GO, or a code of the scanner's."""
+        """Take an event that the scanner hands over: GO, or a code of the scanner's."""
         scanner = self.scanner
         if scanner.tx.held and kind in _HELD:
             self._replay.keep(kind, body)
@@ -558,8 +558,8 @@ class Stream:
         return GO
 
     def _rotate(self, name: str, offset: int) -> int:
-        """The binlog continues in another file (in the same one, at the beginning of a dump). STOPPED if nothing is
-        left before the gate."""
+        """The binlog continues in another file (at a dump's beginning in the same one). STOPPED if nothing is left
+        before the gate."""
         scanner, after = self.scanner, self.progress.after
         if not _FILE_NAME.fullmatch(name):
             raise Damaged(f"a ROTATE event names the file {name!r}")
@@ -594,8 +594,8 @@ class Stream:
         self._replay.drop()
 
     def _heartbeat(self, kind: int, body: bytes) -> None:
-        """The server has nothing to send. While it skips transactions that we have, only heartbeats move the position:
-        the second one with the same place, since the first may be inside a transaction."""
+        """The server has nothing to send. While it skips transactions that we have, only heartbeats move the position,
+        and only the second one with the same place: the first may be inside a transaction."""
         scanner = self.scanner
         file, offset = heartbeat_place(kind, body, near=scanner.pos)
         if file != scanner.file or scanner.tx.open or scanner.pending_events:
@@ -615,6 +615,6 @@ def _reaches(position: Position, until: Position | High) -> bool:
         return until.reached_by(position)
     if not position.not_before(until):
         return False
-    theirs, mine = until.executed, position.executed
+    wanted, taken = until.executed, position.executed
     # the set of `until` may be ahead of its file and offset
-    return not (isinstance(theirs, GtidSet) and isinstance(mine, GtidSet)) or theirs <= mine
+    return not (isinstance(wanted, GtidSet) and isinstance(taken, GtidSet)) or wanted <= taken

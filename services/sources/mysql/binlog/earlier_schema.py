@@ -7,13 +7,12 @@ With binlog_row_metadata=FULL (a precondition) a TABLE_MAP has each column's nam
 members and NULL, and the primary key. A column that is the same in the catalogue keeps its field id and everything
 known of it; any other gets the next free id, so that no id ever means two columns.
 
-| a TABLE_MAP lacks | it is taken from |
+| a TABLE_MAP does not tell | so it is taken from |
 |---|---|
 | UUID, INET6, INET4 or BINARY (MariaDB) | the catalogue if it has one of them, until a MODIFY; else refused |
 | TINYINT(1) or TINYINT | the catalogue if it has the column; else refused where TINYINT(1) becomes boolean |
 | unique keys | the catalogue's identity if it has these columns; else refused without a primary key |
-| a GEOMETRY's kind, a VECTOR's dimension, display widths, generated columns | the catalogue; if it lacks the column,
-it does not matter |
+| a GEOMETRY's kind, a VECTOR's dimension, display widths, generated columns | the catalogue, if it has the column |
 | the table's character set | the catalogue; a column with another one does not fit its row events, which is a fault |
 
 MariaDB's JSON is longtext in the catalogue too.
@@ -32,7 +31,7 @@ from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.decode.charsets import charset_of, to_text
 from cutline.services.sources.mysql.decode.row_plan import TableMap
 
-# real types of columns that PyMySQL has no name for, by MySQL's and MariaDB's `enum_field_types`
+# field types that PyMySQL does not name, from MySQL's and MariaDB's `enum_field_types`
 _TIMESTAMP2, _DATETIME2, _TIME2, _VECTOR = 17, 18, 19, 242
 _BLOB_COMPRESSED, _VARCHAR_COMPRESSED = 140, 141  # MariaDB's
 
@@ -58,10 +57,10 @@ _SIMPLE = {
 _MEMBERS = {FIELD_TYPE.ENUM: "enum", FIELD_TYPE.SET: "set"}
 _BLOBS = (FIELD_TYPE.BLOB, _BLOB_COMPRESSED)
 _VARCHARS = (FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, _VARCHAR_COMPRESSED)
-_SIZES = {1: "tiny", 2: "", 3: "medium", 4: "long"}  # by the bytes of its length
+_SIZES = {1: "tiny", 2: "", 3: "medium", 4: "long"}  # of a BLOB or TEXT, by the bytes of its length
 _WIDE = {"utf8mb3": 3, "ujis": 3, "eucjpms": 3} | dict.fromkeys(("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"), 4)
 _WIDE |= dict.fromkeys(("ucs2", "gbk", "gb2312", "big5", "sjis", "cp932", "euckr"), 2)
-"""Bytes of the longest character, where it is more than one."""
+"""Bytes of a character set's longest character, where they are more than one."""
 _ADDRESSES = {"uuid": 16, "inet6": 16, "inet4": 4}
 _GEOMETRIES = frozenset(
     "point linestring polygon multipoint multilinestring multipolygon geometrycollection geomcollection".split()
@@ -76,7 +75,7 @@ def earlier_schema(body: bytes, later: TableSchema, *, mariadb: bool) -> TableSc
     """
     table = TableMap(body)
     if len(table.names) != len(table.types):
-        return later  # no metadata, which the decoder reports
+        return later  # the TABLE_MAP has no names, which the decoder reports
     last = later.last_field_id
     columns: list[Column] = []
     for i, name in enumerate(table.names):
@@ -111,7 +110,7 @@ def earlier_schema(body: bytes, later: TableSchema, *, mariadb: bool) -> TableSc
 
 
 def _key(columns: tuple[Column, ...], primary: dict[str, int], later: TableSchema) -> tuple[str, ...]:
-    """The identity: the primary key, or the catalogue's if nothing else has changed."""
+    """The identity: the primary key; without one the catalogue's identity, if the columns are the catalogue's too."""
     by_name = {column.name.lower(): column for column in columns}
     same = [name.lower() for name in later.key]
     if not primary.keys() <= by_name.keys():
@@ -127,7 +126,7 @@ def _key(columns: tuple[Column, ...], primary: dict[str, int], later: TableSchem
 
 
 def _kind(table: TableMap, i: int, table_id: str) -> tuple[MysqlType, str | None]:
-    """A column's type and character set; numbers as the catalogue prints them."""
+    """A column's type and character set; lengths and precisions as the catalogue prints them."""
     real, meta = table.real[i], table.metadata[i]
     if real in _NUMBERS:
         return MysqlType(base=_NUMBERS[real], unsigned=table.unsigned[i]), None
@@ -165,7 +164,7 @@ def _kind(table: TableMap, i: int, table_id: str) -> tuple[MysqlType, str | None
 
 
 def _alike(column: Column, kind: MysqlType, charset: str | None, *, mariadb: bool) -> bool:
-    """Whether the catalogue's column is the same as a TABLE_MAP's, as far as that describes it."""
+    """Whether the catalogue's column has this type of a TABLE_MAP's column, as far as a TABLE_MAP tells types."""
     known = parse_type(column.mysql_type)
     base, numbers = known.base, known.numbers
     if base in _NUMBERS.values() or base in ("year", "vector") or numbers == (0,):
@@ -183,7 +182,7 @@ def _alike(column: Column, kind: MysqlType, charset: str | None, *, mariadb: boo
 
 
 def _indistinct(kind: MysqlType, booleans: bool, mariadb: bool) -> str | None:
-    """The types that look the same in a TABLE_MAP, if their values differ."""
+    """The types, for a message, that look alike in a TABLE_MAP and have different values; None if there is no other."""
     if mariadb and kind.base == "binary" and kind.numbers in ((4,), (16,)):
         return "BINARY(4) or INET4" if kind.numbers == (4,) else "BINARY(16), UUID or INET6"
     if booleans and kind.base == "tinyint" and not kind.unsigned:

@@ -288,7 +288,7 @@ def rotation(event: bytes) -> tuple[str, int]:
 
 
 def heartbeat_place(kind: int, event: bytes, *, near: int) -> tuple[str, int]:
-    """The file and offset in a heartbeat. Version 1 has the offset's low 32 bits: it is not far before `near`."""
+    """The file and offset in a heartbeat. Version 1 has the offset's low 32 bits: it is at most 2 GiB before `near`."""
     event = without_checksum(event)
     if kind == HEARTBEAT:
         offset = int.from_bytes(event[13:17], "little") + (near & ~0xFFFFFFFF)

@@ -4,7 +4,7 @@ Sources: MySQL's `mysql::binlog::event::Log_event_type`, MariaDB's `Log_event_ty
 """
 
 HEADER_BYTES = 19
-"""Of every event: time, type, server id, size, end position, flags."""
+"""Size of every event's header: time, type, server id, event size, end position, flags."""
 
 QUERY, STOP, ROTATE, INTVAR = 2, 3, 4, 5
 SLAVE, CREATE_FILE, APPEND_BLOCK, DELETE_FILE, RAND, USER_VAR = 7, 8, 9, 11, 13, 14
@@ -34,7 +34,7 @@ UNCOMPRESSED = {
 ROWS_COMPRESSED = frozenset(UNCOMPRESSED)
 UPDATES = frozenset((UPDATE_ROWS_V1, UPDATE_ROWS, UPDATE_ROWS_COMPRESSED_V1, UPDATE_ROWS_COMPRESSED))
 REFUSED = frozenset((PARTIAL_UPDATE_ROWS, *(-kind for kind in (*ROWS, *ROWS_COMPRESSED, PARTIAL_UPDATE_ROWS))))
-"""Row events that can't be decoded; a negative type stands for an event too large to hold."""
+"""Row events that can't be decoded; a negative type stands for an event that is too large to hold."""
 
 ARTIFICIAL_FLAG, IGNORABLE_FLAG = 0x20, 0x80
-"""The event is in no file; a replica that doesn't know the event may ignore it."""
+"""Flags: the event is in no file; a replica that doesn't know the event may ignore it."""
