@@ -473,7 +473,7 @@ class Stream:
     # ---- where a read ends ----
 
     def _aim(self) -> None:
-        """Set the scanner's stop and gate for this file; it stops at every transaction's end where no offset will do."""
+        """Set the scanner's stop and gate for this file; where no offset will do, stop at every transaction's end."""
         until, stop, scanner, identity = self._until, self._stop, self.scanner, self._server.identity
         stop_offset: int | None = None
         if until is None:

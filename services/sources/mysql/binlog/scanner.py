@@ -4,7 +4,7 @@
 #   (Cython's shadow module has no types for pointers, and the decorators are untyped)
 """Binlog framing: from the bytes of a dump connection to transactions and row events, without I/O.
 
-One file in Cython's pure Python mode, which `setup.py` compiles; without a C compiler it is interpreted, as decode/ is.
+This file is in Cython's pure Python mode: setup.py compiles it; without a C compiler it is interpreted, as decode/ is.
 A single-row transaction is five events, so the work per event decides the speed. `Scanner` owns the receive buffer;
 dump.py fills it from the socket, and cursor.py calls `scan`. `scan` handles by itself the events of an ordinary
 transaction
@@ -23,7 +23,7 @@ and returns at everything else, with a code:
 | ENDED | a transaction ended, and a limit, `stop_at` or `stop_at_next_end` applies | taken |
 | FAULT | the decoder of `faulted` refused its row event: `error` | not taken |
 | SERVER_MESSAGE | the server sent an error or the end of the stream: `event.body` | taken |
-| STOPPED | a transaction begins behind the `gate` | lost: connect anew |
+| STOPPED | a transaction begins at or after the `gate` | lost: connect anew |
 
 Positions. `pos` is the end of the last event in `file`: the position in the event's header or, where that is 0, the sum
 of the events' sizes, which is exact as long as the dump leaves nothing out (dump.py asks for every event). A position
@@ -62,7 +62,7 @@ INSIDE_BITS = 28
 NEVER = 1 << 62
 """An offset, a time or a number of rows that nothing reaches."""
 
-# C has these names from scanner.pxd, with the same numbers (a unit test compares them)
+# compiled code has these names from scanner.pxd, with the same numbers (a unit test compares them)
 if not cython.compiled:
     _GO = GO
     _NEED = NEED
@@ -203,7 +203,7 @@ def _crc(p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cy
         while at < end:
             c = (c >> 8) ^ _crc_table[(c ^ p[at]) & 255]
             at += 1
-        return ~c  # (as a number that Python has no hand in)
+        return ~c  # (of a C integer, so 32 bits)
     else:
         return zlib.crc32(memoryview(p)[at:end])
 
@@ -221,7 +221,7 @@ def _bytes(p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> 
 @cython.inline
 @cython.exceptval(check=False)
 def _same(p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, known: bytes) -> cython.bint:
-    """Whether p[at:end] are these bytes."""
+    """Whether p[at:end] equals `known`."""
     if cython.compiled:
         k: cython.p_uchar = known
         return end - at == len(known) and memcmp(p + at, k, end - at) == 0
@@ -231,11 +231,11 @@ def _same(p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, know
 
 @cython.cclass
 class MappedTable:
-    """A table as one TABLE_MAP describes it, and where its rows go.
+    """A table as one TABLE_MAP describes it, and the decoder of its rows.
 
-    `make_decoder(table)` makes `decoder` when its first row event comes; None for a table without a route.
-    `guard(table)` says whether the transaction at hand is delivered to the table, and is asked once for each
-    transaction; None where every transaction is.
+    `make_decoder(table)` makes `decoder` when the first row event comes; None for a table without a route.
+    `guard(table)` tells whether the transaction at hand is delivered to the table, and is called once for each
+    transaction; None if every transaction is delivered.
     """
 
     table_id = cython.declare(str, visibility="readonly")
@@ -255,10 +255,10 @@ class MappedTable:
 
 @cython.cclass
 class Event:
-    """The event at hand: from its header, and where it is in the file.
+    """The event at hand: fields of its header, its body, and where it begins and ends in the file.
 
-    `type` is negative if the event was too large to hold; then `body` is only its beginning. ROTATE, format
-    descriptions and heartbeats have header and checksum in `body`. `inner`: it came in a transaction payload.
+    `type` is negative if the event was too large to hold; then `body` is only its beginning. The `body` of a ROTATE, a
+    format description or a heartbeat includes header and checksum. `inner`: the event came in a transaction payload.
     """
 
     type = cython.declare(cython.int, visibility="readonly")
@@ -277,12 +277,12 @@ class Event:
 
 @cython.cclass
 class Transaction:
-    """The transaction at hand, if `open`: else the last one.
+    """The transaction at hand if `open`, else the last one.
 
     `begun`: its BEGIN came, so a statement does not end it. `skipped`: its GTID was taken before. `held`: an XA
     transaction, whose rows count only when it commits. `unsettled`: an ALTER of MariaDB's that may still fail.
     `delivered`: the position may be inside it. `first_seq`: the first `_seq` of its rows in this read. `time_us`: its
-    commit.
+    commit time.
     """
 
     open = cython.declare(cython.bint, visibility="readonly")
@@ -295,7 +295,7 @@ class Transaction:
     number = cython.declare(cython.longlong, visibility="readonly")
     first_seq = cython.declare(cython.longlong, visibility="readonly")
     time_us = cython.declare(cython.longlong, visibility="readonly")
-    _named: cython.bint  # whether `place` has it
+    _named: cython.bint  # whether `place` has it (`name_transaction`)
 
     def __init__(self) -> None:
         self.open = self.begun = self.skipped = self.held = self.unsettled = self.delivered = self._named = False
@@ -304,7 +304,7 @@ class Transaction:
 
 @cython.cclass
 class Gtids:
-    """The GTID of the transaction at hand, and the GTIDs taken since `take` was called last.
+    """The GTID of the transaction at hand, and the GTIDs taken since the last call of `take`.
 
     MySQL's are collected as runs of consecutive numbers with one prefix (server UUID and tag). `mariadb` is (domain,
     server id, sequence number) of the transaction at hand.
@@ -315,12 +315,12 @@ class Gtids:
     mariadb = cython.declare(object, visibility="readonly")
     _prefix_bytes: bytes
     _head: str  # the prefix with its colon
-    _runs: list[tuple[str, int, int]]  # prefix, first, last: those that ended
-    _run_prefix: str | None  # of the run that goes on
+    _runs: list[tuple[str, int, int]]  # the complete runs: prefix, first, last
+    _run_prefix: str | None  # of the run that may go on
     _run_first: cython.longlong
     _run_last: cython.longlong
-    _free_to: cython.longlong  # the next number of `_run_prefix` that was taken before the dump began
-    _domains: dict[int, tuple[int, int, int]]  # the last one of each of MariaDB's domains
+    _free_to: cython.longlong  # numbers of `_run_prefix` below this one were not taken before the dump began
+    _domains: dict[int, tuple[int, int, int]]  # the last GTID of each of MariaDB's domains
 
     def __init__(self) -> None:
         self.prefix, self.number, self.mariadb = "", 0, None
@@ -335,7 +335,7 @@ class Gtids:
         self._runs, self._domains = [], {}
         if self._run_prefix is not None:
             runs.append((self._run_prefix, self._run_first, self._run_last))
-            self._run_first = self._run_last  # the run goes on with a number that is in the caller's set already
+            self._run_first = self._run_last  # the run goes on from a number that the caller has already
         return runs, domains
 
     def __str__(self) -> str:
@@ -350,8 +350,8 @@ class Gtids:
 class Limits:
     """Where the read at hand ends. A number that does not limit is NEVER; `stop_offset` is then -1.
 
-    At a transaction's end the soft limits are enough. `stop_offset`: the first transaction's end at or after it;
-    `stop_soon`: the next transaction's end. No transaction begins at or after the gates.
+    At a transaction's end the soft limits end it. `stop_offset`: end at the first transaction's end at or after it;
+    `stop_soon`: at the next transaction's end. No transaction that begins at or after a gate is taken.
     """
 
     max_rows = cython.declare(cython.longlong, visibility="readonly")
@@ -373,11 +373,11 @@ class Limits:
 
 @cython.cclass
 class _LongEvent:
-    """An event that spans packets, as far as it has come; `kept`: in memory, because it is within its type's limit."""
+    """An event that spans packets, as far as it has come; `kept`: it is within its type's limit, so held in memory."""
 
     data: bytearray
     size: cython.Py_ssize_t
-    stated_size: cython.Py_ssize_t  # by its own header
+    stated_size: cython.Py_ssize_t  # in its header
     kept: cython.bint
 
     def __init__(self, stated_size: int, kept: bool) -> None:
@@ -398,7 +398,7 @@ class _Payload:
         self.stream, self.data, self.head, self.tail, self.ends = stream, bytearray(), 0, 0, False
 
     def more(self, room: memoryview) -> int:
-        """Read on; how many bytes came, 0 at its end."""
+        """Read the next bytes into `room`; how many came, 0 at the stream's end."""
         try:
             return int(self.stream.readinto(room))
         except (OSError, pa.ArrowException) as error:
@@ -409,12 +409,12 @@ class _Payload:
 class Scanner:
     """The events of one dump connection; see this file's head.
 
-    `first_taken(prefix, number)` gives the first of MySQL's GTIDs, from that number on, that was taken before the dump
-    began; 0 if none was. It is asked where the numbers do not simply continue. (MariaDB's dump leaves such transactions
-    out.)
+    `first_taken(prefix, number)` gives the first number, from `number` on, of MySQL's GTIDs that were taken before the
+    dump began; 0 if none was. It is called where the numbers do not simply continue. (MariaDB's dump leaves such
+    transactions out.)
 
-    Its attributes are more than 25 because the loop needs them at hand as C fields: the buffer, the position and the
-    pointers to the groups above.
+    It has more than 25 attributes because the loop needs them as C fields: the buffer, the position and the groups
+    above.
     """
 
     _raw: bytearray
@@ -428,8 +428,8 @@ class Scanner:
     _first_taken: Any
     _last_id: cython.longlong
     _last_table: MappedTable
-    _row_before: cython.longlong  # rows of the transaction before the event at hand
-    _checked: cython.bint  # the event at hand was looked at before: it comes again after FULL or FAULT
+    _row_before: cython.longlong  # row changes of the transaction before the event at hand
+    _checked: cython.bint  # the event at hand comes again, after FULL or FAULT
     _spooled: Any  # a temporary file with a large transaction payload
 
     place = cython.declare(Place, visibility="readonly")
@@ -470,13 +470,13 @@ class Scanner:
     # ---- where the dump begins, and where it is ----
 
     def start_at(self, file: str, offset: int, resume: int = 0) -> None:
-        """The dump begins there; `resume`: with a transaction of which that much was taken before."""
+        """The dump begins there; `resume`: how much of the first transaction was taken before."""
         self.file = self.place.file = file
         self.pos, self.resume = offset, resume
 
     def discard_before(self, offset: int) -> None:
-        """The dump begins at the file's start, because its command can't name so large an offset: nothing counts up to
-        there."""
+        """The dump begins at the file's start, because its command can't name so large an offset: no event up to there
+        counts."""
         self.discard_to, self.pos = offset, 4
 
     def expect_from(self, offset: int) -> None:
@@ -571,14 +571,14 @@ class Scanner:
         self._last_id = -1
 
     def forget_tables(self) -> None:
-        """Hand over every TABLE_MAP again."""
+        """Forget all tables, so that every TABLE_MAP is handed over again."""
         self.tables = {}
         self._last_id = -1
 
     # ---- the buffer ----
 
     def room(self) -> memoryview:
-        """Where the next bytes of the connection go; release it, then call `filled` with their number."""
+        """Where to put the connection's next bytes; release it, then call `filled` with their number."""
         n: cython.Py_ssize_t = self._tail - self._head
         need: cython.Py_ssize_t = 4
         if n >= 4:
@@ -598,7 +598,7 @@ class Scanner:
         return memoryview(self._raw)[self._tail :]
 
     def filled(self, n: int) -> None:
-        """Add so many bytes to those that `scan` takes."""
+        """So many bytes were put into `room`."""
         self._tail += n
 
     @property
@@ -614,7 +614,7 @@ class Scanner:
     # ---- the loop ----
 
     def scan(self) -> int:
-        """Take events until the cursor has something to do: a code of this file's head."""
+        """Take events until the cursor has something to do; a code of this file's head."""
         code: cython.int
         while True:
             if self._payload is not None:
@@ -629,14 +629,14 @@ class Scanner:
                 return code
 
     def take_body(self) -> bytes:
-        """The body of the event at hand, which the scanner then no longer holds: it may be large."""
+        """The body of the event at hand, which may be large; the scanner no longer holds it."""
         body: bytes = self.event.body
         self.event.body = b""
         return body
 
     def take_spooled(self) -> Any:
-        """The temporary file with the TRANSACTION_PAYLOAD at hand, to be closed by the caller; None if it came in the
-        event's body."""
+        """The temporary file with the TRANSACTION_PAYLOAD at hand, which the caller closes; None if `event.body` has
+        it."""
         spooled, self._spooled = self._spooled, None
         return spooled
 
@@ -674,8 +674,8 @@ class Scanner:
     @cython.cfunc
     @cython.exceptval(-1)
     def _part(self, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.int:
-        """One packet of an event that spans several. A transaction payload goes to a temporary file until it is
-        decompressed; of an event over its type's limit only the first packet is kept."""
+        """Take a packet of an event that spans several. A transaction payload goes to a temporary file; of any other
+        event over its type's limit only the first packet is kept."""
         long: _LongEvent
         if self._long is None:
             size = int.from_bytes(self._raw[at + 10 : at + 14], "little")
@@ -707,7 +707,7 @@ class Scanner:
     @cython.cfunc
     @cython.exceptval(-1)
     def _in_file(self, file: Any, size: cython.Py_ssize_t) -> cython.int:
-        """A large transaction payload: the file has the event, without checksum, and `event.body` is empty."""
+        """Hand over a large transaction payload: the event is in the file, without checksum; `event.body` is empty."""
         file.seek(0)
         head = bytearray(file.read(_HEADER))
         p: cython.p_uchar = head
@@ -731,7 +731,7 @@ class Scanner:
     def _oversized(
         self, p: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, inner: cython.bint
     ) -> cython.int:
-        """An event too large to hold: the cursor gets its beginning, at `at`, and its type as a negative number."""
+        """Hand over an event too large to hold: its beginning, at `at`, and its type as a negative number."""
         kind: cython.int = p[at + 4]
         if not inner:
             self._advance(_u32(p, at + 13), _u16(p, at + 17), size, kind)
@@ -749,7 +749,7 @@ class Scanner:
     @cython.cfunc
     @cython.exceptval(-1)
     def _next_inner(self) -> cython.int:
-        """The next event of a transaction payload."""
+        """Take the next event of a transaction payload."""
         payload: _Payload = cython.cast(_Payload, self._payload)
         have: cython.Py_ssize_t = payload.tail - payload.head
         size: cython.Py_ssize_t = _HEADER
@@ -784,7 +784,7 @@ class Scanner:
     @cython.cfunc
     @cython.exceptval(-1)
     def _pass_inner(self, size: cython.Py_ssize_t) -> cython.int:
-        """The next event of a transaction payload, which is too large to hold."""
+        """Take the next event of a transaction payload, which is too large to hold."""
         payload: _Payload = cython.cast(_Payload, self._payload)
         start = bytes(payload.data[payload.head : payload.head + _BEGINNING])
         left = size
@@ -799,7 +799,7 @@ class Scanner:
                 raise Damaged(f"a transaction payload ends inside an event ({size - left} bytes of {size})")
 
     def open_payload(self, stream: Any) -> None:
-        """Continue with the events of this stream (`readinto(buffer)`): those of the TRANSACTION_PAYLOAD at hand."""
+        """Continue with the decompressed events of the TRANSACTION_PAYLOAD at hand; `stream` has `readinto(buffer)`."""
         self._payload = _Payload(stream)
 
     @cython.cfunc
@@ -807,12 +807,11 @@ class Scanner:
     def _advance(
         self, log_pos: cython.uint, flags: cython.int, size: cython.Py_ssize_t, kind: cython.int
     ) -> cython.int:
-        """Move `pos` to the event's end. The 32 bits in its header continue beyond 4 GiB; an artificial event is in no
-        file.
+        """Move `pos` to the event's end. Its header has the low 32 bits of it; an artificial event is in no file.
 
         An event inside a transaction may state 0 as its end (MariaDB from 11.8 on): it follows the event before it, so
-        its size places it. A transaction's first event has to state its end: otherwise two transactions would have one
-        position. The server may leave events out, so an event may end later than the last end plus its size, not
+        its size places it. A transaction's first event must state its end: otherwise two transactions would have the
+        same position. The server may leave events out, so an event may end later than the last end plus its size, not
         earlier.
         """
         delta: cython.longlong
@@ -836,7 +835,7 @@ class Scanner:
     @cython.cfunc
     @cython.exceptval(-1)
     def _event(self, data: bytearray, at: cython.Py_ssize_t, size: cython.Py_ssize_t, inner: cython.bint) -> cython.int:
-        """One event of `size` bytes at `at`."""
+        """Take the event of `size` bytes at `at`."""
         p: cython.p_uchar = data
         kind: cython.int
         end: cython.Py_ssize_t = at + size
@@ -1003,7 +1002,7 @@ class Scanner:
     @cython.cfunc
     @cython.exceptval(check=False)
     def _gated(self, time_us: cython.longlong) -> cython.bint:
-        """Whether the transaction that begins with the event at hand is behind the gate; then `pos` is before it."""
+        """Whether the transaction that the event at hand begins is at or after the gate; then set `pos` before it."""
         if time_us < self.limits.gate_time_us and self.event.start < self.limits.gate_offset:
             return False
         self.pos = self.event.start
@@ -1026,7 +1025,7 @@ class Scanner:
             self.gtids._free_to = self._first_taken(self.gtids.prefix, number)
             self.tx.skipped = self.gtids._free_to == number
             if self.tx.skipped:
-                self.gtids._free_to = 0  # the numbers behind it belong to another run
+                self.gtids._free_to = 0  # the next number may have been taken too: look it up
             elif self.gtids._free_to == 0:
                 self.gtids._free_to = _NEVER
         return _GO
@@ -1057,7 +1056,7 @@ class Scanner:
         self._start(self.event.start, time_us)
         flags = p[body + 12]
         extra = body + (21 if flags & _GROUP_COMMIT_ID else 13)
-        # the first phase of an ALTER in two phases, or its failure; another transaction has its success
+        # the start or the rollback of an ALTER in two phases; its commit is a transaction of its own
         self.tx.unsettled = flags & _DDL != 0 and extra < end and p[extra] & _START_OR_ROLLBACK_ALTER != 0
         self.gtids.number = number
         self.gtids.mariadb = (domain, server, number)
@@ -1097,11 +1096,11 @@ class Scanner:
         self.tx.held = False
 
     def count_again(self) -> None:
-        """The XA transaction at hand is committed at once: its row events follow."""
+        """The XA transaction at hand is committed at once: its row events follow, counted from 0."""
         self.ordinal = 0
 
     def drop_resume(self) -> None:
-        """No route wants the rest of the transaction that the dump resumes."""
+        """The rest of the transaction that the dump resumes is not delivered: no route wants it."""
         self.resume = 0
 
     @cython.ccall
@@ -1155,13 +1154,13 @@ class Scanner:
         self.ordinal = self.row_from = 0
         self.gtids.mariadb = None
         self.gtids.prefix, self.gtids.number, self.gtids._prefix_bytes = "", 0, b""
-        self.gtids._free_to = 0  # it may be of another server than the run: look it up again
+        self.gtids._free_to = 0  # the next GTID may be another server's: look it up
 
     # ---- rows ----
 
     @cython.ccall
     def name_transaction(self) -> None:
-        """Give `place` the transaction at hand, as is done at its first row."""
+        """Tell `place` about the transaction at hand, once, before its first row."""
         if self.tx._named:
             return
         self.tx._named = True
@@ -1174,7 +1173,7 @@ class Scanner:
             self.place.transaction(None, self.tx.time_us)
 
     def place_event(self) -> None:
-        """Give `place` the event at hand, which becomes a change though it is no row event."""
+        """Tell `place` about the event at hand, which becomes a change although it is no row event."""
         self.name_transaction()
         self.place.pos = self.event.start
 
@@ -1189,7 +1188,7 @@ class Scanner:
     def _rows(
         self, table: MappedTable, kind: cython.int, p: cython.p_uchar, body: cython.Py_ssize_t, end: cython.Py_ssize_t
     ) -> cython.int:
-        """One row event of a routed table; after FULL and FAULT it comes again."""
+        """Take a row event of a routed table; after FULL and FAULT it comes again."""
         budget: cython.longlong
         first: cython.longlong = self.row_from
         passed: cython.longlong
@@ -1252,8 +1251,7 @@ class Scanner:
     @cython.ccall
     @cython.exceptval(-1)
     def pass_over(self) -> cython.int:
-        """The row event at hand is taken whole, or is of no routed table (perhaps of one that was routed until some of
-        its rows were taken)."""
+        """Count the row event at hand as taken whole, also if its table has no route (any more)."""
         self._checked = False
         self.row_from = 0
         self.ordinal += 1
@@ -1263,6 +1261,5 @@ class Scanner:
         return _GO
 
     def give_rows(self, table: MappedTable, event_type: int, body: bytes | bytearray) -> int:
-        """Decode a row event that does not stand in the connection's bytes as it is: decompressed, or of a prepared
-        transaction."""
+        """Decode a row event that is not in the buffer: a decompressed one, or one of an XA transaction."""
         return self._rows(table, event_type, body, 0, len(body))

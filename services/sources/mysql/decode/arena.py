@@ -2,11 +2,11 @@
 # mypy: disable-error-code="attr-defined, no-any-return, untyped-decorator, misc, valid-type"
 # mypy: disable-error-code="name-defined, import-untyped, no-untyped-call"
 #   (Cython's shadow module has no types for pointers, and the decorators are untyped)
-"""The arena: one block of memory in which a table's decoded rows grow, and from which Arrow arrays are taken.
+"""The arena: one block of memory into which a table's rows are decoded, and from which Arrow arrays are taken.
 
-The block has a region for each column's validity (a byte a row, see `V_` in codes.py) and either its values or its
+For each column the block has a region of validity (a byte a row, see `V_` in codes.py), and one of values or two of
 offsets and data. A decoder writes row `row_count` and adds 1 to `row_count` once the row is complete. Data and offsets
-of a row go behind the last complete row's, so a row that fails leaves nothing.
+of a row go after the last complete row's, so a row that fails leaves nothing.
 
 Nothing is written outside the block: `put` and its like count a byte that has no room, but do not write it. The decoder
 then sets `full_column` and `missing_bytes` and calls `_grow`, which lays out a larger arena, and decodes the row again.
@@ -81,15 +81,15 @@ _DATA_AT_FIRST = 1 << 12
 _KEPT_BYTES = 32 << 20
 _MAX_DATA = (1 << 31) - 64
 _POOL = pa.system_memory_pool()
-"""malloc keeps the memory of a finished batch for the next one. Arrow's own pool returns it to the system, and the
-page faults of getting it back double those of a SELECT.
+"""malloc keeps the memory of a finished batch for the next one. Arrow's own pool returns it to the system; getting it
+back doubles the page faults of a SELECT.
 """
 
 
 @cython.cclass
 class Arena:
     """The rows of one table; base of the decoders. Its fields (arena.pxd) are the interface of the functions that write
-    values, and are many because each is an integer or a pointer of the inner loops.
+    values; they are many because each is an integer or a pointer that the inner loops use.
     """
 
     def _start(self, names: list[str], types: list[pa.DataType], layouts: list[int]) -> None:
@@ -216,7 +216,7 @@ class Arena:
     @property
     def zero_dates(self) -> dict[str, int]:
         """How many values became null, by column, in all rows taken so far: zero, partial or impossible dates, and in
-        the binlog key values that can't be told from others (`services.sources.mysql.keys.untold` says which).
+        the binlog key values that can't be told from others (`services.sources.mysql.keys.indistinct` says which).
         """
         return dict(self.unfit_counts)
 
@@ -267,11 +267,11 @@ class Arena:
         return pa.Array.from_buffers(kind, rows, [valid, values], nulls)
 
     def _where(self, row: int) -> str:
-        """Where a complete row comes from, for error messages."""
+        """Where a complete row came from, for an error message."""
         return f"row {row} of the batch"
 
     def _given_away(self) -> bool:
-        """Whether the arena is so large that the batch takes it along, and the next rows start a new one."""
+        """Whether the arena is so large that the batch keeps its memory, and the next rows get a new block."""
         return len(self.memory) > _KEPT_BYTES
 
     def _clear(self) -> None:
@@ -287,7 +287,7 @@ class Arena:
 @cython.nogil
 @cython.exceptval(check=False)
 def _pack(arena: Arena, at: cython.Py_ssize_t, rows: cython.Py_ssize_t) -> cython.longlong:
-    """Turn bytes (`V_`, or 0 and 1) into bits in place; how many are 1. Sets `unfit_packed` to how many are 2."""
+    """Turn bytes (`V_`, or 0 and 1) into bits in place; how many bytes are 1. `unfit_packed` becomes how many are 2."""
     i: cython.Py_ssize_t
     x: cython.ulonglong
     ones: cython.longlong = 0

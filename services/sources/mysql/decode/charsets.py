@@ -1,4 +1,4 @@
-"""MySQL's character sets, for text in the binlog, which is as stored; in a SELECT the server converts it.
+"""MySQL's character sets: text in the binlog is as stored, while in a SELECT the server converts it to UTF-8.
 
 MySQL 9.7 and MariaDB 10.11 agree about every character. Where Python's codecs differ from them, the tables here hold
 the servers' answers; tests/integration/test_types.py asks the servers again. A byte or pair without a character becomes
@@ -272,9 +272,9 @@ def multi_byte_points(charset: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def key_points(charset: str) -> tuple[int, ...]:
-    """As `code_points` or `multi_byte_points`, but P_AMBIGUOUS for bytes that a server does not make of their character:
-    they have no character, or it has other bytes too and servers prefer those. They prefer IBM's to NEC's selection in
-    cp932, 0x815F for a backslash in sjis, and else the first.
+    """As `code_points` or `multi_byte_points`, but P_AMBIGUOUS for bytes that a server does not get back from their
+    character: they have none, or the server encodes it in other bytes (in cp932 those of IBM's selection before NEC's,
+    in sjis 0x815F for a backslash, else the first).
     """
     points = list(code_points(charset) if charset in EIGHT_BIT else multi_byte_points(charset))
     order = list(range(len(points)))

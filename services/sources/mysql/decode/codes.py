@@ -1,6 +1,6 @@
-"""The numbers by which the decoders' plans, loops and arenas understand each other.
+"""The numbers that the decoders' plans, loops and arenas share.
 
-Never compiled: compiled modules take the same numbers from codes.pxd as C constants, and a unit test compares the two.
+Never compiled: compiled modules have the same numbers as C constants from codes.pxd, and a unit test compares the two.
 
 | prefix | numbers |
 |---|---|
@@ -10,7 +10,7 @@ Never compiled: compiled modules take the same numbers from codes.pxd as C const
 | `S_` | fields of a source column's plan (`S_STRIDE` integers a column): how to read it, and into which column |
 | `K_` | how a value is read (`S_KIND`); `K_BIN_` are forms that only the binlog has |
 | `OK` to `AMBIGUOUS` | how decoding a value or a row ended |
-| `P_` | in tables of code points: the byte begins a pair or a triple; of a key, it has no code point of its own |
+| `P_` | in tables of code points: the byte begins a pair or a triple; or (only for keys) its character is ambiguous |
 | `M_` | the META_FIELDS in the order of their columns behind the table's |
 | `OP_` | row operations, as indexes into the dictionary of `_op` |
 | `J_` | types of MySQL's binary JSON |
@@ -29,7 +29,8 @@ L_BIT, L_I8, L_I32, L_I64, L_I128, L_VAR = 0, 1, 4, 8, 16, 32
 V_NULL, V_SET, V_UNFIT = range(3)
 
 C_LAYOUT, C_VALID, C_FIX, C_OFFS, C_DATA, C_END, C_STRIDE = 0, 1, 2, 3, 4, 5, 8
-"""Layout; validity in bytes; values counted in values; offsets in 4 bytes; begin and end of the data in bytes."""
+"""Layout; where validity (in bytes), values (in values), offsets (in 4 bytes) and data (in bytes) begin; end of the
+data."""
 
 S_KIND, S_DEST, S_SIZE, S_PREFIX, S_ARG, S_ARG2, S_STRIP, S_KEY, S_KEY_AT, S_KEY_N, S_STRIDE = range(11)
 """Kind; column of the arena (-1: skipped); fixed size, or bytes of the length in front; two arguments of the kind;
@@ -43,8 +44,8 @@ K_BIN_TIME, K_BIN_DECIMAL, K_BIN_DECIMAL_WIDE, K_TABLE, K_UTF16, K_UTF32, K_CODE
 K_PAD, K_JSON, K_UUID, K_INET6, K_INET4, K_PAIRS, K_COMPRESSED, K_BOOLEAN, K_YEAR_2 = range(25, 34)
 
 OK, FULL, CORRUPT, KEY_CHANGED, AMBIGUOUS = range(5)
-"""Done; the arena is full; the bytes are corrupt; an update changed the key; a value of the key that other values
-can't be told from.
+"""Done; the arena is full; the bytes are corrupt; an update changed the key; a value of the key can't be told from
+others.
 """
 
 P_PAIR, P_TRIPLE, P_AMBIGUOUS = -1, -2, -3

@@ -4,8 +4,8 @@
 #   (Cython's shadow module has no types for pointers, and the decorators are untyped)
 """JSON: MySQL's binary form to the text that a SELECT prints.
 
-Source: MySQL's sql-common/json_binary.h. Offsets of a document may point anywhere, so a damaged one could be read
-forever: the number of values, their depth and the length of the text are limited by what a sound document can have.
+Source: MySQL's sql-common/json_binary.h. Offsets in a document may point anywhere, so a damaged document could be read
+forever: the number of values, their depth and the length of the text are limited to what a sound document can have.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _put_value(
 ) -> cython.int:
     """Write the value of type `kind` (`J_`) whose content starts at `at`.
 
-    `end` bounds what it may read. A document has fewer values than bytes, and its text is at most 16 times as long:
-    beyond that offsets point at the same bytes over and over, so the document is corrupt.
+    It reads nothing at or after `end`. A document has fewer values than bytes, and its text is at most 16 times as
+    long: with more its offsets point at the same bytes over and over, so it is corrupt.
     """
     wide: cython.int
     keyed: cython.bint

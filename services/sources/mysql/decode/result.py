@@ -14,9 +14,9 @@ Promises of both decoders (this one, and row_event.py for the binlog):
 3. No byte is read outside the input and none written outside the arena, whatever the input is. Corrupt bytes raise
    Damaged with the offset and leave the rows before them as they are; so does any other error on the way.
 
-The modules of this folder are in Cython's pure Python mode: setup.py compiles them, and without a C compiler the
-interpreter runs the same files, with the same results, some hundred times slower. Functions that are called across
-modules for each value are declared in .pxd files, those that are called for each byte are inlined from there.
+Most modules of this folder are in Cython's pure Python mode: setup.py compiles them; without a C compiler the
+interpreter runs the same files, with the same results, some hundred times slower. Functions that other modules call for
+each value are declared in .pxd files; those called for each byte are inlined from there.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class ResultDecoder(ValueDecoder):
     zone +00:00; a row does not carry types, so other columns are misread or refused. GEOMETRY, VECTOR and BIT are
     selected as they are (SRID and WKB; the bytes of the numbers; the bits).
 
-    `feed` takes the bytes after the column definitions, cut anywhere, until `done`; `take` gives the rows so far. An
-    ERR packet raises pymysql.err.OperationalError(errno, text), and anything that is not a result set Damaged; after
-    either the decoder can't be used.
+    `feed` takes blocks of the bytes after the column definitions, until `done`; `take` gives the rows so far. An ERR
+    packet raises pymysql.err.OperationalError(errno, text), and anything that is not a result set Damaged; after either
+    the decoder can't be used.
     """
 
     _schema: Any
@@ -102,7 +102,7 @@ class ResultDecoder(ValueDecoder):
         return self._done
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Decode the next bytes, of any number."""
+        """Decode the next block, which may begin and end inside a row."""
         view = memoryview(data)
         at: int = 0
         while at < len(view):
@@ -136,7 +136,7 @@ class ResultDecoder(ValueDecoder):
                 self._run(memoryview(whole), 0, size)
 
     def take(self) -> pa.RecordBatch | None:
-        """The rows so far as one batch with the schema's Arrow fields, None if there are none; the next is empty."""
+        """The rows so far as one batch with the schema's Arrow fields; None if there are none. They are then gone."""
         if not self.row_count:
             return None
         arrays = [self._array(c, kind) for c, kind in enumerate(self.types)]
@@ -145,7 +145,7 @@ class ResultDecoder(ValueDecoder):
         return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
 
     def _check_number(self, number: int) -> None:
-        """Check a packet's number."""
+        """Damaged unless the packet's number follows the last packet's."""
         if self._sequence >= 0 and number != (self._sequence + 1) % 256:
             raise Damaged(f"packet {number} of the result set follows packet {self._sequence}")
         self._sequence = number
@@ -169,7 +169,7 @@ class ResultDecoder(ValueDecoder):
         self._fed += len(row)
 
     def _run(self, data: memoryview, start: int, stop: int) -> int:
-        """Decode the whole packets in data[start:stop]; the answer is where the first that is cut or 16 MiB starts."""
+        """Decode the whole packets in data[start:stop], up to one that is cut off or of 16 MiB; where that starts."""
         view: cython.const[cython.uchar][::1] = data
         p: cython.p_uchar
         at: cython.Py_ssize_t = start
@@ -283,7 +283,7 @@ class ResultDecoder(ValueDecoder):
         return OK
 
     def _complain(self, begin: int) -> None:
-        """Raise Damaged for the value at hand, of bytes that start at `begin`."""
+        """Raise Damaged for the value at hand; `begin` is where the bytes start that `_fed` does not count yet."""
         where = self._fed + self.bad_at - begin
         names: Any = self.names
         raise Damaged(f"the result set can't be read at column {names[self.bad_source]}, byte {where}")

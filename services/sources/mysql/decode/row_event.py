@@ -2,9 +2,9 @@
 # mypy: disable-error-code="attr-defined, no-any-return, untyped-decorator, misc, valid-type"
 # mypy: disable-error-code="name-defined, import-untyped, no-untyped-call"
 #   (Cython's shadow module has no types for pointers, and the decorators are untyped)
-"""Row events of the binlog, from an event's body to Arrow. See result.py for the promises that it shares.
+"""Row events of the binlog, from an event's body to Arrow. result.py states the promises of both decoders.
 
-Each row gets the META_FIELDS of common/schema.py from `Place`, which the cursor (binlog/) moves on. A batch has its own
+Each row gets the META_FIELDS of common/schema.py from `Place`, which binlog/scanner.py moves on. A batch has its own
 dictionaries of GTIDs and file names.
 """
 
@@ -81,13 +81,13 @@ _OPS = ("+I", "+U", "-D", "-U", "t")
 
 @cython.cclass
 class Place:
-    """Where the stream is: the META_FIELDS of the next rows. A cursor has one, shared by its EventDecoders.
+    """Where the stream is: the META_FIELDS of the next rows. A scanner has one, shared by its dump's EventDecoders.
 
     `seq` is `_seq` of the next row, `row` the number of the next row change in its transaction, `pos` where the event
-    at hand starts in `file`. The cursor calls `transaction` at the start of each transaction and sets `pos` at each row
-    event; the decoders add to `seq` for each row they give and to `row` for each row change they decode or skip. They
-    add to `made` the memory of these rows, which may be much more than the event's bytes, and stop inside an event once
-    `made` reaches `most`. (Fields: row_event.pxd.)
+    at hand starts in `file`. The scanner calls `transaction` before a transaction's first row, and sets `pos` at each
+    row event; the decoders add to `seq` for each row they give and to `row` for each row change they decode or skip.
+    They add to `made` the memory of these rows, which may be much more than the event's bytes, and stop inside an event
+    once `made` reaches `most`. (Fields: row_event.pxd.)
     """
 
     def __init__(self, seq: int = 0) -> None:
@@ -128,8 +128,8 @@ class EventDecoder(ValueDecoder):
     keep decoders by `(schema.hash, body[8:])`, and one serves however often the server repeats the map. Columns are
     matched by name.
 
-    If `faults` is not empty, the decoder can't be used (see row_plan.py's `plan_of_event`). More than 25 fields with
-    those of its bases, for the reason that Arena gives.
+    If `faults` is not empty, the decoder can't be used (see `plan_of_event` in row_plan.py). With those of its bases it
+    has more than 25 fields, for the reason that Arena gives.
     """
 
     _schema: Any
@@ -206,8 +206,8 @@ class EventDecoder(ValueDecoder):
         after-image (after a `-U`, if asked for); if the bytes of the identity key differ, an update gives `-D` with the
         before-image and `+I`, both with the same `_row`. Changes before row_from are skipped, but count for `_row`.
 
-        The answer counts the changes decoded and skipped: the row_from of the next call for the same event. There is
-        more unless `ended`, also because the place's `most` was reached.
+        The answer counts the changes decoded and skipped: it is the row_from of the next call for the same event, which
+        is needed unless `ended` (also if the place's `most` was reached).
 
         Raises Damaged with the offset in the body if the event is truncated or corrupt (the rows before it may be
         taken), PartialImage if a row image lacks columns.
@@ -262,7 +262,7 @@ class EventDecoder(ValueDecoder):
 
     def take(self) -> pa.RecordBatch | None:
         """The rows so far as one batch: the schema's columns, then META_FIELDS (texts as dictionaries); None if there
-        are none. Damaged with the event's file and offset if a text is not UTF-8; the decoder can't be used afterwards.
+        are no rows. Damaged with the event's file and offset if a text is not UTF-8; then the decoder can't be used.
         """
         if not self.row_count:
             return None
@@ -297,7 +297,7 @@ class EventDecoder(ValueDecoder):
 
     @cython.cfunc
     def _note(self) -> None:
-        """Append the place's file and GTID to this batch's dictionaries if they are new."""
+        """Add the place's file and GTID to this batch's dictionaries if they are new."""
         place: Place = self._place
         if place._file_number != self._noted_file:
             self._noted_file = place._file_number
@@ -596,7 +596,7 @@ def decode(
 
 
 def _strings(values: list[str]) -> pa.Array:
-    """Short texts to Arrow. (`pa.array` would import pandas, where there is one, to see whether a list is pandas's.)"""
+    """Short texts to Arrow. (`pa.array` would import pandas, if it is installed, to see whether a list is pandas's.)"""
     texts = bytearray()
     ends = array.array("i", [0])
     for value in values:

@@ -1,8 +1,8 @@
 """Row plans: how the values of a result set or of a binlog event's row images are read into a table's columns.
 
-Pure. A plan is a few integers a source column (`S_` in codes.py), made once for a SELECT's schema or for a TABLE_MAP,
-and followed by values.py for each value. A TABLE_MAP that does not fit the schema gets no plan but sentences that say
-why.
+Pure. A plan is a few integers for each source column (`S_` in codes.py), made once for a SELECT's schema or for a
+TABLE_MAP, and followed by values.py for each value. A TABLE_MAP that does not fit the schema gets faults instead of a
+plan: sentences that say why.
 
 Sources: MySQL's Table_map_event (libbinlogevents), MariaDB's log_event.h. Change together with: common/schema.py
 (types), values.py (the kinds of reading).
@@ -226,10 +226,10 @@ class _Misfit(Exception):
 class RowPlan:
     """The plan of a result set's rows or an event's row images.
 
-    `sources`: `S_STRIDE` integers for each source column. `names`: of the source columns. `numbers` and `texts`: code
-    points of character sets, and the members of ENUM and SET with where each ends; the plans' arguments index
-    `numbers`. `codecs`: character sets that Python decodes. `faults`: why the event does not fit the schema; then the
-    plan can't be used.
+    `sources`: `S_STRIDE` integers for each source column. `names`: of the source columns. `numbers`: code points of
+    character sets, and where the members of ENUM and SET end in `texts`; arguments of the plan index `numbers`.
+    `codecs`: character sets that Python decodes. `faults`: why the event does not fit the schema; then the plan is not
+    used.
     """
 
     sources: list[list[int]] = field(default_factory=list)
@@ -322,7 +322,7 @@ def plan_of_event(table_map_body: bytes, schema: TableSchema) -> RowPlan:
     """The plan of a table's row images, with columns matched by name.
 
     `faults` if the event does not fit the schema: a DDL was missed or is not followed, `binlog_row_metadata` is not
-    FULL, or a type has its form of before MySQL 5.6. Columns that no catalogue shows are skipped. Damaged if the
+    FULL, or a type has its form of before MySQL 5.6. Columns that the catalogue hides are skipped. Damaged if the
     TABLE_MAP is corrupt.
     """
     plan = RowPlan()
@@ -340,9 +340,9 @@ def plan_of_event(table_map_body: bytes, schema: TableSchema) -> RowPlan:
 class TableMap:
     """The parts of a TABLE_MAP event's body (after the header, without checksum).
 
-    `metadata`, `nullable` and `real` (the type, where ENUM and SET are sent as another) stand by column; `unsigned`,
-    `collations` and `members` (of ENUM and SET) are keyed by a column's index. `names` is empty unless
-    `binlog_row_metadata` is FULL.
+    `types`, `metadata`, `nullable` and `real` (the type; in `types` ENUM and SET are STRING) have an item for each
+    column; `unsigned`, `collations` and `members` (of ENUM and SET) are keyed by a column's index. `names` is empty
+    unless `binlog_row_metadata` is FULL.
     """
 
     def __init__(self, body: bytes) -> None:
@@ -374,11 +374,7 @@ class TableMap:
         self.real = [_real_type(kind, meta) for kind, meta in zip(self.types, self.metadata, strict=True)]
         # MariaDB counts GEOMETRY among the columns with a character set; only MySQL (from 8.0.23) sends the visibility
         self._mariadb = _VISIBILITY not in fields
-        texts = [
-            i
-            for i, kind in enumerate(self.real)
-            if kind in _CHARACTER or (self._mariadb and kind == GEOMETRY)
-        ]
+        texts = [i for i, kind in enumerate(self.real) if kind in _CHARACTER or (self._mariadb and kind == GEOMETRY)]
         self.collations = _collations(texts, fields.get(_DEFAULT_CHARSET), fields.get(_COLUMN_CHARSET))
         members = [i for i, kind in enumerate(self.real) if kind in _ENUM_OR_SET]
         default, single = fields.get(_ENUM_AND_SET_DEFAULT_CHARSET), fields.get(_ENUM_AND_SET_COLUMN_CHARSET)
@@ -391,8 +387,8 @@ class TableMap:
                     self.members[i] = [lists.take(lists.packed()) for _ in range(lists.packed())]
 
     def hidden(self, i: int) -> bool:
-        """Whether no catalogue shows the column: it is of a functional index, or the hash that MariaDB keeps for a
-        UNIQUE over long values. A visible column may have the hash's name and type: ask only about columns that the
+        """Whether the catalogue hides the column: it is of a functional index, or the hash that MariaDB keeps for a
+        UNIQUE over long values. A visible column may have the hash's name and type: call this only for columns that the
         schema lacks.
         """
         name = self.names[i]
@@ -443,7 +439,7 @@ def _real_type(kind: int, meta: bytes) -> int:
 
 
 def _collations(columns: list[int], default: bytes | None, single: bytes | None) -> dict[int, int]:
-    """Collations of the given columns: from a default with exceptions, or from a list with one each."""
+    """Collations of the given columns: from a default with exceptions, or from a list of one for each column."""
     found: dict[int, int] = {}
     if default is not None:
         reader = _Reader(default)
@@ -464,7 +460,7 @@ def _collations(columns: list[int], default: bytes | None, single: bytes | None)
 
 
 def _match(table: TableMap, schema: TableSchema, plan: RowPlan) -> list[str]:
-    """Plan each column of the event; the faults, as sentences."""
+    """Add a plan for each column of the event; the faults, as sentences."""
     faults = []
     if len(table.names) != len(table.types):
         raise _Misfit("the row events carry no column names: SET GLOBAL binlog_row_metadata = FULL")
@@ -618,7 +614,7 @@ def _event_kind(
 
 
 def _charset(table: TableMap, i: int, column: Column) -> str:
-    """The character set of a column: the event's, which the schema's must equal."""
+    """The character set of a column in the event; _Misfit if the schema's is another."""
     number = table.collations.get(i)
     if number is None:
         raise _Misfit("the row events carry no character set: SET GLOBAL binlog_row_metadata = FULL")

@@ -5,11 +5,11 @@
 """Values: from MySQL's bytes, of a SELECT or of the binlog, to one place in the arena.
 
 `store` reads a value as its source column's plan says (row_plan.py makes the plans). The same value gives the same
-bytes whichever way it comes. No Python object is made, except for text in gb18030, COMPRESSED columns, and doubles
-inside JSON.
+bytes from a SELECT and from the binlog. No Python object is made, except for text in gb18030, COMPRESSED columns, and
+doubles inside JSON.
 
-A value without an Arrow form becomes null and is counted (`V_UNFIT`): zero, partial and impossible dates, and of a key
-those values that can't be told from others once they are text.
+A value without an Arrow form becomes null and is counted (`V_UNFIT`): zero, partial and impossible dates, and values of
+a key that can't be told from others once they are text.
 """
 
 # ruff: noqa: B007 (a typed loop variable may not be renamed)
@@ -99,10 +99,10 @@ VALUE_BYTES = 64 << 20
 
 @cython.cclass
 class ValueDecoder(Arena):
-    """An arena with the plan by which source values are read into it. (Fields: values.pxd.)"""
+    """An arena, and the plan by which source values are read into it. (Fields: values.pxd.)"""
 
     def _follow_plan(self, plan: RowPlan) -> None:
-        """Take the plan of the source columns; `_start` comes first."""
+        """Use this plan of the source columns; call `_start` before."""
         self.source_names, self.codecs = plan.names, plan.codecs
         self.source_count = len(plan.sources)
         self.source_plan = array.array("q", [number for source in plan.sources for number in source] or [0])
@@ -244,7 +244,7 @@ def store(
     elif kind == K_BIN_TIME:
         u = be(src, at, 3)
         v = be(src, at + 3, n - 3)
-        # a time below 0 is stored as the complement of the whole: negate it before taking its parts
+        # a time below 0 is stored as the complement of all its bits: negate it before taking its parts
         if not u >> 23:
             negative = True
             u = (cython.cast(cython.ulonglong, 1) << (8 * n - 1)) - ((u << (8 * (n - 3))) | v)
@@ -366,8 +366,8 @@ def _moment(
 def _render(
     decoder: ValueDecoder, src: cython.p_uchar, at: cython.Py_ssize_t, n: cython.Py_ssize_t, source: cython.Py_ssize_t
 ) -> cython.int:
-    """Write a value that isn't copied as it is: text of other character sets, ENUM, SET, JSON, wide decimals and
-    others. AMBIGUOUS if it is of a key and can't be told from other values.
+    """Write a value that isn't copied as it is: text of other character sets than UTF-8, ENUM, SET, JSON, wide decimals
+    and others. AMBIGUOUS for a value of a key that can't be told from other values.
     """
     s: cython.p_longlong = decoder.sources
     kind: cython.longlong = s[source + S_KIND]
@@ -534,11 +534,12 @@ def _inflate(decoder: ValueDecoder, raw: bytes, which: cython.Py_ssize_t) -> cyt
 
 
 def inflated(stored: bytes) -> bytes:
-    """The value of a COMPRESSED column of MariaDB, as its Field_varstring_compressed stores it; Damaged, zlib.error.
+    """The value of a COMPRESSED column of MariaDB, as Field_varstring_compressed stores it. Damaged or zlib.error if
+    it can't be read.
 
-    No bytes are the empty value. Otherwise the first byte is 0 before a value stored as it is. Before a deflated one it
-    is the sum of 0x80 (zlib), 8 where zlib's header and checksum are left out, and the number of bytes that follow with
-    the value's length (big-endian).
+    No bytes are the empty value. A first byte of 0 precedes a value stored as it is. Before a deflated value the first
+    byte is the sum of 0x80 (zlib), 8 if zlib's header and checksum are left out, and the number of bytes that follow
+    with the value's length (big-endian).
     """
     head = stored[0] if stored else 0
     if head == 0:
