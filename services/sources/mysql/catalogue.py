@@ -354,11 +354,11 @@ def _confused_names(conn: Connection, table_id: str, columns: Sequence[Column]) 
     names = ", ".join(quoted(column.name) for column in columns)
     with translate_errors(table_id, table_id), conn.cursor() as cursor:
         cursor.execute(f"SELECT {names} FROM {quoted_table(table_id)} LIMIT 0")
-        given = [str(field.org_name) for field in cast(Any, cursor)._result.fields]
+        returned = [str(field.org_name) for field in cast(Any, cursor)._result.fields]
     return [
         f"{table_id} has the columns {column.name} and {name}, and the server returns the latter where the former is"
         " named; rename one of them"
-        for column, name in zip(columns, given, strict=True)
+        for column, name in zip(columns, returned, strict=True)
         if column.name != name
     ]
 

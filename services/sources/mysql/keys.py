@@ -201,11 +201,10 @@ def select_rows(schema: TableSchema, start: Key | None, end: Key | None, *, inde
     """
     keys = frozenset(schema.key)
     columns = ", ".join(_distinct(column) if column.name in keys else quoted(column.name) for column in schema.columns)
-    by = f" FORCE INDEX ({quoted(index)})" if index is not None else ""
+    hint = f" FORCE INDEX ({quoted(index)})" if index is not None else ""
     order = " ORDER BY " + ", ".join(quoted(name) for name in schema.key) if schema.key else ""
-    return (
-        f"SELECT {columns} FROM {quoted_table(schema.table_id)}{by} WHERE {range_condition(schema, start, end)}{order}"
-    )
+    condition = range_condition(schema, start, end)
+    return f"SELECT {columns} FROM {quoted_table(schema.table_id)}{hint} WHERE {condition}{order}"
 
 
 def locate(conn: Connection, schema: TableSchema, bounds: Sequence[Key], keys: Sequence[Key]) -> list[int]:

@@ -159,9 +159,9 @@ class _Statement:
         except NotUnderstood as error:
             return [self.restart(table_id, str(error)) for table_id in self.mentioned()]
 
-    def restart(self, table_id: str, why: str) -> Restart:
+    def restart(self, table_id: str, reason: str) -> Restart:
         return Restart(
-            table_id=table_id, cause=f"{table_id} must be snapshotted again after {shown(self.statement)} ({why})"
+            table_id=table_id, cause=f"{table_id} must be snapshotted again after {shown(self.statement)} ({reason})"
         )
 
     def by_statement(self, table_id: str) -> Quarantine:

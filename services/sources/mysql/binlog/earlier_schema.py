@@ -177,8 +177,8 @@ def _alike(column: Column, kind: MysqlType, charset: str | None, *, mariadb: boo
         numbers = (*(numbers or (10,)), 0)[:2]
     elif base in ("bit", "char", "binary"):
         numbers = numbers or (1,)
-    ours = "utf8mb3" if column.charset == "utf8" else column.charset
-    return replace(known, base=base, numbers=numbers) == kind and ours == charset
+    known_charset = "utf8mb3" if column.charset == "utf8" else column.charset
+    return replace(known, base=base, numbers=numbers) == kind and known_charset == charset
 
 
 def _indistinct(kind: MysqlType, booleans: bool, mariadb: bool) -> str | None:

@@ -319,11 +319,11 @@ def _inflated(data: memoryview, head: Body, limit: int) -> bytearray:
     out[:at] = head
     try:
         for begin in range(1 + width, len(data), _PIECE_BYTES):
-            made = inflate.decompress(data[begin : begin + _PIECE_BYTES])
-            at += len(made)
+            piece = inflate.decompress(data[begin : begin + _PIECE_BYTES])
+            at += len(piece)
             if at > len(out):
                 break
-            out[at - len(made) : at] = made
+            out[at - len(piece) : at] = piece
     except zlib.error as error:
         raise Damaged(f"the compressed event can't be inflated ({error})") from error
     if at != len(out) or not inflate.eof:

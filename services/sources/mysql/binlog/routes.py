@@ -362,8 +362,8 @@ class Routes:
         cause = self._cannot_follow(table.table_id, misfit or str(scanner.error))
         self.fault(table.table_id, cause, restart=bool(misfit) and self._outdated(table))
 
-    def _cannot_follow(self, table_id: str, why: str) -> str:
-        return f"{table_id} can't be followed at {self._scanner.event_place}: {why}"
+    def _cannot_follow(self, table_id: str, reason: str) -> str:
+        return f"{table_id} can't be followed at {self._scanner.event_place}: {reason}"
 
     def _outdated(self, table: MappedTable) -> bool:
         """Whether the event misfits the schema because of a DDL between the two, while the table is snapshotted."""
@@ -372,17 +372,17 @@ class Routes:
             return False
         if not self._progress.server.gtid:  # its low may precede a DDL that its chunks saw, even if no name changed
             return True
-        ours = {column.name.lower() for column in route.schema.columns}
+        in_schema = {column.name.lower() for column in route.schema.columns}
         try:
             described_table = TableMap(table.body)
         except Damaged:
             return False
         if len(described_table.names) != len(described_table.types):
             return False
-        return ours != {
+        return in_schema != {
             name.lower()
             for i, name in enumerate(described_table.names)
-            if name.lower() in ours or not described_table.hidden(i)
+            if name.lower() in in_schema or not described_table.hidden(i)
         }
 
     # ---- the changes of a read ----
