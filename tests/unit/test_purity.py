@@ -29,6 +29,10 @@ PURE = (
     "services/reader/machine.py",
     "services/reader/pace.py",
     "services/sources/mysql/watermark.py",
+    "services/sources/mysql/binlog/ddl.py",
+    "services/sources/mysql/binlog/sql.py",
+    "services/sources/mysql/decode/charsets.py",
+    "services/sources/mysql/decode/codes.py",
     "services/writer/machine.py",
     "common/store/chain.py",
 )
@@ -37,7 +41,8 @@ LIBRARY = {
     "itertools",
     "json", "math", "numpy", "operator", "pyarrow", "re", "types", "typing",
 }  # fmt: skip
-OWN = {f"cutline.{path.removesuffix('.py').replace('/', '.')}" for path in PURE}
+NUMBERS = "pymysql.constants"  # has nothing else
+OWN = {NUMBERS, *(f"cutline.{path.removesuffix('.py').replace('/', '.')}" for path in PURE)}
 CLOCKS = {"now", "today", "utcnow"}
 
 
