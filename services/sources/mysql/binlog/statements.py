@@ -2,11 +2,12 @@
 
 | a table's schema change | `evolve`, `exact`, `ignore` | `halt` |
 |---|---|---|
-| that no reader sees | followed | followed |
+| that changes neither key nor names, types and character sets | followed | followed |
 | to columns, after its high | followed | quarantined |
 | to columns, during its snapshot | restarted, except that nullable columns are added | restarted |
 | TRUNCATE, after its high | delivered | delivered |
-| TRUNCATE, during its snapshot; anything else | restarted | restarted; after its high quarantined |
+| TRUNCATE, during its snapshot | restarted | restarted |
+| anything else | restarted | restarted, but quarantined after its high |
 """
 
 from __future__ import annotations
@@ -93,20 +94,20 @@ class Statements:
         table_id, where = route.table_id, self._scanner.event_place
         during_snapshot = self._routes.before_high(route)
         new = effect.schema if isinstance(effect, ddl.Evolve) else None
-        unseen = new is not None and new.look == route.schema.look
+        looks_same = new is not None and new.look == route.schema.look
         match effect:
             case ddl.Quarantine():
                 self._routes.fault(table_id, f"{effect.cause} (at {where})", restart=False)
             case ddl.Truncate() if not during_snapshot:
                 self._routes.truncate(route)
-            case ddl.Evolve() | ddl.Restart() if self._halts and not during_snapshot and not unseen:
+            case ddl.Evolve() | ddl.Restart() if self._halts and not during_snapshot and not looks_same:
                 self._routes.fault(
                     table_id,
                     f"{table_id} was changed at {where}, and schema_changes: halt stops it there: {ddl.shown(text)};"
                     " prepare its consumers, and snapshot it again in another pipeline",
                     restart=False,
                 )
-            case ddl.Evolve() if not during_snapshot or unseen or (effect.nullable_add and not self._halts):
+            case ddl.Evolve() if not during_snapshot or looks_same or (effect.nullable_add and not self._halts):
                 self._routes.evolve(route, route.schema.followed(effect.schema, self._policy), text)
             case ddl.Restart():
                 self._routes.fault(table_id, f"{effect.cause} (at {where})", restart=True)
