@@ -479,7 +479,7 @@ class Window:
         at, self._at = self._at, None
         if at is None or at.server != low.server or low.passed_by(at):
             by_gtid = Position(server=low.server, file="", offset=0, gtids=low.gtids)
-            at = by_gtid if low.gtids else low.start()  # without GTIDs, the server has executed none yet
+            at = by_gtid if low.gtids else low.start()  # no GTIDs: the server has executed none yet
         taken = 0
         while not high.reached_by(at):
             read = self._cursor.read(
