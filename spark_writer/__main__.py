@@ -1,4 +1,4 @@
-"""`python -m spark_writer`: serves every pipeline of the store `$CUTLINE_STORE_URL` with one embedded Spark."""
+"""`python -m cutline.spark_writer`: serves every pipeline of the store `$CUTLINE_STORE_URL` with one embedded Spark."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ logger = logging.getLogger("cutline.spark_writer")
 
 
 class Status:
-    """Shows this process in Redis and takes requests from there, each second.
+    """Publishes this process and the status of its pipelines in Redis, and takes requests from there, once a second.
 
-    Redis may be unreachable: the store is the truth.
+    An unreachable Redis stops nothing: only the store is needed to apply checkpoints.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -46,17 +46,17 @@ class Status:
         self._retries: set[str] = set()
 
     def retry_asked(self, pipeline: str) -> bool:
-        """Whether a retry was asked for since the last call; called by any thread."""
+        """Whether a retry was requested since the last call; may be called in any thread."""
         asked = pipeline in self._retries
         self._retries.discard(pipeline)
         return asked
 
     def report(self, pipeline: str, status: Mapping[str, Any]) -> None:
-        """Keep the newest status of a pipeline to be shown; called by any thread."""
+        """Note the newest status of a pipeline, for `show` to publish; may be called in any thread."""
         self._newest[pipeline] = {**status, "pid": os.getpid()}
 
     async def show(self) -> None:
-        """Show presence and statuses for ever."""
+        """Publish presence and statuses, and take requests, until cancelled."""
         while True:
             with suppress(Unavailable):
                 await self._registry.announce_presence(self._service)

@@ -5,8 +5,8 @@
 3. apply the chain's later entries, several at once when behind: adopt chunk files, then delete and add what changed;
    the files written to the lake and its catalogue are synced (iceberg/durable.py);
 4. publication N, put if absent: **the commit point**. A start whose publication is refused ends, and the next begins;
-5. from the publication's record alone, and again at each start: `main` of each live table, with the tag `checkpoint_N`
-   of a kept cut in the same commit, then the rows of `_cutline.publications`.
+5. from the publication's record alone, and again at each start: move `main` of each live table, with the tag
+   `checkpoint_N` of a kept cut in the same commit, then write the rows of `_cutline.publications`.
 
 So a crash at any point leaves nothing but a branch that nobody reads. A zombie (an older w that goes on) is refused its
 publication, or repeats a correct one, and can't move `main` back. An unclear answer of the catalogue counts as a crash.
@@ -15,10 +15,10 @@ publication, or repeats a correct one, and can't move `main` back. An unclear an
 quarantines that table alone: the publication goes on without it, names its cause and the checkpoint up to which it is
 `applied`, and `main` stays. The table is tried again by the next start, by a retry that a person asks for, and when its
 next generation comes. Then the entries after `applied` are applied to it alone, up to the batch in progress, so nothing
-is lost and nothing comes twice. Nothing is kept longer for it than for other tables: once the store has swept one of
-the files that it needs, or if the lake table itself is lost, it must be read again from the source, which the
-enumerator is asked to do (`read_again`). Its chunks are copied, never adopted, so the sweep may remove a chunk that was
-not adopted at its time without asking whether a table has adopted it since.
+is lost and nothing comes twice. The store keeps no file longer for its sake: once a file that it needs is swept, or if
+the lake table itself is lost, the table must be read again from the source, which the enumerator is asked to do
+(`read_again`). A quarantined table's chunk files are copied, never adopted, so the sweep may remove every chunk file
+that was not adopted when its checkpoint was applied.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Incarnation:
     ) -> None:
         """Claim w and continue from the newest publication on the chain.
 
-        `reached` is called after each step of the order above: claimed, applying, applied, published, shown, recorded.
+        `reached` is called with the name of each point reached in the order above: claimed, applying, applied,
+        published, shown, recorded.
         """
         self._store = store
         self._lake = lake
@@ -118,7 +119,7 @@ class Incarnation:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def abandon(self) -> None:
-        """Drop the branches that this start has made and no publication names; call it when the start ends by an error.
+        """Drop the branches that this start made and no publication names; call it when the start ends with an error.
 
         If that fails they stay until the next start commits to their table.
         """
@@ -139,7 +140,7 @@ class Incarnation:
         self._to_retry |= set(self.progress.quarantined)
 
     def step(self) -> bool:
-        """Apply and publish the next batch; False if there was none. Raises Unavailable to start again."""
+        """Apply and publish the next batch; False if there was none. Unavailable if a new start must continue."""
         progress = self.progress
         self._refresh()
         batch = next_batch(
@@ -170,7 +171,7 @@ class Incarnation:
         self._reached("applying")
 
         def apply(plan: Plan) -> Work | None:
-            """Return the table's new work, None if a staged file that it needs to catch up is gone."""
+            """Return the table's new work; None if a staged file that a quarantined table needs is gone."""
             table_id = plan[0].table_id
             held, work = progress.quarantined.get(table_id), progress.work.get(table_id)
             try:
@@ -207,7 +208,7 @@ class Incarnation:
                 read_again(progress, self._lake, table_id)
         rows = sum(staged.record.rows for plan, _ in good for step in plan for staged in (*step.chunks, *step.changes))
         logger.info(
-            "%s: applied %d to %d: %d rows of %d tables in %.2f s",
+            "%s: applied checkpoints %d to %d: %d rows of %d tables in %.2f s",
             self._store.name,
             batch.entries[0].slot,
             batch.last,
@@ -238,7 +239,7 @@ class Incarnation:
         return list(plans.values())
 
     def _apply_step(self, step: TableStep, done: Work | None, summary: Mapping[str, str], *, copy: bool) -> Work:
-        """Bring one table's branch from `done` to the end of a step: first its chunks or emptiness, then its changes.
+        """Bring one table's branch from `done` to the end of a step: first its chunks or a TRUNCATE, then its changes.
 
         With `copy` the chunk files are copied, not adopted.
         """
@@ -337,7 +338,7 @@ class Incarnation:
 
         shown, failed = self.tables.sparing([table for table in record.tables if has_moved(table)], show, str)
         if record.kept:
-            # A restore to this cut continues from `work`. No other ref may hold it where a table is not live yet.
+            # A restore to this cut continues from `work`. While a table is not live, only this tag keeps that snapshot.
             waiting = [
                 (table_id, table.work.snapshot_id)
                 for table_id, table in record.tables.items()
@@ -359,7 +360,7 @@ class Incarnation:
         self._publications.write(record, before)
         self._reached("recorded")
         if not all(moved for _, moved in shown):
-            raise Unavailable(f"another Spark writer than {progress.w} moved main meanwhile; starting again")
+            raise Unavailable(f"another Spark writer moved main meanwhile (this one is {progress.w}); starting again")
         self._shown = record
         took = time.monotonic() - began
-        logger.info("%s: published %d, %d tables moved in %.2f s", self._store.name, n, len(shown), took)
+        logger.info("%s: published %d: main of %d tables moved in %.2f s", self._store.name, n, len(shown), took)

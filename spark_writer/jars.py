@@ -106,9 +106,9 @@ def fetch(
     """Fetch the missing jars into the folder, and return them; the others are not touched.
 
     `settings` are Spark's, of which RESOLVER_SETTINGS are used. `progress(bytes, of bytes)` is called while they
-    arrive; an error that it raises ends the resolver.
-    Several processes may call it at once: one fetches, the others wait. ConfigError if the folder can't be written, the
-    disk is too full, or there is no supported Java; Unavailable if no repository delivers the jars.
+    arrive; an error that it raises ends the resolver. Several processes may call it at once: one fetches, the others
+    wait. ConfigError if the folder can't be written, the disk is too full, or there is no supported Java; Unavailable
+    if no repository delivers the jars.
     """
     if not missing(target):
         return ()

@@ -1,4 +1,4 @@
-"""The journal as one start of the Spark writer has read it: its newest slot, its chain, and the entries not applied."""
+"""The journal as read by one start of the Spark writer: its newest slot, its chain, the entries not yet applied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class JournalView:
     """Reads a pipeline's journal; `refresh` takes up new entries. One thread at a time."""
 
     def __init__(self, store: PipelineStore) -> None:
-        """Follow the chain back to its newest publication, `newest_published` (None: none yet)."""
+        """Follow the chain back to its newest publication, whose number is `newest_published` (None: none yet)."""
         self._store = store
         self._entries: dict[int, Entry] = {}
         self.last_slot = store.last_slot()
@@ -35,7 +35,7 @@ class JournalView:
         return self._store.last_slot() != self.last_slot
 
     def refresh(self, *, published: int | None, applied: int) -> None:
-        """Take up new entries. Raises Unavailable if a new epoch left out what was applied.
+        """Take up new entries. Raises Unavailable if a new epoch left out the last checkpoint applied.
 
         `published` is the number of our newest publication, `applied` that of the last checkpoint applied.
         """

@@ -19,7 +19,7 @@ _INACTIVE = ("waiting", "quarantined", "dropped")
 
 @dataclass(slots=True, kw_only=True)
 class TableStep:
-    """The change of one table by a batch: afterwards it holds `generation` with `schema` and these files' rows."""
+    """The change that a batch makes to one table: to `generation` with `schema`, by the rows of these files."""
 
     table_id: str
     generation: int
@@ -30,7 +30,7 @@ class TableStep:
 
 
 def table_steps(batch: Batch, done: Mapping[str, Work], schemas: Schemas) -> list[TableStep]:
-    """Return the steps of the tables that differ from `done` after a batch, without those that hold nothing yet."""
+    """Return a step for each table that a batch changes from `done`; tables without content yet get none."""
     staged: dict[str, list[StagedFile]] = {}
     for entry in batch.entries:
         for file in entry.staged:
@@ -95,7 +95,7 @@ def catch_up_plans(
 
 
 def _steps_of(entries: list[CheckpointEntry], schemas: Schemas) -> list[TableStep]:
-    """Return the steps of entries that have one table each, as few as may be applied together."""
+    """Return the steps of entries that are reduced to one table (`only`), in as few batches as possible."""
     steps: list[TableStep] = []
     while entries:
         batch = next_batch(entries)

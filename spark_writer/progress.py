@@ -1,4 +1,4 @@
-"""How far one start of the Spark writer is."""
+"""The progress of one start of the Spark writer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cutline.spark_writer.iceberg.columns import Layout
 class Progress:
     """The state of start `w`.
 
-    `published` is its newest publication, `applied` the last checkpoint applied. `work` maps each table to its applied
-    state, `quarantined` each table that is left out to the reason, `read_again` each table that must be read again from
-    the source to the generation that was lost, `layouts` each table that this start has applied to its columns.
+    `published` is the newest publication, `applied` the last checkpoint applied. Each mapping is by table: `work` has
+    the applied state, `quarantined` the cause for which a table is left out, `read_again` the lost generation of a
+    table that must be read again from the source, `layouts` the columns of a table that this start has applied.
     """
 
     w: int

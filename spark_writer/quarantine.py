@@ -31,8 +31,8 @@ def may_be_own(error: Exception) -> bool:
 
     It may be if Iceberg, Spark or our check of the lake table and its files raised it, or if the table's rows caused
     it. It is not if a shared resource failed: the store (a lost staged file included), the disk, the memory, Spark
-    itself. Nor is it if our own parts disagree, or if another Spark writer has taken over. `Tables.sparing` tests by a
-    commit whether the catalogue and the warehouse answer.
+    itself. Nor is it if Cutline's own parts disagree, or if another Spark writer has taken over. `Tables.sparing` tests
+    with a commit whether the catalogue and the warehouse answer.
     """
     if isinstance(error, OSError):
         return error.errno not in _MACHINE
@@ -77,7 +77,7 @@ def read_again(progress: Progress, lake: Lake, table_id: str) -> None:
     except TableFault as error:
         progress.quarantined[table_id] = replace(held, cause=str(error))
         return
-    cause = f"the staged changes that the lake lacks of {table_id} are gone; it is being read again from the source"
+    cause = f"the staged files that are left can't complete {table_id}; it is being read again from the source"
     progress.quarantined[table_id] = replace(held, cause=cause, applied=None)
     progress.work.pop(table_id, None)
     progress.read_again[table_id] = held.generation

@@ -1,4 +1,4 @@
-"""Serves pipelines for ever: a thread for each, which starts an incarnation, steps it, and starts the next on error."""
+"""Serves each pipeline in a thread of its own, which starts an incarnation, steps it, and starts the next on error."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ def serve(
     report: Callable[[str, Mapping[str, Any]], None],
     retry_asked: Callable[[str], bool] = lambda pipeline: False,
 ) -> None:
-    """Serve every pipeline that the store has or gets, each in a thread of its own, until `stop`.
+    """Serve every pipeline of the store, also those defined later, each in a thread of its own, until `stop`.
 
-    Those threads call `report(pipeline, status)`, and `retry_asked(pipeline)`: whether a person has asked since the
-    last call that quarantined tables are tried again. Raises ConfigError or Unavailable if Spark can't be started or
-    has ended.
+    Those threads call `report(pipeline, status)`, and `retry_asked(pipeline)`: whether a person has requested a retry
+    of quarantined tables since the last call. Raises ConfigError or Unavailable if Spark can't be started or has ended.
     """
     definitions = {name: store.pipeline(name).definition() or {} for name in store.pipelines()}
     settings: dict[str, str] = {}
@@ -40,7 +39,7 @@ def serve(
     spark = session.start(settings)
     threads: dict[str, threading.Thread] = {}
     while not stop.is_set():
-        with suppress(Unavailable):  # the store does not answer; the next turn asks it again
+        with suppress(Unavailable):  # the store does not answer; the next round asks it again
             for name in store.pipelines():
                 if name not in threads:
                     applier = _applier(store, name, spark, report, retry_asked)
@@ -89,7 +88,7 @@ def _applier(
 
 
 class PipelineApplier:
-    """Serves one pipeline for ever: starts an incarnation, steps it, and starts the next after an error."""
+    """Serves one pipeline: starts an incarnation, steps it, and starts the next after an error."""
 
     POLL_SECONDS = 0.25
     AGAIN_SECONDS = (0.5, 60.0)
@@ -105,7 +104,7 @@ class PipelineApplier:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`report` gets a status (plain JSON) after each batch and each error; `retry_asked` returns whether a person
-        has asked since its last call that quarantined tables are tried again.
+        has requested a retry of quarantined tables since its last call.
         """
         self._store = store
         self._open_lake = open_lake
@@ -150,7 +149,7 @@ class PipelineApplier:
                     incarnation.close()
 
     def _has_checkpoint(self) -> bool:
-        """Whether the journal has a checkpoint; before that a start would claim a number for nothing."""
+        """Whether the journal has a checkpoint; without one a start would claim a number in vain."""
         slot = self._store.last_slot()
         entry = self._store.entry(slot) if slot else None
         return entry is not None and not (isinstance(entry, EpochEntry) and entry.base is None)

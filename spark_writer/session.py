@@ -80,7 +80,7 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
 
 
 def stop() -> None:
-    """Stop the Spark of this process, if it runs, and wait for its JVM, which then removes its temporary files."""
+    """Stop the Spark of this process, if it runs; wait until its JVM has removed its temporary files and ended."""
     context, gateway = SparkContext._active_spark_context, cast(Any, SparkContext._gateway)
     SparkContext._gateway = SparkContext._jvm = None
     if gateway is not None:

@@ -1,4 +1,4 @@
-"""Turns staged files into data files of the lake: adopts chunks as they are, reduces changes to each key's last one.
+"""Turns staged files into data files of the lake: adopts chunk files, and reduces changes to the last one of each key.
 
 The work here grows with the staged rows. Arrow does it in the driver, in bounded memory: the keys of a portion of the
 changes, and one row group. Work that grows with the table is elsewhere: `LakeTable.positions`, compaction.
@@ -39,10 +39,10 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduced:
-    """The changes of a portion, one a key: `keys` (k0, k1, ...; the lake's types), `live` the `_seq` that leave a row.
+    """A portion's changes, reduced to the last one of each key.
 
-    `keys` is None for a table without a key, where every change leaves a row, and for a portion without changes to
-    apply.
+    `keys` are all keys changed (columns k0, k1, ... in the lake's types), `live` the `_seq` of the changes that leave a
+    row. `keys` is None for a table without a key, where every change leaves a row, and if nothing is to be applied.
     """
 
     keys: pa.Table | None
@@ -56,9 +56,8 @@ class StagedLost(ProtocolError):
 def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout, *, copy: bool = False) -> Any:
     """Return Iceberg's DataFile for a chunk: the file itself if it has the lake's field ids and types, else a copy.
 
-    With `copy` it is always a copy, so that the store's sweep may remove the file. If the generation's ids are shifted
-    in the lake, its files are always copied: some of their ids are those of other columns there, and comparing types
-    would not show it.
+    With `copy` it is always a copy, so that the store's sweep may remove the file. It is also one if the generation's
+    field ids are shifted in the lake: some ids in the file would name other columns there, perhaps of the same type.
 
     StagedLost if the file is missing, corrupt, or has another number of rows than its record.
     """
@@ -120,7 +119,7 @@ def reduce(store: PipelineStore, portion: Sequence[Staged], layout: Layout, afte
     kinds = [column.arrow.type for column in layout.schema.key_columns]
     parts = []
     for staged in portion:
-        columns = [_same_column(staged.schema, column.field_id) for column in layout.schema.key_columns]
+        columns = [_name_of(staged.schema, column.field_id) for column in layout.schema.key_columns]
         with open_parquet(store.location(staged.record.path)) as file:
             read = file.read_row_groups(list(cast(range, staged.groups)), columns=[*columns, SEQ, OP])
         wanted = pc.not_equal(read[OP], "t")
@@ -154,8 +153,8 @@ def write_live(
     def groups() -> Iterator[pa.Table]:
         for staged in portion:
             with open_parquet(store.location(staged.record.path)) as file:
-                for at_group in cast(range, staged.groups):
-                    group = file.read_row_group(at_group)
+                for number in cast(range, staged.groups):
+                    group = file.read_row_group(number)
                     seq = group[SEQ].to_numpy()
                     at = np.minimum(np.searchsorted(reduced.live, seq), len(reduced.live) - 1)
                     mask = reduced.live[at] == seq
@@ -187,8 +186,8 @@ def project(rows: pa.Table, schema: TableSchema, layout: Layout) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=layout.arrow)
 
 
-def _same_column(schema: TableSchema, number: int) -> str:
-    return next(column.name for column in schema.columns if column.field_id == number)
+def _name_of(schema: TableSchema, field_id: int) -> str:
+    return next(column.name for column in schema.columns if column.field_id == field_id)
 
 
 def _fits(schema: pa.Schema, layout: Layout) -> bool:
@@ -197,11 +196,11 @@ def _fits(schema: pa.Schema, layout: Layout) -> bool:
     for field in schema:
         if field.metadata is None or FIELD_ID not in field.metadata:
             return False
-        number = int(field.metadata[FIELD_ID])
-        if number in wanted and not _reads_as(field.type, wanted[number]):
+        field_id = int(field.metadata[FIELD_ID])
+        if field_id in wanted and not _reads_as(field.type, wanted[field_id]):
             return False
     known = {int(field.metadata[FIELD_ID]) for field in schema}
-    return any(number in known for number in wanted)
+    return any(field_id in known for field_id in wanted)
 
 
 def _by_id(schema: pa.Schema) -> dict[int, pa.DataType]:

@@ -1,4 +1,4 @@
-"""The lake tables that one start of the Spark writer works on, side by side, and whose errors are kept apart."""
+"""The lake tables of one start of the Spark writer: works on several in parallel, and keeps their errors apart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tables:
         self.begun: set[str] = set()
 
     def get(self, table_id: str, *, create: bool = False) -> LakeTable:
-        """Return a lake table, with `create` made if it does not exist; TableFault if it does not exist otherwise."""
+        """Return a lake table. If it does not exist, `create` makes it; without `create` TableFault is raised."""
         table = self._loaded.get(table_id)
         if table is None:
             table = self._lake.ensure(table_id) if create else self._lake.load(table_id)
@@ -39,7 +39,7 @@ class Tables:
         return table
 
     def rewind(self, table_id: str, work: Work | None) -> None:
-        """Set our branch of a table back to `work`, as far as possible, and load the table anew when next needed."""
+        """Set our branch of a table back to `work`, or drop it if `work` is elsewhere; the next `get` loads it anew."""
         self._loaded.pop(table_id, None)
         table = self._lake.load(table_id)
         if table is not None and table_id in self.begun:
@@ -55,12 +55,15 @@ class Tables:
                 if table is not None:
                     table.rewind(self._branch, None)
             except Exception as error:
-                logger.warning("%s of %s could not be dropped: %s", self._branch, table_id, first_line(error))
+                logger.warning("branch %s of %s could not be dropped: %s", self._branch, table_id, first_line(error))
 
         self.each(self.begun - set(except_in), drop)
 
     def each(self, items: Iterable[Any], do: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
-        """Call `do` for each item, side by side; return (item, result). The first error is raised when all ended."""
+        """Call `do` for each item, in parallel; return (item, result).
+
+        The first error is raised at once: calls not yet begun are cancelled, but those under way go on.
+        """
 
         def run(item: Any) -> Any:
             self._lake.activate()
@@ -79,12 +82,12 @@ class Tables:
         *,
         undo: Callable[[Any], None] = lambda item: None,
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Exception]]]:
-        """Call `do` for each table's item, side by side; return (item, result) of each success, and (item, error) of
-        each table whose own the error is.
+        """Call `do` for each table's item, in parallel; return (item, result) of each success, and (item, error) of
+        each error that is the table's own.
 
-        An error is a table's own if `may_be_own` says so, if it comes again at a second try (after `undo`, on the
-        catalogue's present state), and if the lake accepts a commit on Cutline's own table in between. Any other error
-        is raised when all have ended.
+        An error is a table's own if `may_be_own` allows it, if it comes again at a second try (after `undo`, with the
+        table loaded anew), and if the lake accepts a commit on Cutline's own table between the two tries. Any other
+        error is raised, as by `each`.
         """
 
         def tried(item: Any) -> Any:
@@ -118,6 +121,8 @@ class Tables:
             try:
                 undo(item)
             except Exception as error:
-                logger.warning("%s of %s could not be set back: %s", self._branch, table_of(item), first_line(error))
+                logger.warning(
+                    "branch %s of %s could not be set back: %s", self._branch, table_of(item), first_line(error)
+                )
             self._loaded.pop(table_of(item), None)
         return [(item, result) for item, result in results if not isinstance(result, Exception)], failed

@@ -30,7 +30,7 @@ COMPACTION_REST = 4.0
 
 
 class Upkeep:
-    """The upkeep of one start of the Spark writer; `view` is the task that makes the lake's view, once begun."""
+    """The upkeep of one start of the Spark writer; `view` is the task, once begun, that creates `_cutline.cuts`."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Upkeep:
         retention: RetentionConfig | None,
         clock: Callable[[], float],
     ) -> None:
-        """The first compaction and the first expiry are due one interval from now."""
+        """The first compaction is due at once, the first expiry EXPIRE_SECONDS from now."""
         self._store = store
         self._lake = lake
         self._progress = progress
@@ -66,7 +66,7 @@ class Upkeep:
         self._to_expire.add(table_id)
 
     def run(self) -> None:
-        """Do the upkeep that is due. Raises Unavailable to start again."""
+        """Do the upkeep that is due. Raises Unavailable if a new start must continue."""
         newest = self._progress.published
         if newest is not None and self.view is None:
             self.view = self._pool.submit(self._make_view)
@@ -98,8 +98,8 @@ class Upkeep:
     def _compact(self, newest: Publication | None, *, waiting: bool) -> None:
         """Do one round of compaction on the first table that is worth it; only tables with new files are examined.
 
-        While entries wait, only tables with very many files are compacted. A table whose snapshot is still being read
-        needs even more files, because applying the snapshot comes first and nobody reads the table yet.
+        More files are needed for that while journal entries wait, and most while the table's snapshot is being applied,
+        since that comes first and nobody reads the table yet.
         """
         progress = self._progress
         for table_id in list(self._to_compact):
@@ -130,11 +130,11 @@ class Upkeep:
 
     # Expiry
 
-    def _newest_before(self, seconds: float) -> Publication | None:
-        """Return the chain's newest publication made before that time: a restore may still go back to it."""
+    def _newest_before(self, moment: float) -> Publication | None:
+        """Return the chain's newest publication at or before `moment`: a restore may still go back to it."""
         for n in reversed(self._store.publication_numbers()):
             record = self._store.publication(n) if n in self._journal.chain else None
-            if record is not None and record.published_at <= seconds:
+            if record is not None and record.published_at <= moment:
                 return record
         return None
 
@@ -215,7 +215,7 @@ class Upkeep:
             logger.warning("pipeline %s: the store could not be swept: %s", self._store.name, error)
 
     def _left_out(self, slot: int) -> set[str]:
-        """Return the tables that were quarantined when checkpoint `slot` was applied, so without its staged files."""
+        """Return the tables that got no staged file of checkpoint `slot`, because they were quarantined then."""
         n = next((n for n in self._store.publication_numbers(slot - 1) if n in self._journal.chain), None)
         record = self._store.publication(n) if n is not None else None
         held = {table_id: table.held for table_id, table in (record.tables if record is not None else {}).items()}

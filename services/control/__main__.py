@@ -1,4 +1,4 @@
-"""`python -m services.control`: the control API on CUTLINE_API_HOST and CUTLINE_API_PORT."""
+"""`python -m cutline.services.control`: the control API on CUTLINE_API_HOST and CUTLINE_API_PORT."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def serve(environment: Environment) -> None:
     )
     presence = asyncio.create_task(_announce(registry, me))
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn installs its own handlers, and raises the signal again at its end, before our presence is withdrawn
+        # uvicorn installs its own handlers. When it ends it raises the signal again, before our presence is withdrawn.
         signal.signal(number, signal.SIG_IGN)
     try:
         await listener.serve()
@@ -61,7 +61,7 @@ async def serve(environment: Environment) -> None:
 
 async def _announce(registry: Registry, me: Service) -> None:
     while True:
-        with suppress(Unavailable):  # /readyz reports it; the announcement is repeated when Redis is back
+        with suppress(Unavailable):  # /readyz reports it
             await registry.announce_presence(me)
         await asyncio.sleep(1.0)
 

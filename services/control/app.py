@@ -1,8 +1,8 @@
 """The control API: services, pipelines and their state, metrics for Prometheus; and the retry of a quarantined table.
 
-It reads the registry (Redis) and the store at each request and keeps nothing. When one of them does not answer, it
-returns 503 with the cause, and /healthz stays 200: a restart would not help. A bearer token, if set, protects
-everything but /healthz, /readyz and the description at /docs.
+Each request reads the registry (Redis) and the store; nothing is kept. If one of them does not answer, the response is
+503 with the cause, but /healthz stays 200: a restart would not help. A bearer token, if set, protects everything but
+/healthz, /readyz and the API's description (/docs, /redoc, /openapi.json).
 """
 
 # No `from __future__ import annotations` here: FastAPI must see the types that are made inside `build` and `_v1`.
@@ -34,7 +34,7 @@ class Health(BaseModel):
 
 
 class ServiceView(BaseModel):
-    """One service process. `failed`: the newest epoch that it gave up, by pipeline; `leaving`: it was asked to end."""
+    """One service process. `failed`: by pipeline, the newest epoch that it gave up; `leaving`: it was asked to end."""
 
     role: str
     incarnation: str
@@ -46,10 +46,10 @@ class ServiceView(BaseModel):
 
 
 class PipelineView(BaseModel):
-    """One pipeline: its definition (without passwords) and its state; numbers are null while there are none.
+    """One pipeline: its definition (without passwords) and its state; a number that does not exist yet is null.
 
-    `limits`: how fast all readers together may SELECT; `waiting_for`: the leader's, or else any other member's.
-    `failures`: epochs that failed in a row, while the next one waits until `retry_at` (epoch seconds).
+    `limits`: how fast all readers together may SELECT; `waiting_for`: the leader's obstacle, else any other member's.
+    `failures`: epochs that failed in a row, while the next one waits until `retry_at` (seconds since 1970).
     """
 
     name: str
@@ -69,7 +69,7 @@ class PipelineView(BaseModel):
 
 
 class TableView(BaseModel):
-    """One captured table, from the enumerator's status; quarantined also if the Spark writer can't apply it."""
+    """One captured table, from the enumerator's status, or quarantined if the Spark writer can't apply it."""
 
     table: str
     phase: str
@@ -82,7 +82,7 @@ class TableView(BaseModel):
 
 
 class SplitsView(BaseModel):
-    """How many chunks of a table are read."""
+    """How many chunks of a table have been read."""
 
     table: str
     generation: int
@@ -91,7 +91,7 @@ class SplitsView(BaseModel):
 
 
 class CheckpointView(BaseModel):
-    """One checkpoint of the journal; `published`: the lake shows it, or a later one."""
+    """One checkpoint of the journal; `published`: the lake shows it or a later one."""
 
     number: int
     epoch: int
@@ -146,7 +146,7 @@ def _health(registry: Registry, store: Store) -> APIRouter:
 
     @router.get("/healthz")
     async def healthz() -> Health:
-        """200 while this process serves."""
+        """Return 200 while this process serves."""
         return Health(ready=True)
 
     @router.get("/readyz", responses={503: {"model": Health}})
@@ -168,7 +168,7 @@ def _metrics(registry: Registry, store: Store) -> APIRouter:
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def scrape() -> Response:
-        """Every metric, for Prometheus."""
+        """Return every metric, for Prometheus."""
         names = await asyncio.to_thread(store.pipelines)
         statuses = {name: await registry.status(name) for name in names}
         body = metrics.render(statuses, await registry.services(), time.time())
@@ -204,7 +204,7 @@ def _v1(registry: Registry, store: Store) -> APIRouter:
 
     @router.get("/pipelines/{pipeline}")
     async def one_pipeline(found: Known) -> PipelineView:
-        """One pipeline."""
+        """Return one pipeline."""
         return await _pipeline(registry, found)
 
     @router.get("/pipelines/{pipeline}/tables")
@@ -215,9 +215,9 @@ def _v1(registry: Registry, store: Store) -> APIRouter:
 
     @router.post("/pipelines/{pipeline}/tables/{table}/retry", status_code=202)
     async def retry(found: Known, table: str) -> TableView:
-        """Have the Spark writer retry a table that it has quarantined, with the next checkpoint.
+        """Have the Spark writer retry all tables that it has quarantined, with the next checkpoint.
 
-        It retries all other tables that it has quarantined, too. Returns the table as it is now.
+        Returns the named table as it is now, which must be one of them.
         """
         status = await registry.status(found.name)
         view = captured(status).get(table)
@@ -230,7 +230,7 @@ def _v1(registry: Registry, store: Store) -> APIRouter:
 
     @router.get("/pipelines/{pipeline}/splits")
     async def splits(found: Known) -> list[SplitsView]:
-        """How many chunks of each table are read."""
+        """How many chunks of each table have been read."""
         return [
             SplitsView(
                 table=name,

@@ -1,7 +1,7 @@
 """The metrics of all pipelines for Prometheus. Every name has its unit; times become ages at the scrape.
 
 Services publish numbers in their status parts (`Registry.put_status`); only the control service renders them, so that
-one scrape sees all processes. Beside the parts "enumerator" and "spark_writer", any part may have counters of its own:
+one scrape has those of all processes. Any part may have counters of its own:
 `"counters": [[name, {label: value}, number], ...]` becomes `cutline_<name>_total`, with the labels `pipeline` and
 `part` added.
 """
@@ -22,15 +22,15 @@ PHASES = ("waiting", "snapshot", "catch-up", "live", "quarantined", "dropped")
 
 _TABLE_GAUGES = {
     "rows_done": ("cutline_table_rows_done", "rows that the snapshot of the table's generation has read"),
-    "rows_estimate": ("cutline_table_rows_estimate", "rows that the source believes the table has"),
-    "splits_done": ("cutline_table_splits_done", "chunks of the table that are read"),
+    "rows_estimate": ("cutline_table_rows_estimate", "rows of the table by the source's estimate"),
+    "splits_done": ("cutline_table_splits_done", "chunks of the table that have been read"),
     "splits_total": ("cutline_table_splits_total", "chunks of the table that are known"),
-    "generation": ("cutline_table_generation", "how often the table has been read from its beginning"),
+    "generation": ("cutline_table_generation", "generation of the table: 1, and 1 more each time it is read again"),
 }
 
 
 class Statuses:
-    """A Prometheus collector over one reading of the registry: build it, render it, drop it."""
+    """A Prometheus collector over one reading of the registry; made for one scrape."""
 
     def __init__(self, statuses: Mapping[str, Mapping[str, Any]], services: list[Service], now: float) -> None:
         """Take the status parts by pipeline, the live services, and the time of both (epoch seconds)."""
@@ -39,14 +39,14 @@ class Statuses:
         self._now = now
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family; a number that no part has is left out, never 0."""
+        """Yield every metric family; a number that no part has is left out, not reported as 0."""
         services = GaugeMetricFamily("cutline_services", "service processes that are alive", labels=["role"])
         for role in sorted({service.role for service in self._services}):
             services.add_metric([role], sum(service.role == role for service in self._services))
         yield services
         lag = GaugeMetricFamily(
             "cutline_event_loop_lag_seconds",
-            "the longest that a service's event loop let somebody wait in the last 15 s",
+            "longest delay of a service's event loop in the last 15 s",
             labels=["role", "service"],
         )
         for service in self._services:

@@ -1,1 +1,1 @@
-"""`cutline run` and the other commands: everything on this machine."""
+"""The command line: `cutline run`, which runs a whole pipeline on this machine, and the other commands."""

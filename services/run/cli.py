@@ -62,7 +62,7 @@ def _workdir(pipeline: Path, config: PipelineConfig, given: Path | None) -> Path
 @click.group()
 @click.version_option(package_name="cutline")
 def main() -> None:
-    """Copy MySQL or MariaDB into an Iceberg lake, and keep it copied."""
+    """Copy MySQL or MariaDB into an Iceberg lake, and keep the copy current."""
 
 
 @main.command()
@@ -99,7 +99,7 @@ def run(pipeline: Path, until: Until | None, workdir: Path | None, readers: int 
 @click.option("--ivy-settings", type=click.Path(path_type=Path), help="An ivysettings.xml, which may name mirrors.")
 @_exit_codes
 def setup(repositories: tuple[str, ...], ivy_settings: Path | None) -> None:
-    """Fetch Spark's jars, once; the first `run` does it too. Jars that are there are verified, not fetched again."""
+    """Fetch Spark's jars, as the first `run` does too. Jars that are there already are verified, not fetched again."""
     settings = {"spark.jars.repositories": ",".join(repositories)} if repositories else {}
     if ivy_settings is not None:
         settings["spark.jars.ivySettings"] = str(ivy_settings.absolute())
@@ -118,12 +118,17 @@ def setup(repositories: tuple[str, ...], ivy_settings: Path | None) -> None:
 
 @main.command("doctor")
 @click.argument("pipeline", type=PIPELINE_FILE, required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print an object: ok, and findings with name, found, remedy.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a JSON object: ok, and findings, each with name, found, remedy and ok.",
+)
 @_exit_codes
 def examine(pipeline: Path | None, as_json: bool) -> None:
     """Report what this machine has and lacks for Cutline, and whether PIPELINE's source and store answer.
 
-    Exit code 1 if anything is missing.
+    The exit code is 1 if any check fails.
     """
     findings = doctor.examine(pipeline, Environment.read())
     ok = all(finding.ok for finding in findings)
@@ -154,16 +159,16 @@ def define(pipeline: Path) -> None:
 )
 @_exit_codes
 def where(table: str, pipeline: Path) -> None:
-    """Print the current Iceberg metadata file of TABLE (schema.table), for DuckDB's iceberg_scan and others."""
+    """Print the path of the current Iceberg metadata file of TABLE (schema.table), for DuckDB's iceberg_scan."""
     click.echo(lake.where(load(pipeline), table))
 
 
 @main.command()
 @click.argument("pipeline", type=PIPELINE_FILE)
-@click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")
+@click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="The folder given to `run`.")
 @_exit_codes
 def status(pipeline: Path, workdir: Path | None) -> None:
-    """Print the status of a pipeline that runs on this machine or at CUTLINE_REDIS_URL, once, as `run` shows it."""
+    """Print the current status of a pipeline that runs on this machine or at CUTLINE_REDIS_URL, as `run` shows it."""
     config = load(pipeline)
     url = redis_url_of(_workdir(pipeline, config, workdir), Environment.read())
     parts = asyncio.run(running.status_of(url, config.name))
@@ -177,7 +182,7 @@ def status(pipeline: Path, workdir: Path | None) -> None:
     "--rows-per-second", type=click.IntRange(min=1), help="Rows that all readers together may SELECT each second."
 )
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="The same, in bytes of decoded rows.")
-@click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")
+@click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="The folder given to `run`.")
 @_exit_codes
 def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int | None, workdir: Path | None) -> None:
     """Limit how fast the running PIPELINE reads chunks, until the next call; a limit that is not given is lifted.

@@ -1,6 +1,6 @@
 """`cutline doctor`: what this machine has and lacks for Cutline, and whether a pipeline's source and store answer.
 
-The checks are independent: one that fails hides no other. Nothing is changed, except that a probe file is written into
+The checks are independent, so a failed one hides no other. Nothing is changed, except that a probe file is written into
 the store and removed.
 """
 
@@ -61,7 +61,7 @@ class Finding:
 
 
 def examine(pipeline: Path | None, environment: Environment) -> list[Finding]:
-    """Run every check; also those of a pipeline's source, store and warehouse if its file is given."""
+    """Run every check; with a pipeline file also those of its source, store and warehouse."""
     checks: list[tuple[str, Callable[[], Finding]]] = [
         ("Python", _python),
         ("compiled modules", _compiled),
@@ -94,7 +94,7 @@ def _python() -> Finding:
 
 def _compiled() -> Finding:
     if scanner.COMPILED:  # all are compiled or none is
-        return Finding(name="compiled modules", found="there")
+        return Finding(name="compiled modules", found="present")
     return Finding(
         name="compiled modules",
         found="interpreted, many times slower",
@@ -127,11 +127,11 @@ async def _redis_version(url: str) -> str:
 def _jars() -> Finding:
     folder = jars.folder()
     if not (lacking := jars.missing(folder)):
-        return Finding(name="Spark's jars", found=f"there ({folder})")
+        return Finding(name="Spark's jars", found=f"present ({folder})")
     return Finding(
         name="Spark's jars",
-        found=f"no {' and no '.join(jar.file for jar in lacking)} in {folder}, or damaged",
-        remedy="run `cutline setup`, or leave it to the first `cutline run`",
+        found=f"{' and '.join(jar.file for jar in lacking)} missing or damaged in {folder}",
+        remedy="run `cutline setup`, or let the first `cutline run` fetch them",
     )
 
 
@@ -167,7 +167,7 @@ def _available_bytes() -> int | None:
 
 
 def _disk(name: str, folder: Path) -> Finding:
-    """Check the folder, or the one in which it will be made."""
+    """Check the folder, or the existing one in which it will be made."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     remedy = None

@@ -1,4 +1,4 @@
-"""What Cutline can read of the lake without Spark: where a table's metadata is, and which pipeline owns it.
+"""Reads the lake without Spark: where the metadata of a table is, and which pipeline owns it.
 
 The default catalogue is Iceberg's JDBC catalogue in `<warehouse>/catalog.db` (SQLite); it is opened read-only here.
 """
@@ -28,7 +28,7 @@ def metadata_files(config: PipelineConfig) -> dict[str, str]:
         raise ConfigError("sink.catalog names a catalogue of your own; look the table up in that catalogue")
     if "://" in config.sink.warehouse:
         raise ConfigError(
-            f"the warehouse {config.sink.warehouse} is no folder of this machine; look the table up in its catalogue"
+            f"the warehouse {config.sink.warehouse} is not a local folder; look the table up in its catalogue"
         )
     path = Path(config.sink.warehouse) / CATALOG_FILE
     if not path.is_file():
@@ -38,7 +38,7 @@ def metadata_files(config: PipelineConfig) -> dict[str, str]:
             connection.row_factory = sqlite3.Row
             rows = connection.execute("SELECT * FROM iceberg_tables").fetchall()
     except sqlite3.Error as error:
-        if "no such table" in str(error):  # the file was made, its tables were not yet
+        if "no such table" in str(error):  # the file exists, but its tables were not made yet
             return {}
         raise ConfigError(
             f"{path} can't be read as an Iceberg catalogue ({error}); choose another warehouse"

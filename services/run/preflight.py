@@ -1,7 +1,7 @@
-"""The checks before a pipeline may run: all faults in one list, and nothing is written before there are none.
+"""The checks before a pipeline may run: all faults in one list, and nothing is written while there are any.
 
-In this order: password, store, warehouse and source are checked without a write; only if they are right are the folders
-made, and a probe file is written into each.
+In this order: store, warehouse and source are checked without a write. If they have no fault, the folders are made, and
+a probe file is written into each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check(
     known: Mapping[str, Any] | None = None
     try:
         stored = Store(store_url).pipeline(config.name).definition()
-        if stored is not None:  # settings that an older Cutline's definition lacks have their defaults
+        if stored is not None:  # settings that an older Cutline did not know get their defaults
             known = PipelineConfig.from_definition(stored).definition()
     except ConfigError as error:
         faults += error.faults

@@ -1,13 +1,13 @@
 """All services of one pipeline on this machine: what `cutline run` does.
 
 In this order:
-1. Everything that can be wrong is checked (preflight.py); nothing is written before all of it is right. The work folder
-   is locked.
+1. Everything that can be wrong is checked (preflight.py); if there is a fault, nothing is written. The work folder is
+   locked.
 2. The pipeline is defined in the store (or found there, with the same content).
 3. Redis is started unless CUTLINE_REDIS_URL names one; then two enumerators (one stands by), the readers, the writers,
    the Spark writer and the control service, each `python -m ...` in a session of its own, its log in <workdir>/logs.
-4. A child that ends is started again, after a pause that grows; one that never stays up ends the run with the last line
-   of its log.
+4. A child that ends is started again, after a pause that grows. One that never stays up ends the run, with the last
+   line of its log.
 5. On Ctrl-C, or when `--until` is reached: a savepoint is requested and its publication awaited, then all children are
    stopped. A second Ctrl-C stops at once. At the pipeline's `stop` the leader takes the last checkpoint by itself.
 
@@ -71,7 +71,7 @@ def _service_children(config: PipelineConfig, workdir: Path) -> list[Child]:
 
 
 def _missing_programs(environment: Environment) -> list[str]:
-    """The programs that this machine lacks, a sentence each: a Java for Spark, and a Redis unless a URL names one."""
+    """A sentence for each program that this machine lacks: a Java for Spark, and a Redis unless a URL names one."""
     faults: list[str] = []
     for find in (programs.java, programs.redis) if environment.redis_url is None else (programs.java,):
         try:
@@ -93,7 +93,7 @@ class Run:
         until: Until | None,
         view: TerminalView,
     ) -> None:
-        """Take what to run and where to show it; nothing happens before `go`."""
+        """Take the pipeline and where to show it; nothing happens before `go`."""
         self._config = config
         self._environment = environment
         self._workdir = workdir
@@ -127,7 +127,7 @@ class Run:
             await self._run(store)
 
     async def _checked(self) -> Mapping[str, Any] | None:
-        """The definition, checked, once the source answers; None if a signal came before."""
+        """The definition, checked once the source answers; None if a signal came first."""
         pause = 1.0
         while not self._interrupts:
             try:
@@ -144,7 +144,7 @@ class Run:
         return check(self._config, store_url=self._store_url, workdir=self._workdir, known_faults=missing)
 
     def _fetching(self, done: int, total: int) -> None:
-        """Show how much of Spark's jars is fetched; called in the thread that fetches them, which an error ends."""
+        """Show how much of Spark's jars is fetched; called while they are fetched, which an error raised here ends."""
         if self._interrupts:
             raise CutlineError("stopped while fetching Spark's jars; the same command fetches them again")
         self._view.update({}, notes=(f"fetching Spark's jars, once: {done >> 20} of {total >> 20} MiB",))
@@ -155,10 +155,10 @@ class Run:
 
     async def _run(self, store: PipelineStore) -> None:
         environment = self._environment
-        redis_url, first = environment.redis_url, []
+        redis_url, own_redis = environment.redis_url, []
         if redis_url is None:
             port, password = free_port(), secrets.token_hex(16)
-            first = [_redis_child(self._workdir, port, password, environment.redis_memory_bytes)]
+            own_redis = [_redis_child(self._workdir, port, password, environment.redis_memory_bytes)]
             redis_url = f"redis://:{password}@127.0.0.1:{port}/0"
         self._redis_url = redis_url
         shutil.rmtree(self._temporary, ignore_errors=True)  # left by a killed run: we hold the lock of the work folder
@@ -176,7 +176,7 @@ class Run:
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(self._temporary),
         }
-        self._supervisor = Supervisor([*first, *_service_children(self._config, self._workdir)], environ)
+        self._supervisor = Supervisor([*own_redis, *_service_children(self._config, self._workdir)], environ)
         redis = connect(redis_url)
         self._registry = Registry(redis)
         self._view.say(f"{self._config.name}: logs in {self._workdir / 'logs'}, API at {self._api_url}")
@@ -235,7 +235,7 @@ class Run:
         self._woken.clear()
 
     def _check_spark(self, status: Mapping[str, Any]) -> None:
-        """End the run when the Spark writer failed SPARK_HALTS times in a row by a fault that no retry removes."""
+        """End the run once the Spark writer has failed SPARK_HALTS times in a row by a fault that no retry removes."""
         if status.get("kind") not in ("ConfigError", "ProtocolError"):
             self._spark_failed_at = ()
         elif status["at"] not in self._spark_failed_at:
@@ -259,7 +259,7 @@ class Run:
         return last if last is not None and self._published >= last else None
 
     async def _done(self) -> bool:
-        """Whether the stop, or the goal of `--until`, is published; asks for the source's position once it may."""
+        """Whether the stop or the goal of `--until` is published; takes the target of `caught-up` once it can."""
         if self._ended() is not None:
             return True
         tables = self._tables()
@@ -315,7 +315,7 @@ class Run:
 
 
 def _savepoint_slot(store: PipelineStore, after: int, nonce: str) -> int | None:
-    """The journal's slot of the kept checkpoint that answers the request `nonce`, or None."""
+    """The slot of the kept checkpoint that answers the request `nonce`, or None."""
     for entry in store.journal_tail(after=after):
         if isinstance(entry, CheckpointEntry) and entry.request == nonce and entry.kept:
             return entry.slot

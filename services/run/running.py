@@ -1,4 +1,4 @@
-"""What other commands ask of a pipeline that runs: its status, and new limits."""
+"""How other commands reach a running pipeline: they read its status, and request new limits."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def status_of(redis_url: str, pipeline: str) -> dict[str, dict[str, Any]]:
 
 
 async def throttle(redis_url: str, pipeline: str, limits: Limits) -> None:
-    """Ask the leader of `pipeline` for `limits`, and return when they hold and a checkpoint has them, so that they
-    outlive the leader; CutlineError if that takes too long."""
+    """Request `limits` from the leader of `pipeline`; return once they apply and a checkpoint has them, so that they
+    outlive the leader. CutlineError if that takes too long."""
     redis = connect(redis_url)
     try:
         registry, wanted = Registry(redis), asdict(limits)
@@ -39,8 +39,8 @@ async def throttle(redis_url: str, pipeline: str, limits: Limits) -> None:
                 return
             if time.monotonic() > deadline:
                 raise CutlineError(
-                    f"the limits are in no checkpoint of {pipeline} yet, so they may be lost with its leader; see"
-                    " `cutline status`, and ask again"
+                    f"no checkpoint of {pipeline} has the limits yet, so they may be lost with its leader; see"
+                    " `cutline status`, and run this command again"
                 )
             if time.monotonic() - asked_at >= ASK_AGAIN_SECONDS:
                 await registry.request(pipeline, {"kind": "throttle", "limits": wanted})

@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _die_with(parent: int) -> None:
-    """Run in the child between fork and exec: have it killed when the parent is gone, even if it went just now."""
+    """Have this child killed when its parent ends, even if that was just now. Runs between fork and exec."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -60,7 +60,7 @@ class Child:
     quick_deaths: int = 0
 
     def last_words(self) -> str:
-        """The last line of the log, for a person to read."""
+        """The last line of the log, for messages."""
         with suppress(OSError), self.log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
@@ -73,16 +73,16 @@ class Supervisor:
     """Starts children, starts them again when they end, and ends them by process id."""
 
     def __init__(self, children: Sequence[Child], environ: Mapping[str, str]) -> None:
-        """Take what to run, in the order of starting; nothing is started before the first `tick`."""
+        """Take the children in the order in which to start them; the first `tick` starts them."""
         self.children = list(children)
         self._environ = dict(environ)
 
     def pids(self) -> dict[str, int]:
-        """The process id of each child that runs."""
+        """The process id of each running child."""
         return {child.name: child.process.pid for child in self.children if child.process is not None}
 
     def tick(self, now: float) -> list[str]:
-        """Start what is due at `now` (monotonic seconds) and note what has ended; return a sentence for each end.
+        """Start the children that are due at `now` (monotonic seconds); return a sentence for each one that has ended.
 
         ConfigError if a child ended with exit code 2 (its settings are wrong); CutlineError if one doesn't stay up.
         """
@@ -155,4 +155,4 @@ def free_port(wanted: int = 0) -> int:
             with suppress(OSError):
                 probe.bind(("127.0.0.1", port))
                 return int(probe.getsockname()[1])
-    raise CutlineError("no port is free on 127.0.0.1; end some programs")
+    raise CutlineError("no port is free on 127.0.0.1; end programs that listen there")

@@ -1,6 +1,6 @@
 """The live view of one pipeline: a progress bar for each table, then lag, last checkpoint and last publication.
 
-All of it comes from the caller: the status parts in Redis, and notes of `cutline run`. In a terminal the picture is
+The caller provides the content: the status parts from Redis, and notes of `cutline run`. In a terminal the picture is
 redrawn in place; elsewhere plain lines are printed when something changed, seconds apart.
 """
 
@@ -41,7 +41,7 @@ class TableLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The content of one drawing; ages are in seconds."""
+    """The content of the view at one moment; ages are in seconds."""
 
     pipeline: str
     epoch: int | None
@@ -57,7 +57,7 @@ class Picture:
 
 
 class Rates:
-    """Rows per second of each table over the last ten seconds, from counts that come at any interval."""
+    """Rows per second of each table over the last ten seconds, from counts that arrive at any interval."""
 
     def __init__(self) -> None:
         """Start without any observation."""
@@ -125,7 +125,7 @@ def _age(moment: float | None, now: float) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """A time span in the form that people read: 0.4 s, 42 s, 3:05, 2:03:04."""
+    """A time span for people to read: 0.4 s, 42 s, 3:05, 2:03:04."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     whole = round(seconds)
@@ -164,7 +164,7 @@ def lines(current: Picture) -> list[str]:
 
 
 def drawing(current: Picture, *, height: int) -> Group:
-    """The picture for a terminal of `height` lines; if there is not enough room, live tables are left out first."""
+    """The picture for a terminal of `height` lines; if it has too few, live tables are left out first."""
     room = max(1, height - 6 - len(current.notes) - sum(1 for line in current.tables if line.cause))
     first = sorted(current.tables, key=lambda line: (line.phase == "live", line.name))
     kept = sorted(first[:room], key=lambda line: line.name)
@@ -226,7 +226,7 @@ class TerminalView:
         self._console.print(Text(text), soft_wrap=True)
 
     def update(self, status: Mapping[str, Any], *, notes: tuple[str, ...] = ()) -> None:
-        """Show the newest status. May be called at any rate: plain lines are printed only if new, seconds apart."""
+        """Show the newest status. May be called at any rate: plain lines are printed only if changed, seconds apart."""
         current = picture(self._pipeline, status, rates=self._rates, now=time.time(), notes=notes)
         if self._live is not None:
             self._live.update(drawing(current, height=self._console.height), refresh=True)

@@ -4,8 +4,7 @@
 - `caught-up`: once every table is live or inactive, the source's flushed position is taken (`target`); done when a
   publication has reached it.
 
-Tables that are quarantined or dropped are inactive: nothing more comes of them until a person acts, so they are not
-waited for.
+Quarantined and dropped tables are inactive: they are not waited for, since they stay so until a person acts.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def pending(tables: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def unpublished(tables: Mapping[str, Any], publication: Publication | None) -> tuple[str, ...]:
-    """The active tables that `publication` does not yet have live in the generation of the status."""
+    """The active tables that are not live in `publication`, in the generation of the status."""
     published = {} if publication is None else publication.tables
     missing = []
     for name, table in tables.items():

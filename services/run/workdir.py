@@ -1,7 +1,7 @@
-"""The work folder of one `cutline run`: its lock, its Redis settings, and `run.json`, which describes what runs.
+"""The work folder of one `cutline run`: its lock, its Redis settings, and `run.json`, which describes the run.
 
-`run.json` is for other programs: {"pid", "redis_url", "store_url", "api_url", "services": {name: pid}}. It holds a
-password, so that only its owner may read it, and exists while the run does.
+`run.json` is for other programs: {"pid", "redis_url", "store_url", "api_url", "services": {name: pid}}. Only its owner
+may read it, since it holds a password. It is removed when the run ends.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_redis_settings(workdir: Path, port: int, password: str, memory_bytes: 
 
 
 def write_run_file(workdir: Path, content: Mapping[str, Any]) -> None:
-    """Write `run.json` if it has another content."""
+    """Write `run.json` if its content changed."""
     path, fresh = workdir / "run.json", workdir / "run.json.new"
     text = json.dumps(content, indent=1)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -59,7 +59,7 @@ def write_run_file(workdir: Path, content: Mapping[str, Any]) -> None:
 
 
 def remove_run_file(workdir: Path) -> None:
-    """Remove `run.json`: nothing runs any more."""
+    """Remove `run.json` at the end of the run."""
     (workdir / "run.json").unlink(missing_ok=True)
 
 

@@ -1,7 +1,7 @@
 """The columns of a lake table: their field ids, names, Iceberg types and default values.
 
-Field ids: the lake's ids are the pipeline's (common/schema.py) plus an offset by generation. The offset is 0 unless a
-new generation gives an id another meaning; the offsets are the table properties `cutline.offset.<generation>`. A staged
+A field id in the lake is the pipeline's (common/schema.py) plus the generation's offset. The offset is 0 unless a new
+generation gives an id another meaning; the offsets are the table properties `cutline.offset.<generation>`. A staged
 file whose ids and types are the lake's is adopted as it is.
 """
 
@@ -35,7 +35,7 @@ _EXACT = Context(prec=65)  # a DECIMAL's digits; Python's default context rounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A table's columns in the lake: `arrow` with the lake's field ids, and `java`, the Iceberg schema of it."""
+    """A table's columns in the lake: `arrow` has the lake's field ids, `java` is the same as an Iceberg schema."""
 
     schema: TableSchema
     generation: int
@@ -53,7 +53,7 @@ class Layout:
 def lay_out(jvm: Jvm, metadata: Any, schema: TableSchema, generation: int) -> Layout:
     """Lay out `schema` in the lake table that has this TableMetadata.
 
-    A generation's offset is chosen when the generation is first seen and kept by its first commit.
+    A generation's offset is chosen when the generation is first seen and recorded by its first commit.
     """
     known = metadata.property(f"{OFFSET}{generation}", None)
     if known is not None:
@@ -76,7 +76,7 @@ def lay_out(jvm: Jvm, metadata: Any, schema: TableSchema, generation: int) -> La
 
 
 def _ids_agree(jvm: Jvm, metadata: Any, schema: TableSchema) -> bool:
-    """Whether the lake uses each field id of `schema` with the same meaning, or not yet."""
+    """Whether each field id of `schema` has the same meaning in the lake, or is not in use there yet."""
     known: dict[int, tuple[str, str]] = {}
     for old in metadata.schemas():
         for field in old.columns():

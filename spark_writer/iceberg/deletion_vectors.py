@@ -118,11 +118,11 @@ def _describe(file: DataFile, ids: tuple[int, ...]) -> None:
         leaf = source.schema.names.index(names[0]) if source.schema.names.count(names[0]) == 1 else None
         groups, start = [], 0
         for at in range(source.metadata.num_row_groups):
-            described = source.metadata.row_group(at)
-            known: Any = described.column(leaf).statistics if leaf is not None else None
-            least, most = (known.min, known.max) if known is not None and known.has_min_max else (None, None)
-            groups.append(RowGroup(first=start, rows=described.num_rows, least=least, most=most))
-            start += described.num_rows
+            group = source.metadata.row_group(at)
+            stats: Any = group.column(leaf).statistics if leaf is not None else None
+            least, most = (stats.min, stats.max) if stats is not None and stats.has_min_max else (None, None)
+            groups.append(RowGroup(first=start, rows=group.num_rows, least=least, most=most))
+            start += group.num_rows
     file.names, file.groups = names, tuple(groups)
 
 
@@ -178,8 +178,8 @@ def find_by_spark(
 
 
 def read_vector(io: Any, vector: Any) -> Any:
-    """Read a deletion vector (Iceberg's DeleteFile, None: no row is deleted) through Iceberg's FileIO: its sorted
-    positions.
+    """Return the sorted positions in a deletion vector (Iceberg's DeleteFile; None: no row is deleted), read through
+    Iceberg's FileIO.
     """
     if vector is None:
         return np.empty(0, np.int64)
@@ -192,8 +192,8 @@ def read_vector(io: Any, vector: Any) -> Any:
 
 
 def write_vectors(jvm: Jvm, table: Any, dead: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a deletion vector for each data file (path -> sorted positions) of Iceberg's Table, durable; return
-    path -> Iceberg's DeleteFile.
+    """Write a deletion vector for each data file (path -> sorted positions) of Iceberg's Table; return path ->
+    Iceberg's DeleteFile. The files are durable.
     """
     iceberg, scala = jvm.iceberg, jvm.root.scala.jdk.javaapi
     nothing = scala.CollectionConverters.asScala(jvm.root.java.util.HashMap()).withDefaultValue(None)

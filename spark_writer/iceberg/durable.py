@@ -23,7 +23,7 @@ from cutline.spark_writer.iceberg.files import local_path
 
 
 def sync_files(paths: Iterable[str]) -> None:
-    """Sync the files that are on this machine, with Hadoop's checksum files, and then their folders."""
+    """Sync those of the files that are on this machine, with Hadoop's checksum files, and then their folders."""
     folders = set()
     for path in paths:
         local = local_path(path)

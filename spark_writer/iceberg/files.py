@@ -1,4 +1,4 @@
-"""The data files of a lake table: the contents of a snapshot, and opening a file."""
+"""The data files of a snapshot, and how a data file is opened."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class RowGroup:
 class DataFile:
     """One Parquet file of a snapshot; `vector` is Iceberg's DeleteFile of its deleted rows, or None.
 
-    `dead` (their sorted positions), `groups` and `names` (of the key's columns) are read when first needed; nothing
-    else ever changes.
+    `dead` (the sorted positions of these rows), `groups` and `names` (of the key's columns) are read when first needed;
+    no other field ever changes.
     """
 
     path: str
@@ -56,7 +56,7 @@ class Contents:
 
 
 def local_path(path: str) -> str | None:
-    """Return the path on this machine of a `file:` address or a plain path, None for any other address."""
+    """Return the local path of a `file:` address or a plain path, None for any other address."""
     if path.startswith("file:"):
         return unquote(urlparse(path).path)
     return None if "://" in path else path

@@ -61,7 +61,7 @@ class Lake:
         self.jvm.activate()
 
     def sync_catalogue(self) -> None:
-        """Make the catalogue's commits so far durable, if the catalogue is a file of this machine."""
+        """Make the commits made so far durable in the catalogue, if that is a file on this machine."""
         if self._sqlite is not None:
             sync_files([self._sqlite, f"{self._sqlite}-wal"])
 
@@ -76,7 +76,7 @@ class Lake:
         return self.jvm.iceberg.catalog.Namespace.of(self.jvm.strings(namespace))
 
     def load(self, table_id: str) -> LakeTable | None:
-        """Return the lake table of "db.table", or None. TableFault if its name is taken by a view or another owner."""
+        """Return the lake table of "db.table", or None. TableFault if a view or another owner's table has its name."""
         identifier = self._identifier(*split_table_id(table_id))
         with failing_as(f"the table {CATALOG}.{table_id} could not be loaded"):
             if not self.catalog.tableExists(identifier):

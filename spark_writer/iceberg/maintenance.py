@@ -1,8 +1,8 @@
-"""Upkeep of one lake table, on staging only and between applies: compaction, expiry, removal of old branches.
+"""Upkeep of one lake table between applies: compaction, expiry, removal of old branches.
 
-Compaction merges files by tiers of size (eight files of a tier become one of the next), and rewrites a file half of
-whose rows are deleted. It is an ordinary commit on the staging branch: the next publication shows it, and a crash
-undoes it.
+Compaction merges files by tiers of size (eight files of a tier become one of the next), and rewrites a file more than
+half of whose rows are deleted. It is an ordinary commit on the staging branch: the next publication shows it, and a
+crash undoes it.
 
 Expiry removes snapshots that no ref names and that are older than a grace period, in which readers may still use them.
 Refs hold what must stay: `main`, the staging branch of the newest publication, the tags of kept cuts. A staged file
@@ -34,8 +34,8 @@ def worth_compacting(
 ) -> list[DataFile]:
     """Choose files to merge into one, about `ROUND_BYTES` of them.
 
-    They are those of the fullest tier, if it has at least `least` small files, else those with half of their rows
-    deleted.
+    They are those of the fullest tier, if it has at least `least` small files, else those with more than half of their
+    rows deleted.
     """
     tiers: dict[int, list[DataFile]] = {}
     for file in files:

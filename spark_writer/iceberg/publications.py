@@ -1,9 +1,9 @@
-"""The publications as the lake shows them: the table `_cutline.publications` and the view `_cutline.cuts`.
+"""The publications as tables of the lake: the table `_cutline.publications` and the view `_cutline.cuts`.
 
 For each publication N of a pipeline, the table has one row for the pipeline (`table` is null) and one row for each
 lake table whose state or snapshot changed since the previous publication. The view fills in the rest: every table at
-every N. Writing N again replaces N's rows. The first publication that an incarnation writes has all tables, so the view
-never takes rows of an abandoned history (before a restore to an older checkpoint) for current ones.
+every N. Writing N again replaces N's rows. The first publication that an incarnation writes has all tables, so rows of
+publications that are off the chain never appear in the view's later cuts.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class Publications:
     def check(self, *, expected: bool) -> None:
         """Raise Unavailable unless the lake accepts a commit on this table, which is Cutline's own.
 
-        This shows that the catalogue and the warehouse answer when another table raises an error. `expected`: the table
-        existed before, so it must still exist.
+        So it shows, after an error of another table, whether the catalogue and the warehouse answer. `expected`: the
+        table existed before, so it must still exist.
         """
         with failing_as("the lake did not accept a commit on Cutline's own table"):
             table = self._open(expected=expected)
@@ -128,7 +128,7 @@ class Publications:
     def _open(self, *, expected: bool = False) -> LakeTable:
         if expected and not self._lake.exists(NAMESPACE, NAME):
             raise Unavailable(
-                f"the lake's table {NAMESPACE}.{NAME} is gone, so this is not the lake that was written; mend the"
+                f"the lake's table {NAMESPACE}.{NAME} is gone, so this is not the lake that Cutline wrote; correct the"
                 " catalogue"
             )
         types, fields = self._lake.jvm.iceberg.types.Types, self._lake.jvm.root.java.util.ArrayList()

@@ -2,15 +2,15 @@
 
 Every commit is one swap of the table's metadata, made by Iceberg's table API from a base that we have read. If another
 commit came in between, the swap is refused (`CommitFailedException`) and prepared again from the new metadata, a few
-times. Any other answer is left to the caller. Nothing here uses Spark SQL's view of a table, for this reason:
+times. The caller handles any other answer. Nothing here uses Spark SQL's view of a table, for this reason:
 
 **A new column is usable on staging before `main` shows it.** A snapshot carries the id of the schema it was made with,
 and a table has one *current* schema, which readers of `main` get. So a staging commit runs in a transaction that makes
 the new schema current, adds the snapshot, and makes the old schema current again; all three are one metadata file. Data
-files carry field ids and are added with their metrics, so no writer needs the current schema either. `main` moves by
-one such swap too: the snapshot's schema becomes current, `main` names the snapshot, `cutline.published` = [w, N], and a
-kept cut gets its tags. Hence a rename, a dropped column or a generation with other types is shown at its own cut, never
-before, and no hidden column names are needed.
+files carry field ids and are added with their metrics, so writing them does not need the current schema either. `main`
+moves by one such swap too: the snapshot's schema becomes current, `main` names the snapshot, `cutline.published` is set
+to [w, N], and a kept cut gets its tag. So a rename, a dropped column or a generation with other types shows at its own
+cut, never before, and no hidden column names are needed.
 
 A change deletes by deletion vector (deletion_vectors.py finds the positions of a batch's keys), and the new images of
 the rows are added in the same commit (`RowDelta`). Each commit is followed by a sync (durable.py).
@@ -63,13 +63,13 @@ Change = Callable[[Any], tuple[Any, Files]]
 
 
 class TableFault(ConfigError):
-    """Somebody else changed a lake table so that Cutline can't go on in it; a person must mend it.
+    """Another user changed a lake table so that Cutline can't go on with it; a person must mend it.
 
     `lost`: the rows that it held are gone too.
     """
 
     def __init__(self, cause: str, *, lost: bool = False) -> None:
-        """Take the cause, one sentence with its remedy."""
+        """Take the cause: one sentence with its remedy."""
         super().__init__(cause)
         self.lost = lost
 
@@ -249,8 +249,7 @@ class LakeTable:
         or at `main`, so `change` must then empty it), and the branches that older starts have left are removed, except
         `keep`, which a publication names. `change` is the result of `replace_all`, `append`, `upsert` or `rewrite`.
         The snapshot has the schema of `layout`; the table's current schema changes only while there is no `main` that
-        anybody could read.
-        Raises Unavailable if the branch has moved since, Refused if others commit all the time.
+        anybody could read. Raises Unavailable if the branch has moved since, Refused if others commit all the time.
         """
 
         def once() -> int:
@@ -294,7 +293,7 @@ class LakeTable:
         return self._committed(f"a commit on {branch} of the lake table {self.table_id} was refused", once, read=False)
 
     def _committed(self, failure: str, once: Callable[[], Committed], *, read: bool = True) -> Committed:
-        """Read the table and call `once`, again while others commit in between; Refused names the `failure`."""
+        """Read the table and call `once`, and repeat both if others committed meanwhile. Refused has the `failure`."""
         with failing_as(failure):
             for attempt in range(CONFLICTS):
                 if read or attempt:
@@ -307,7 +306,7 @@ class LakeTable:
         raise AssertionError("the last attempt returns or raises")
 
     def _swap(self, base: Any, builder: Any) -> None:
-        """Replace the metadata `base` by that of `builder`, if they differ."""
+        """Replace the metadata `base` with that of `builder`, if they differ."""
         metadata = builder.build()
         if metadata.changes().size():
             self.java.operations().commit(base, metadata)
@@ -387,7 +386,7 @@ class LakeTable:
         return update
 
     def rewrite(self, base: int, old: Sequence[DataFile], added: Sequence[Any]) -> Change:
-        """Return the change that replaces data files of snapshot `base` by others with the same living rows."""
+        """Return the change that replaces data files of snapshot `base` with others that have the same living rows."""
 
         def update(transaction: Any) -> tuple[Any, Files]:
             files = dict(self.contents(base).files)
