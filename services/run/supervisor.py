@@ -131,7 +131,10 @@ class Supervisor:
         child.started_at = now
 
     async def stop(self, *, grace_seconds: float = STOP_SECONDS, hurry: Callable[[], bool] = lambda: False) -> None:
-        """End all children, the first one (Redis) last: SIGTERM, then SIGKILL after the grace or on `hurry`."""
+        """End all children, the first one (our Redis, if we started one) last.
+
+        Each gets SIGTERM, then SIGKILL after the grace or on `hurry`.
+        """
         for group in (self.children[1:], self.children[:1]):
             running = [child.process for child in group if child.process is not None]
             for process in running:

@@ -166,8 +166,8 @@ def lines(current: Picture) -> list[str]:
 def drawing(current: Picture, *, height: int) -> Group:
     """The picture for a terminal of `height` lines; if it has too few, live tables are left out first."""
     room = max(1, height - 6 - len(current.notes) - sum(1 for line in current.tables if line.cause))
-    first = sorted(current.tables, key=lambda line: (line.phase == "live", line.name))
-    kept = sorted(first[:room], key=lambda line: line.name)
+    live_last = sorted(current.tables, key=lambda line: (line.phase == "live", line.name))
+    kept = sorted(live_last[:room], key=lambda line: line.name)
     table = Table(box=None, pad_edge=False)
     for heading, side in (("table", "left"), ("phase", "left"), ("", "left"), ("rows", "right"), ("rows/s", "right")):
         table.add_column(heading, justify="right" if side == "right" else "left", no_wrap=True)
