@@ -201,10 +201,10 @@ class Incarnation:
         for plan, error in failed:
             table_id, generation = plan[0].table_id, plan[0].generation
             held = progress.quarantined.get(table_id)
-            again = held is not None and held.generation == generation
-            applied = held.applied if held is not None and again else progress.applied
+            held_before = held is not None and held.generation == generation
+            applied = held.applied if held is not None and held_before else progress.applied
             quarantine(progress, self._store.name, table_id, generation=generation, error=error, applied=applied)
-            if again and isinstance(error, TableFault) and error.lost:
+            if held_before and isinstance(error, TableFault) and error.lost:
                 read_again(progress, self._lake, table_id)
         rows = sum(staged.record.rows for plan, _ in good for step in plan for staged in (*step.chunks, *step.changes))
         logger.info(
@@ -250,7 +250,7 @@ class Incarnation:
         head = done.snapshot_id if done is not None else None
         if head is not None and not table.has_snapshot(head):
             raise TableFault(snapshot_lost(step.table_id), lost=True)
-        fresh = done is None or done.generation != step.generation
+        new_generation = done is None or done.generation != step.generation
         truncated = step.truncated_at is not None
         chunks = []
         if not truncated:
@@ -268,7 +268,7 @@ class Incarnation:
             self.tables.begun.add(step.table_id)
             return table.commit(branch=branch, base=base, layout=layout, summary=summary, change=change, keep=keep)
 
-        if head is None or fresh or truncated:
+        if head is None or new_generation or truncated:
             head = commit(table.replace_all(chunks), head)
         elif chunks or not changes or (done is not None and done.schema != step.schema.hash):
             head = commit(table.append(head, chunks), head)

@@ -136,11 +136,11 @@ def _jars() -> Finding:
 
 
 def _open_files() -> Finding:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = most == resource.RLIM_INFINITY or most >= OPEN_FILES
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = limit == resource.RLIM_INFINITY or limit >= OPEN_FILES
     return Finding(
         name="open files",
-        found=f"up to {'any number' if most == resource.RLIM_INFINITY else most} a process",
+        found=f"up to {'any number' if limit == resource.RLIM_INFINITY else limit} a process",
         remedy=None if enough else f"raise the hard limit to {OPEN_FILES} or more (`ulimit -Hn`, or LimitNOFILE=)",
     )
 
