@@ -403,7 +403,7 @@ def test_a_lake_that_does_not_answer_quarantines_no_table(bench: Bench) -> None:
     for log in away.glob("catalog.db-*"):
         log.rename(away / log.name.replace("db", "kept"))
     away.rename(warehouse)
-    with pytest.raises(Unavailable, match="not the lake that was written"):
+    with pytest.raises(Unavailable, match="not the lake that Cutline wrote"):
         bench.apply()
     for path in warehouse.glob("catalog.db*"):
         path.unlink()
