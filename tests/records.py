@@ -16,12 +16,12 @@ PART = PartRef(path="parts/p", sha256="", size=1)
 def epoch(slot: int, base: int | None = None, nonce: str = "n", **other: Any) -> EpochEntry:
     """An epoch that begins at `slot`."""
     members = Members(enumerator="e1", readers=("r1",), writers=("w1",))
-    of = {"leader": "e1", "members": members, "cause": "test", "written_at": 0.0}
-    return EpochEntry(slot=slot, base=base, nonce=nonce, **(of | other))
+    defaults = {"leader": "e1", "members": members, "cause": "test", "written_at": 0.0}
+    return EpochEntry(slot=slot, base=base, nonce=nonce, **(defaults | other))
 
 
-def checkpoint(slot: int, of: int = 1, **other: Any) -> CheckpointEntry:
-    """A checkpoint of the epoch `of`, at offset `slot`."""
+def checkpoint(slot: int, epoch: int = 1, **other: Any) -> CheckpointEntry:
+    """A checkpoint of the epoch, at offset `slot`."""
     known: dict[str, Any] = {
         "nonce": "n",
         "kept": False,
@@ -34,7 +34,7 @@ def checkpoint(slot: int, of: int = 1, **other: Any) -> CheckpointEntry:
         "staged": (),
         "tables": {},
     }
-    return CheckpointEntry(slot=slot, epoch=of, **(known | other))
+    return CheckpointEntry(slot=slot, epoch=epoch, **(known | other))
 
 
 def place(offset: int) -> Position:

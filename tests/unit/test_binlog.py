@@ -416,8 +416,8 @@ class FedCursor:
 
     def __init__(self, log: Log, executed: GtidSet = GtidSet.EMPTY) -> None:
         self.cursor = BinlogCursor(lambda: pytest.fail("it connects"), server_id=1)
-        self.theirs, ours = socket.socketpair()
-        dump = Dump(SimpleNamespace(_sock=ours), server_id=1)  # type: ignore[arg-type]
+        self.server_end, cursor_end = socket.socketpair()
+        dump = Dump(SimpleNamespace(_sock=cursor_end), server_id=1)  # type: ignore[arg-type]
         server = Server(flavour="mysql", version=(9, 7), identity="s", gtid=True)
         self.at = Position(server="s", file="binlog.000001", offset=4, gtids=str(executed))
         self.stream = self.cursor.stream(dump, server, self.at)
@@ -427,9 +427,9 @@ class FedCursor:
         self.cursor._stream = self.stream
         self.begin_at(self.at)
         if len(log.bytes) < 1 << 16:  # which the socket holds
-            self.theirs.sendall(log.bytes)
+            self.server_end.sendall(log.bytes)
         else:
-            threading.Thread(target=self.theirs.sendall, args=(log.bytes,), daemon=True).start()
+            threading.Thread(target=self.server_end.sendall, args=(log.bytes,), daemon=True).start()
         self.end = High(server="s", file="binlog.000001", offset=log.at)
 
     def begin_at(self, at: Position) -> None:
@@ -594,8 +594,10 @@ def test_a_read_looks_only_at_tables_whose_route_is_another_one_or_whose_low_is_
     dump = FedCursor(log)
     high = High(server="s", file="binlog.000001", offset=4)
     routes = {
-        one.table_id: Route(table_id=one.table_id, generation=1, schema=one, low=dump.low(4), high=high, live=True)
-        for one in tables
+        schema.table_id: Route(
+            table_id=schema.table_id, generation=1, schema=schema, low=dump.low(4), high=high, live=True
+        )
+        for schema in tables
     }
     routes["d.t001"] = replace(routes["d.t001"], low=dump.low(log.at))
     bound: list[str] = []
@@ -649,7 +651,7 @@ def test_a_place_that_one_heartbeat_tells_is_not_gone_on_from() -> None:
         assert dump.read(T, wait=0.1).position.offset == 4
     log.bytes = b""
     heartbeat(2000)
-    dump.theirs.sendall(log.bytes)
+    dump.server_end.sendall(log.bytes)
     while dump.at.offset == 4:
         dump.read(T, wait=0.1)
     assert dump.at.offset == 2000
@@ -768,7 +770,7 @@ def test_while_rows_are_to_be_skipped_again_the_position_stays_where_it_was(form
         assert early.position.not_before(begin), cut
         rows = keys(early, "d.t")
         for after, sent in ((dump, numbered[cut:]), (reconnected(log, early.position, numbered, first), b"")):
-            after.theirs.sendall(sent)
+            after.server_end.sendall(sent)
             late = after.read(T, max_rows=100)
             assert rows + keys(late, "d.t") == list(range(taken, 10)), cut
             assert (late.position.offset, late.position.rows) == (log.at, 0)
@@ -831,7 +833,7 @@ def test_a_file_that_is_sent_from_its_start_since_a_command_has_32_bits_leaves_t
     it.move_to(OVER - 100)  # as if 4 GiB had come
     rest = Log(at=OVER)
     rest.number = log.number
-    dump.theirs.sendall(insert(rest, 2).bytes)
+    dump.server_end.sendall(insert(rest, 2).bytes)
     got = dump.read(T)
     assert (keys(got, "d.t"), got.position.offset) == ([2], rest.at)
 
@@ -845,18 +847,18 @@ def test_the_first_transaction_that_a_dump_by_gtids_sends_is_not_before_the_plac
     assert dump.read(T).position.offset == log.at
 
 
-@pytest.mark.parametrize(("at", "told"), [(OVER - 2000, OVER), (4, 3 << 30), (OVER, OVER + (3 << 30))])
-def test_a_heartbeats_place_goes_on_over_4_gib_too(at: int, told: int) -> None:
+@pytest.mark.parametrize(("at", "heartbeat_at"), [(OVER - 2000, OVER), (4, 3 << 30), (OVER, OVER + (3 << 30))])
+def test_a_heartbeats_place_goes_on_over_4_gib_too(at: int, heartbeat_at: int) -> None:
     dump, _ = over_4_gib(Log(checksum=False))
     dump.begin_at(replace(dump.at, offset=at))
-    dump.end = replace(dump.end, offset=told)
+    dump.end = replace(dump.end, offset=heartbeat_at)
     log, name, until = Log(), b"binlog.000001", time.monotonic() + 5
     while dump.at.offset == at and time.monotonic() < until:
         log.bytes = b""
-        log.packet(b"\0" + struct.pack("<IBIIIH", 0, 27, 1, 19 + len(name), told & 0xFFFFFFFF, 0) + name)
-        dump.theirs.sendall(log.bytes)
+        log.packet(b"\0" + struct.pack("<IBIIIH", 0, 27, 1, 19 + len(name), heartbeat_at & 0xFFFFFFFF, 0) + name)
+        dump.server_end.sendall(log.bytes)
         dump.read(T, wait=0.01)
-    assert dump.at.offset == told
+    assert dump.at.offset == heartbeat_at
 
 
 def test_a_position_that_goes_back_is_an_error_of_ours_with_both_positions() -> None:
@@ -897,11 +899,11 @@ def test_a_mistake_of_ours_is_no_damage_of_the_source(
         dump.read(T)
     assert any("binlog.000001:" in note for note in raised.value.__notes__)
     assert dump.cursor._stream is None
-    told = gave_up(7, raised.value)
-    assert (told.epoch, told.halts) == (7, True)
-    assert "a bug of Cutline" in told.cause
-    assert error.__name__ in told.cause
-    assert "binlog.000001:" in told.cause
+    report = gave_up(7, raised.value)
+    assert (report.epoch, report.halts) == (7, True)
+    assert "a bug of Cutline" in report.cause
+    assert error.__name__ in report.cause
+    assert "binlog.000001:" in report.cause
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, IndexError])
@@ -951,8 +953,8 @@ def damaged_events() -> list[tuple[str, Log]]:
     ]
 
 
-@pytest.mark.parametrize(("what", "log"), damaged_events(), ids=[what for what, _ in damaged_events()])
-def test_each_damaged_event_is_told_as_damage_with_its_place(what: str, log: Log) -> None:
+@pytest.mark.parametrize(("damage", "log"), damaged_events(), ids=[damage for damage, _ in damaged_events()])
+def test_each_damaged_event_is_told_as_damage_with_its_place(damage: str, log: Log) -> None:
     dump = FedCursor(log)
     with pytest.raises(SourceLost, match=r"The binlog can't be read .*binlog\.000001:\d+.*check the file") as raised:
         dump.read(T, wait=5.0)
@@ -1277,9 +1279,9 @@ def test_a_dump_has_the_statements_text_where_sizes_place_the_events(
     ],
 )
 def test_a_dump_that_ends_for_another_of_its_server_id_is_no_fault_of_the_source(code: int, text: str) -> None:
-    said = answer(code, f"{text}; the first event 'binlog.000001' at 4, the last event read from 'x' at 9")
-    assert isinstance(said, ServerIdTaken)
-    assert "server id 7" in str(said)
+    error = answer(code, f"{text}; the first event 'binlog.000001' at 4, the last event read from 'x' at 9")
+    assert isinstance(error, ServerIdTaken)
+    assert "server id 7" in str(error)
 
 
 def test_a_dump_that_the_server_can_not_go_on_with_is_told_alike_wherever_it_began() -> None:

@@ -19,7 +19,7 @@ T = "shop.orders"
 
 def checkpoint(
     slot: int,
-    of: int = 1,
+    epoch: int = 1,
     *,
     generation: int = 1,
     rows: int = 0,
@@ -29,7 +29,7 @@ def checkpoint(
 ) -> CheckpointEntry:
     file = records.staged(T, generation=generation, rows=rows, truncated_at=truncated_at)
     tables = {T: records.table(generation=generation, show=show)}
-    return records.checkpoint(slot, of, staged=(file,) if rows else (), tables=tables, **other)
+    return records.checkpoint(slot, epoch, staged=(file,) if rows else (), tables=tables, **other)
 
 
 def chain_of(*entries: Entry, published: tuple[int, ...] = ()) -> Chain:
@@ -189,16 +189,16 @@ def test_a_quarantined_table_is_published_with_its_cause_and_how_far_it_is_and_m
     held = {T: Quarantine(cause="it is a view; drop it", generation=1, applied=2)}
     later = {T: Work(snapshot_id=9, branch="staging_3", generation=1, schema="h")}
     second = publication(checkpoint(3), w=3, kept=False, work=later, previous=first, published_at=2.0, quarantined=held)
-    said = second.tables[T]
+    table = second.tables[T]
     assert second.position_of(T) == first.position_of(T)
-    assert (said.state, said.main and said.main.snapshot_id, said.held, said.shown) == (
+    assert (table.state, table.main and table.main.snapshot_id, table.held, table.shown) == (
         "quarantined",
         7,
         held[T],
         False,
     )
-    assert said.to_json()["cause"] == "it is a view; drop it"
-    assert PublishedTable.from_json(said.to_json()) == said
+    assert table.to_json()["cause"] == "it is a view; drop it"
+    assert PublishedTable.from_json(table.to_json()) == table
     lost = {T: Quarantine(cause="dropped", generation=1, applied=None)}
     third = publication(checkpoint(4), w=3, kept=False, work={}, previous=second, published_at=3.0, quarantined=lost)
     assert third.position_of(T) == first.position_of(T)
@@ -224,9 +224,15 @@ def test_an_inside_cut_or_an_unapplied_table_is_not_published() -> None:
 
 
 def test_main_goes_neither_back_nor_to_what_an_older_spark_writer_shows() -> None:
-    def may(there: tuple[int, int], *, w: int = 2, n: int = 6, own: bool = True) -> bool:
-        journal = (epoch(1, None), *map(checkpoint, (2, 3, 4)), epoch(5, 3), checkpoint(6, of=5), checkpoint(7, of=5))
-        return may_show(there, w=w, n=n, own=own, chain=lambda back: chain_of(*journal, published=(back,)))
+    def may(shown: tuple[int, int], *, w: int = 2, n: int = 6, own: bool = True) -> bool:
+        journal = (
+            epoch(1, None),
+            *map(checkpoint, (2, 3, 4)),
+            epoch(5, 3),
+            checkpoint(6, epoch=5),
+            checkpoint(7, epoch=5),
+        )
+        return may_show(shown, w=w, n=n, own=own, chain=lambda back: chain_of(*journal, published=(back,)))
 
     assert may((1, 3))
     assert may((2, 6))

@@ -1,4 +1,4 @@
-"""Chandy and Lamport's process: the paper's examples with toy machines on a hand-driven wire."""
+"""Chandy and Lamport's process: the paper's examples with toy machines on a hand-driven network."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Account:
         pass
 
 
-class Wire:
+class Network:
     """FIFO channels between processes; a message moves only when the test says so."""
 
     def __init__(self, amounts: dict[str, int], pairs: list[tuple[str, str]]) -> None:
@@ -98,8 +98,8 @@ class Wire:
         return sum(amount + sum(map(sum, channels.values())) for amount, channels in cuts)
 
 
-def two(p: int = 5, q: int = 5) -> Wire:
-    return Wire({"p": p, "q": q}, [("p", "q"), ("q", "p")])
+def two(p: int = 5, q: int = 5) -> Network:
+    return Network({"p": p, "q": q}, [("p", "q"), ("q", "p")])
 
 
 def test_the_single_token_is_recorded_once_where_it_is_in_flight_from_q_to_p() -> None:
@@ -111,15 +111,15 @@ def test_the_single_token_is_recorded_once_where_it_is_in_flight_from_q_to_p() -
     3. The token reaches p: p has recorded and has not had q's marker, so it is the state of channel q -> p.
     4. q meets p's marker, records that it holds nothing, and sends its marker, which ends p's recording.
     """
-    wire = two(p=0, q=1)
-    wire.tick("q")
-    wire.start("p", 1)
-    wire.deliver("q", "p")
-    wire.deliver("p", "q")
-    wire.deliver("q", "p")
-    assert wire.machines["p"].cuts[1] == (0, {"q": [1]})
-    assert wire.machines["q"].cuts[1] == (0, {"p": []})
-    assert wire.recorded(1) == 1
+    network = two(p=0, q=1)
+    network.tick("q")
+    network.start("p", 1)
+    network.deliver("q", "p")
+    network.deliver("p", "q")
+    network.deliver("q", "p")
+    assert network.machines["p"].cuts[1] == (0, {"q": [1]})
+    assert network.machines["q"].cuts[1] == (0, {"p": []})
+    assert network.recorded(1) == 1
 
 
 def test_a_marker_that_meets_a_message_in_flight_records_it_as_the_channels_state() -> None:
@@ -129,76 +129,76 @@ def test_a_marker_that_meets_a_message_in_flight_records_it_as_the_channels_stat
     2. q sends one to p before the marker reaches it: that one belongs before the cut, on the channel.
     3. p sends one to q after its marker: that one is after the cut, on neither side.
     """
-    wire = two()
-    wire.start("p", 1)
-    wire.tick("q")
-    wire.tick("p")
-    wire.deliver_all()
-    assert wire.machines["p"].cuts[1] == (5, {"q": [1]})
-    assert wire.machines["q"].cuts[1] == (4, {"p": []})
-    assert wire.recorded(1) == 10
+    network = two()
+    network.start("p", 1)
+    network.tick("q")
+    network.tick("p")
+    network.deliver_all()
+    assert network.machines["p"].cuts[1] == (5, {"q": [1]})
+    assert network.machines["q"].cuts[1] == (4, {"p": []})
+    assert network.recorded(1) == 10
 
 
 @pytest.mark.parametrize("order", range(60))
 def test_any_order_of_deliveries_records_all_of_the_money(order: int) -> None:
     """Three processes, all channels; what the order of steps is follows from the number alone."""
     names = ("p", "q", "r")
-    wire = Wire(dict.fromkeys(names, 100), [(s, r) for s in names for r in names if s != r])
+    network = Network(dict.fromkeys(names, 100), [(s, r) for s in names for r in names if s != r])
     number = order * 7919 + 13
     for step in range(60):
         number = (number * 1103515245 + 12345) % (1 << 31)
         if step == 20:
-            wire.start(names[number % 3], 1)
-        full = [pair for pair, queue in wire.channels.items() if queue]
+            network.start(names[number % 3], 1)
+        full = [pair for pair, queue in network.channels.items() if queue]
         if full and number % 5 < 3:
-            wire.deliver(*full[number % len(full)])
+            network.deliver(*full[number % len(full)])
         else:
-            wire.tick(names[(number >> 8) % 3])
-    wire.deliver_all()
-    assert wire.recorded(1) == 300
-    assert sum(machine.amount for machine in wire.machines.values()) == 300
+            network.tick(names[(number >> 8) % 3])
+    network.deliver_all()
+    assert network.recorded(1) == 300
+    assert sum(machine.amount for machine in network.machines.values()) == 300
 
 
 def test_the_marker_goes_before_any_later_message_on_every_channel() -> None:
-    wire = two()
-    wire.tick("p")
-    wire.start("p", 1)
-    wire.tick("p")
-    assert [type(m) for m in wire.channels["p", "q"]] == [SplitsWanted, Marker, SplitsWanted]
+    network = two()
+    network.tick("p")
+    network.start("p", 1)
+    network.tick("p")
+    assert [type(m) for m in network.channels["p", "q"]] == [SplitsWanted, Marker, SplitsWanted]
 
 
 def test_a_process_with_one_inbound_channel_is_cut_by_its_marker_at_once() -> None:
-    wire = Wire({"p": 1, "q": 1}, [("p", "q")])
-    wire.start("p", 3)
-    assert [type(e) for e in wire.deliver("p", "q")] == [SavePart]
-    assert wire.machines["q"].cuts == {3: (1, {"p": []})}
+    network = Network({"p": 1, "q": 1}, [("p", "q")])
+    network.start("p", 3)
+    assert [type(e) for e in network.deliver("p", "q")] == [SavePart]
+    assert network.machines["q"].cuts == {3: (1, {"p": []})}
 
 
 def test_a_message_is_told_the_last_marker_before_it_on_its_channel() -> None:
-    wire = two()
-    wire.tick("p")
-    wire.start("p", 4)
-    wire.tick("p")
+    network = two()
+    network.tick("p")
+    network.start("p", 4)
+    network.tick("p")
     for _ in range(3):
-        wire.deliver("p", "q")
-    assert wire.machines["q"].afters == [0, 4]
+        network.deliver("p", "q")
+    assert network.machines["q"].afters == [0, 4]
 
 
 def test_a_marker_waits_for_its_machine_and_what_comes_behind_it_waits_too() -> None:
-    wire = two()
-    wire.machines["q"].willing = False
-    wire.start("p", 1)
-    wire.tick("p")
-    wire.deliver("p", "q")
-    wire.deliver("p", "q")
-    assert wire.machines["q"].amount == 5
-    assert wire.machines["q"].cuts == {}
-    wire.machines["q"].willing = True
-    wire.tick("q")
-    assert wire.machines["q"].amount == 5
-    wire.deliver_all()
-    assert wire.recorded(1) == 10
-    assert wire.machines["q"].cuts[1] == (4, {"p": []})
+    network = two()
+    network.machines["q"].willing = False
+    network.start("p", 1)
+    network.tick("p")
+    network.deliver("p", "q")
+    network.deliver("p", "q")
+    assert network.machines["q"].amount == 5
+    assert network.machines["q"].cuts == {}
+    network.machines["q"].willing = True
+    network.tick("q")
+    assert network.machines["q"].amount == 5
+    network.deliver_all()
+    assert network.recorded(1) == 10
+    assert network.machines["q"].cuts[1] == (4, {"p": []})
 
 
 def test_two_markers_behind_one_that_waits_are_taken_in_order() -> None:

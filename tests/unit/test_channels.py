@@ -321,7 +321,7 @@ async def test_a_gap_is_a_lost_channel(redis: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ([b"h", b'{"type":"marker"}', b"b", b"", b"c", b"1"], "message 2 .* is corrupt"),
         ([*entry(b'{"type":"marker"}')[:4], b"c", b"x"], "message 2 .* is corrupt"),
@@ -334,11 +334,11 @@ async def test_a_gap_is_a_lost_channel(redis: Any) -> None:
     ],
 )
 async def test_a_corrupt_or_foreign_entry_stops_the_pipeline_with_its_number(
-    redis: Any, fields: list[bytes], said: str
+    redis: Any, fields: list[bytes], message: str
 ) -> None:
     _, receiver = await opened(redis)
     put(redis, 2, fields)
-    with pytest.raises(ProtocolError, match=said):
+    with pytest.raises(ProtocolError, match=message):
         await receiver.receive()
 
 

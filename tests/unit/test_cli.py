@@ -49,8 +49,8 @@ def test_a_wrong_pipeline_file_ends_with_2_and_one_line_for_each_fault(tmp_path:
     path.write_text(GOOD.replace("host", "hots") + "more: 1\n")
     ended = CliRunner().invoke(cli.main, ["run", str(path)])
     assert ended.exit_code == 2
-    told = ended.stderr.splitlines()
-    assert [line.split(": ")[1] for line in told] == [f"{path}:2:1", f"{path}:2:10", f"{path}:5:1"]
+    lines = ended.stderr.splitlines()
+    assert [line.split(": ")[1] for line in lines] == [f"{path}:2:1", f"{path}:2:10", f"{path}:5:1"]
     assert os.listdir(tmp_path) == ["p.yaml"]
 
 
@@ -96,9 +96,9 @@ def test_a_catalog_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_differences_name_each_key_with_both_values() -> None:
-    one = {"a": 1, "b": {"c": 1, "d": [1]}}
-    assert preflight.differences(one, one) == []
-    assert preflight.differences(one, {"a": 2, "b": {"c": 1, "d": [2]}}) == [
+    definition = {"a": 1, "b": {"c": 1, "d": [1]}}
+    assert preflight.differences(definition, definition) == []
+    assert preflight.differences(definition, {"a": 2, "b": {"c": 1, "d": [2]}}) == [
         "a is 1 there and 2 here",
         "b.d is [1] there and [2] here",
     ]
@@ -120,9 +120,9 @@ def test_a_child_that_is_killed_is_started_again_under_another_pid(tmp_path: Pat
         assert supervisor.tick(0.0) == []
         before = supervisor.pids()["reader-0"]
         os.kill(before, signal.SIGKILL)
-        told: list[str] = []
-        until(lambda: bool(told.extend(supervisor.tick(100.0)) or told))
-        assert told == [f"the reader-0 ({before}) was ended by SIGKILL; it is started again"]
+        messages: list[str] = []
+        until(lambda: bool(messages.extend(supervisor.tick(100.0)) or messages))
+        assert messages == [f"the reader-0 ({before}) was ended by SIGKILL; it is started again"]
         assert supervisor.pids()["reader-0"] != before
     finally:
         asyncio.run(supervisor.stop())
@@ -131,16 +131,16 @@ def test_a_child_that_is_killed_is_started_again_under_another_pid(tmp_path: Pat
 def test_a_child_that_never_stays_up_is_started_ever_later_and_then_ends_the_run_with_its_last_words(
     tmp_path: Path,
 ) -> None:
-    one = child(tmp_path, "print('no jar there'); raise SystemExit(3)")
-    supervisor, now, pauses = Supervisor([one], os.environ), 0.0, []
+    reader = child(tmp_path, "print('no jar there'); raise SystemExit(3)")
+    supervisor, now, pauses = Supervisor([reader], os.environ), 0.0, []
 
     def end_once() -> None:
         nonlocal now
         supervisor.tick(now)
-        until(lambda: one.process is not None and has_ended(one.process))
+        until(lambda: reader.process is not None and has_ended(reader.process))
         supervisor.tick(now)
-        pauses.append(one.due_at - now)
-        now = one.due_at
+        pauses.append(reader.due_at - now)
+        now = reader.due_at
 
     for _ in range(QUICK_DEATHS - 1):
         end_once()
@@ -153,10 +153,10 @@ def test_a_child_that_never_stays_up_is_started_ever_later_and_then_ends_the_run
 
 
 def test_a_child_whose_settings_are_wrong_ends_the_run_with_its_sentence(tmp_path: Path) -> None:
-    one = child(tmp_path, "print('CUTLINE_X is not set; set it'); raise SystemExit(2)")
-    supervisor = Supervisor([one], os.environ)
+    reader = child(tmp_path, "print('CUTLINE_X is not set; set it'); raise SystemExit(2)")
+    supervisor = Supervisor([reader], os.environ)
     supervisor.tick(0.0)
-    until(lambda: one.process is not None and has_ended(one.process))
+    until(lambda: reader.process is not None and has_ended(reader.process))
     with pytest.raises(ConfigError, match="CUTLINE_X is not set"):
         supervisor.tick(1.0)
 
@@ -174,12 +174,12 @@ def test_what_a_child_had_started_ends_with_it(tmp_path: Path) -> None:
     code = (
         f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEPS!r}]).pid, flush=True); {SLEEPS}"
     )
-    one = child(tmp_path, code)
-    supervisor = Supervisor([one], os.environ)
+    reader = child(tmp_path, code)
+    supervisor = Supervisor([reader], os.environ)
     try:
         supervisor.tick(0.0)
-        until(lambda: one.log.read_text().strip().isdigit())
-        grandchild = int(one.log.read_text())
+        until(lambda: reader.log.read_text().strip().isdigit())
+        grandchild = int(reader.log.read_text())
         os.kill(supervisor.pids()["reader-0"], signal.SIGKILL)
         until(lambda: bool(supervisor.tick(100.0)))
         until(lambda: gone(grandchild))
@@ -290,9 +290,9 @@ def test_a_table_is_published_when_main_shows_the_generation_that_is_live(shown:
 
 def test_tables_that_are_not_live_are_named_with_their_cause() -> None:
     assert not_live({"a": table("live")}) is None
-    told = not_live({"a": table("live"), "b": table("quarantined", cause="no key"), "c": table("quarantined")})
-    assert told is not None
-    assert "b (quarantined: no key), c (quarantined: no cause given)" in told
+    message = not_live({"a": table("live"), "b": table("quarantined", cause="no key"), "c": table("quarantined")})
+    assert message is not None
+    assert "b (quarantined: no key), c (quarantined: no cause given)" in message
 
 
 def test_tables_that_are_dropped_at_the_source_are_named_and_are_no_fault() -> None:
@@ -339,10 +339,10 @@ def test_a_rate_begins_afresh_with_a_generation_and_forgets_what_is_long_past() 
 
 
 def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_for() -> None:
-    told = terminal.lines(
+    lines = terminal.lines(
         terminal.picture("shop", STATUS, rates=terminal.Rates(), now=1000.0, notes=("Redis at h:1 does not answer",))
     )
-    assert told == [
+    assert lines == [
         "shop.a: snapshot, 250 rows, 25%, 0 rows/s",
         "shop.b: quarantined, 0 rows: it has no primary key; add one",
         "shop.c: dropped: there is no table shop.c",
@@ -354,11 +354,11 @@ def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_f
 
 def test_a_table_is_shown_quarantined_while_the_spark_writer_can_not_apply_its_generation() -> None:
     status = {**STATUS, "spark_writer": {"quarantined": {"shop.a": {"cause": "it is a view", "generation": 1}}}}
-    told = terminal.lines(terminal.picture("shop", status, rates=terminal.Rates(), now=1000.0))
-    assert told[0] == "shop.a: quarantined, 250 rows: it is a view"
+    lines = terminal.lines(terminal.picture("shop", status, rates=terminal.Rates(), now=1000.0))
+    assert lines[0] == "shop.a: quarantined, 250 rows: it is a view"
     status["spark_writer"]["quarantined"]["shop.a"]["generation"] = 0  # the next one is being read
-    told = terminal.lines(terminal.picture("shop", status, rates=terminal.Rates(), now=1000.0))
-    assert told[0].startswith("shop.a: snapshot")
+    lines = terminal.lines(terminal.picture("shop", status, rates=terminal.Rates(), now=1000.0))
+    assert lines[0].startswith("shop.a: snapshot")
 
 
 def test_an_empty_status_is_shown_without_a_number_made_up() -> None:

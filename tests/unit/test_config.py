@@ -39,9 +39,9 @@ SMALL = "name: shop\nsource: {host: h, user: u}\ntables: [a.b]\nsink: {warehouse
 
 
 def faults(text: str) -> list[str]:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         parse(text, where="p.yaml")
-    return list(told.value.faults)
+    return list(caught.value.faults)
 
 
 def test_the_design_s_own_pipeline_file_is_read_as_written(tmp_path: Path) -> None:
@@ -89,15 +89,15 @@ def test_the_design_s_own_pipeline_file_is_read_as_written(tmp_path: Path) -> No
     ],
 )
 def test_a_wrong_file_is_told_with_its_place_and_the_remedy(change: tuple[str, str], place: str, words: str) -> None:
-    told = faults(GOOD.replace(*change))
-    assert len(told) == 1, told
-    assert told[0].startswith(f"{place}: "), told
-    assert words in told[0]
+    found = faults(GOOD.replace(*change))
+    assert len(found) == 1, found
+    assert found[0].startswith(f"{place}: "), found
+    assert words in found[0]
 
 
 def test_all_faults_are_told_at_once_in_the_file_s_order() -> None:
-    told = faults("name: X\nsource: {host: 5, usr: a}\ntables: []\nsink: null\nmore: 1\n")
-    assert [one.split(": ")[0] for one in told] == [
+    found = faults("name: X\nsource: {host: 5, usr: a}\ntables: []\nsink: null\nmore: 1\n")
+    assert [fault.split(": ")[0] for fault in found] == [
         "p.yaml:1:1",
         "p.yaml:2:1",
         "p.yaml:2:10",
@@ -114,10 +114,10 @@ def test_what_is_no_yaml_mapping_is_refused_in_one_sentence(text: str) -> None:
 
 
 def test_a_value_where_a_password_was_meant_is_not_repeated() -> None:
-    told = faults(GOOD.replace("password_env: SHOP_PASSWORD", "password: hunter2"))
-    assert "hunter2" not in " ".join(told)
-    told = faults(GOOD.replace("SHOP_PASSWORD", "[hunter2]"))
-    assert "hunter2" not in " ".join(told)
+    found = faults(GOOD.replace("password_env: SHOP_PASSWORD", "password: hunter2"))
+    assert "hunter2" not in " ".join(found)
+    found = faults(GOOD.replace("SHOP_PASSWORD", "[hunter2]"))
+    assert "hunter2" not in " ".join(found)
 
 
 def test_a_file_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_the_password_comes_from_a_variable_or_from_the_first_line_of_a_file(tmp
 def test_server_ids_differ_between_pipelines_and_leave_room_for_the_catch_up_connection() -> None:
     ids = {parse(SMALL.replace("shop", f"shop{i}")).server_id for i in range(50)}
     assert len(ids) == 50
-    assert all(one % 2 == 0 and 0 < one < 2**32 - 1 for one in ids)
+    assert all(server_id % 2 == 0 and 0 < server_id < 2**32 - 1 for server_id in ids)
     named = parse(SMALL.replace("user: u", "user: u, server_id: 7"))
     assert named.server_id == named.server_id_after(3) == 7
     assert len({parse(SMALL).server_id_after(taken) for taken in range(5)}) == 5
@@ -205,16 +205,16 @@ def test_a_warehouse_elsewhere_is_left_as_it_is_and_a_file_url_is_a_path() -> No
 def test_the_environment_has_defaults_and_tells_all_its_faults() -> None:
     read = Environment.read({"CUTLINE_API_PORT": "", "CUTLINE_STORE_URL": "file:///s"})
     assert (read.redis_url, read.store_url, read.api_port) == (None, "file:///s", 8642)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         Environment.read({"CUTLINE_API_PORT": "x", "CUTLINE_LOG_LEVEL": "loud"})
-    assert len(told.value.faults) == 2
+    assert len(caught.value.faults) == 2
     with pytest.raises(ConfigError, match="CUTLINE_REDIS_URL is not set"):
         read.need_redis_url()
 
 
 def test_every_setting_is_listed_with_type_default_and_meaning() -> None:
-    listed = {one.name: one for one in settings()}
-    assert all(one.meaning and one.type and one.default for one in listed.values())
+    listed = {setting.name: setting for setting in settings()}
+    assert all(setting.meaning and setting.type and setting.default for setting in listed.values())
     assert {"CUTLINE_REDIS_URL", "CUTLINE_STORE_URL", "CUTLINE_API_TOKEN"} <= set(listed)
     assert (listed["snapshot.chunk_rows"].type, listed["snapshot.chunk_rows"].default) == ("int", "50000")
     assert listed["source.host"].default == "required"
@@ -224,7 +224,7 @@ def test_every_setting_is_listed_with_type_default_and_meaning() -> None:
 
 def test_no_setting_of_the_environment_is_read_anywhere_else() -> None:
     """A name CUTLINE_... in the code is one of the list, so that the table in docs/settings.md is complete."""
-    listed = {one.name for one in settings()}
+    listed = {setting.name for setting in settings()}
     for path in [*ROOT.glob("common/**/*.py"), *ROOT.glob("services/**/*.py"), *ROOT.glob("spark_writer/**/*.py")]:
         for word in textwrap.dedent(path.read_text()).replace('"', " ").replace("`", " ").split():
             name = word.strip("(),.;:=[]{}'")
@@ -235,7 +235,7 @@ def test_no_setting_of_the_environment_is_read_anywhere_else() -> None:
 @pytest.mark.parametrize("file", ["docker-compose.yml", "k8s/base/services.yaml", "Dockerfile"])
 def test_what_is_deployed_names_settings_and_modules_that_exist(file: str) -> None:
     text = (ROOT / file).read_text()
-    assert set(re.findall(r"CUTLINE_[A-Z_]+", text)) <= {one.name for one in settings()}
+    assert set(re.findall(r"CUTLINE_[A-Z_]+", text)) <= {setting.name for setting in settings()}
     for module in re.findall(r"python, -m, ([\w.]+)\]", text):
         assert find_spec(module) is not None, f"{file} starts {module}, which is not there"
 
@@ -258,7 +258,7 @@ table_options:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ('[{tables: "shop"}]', "is not a glob"),
         ('[{tables: "shop.*", identity: [a], chunk_by: [b]}]', "keep one"),
@@ -267,8 +267,8 @@ table_options:
         ("5", "must be a list"),
     ],
 )
-def test_wrong_table_options_are_refused_with_a_remedy(options: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_table_options_are_refused_with_a_remedy(options: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse(f"{SMALL}table_options: {options}\n")
 
 
@@ -280,8 +280,8 @@ def test_what_is_printed_of_a_definition_has_no_secret() -> None:
             "spark": {"spark.hadoop.fs.s3a.secret.key": "hush", "spark.master": "local[2]"},
         },
     }
-    told = shown("", definition)
-    assert "hush" not in str(told)
-    assert told["source"] == definition["source"]
-    assert told["sink"]["catalog"]["uri"] == "jdbc:postgresql://***@db/lake?password=***"
-    assert told["sink"]["spark"]["spark.master"] == "local[2]"
+    printed = shown("", definition)
+    assert "hush" not in str(printed)
+    assert printed["source"] == definition["source"]
+    assert printed["sink"]["catalog"]["uri"] == "jdbc:postgresql://***@db/lake?password=***"
+    assert printed["sink"]["spark"]["spark.master"] == "local[2]"

@@ -22,19 +22,19 @@ DEFINITION = parse(
 ).definition()
 
 
-class Told:
+class FakeRegistry:
     """A registry that answers from memory, or not at all."""
 
     def __init__(self) -> None:
         self.up = True
         self.parts: dict[str, dict[str, Any]] = {}
-        self.there: list[Service] = []
+        self.present: list[Service] = []
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
 
     async def services(self) -> list[Service]:
         if not self.up:
             raise Unavailable("Redis did not answer a request to list the services: refused")
-        return self.there
+        return self.present
 
     async def status(self, pipeline: str) -> dict[str, dict[str, Any]]:
         if not self.up:
@@ -46,9 +46,9 @@ class Told:
 
 
 @pytest.fixture
-def registry() -> Told:
-    told = Told()
-    told.there = [
+def registry() -> FakeRegistry:
+    fake = FakeRegistry()
+    fake.present = [
         Service(
             incarnation=f"r{i}",
             role="reader",
@@ -60,7 +60,7 @@ def registry() -> Told:
         )
         for i in range(2)
     ]
-    told.parts = {
+    fake.parts = {
         "enumerator": {
             "epoch": 1,
             "leader": "e1",
@@ -87,7 +87,7 @@ def registry() -> Told:
             "counters": [["zero dates", {"table": "a.b", "column": "d"}, 3]],
         },
     }
-    return told
+    return fake
 
 
 @pytest.fixture
@@ -107,36 +107,36 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def client(registry: Told, store: Store, token: str | None = None) -> httpx.AsyncClient:
+def client(registry: FakeRegistry, store: Store, token: str | None = None) -> httpx.AsyncClient:
     app = build(cast(Registry, registry), store, token=token)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://control")
 
 
 @pytest.fixture
-async def api(registry: Told, store: Store) -> AsyncIterator[httpx.AsyncClient]:
-    async with client(registry, store) as one:
-        yield one
+async def api(registry: FakeRegistry, store: Store) -> AsyncIterator[httpx.AsyncClient]:
+    async with client(registry, store) as opened:
+        yield opened
 
 
 async def test_services_are_listed_with_their_pids_and_what_they_gave_up(api: httpx.AsyncClient) -> None:
-    told = (await api.get("/v1/services")).json()
-    assert [(one["role"], one["pid"]) for one in told] == [("reader", 10), ("reader", 11)]
-    assert told[1]["failed"] == {"shop": {"epoch": 3, "cause": "x", "halts": False}}
+    services = (await api.get("/v1/services")).json()
+    assert [(service["role"], service["pid"]) for service in services] == [("reader", 10), ("reader", 11)]
+    assert services[1]["failed"] == {"shop": {"epoch": 3, "cause": "x", "halts": False}}
 
 
 async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(api: httpx.AsyncClient) -> None:
-    (one,) = (await api.get("/v1/pipelines")).json()
-    assert one == (await api.get("/v1/pipelines/shop")).json()
-    assert one["definition"] == DEFINITION
-    assert (one["epoch"], one["checkpoint"], one["publication"]) == (1, 2, 2)
-    assert one["tables"] == {"dropped": 1, "quarantined": 1, "snapshot": 1}
-    assert one["limits"] == {"rows_per_second": 100, "bytes_per_second": None}
-    assert one["waiting_for"] == "the source to become less busy"
+    (pipeline,) = (await api.get("/v1/pipelines")).json()
+    assert pipeline == (await api.get("/v1/pipelines/shop")).json()
+    assert pipeline["definition"] == DEFINITION
+    assert (pipeline["epoch"], pipeline["checkpoint"], pipeline["publication"]) == (1, 2, 2)
+    assert pipeline["tables"] == {"dropped": 1, "quarantined": 1, "snapshot": 1}
+    assert pipeline["limits"] == {"rows_per_second": 100, "bytes_per_second": None}
+    assert pipeline["waiting_for"] == "the source to become less busy"
 
 
 async def test_tables_and_splits_are_told_as_the_enumerator_tells_them(api: httpx.AsyncClient) -> None:
     tables = (await api.get("/v1/pipelines/shop/tables")).json()
-    assert [(one["table"], one["phase"], one["rows_done"], one["cause"]) for one in tables] == [
+    assert [(table["table"], table["phase"], table["rows_done"], table["cause"]) for table in tables] == [
         ("a.b", "snapshot", 5, None),
         ("a.c", "quarantined", None, "no key"),
         ("a.d", "dropped", None, "gone"),
@@ -146,14 +146,14 @@ async def test_tables_and_splits_are_told_as_the_enumerator_tells_them(api: http
 
 
 async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_be_retried(
-    api: httpx.AsyncClient, registry: Told
+    api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
     registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
-    told = {one["table"]: one for one in (await api.get("/v1/pipelines/shop/tables")).json()}
-    assert (told["a.b"]["phase"], told["a.b"]["cause"]) == ("quarantined", "it is a view")
+    tables = {table["table"]: table for table in (await api.get("/v1/pipelines/shop/tables")).json()}
+    assert (tables["a.b"]["phase"], tables["a.b"]["cause"]) == ("quarantined", "it is a view")
     assert (await api.get("/v1/pipelines/shop")).json()["tables"] == {"dropped": 1, "quarantined": 2}
     answer = await api.post("/v1/pipelines/shop/tables/a.b/retry")
-    assert (answer.status_code, answer.json()) == (202, told["a.b"])
+    assert (answer.status_code, answer.json()) == (202, tables["a.b"])
     assert registry.asked == [("shop", "spark_writer", {"kind": "retry", "table": "a.b"})]
     assert (await api.post("/v1/pipelines/shop/tables/a.c/retry")).status_code == 409
     assert (await api.post("/v1/pipelines/shop/tables/a.x/retry")).status_code == 404
@@ -161,8 +161,11 @@ async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_
 
 
 async def test_checkpoints_come_newest_first_with_what_they_staged(api: httpx.AsyncClient) -> None:
-    told = (await api.get("/v1/pipelines/shop/checkpoints")).json()
-    assert [(one["number"], one["kept"], one["published"], one["staged_rows"]) for one in told] == [
+    checkpoints = (await api.get("/v1/pipelines/shop/checkpoints")).json()
+    assert [
+        (checkpoint["number"], checkpoint["kept"], checkpoint["published"], checkpoint["staged_rows"])
+        for checkpoint in checkpoints
+    ] == [
         (3, True, False, 8),
         (2, False, True, 8),
     ]
@@ -171,8 +174,8 @@ async def test_checkpoints_come_newest_first_with_what_they_staged(api: httpx.As
 
 
 async def test_events_tell_epochs_kept_checkpoints_and_changes_of_phase(api: httpx.AsyncClient) -> None:
-    told = [one["text"] for one in (await api.get("/v1/pipelines/shop/events")).json()]
-    assert told == [
+    texts = [event["text"] for event in (await api.get("/v1/pipelines/shop/events")).json()]
+    assert texts == [
         "a.b is live in generation 2",
         "checkpoint 3 is kept",
         "a.b is snapshot in generation 2",
@@ -216,7 +219,7 @@ async def test_metrics_can_be_parsed_and_have_ages_in_seconds(api: httpx.AsyncCl
 
 
 async def test_without_redis_it_is_alive_but_not_ready_and_says_the_cause(
-    registry: Told, api: httpx.AsyncClient
+    registry: FakeRegistry, api: httpx.AsyncClient
 ) -> None:
     assert (await api.get("/readyz")).json() == {"ready": True, "cause": None}
     registry.up = False
@@ -229,7 +232,7 @@ async def test_without_redis_it_is_alive_but_not_ready_and_says_the_cause(
     assert "Redis did not answer" in failed.json()["detail"]
 
 
-async def test_a_token_guards_everything_but_health(registry: Told, store: Store) -> None:
+async def test_a_token_guards_everything_but_health(registry: FakeRegistry, store: Store) -> None:
     async with client(registry, store, token="sesame") as api:
         for path in ("/v1/services", "/v1/pipelines", "/metrics"):
             assert (await api.get(path)).status_code == 401
@@ -244,5 +247,7 @@ async def test_every_path_is_described_in_openapi(api: httpx.AsyncClient) -> Non
     assert {f"/v1/pipelines/{{pipeline}}/{part}" for part in ("tables", "checkpoints", "splits", "events")} <= set(
         paths
     )
-    assert all("summary" in one and "description" in one for path in paths.values() for one in path.values())
+    assert all(
+        "summary" in operation and "description" in operation for path in paths.values() for operation in path.values()
+    )
     assert (await api.get("/docs")).status_code == 200

@@ -385,8 +385,8 @@ def test_text_that_is_modified_without_a_character_set_gets_the_tables() -> None
     for statement in ("ALTER TABLE orders MODIFY name VARCHAR(90)", "ALTER TABLE orders CHANGE name n VARCHAR(20)"):
         (effect,) = classify(statement, "shop", latin, primary=KEYED)
         assert isinstance(effect, Restart)  # name was utf8mb4
-    said = "ALTER TABLE orders MODIFY name VARCHAR(90) CHARACTER SET utf8mb4"
-    (effect,) = classify(said, "shop", latin, primary=KEYED)
+    with_charset = "ALTER TABLE orders MODIFY name VARCHAR(90) CHARACTER SET utf8mb4"
+    (effect,) = classify(with_charset, "shop", latin, primary=KEYED)
     assert isinstance(effect, Evolve)
 
 

@@ -80,11 +80,11 @@ def high(offset: int, server: str = "s") -> High:
     return High(server=server, file="binlog.000001", offset=offset)
 
 
-def found(table: str = "d.t", **of: Any) -> TableFound:
-    return TableFound(**({"table_id": table, "schema": SCHEMA, "estimate": 20, "row_bytes": 10} | of))
+def found(table: str = "d.t", **fields: Any) -> TableFound:
+    return TableFound(**({"table_id": table, "schema": SCHEMA, "estimate": 20, "row_bytes": 10} | fields))
 
 
-BENCHES: list[Bench] = []
+BENCHES: list[EnumeratorBench] = []
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def _invariants_hold() -> Iterator[None]:
         bench.process.check()
 
 
-class Bench:
+class EnumeratorBench:
     """An enumerator in its process, with `readers` readers and one writer; keeps what was sent."""
 
     def __init__(
@@ -141,12 +141,12 @@ class Bench:
     def get(self, message: Message, reader: int = 0) -> list[Effect]:
         return self.tell(MessageReceived(channel=f"reader-{reader}", message=message))
 
-    def begin(self, *tables: TableFound) -> Bench:
+    def begin(self, *tables: TableFound) -> EnumeratorBench:
         self.tell(Began())
         self.tell(TablesFound(tables=tables or (found(),)))
         return self
 
-    def split_in(self, *ends: str | None, table: str = "d.t", generation: int = 1) -> Bench:
+    def split_in(self, *ends: str | None, table: str = "d.t", generation: int = 1) -> EnumeratorBench:
         """Answer the walk's questions: one chunk for each end."""
         for end in ends:
             self.tell(BoundFound(table_id=table, generation=generation, end=None if end is None else (end,)))
@@ -160,7 +160,7 @@ class Bench:
         }  # fmt: skip
         return self.get(SplitReport(**(fields | other)), reader)
 
-    def of(self, kind: type) -> list[Any]:
+    def sent_of(self, kind: type) -> list[Any]:
         return [message for _, message in self.sent if isinstance(message, kind)]
 
     def start(self, checkpoint: int) -> None:
@@ -172,7 +172,7 @@ class Bench:
 
 
 def test_the_rest_of_a_chunk_that_was_cut_is_a_chunk_of_its_own() -> None:
-    bench = Bench(exact=True).begin().split_in("10", None)
+    bench = EnumeratorBench(exact=True).begin().split_in("10", None)
     bench.get(SplitsWanted(free=2))
     (_, first), (_, last) = bench.assigned
     bench.get(SplitsWanted(free=1))
@@ -183,21 +183,21 @@ def test_the_rest_of_a_chunk_that_was_cut_is_a_chunk_of_its_own() -> None:
     bench.report(first, cut_at=("2",))  # late: taken once
     assert len(bench.assigned) == 3
     bench.report(last)
-    assert not bench.of(IncludeTable)
+    assert not bench.sent_of(IncludeTable)
     bench.report(rest)
-    (include,) = bench.of(IncludeTable)
+    (include,) = bench.sent_of(IncludeTable)
     ends = [(split.split_start, split.split_end) for split in include.splits]
     assert sorted(ends, key=str) == sorted([(None, ("4",)), (("4",), ("10",)), (("10",), None)], key=str)
 
 
 def test_a_report_of_a_cut_chunk_in_flight_brings_its_rest_after_a_restore() -> None:
-    bench = Bench().begin().split_in(None)
+    bench = EnumeratorBench().begin().split_in(None)
     bench.get(SplitsWanted(free=1))
     ((_, split),) = bench.assigned
     bench.start(7)
     bench.report(split, cut_at=("4",))
     bench.get(Marker(checkpoint=7))
-    again = Bench(part=bench.part())
+    again = EnumeratorBench(part=bench.part())
     again.tell(Began())
     again.get(SplitsWanted(free=1))
     ((_, rest),) = again.assigned
@@ -205,21 +205,21 @@ def test_a_report_of_a_cut_chunk_in_flight_brings_its_rest_after_a_restore() -> 
 
 
 def test_limits_are_shared_by_the_readers_kept_in_the_part_and_told_to_the_next_epochs() -> None:
-    bench = Bench(readers=2).begin()
-    assert not bench.of(Throttle)
+    bench = EnumeratorBench(readers=2).begin()
+    assert not bench.sent_of(Throttle)
     bench.tell(ThrottleAsked(limits=Limits(rows_per_second=100)))
     half = Throttle(limits=Limits(rows_per_second=50))
     assert [sent for sent in bench.sent if isinstance(sent[1], Throttle)] == [("reader-0", half), ("reader-1", half)]
     bench.start(7)
     bench.get(Marker(checkpoint=7), 0)
     bench.get(Marker(checkpoint=7), 1)
-    again = Bench(part=bench.part())
+    again = EnumeratorBench(part=bench.part())
     again.tell(Began())
     assert again.sent[0] == ("reader-0", Throttle(limits=Limits(rows_per_second=100)))
 
 
 def test_a_table_that_the_lake_has_lost_is_read_again_once_for_each_time_it_is_asked() -> None:
-    bench = Bench().begin().split_in(None)
+    bench = EnumeratorBench().begin().split_in(None)
     (table_id,) = bench.machine.tables
     asked = ReadAgainAsked(table_id=table_id, generation=1)
     assert [e.generation for e in bench.tell(asked) if isinstance(e, DescribeTable)] == [2]
@@ -229,7 +229,7 @@ def test_a_table_that_the_lake_has_lost_is_read_again_once_for_each_time_it_is_a
 
 
 def test_a_table_is_found_asked_about_and_its_splits_are_pulled() -> None:
-    bench = Bench()
+    bench = EnumeratorBench()
     assert any(isinstance(e, FindTables) for e in bench.tell(Began()))
     (question,) = bench.tell(TablesFound(tables=(found(),)))
     assert isinstance(question, FindBound)
@@ -242,30 +242,30 @@ def test_a_table_is_found_asked_about_and_its_splits_are_pulled() -> None:
 
 
 def test_a_reader_never_gets_more_than_it_asked_for() -> None:
-    bench = Bench(readers=2).begin().split_in("1", "2", "3", "4", None)
+    bench = EnumeratorBench(readers=2).begin().split_in("1", "2", "3", "4", None)
     bench.get(SplitsWanted(free=2), 0)
     bench.get(SplitsWanted(free=1), 1)
     assert [reader for reader, _ in bench.assigned] == ["reader-0", "reader-0", "reader-1"]
 
 
 def test_a_table_goes_to_the_stream_with_its_lowest_low_and_highest_high_when_all_is_reported() -> None:
-    bench = Bench().begin().split_in("10", None)
+    bench = EnumeratorBench().begin().split_in("10", None)
     bench.get(SplitsWanted(free=2))
     (_, first), (_, second) = bench.assigned
     bench.report(first, at=200)
-    assert bench.of(IncludeTable) == []
+    assert bench.sent_of(IncludeTable) == []
     bench.report(second, at=150)
-    (include,) = bench.of(IncludeTable)
+    (include,) = bench.sent_of(IncludeTable)
     assert (include.low, include.high, include.splits) == (low(150), high(210), ())
     assert bench.machine.tables["d.t"].phase == "catch-up"
 
 
 def test_in_exact_the_finished_chunks_travel_with_their_highs() -> None:
-    bench = Bench(exact=True).begin().split_in("10", None)
+    bench = EnumeratorBench(exact=True).begin().split_in("10", None)
     bench.get(SplitsWanted(free=2))
     for _, split in list(bench.assigned):
         bench.report(split)
-    (include,) = bench.of(IncludeTable)
+    (include,) = bench.sent_of(IncludeTable)
     assert [(s.split_start, s.split_end, s.high) for s in include.splits] == [
         (None, ("10",), high(110)),
         (("10",), None, high(110)),
@@ -273,20 +273,20 @@ def test_in_exact_the_finished_chunks_travel_with_their_highs() -> None:
 
 
 def test_a_report_is_accepted_once_and_only_of_the_attempt_that_is_out() -> None:
-    bench = Bench().begin().split_in(None)
+    bench = EnumeratorBench().begin().split_in(None)
     bench.get(SplitsWanted(free=1))
     ((_, split),) = bench.assigned
     bench.report(split, attempt=2)
     bench.report(split, generation=2)
-    assert bench.of(IncludeTable) == []
+    assert bench.sent_of(IncludeTable) == []
     bench.report(split)
     bench.report(split)
-    assert len(bench.of(IncludeTable)) == 1
+    assert len(bench.sent_of(IncludeTable)) == 1
     assert bench.machine.tables["d.t"].rows_done == 3
 
 
 def test_other_columns_in_a_report_read_the_table_again() -> None:
-    bench = Bench().begin().split_in(None)
+    bench = EnumeratorBench().begin().split_in(None)
     bench.get(SplitsWanted(free=1))
     effects = bench.report(bench.assigned[0][1], schema=WIDER)
     assert DescribeTable(table_id="d.t", generation=2) in effects
@@ -294,7 +294,7 @@ def test_other_columns_in_a_report_read_the_table_again() -> None:
 
 
 def test_chunks_read_from_two_servers_read_the_table_again() -> None:
-    bench = Bench().begin().split_in("10", None)
+    bench = EnumeratorBench().begin().split_in("10", None)
     bench.get(SplitsWanted(free=2))
     (_, first), (_, second) = bench.assigned
     bench.report(first)
@@ -304,11 +304,11 @@ def test_chunks_read_from_two_servers_read_the_table_again() -> None:
 
 
 def test_the_next_generation_is_described_and_split_anew() -> None:
-    bench = Bench().begin().split_in(None)
+    bench = EnumeratorBench().begin().split_in(None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause="DDL"))
-    assert bench.of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
+    assert bench.sent_of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
     bench.tell(TableDescribed(generation=1, table=found()))
     assert bench.machine.tables["d.t"].splitter is None
     bench.tell(TableDescribed(generation=2, table=found()))
@@ -321,14 +321,14 @@ def test_the_next_generation_is_described_and_split_anew() -> None:
 def test_a_table_that_is_gone_is_dropped_and_one_that_may_not_be_read_is_not_and_both_are_looked_at_until_they_are_back(
     why: str, phase: str
 ) -> None:
-    bench = Bench().begin().split_in("10", None)
+    bench = EnumeratorBench().begin().split_in("10", None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1], schema=WIDER)
     bench.tell(TableDescribed(generation=2, table=found(schema=None, fault="SELECT is denied", **{why: True})))
     assert bench.machine.tables["d.t"].phase == phase
     bench.start(7)
     assert finish(bench, 7).tables["d.t"].phase == phase
-    bench = Bench(part=bench.machine.snapshot())
+    bench = EnumeratorBench(part=bench.machine.snapshot())
     look = DescribeTable(table_id="d.t", generation=2)
     assert bench.note(bench.process.handle(Ticked(), 100.0)) == [look]
     assert bench.note(bench.process.handle(Ticked(), 200.0)) == []  # a source that is away answers late
@@ -341,7 +341,7 @@ def test_a_table_that_is_gone_is_dropped_and_one_that_may_not_be_read_is_not_and
     assert bench.note(bench.process.handle(Ticked(), 300.0)) == []
 
 
-def live(bench: Bench) -> Bench:
+def live(bench: EnumeratorBench) -> EnumeratorBench:
     """Bring the first chunk of d.t, and with it the table, to the stream, and say that it is live there."""
     bench.split_in(None).get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
@@ -352,9 +352,9 @@ def live(bench: Bench) -> Bench:
 def test_a_live_table_that_was_dropped_leaves_the_stream_and_its_next_generation_waits_for_a_table_of_that_name() -> (
     None
 ):
-    bench = live(Bench().begin())
+    bench = live(EnumeratorBench().begin())
     bench.get(TableReport(table_id="d.t", generation=1, state=TableState.RESTART, cause="it was dropped"))
-    assert bench.of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
+    assert bench.sent_of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
     bench.tell(TableDescribed(generation=2, table=found(schema=None, gone=True)))
     table = bench.machine.tables["d.t"]
     assert (table.phase, table.generation, table.awaited) == ("dropped", 2, True)
@@ -366,7 +366,7 @@ def test_a_live_table_that_was_dropped_leaves_the_stream_and_its_next_generation
 
 @pytest.mark.parametrize("noticed", ["by the look when it stops", "by a later look for new tables"])
 def test_a_quarantined_table_that_is_gone_is_dropped_since_nothing_is_left_to_mend(noticed: str) -> None:
-    bench = live(Bench().begin())
+    bench = live(EnumeratorBench().begin())
     look = DescribeTable(table_id="d.t", generation=1)
     assert look in bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause="a statement"))
     bench.tell(TableDescribed(generation=1, table=found()))  # it is there, and stays quarantined for what it did
@@ -381,16 +381,16 @@ def test_a_quarantined_table_that_is_gone_is_dropped_since_nothing_is_left_to_me
 
 
 def test_a_live_table_that_the_catalogue_lacks_is_not_dropped_before_the_stream_has_read_its_drop() -> None:
-    bench = live(Bench().begin())
+    bench = live(EnumeratorBench().begin())
     assert bench.tell(TablesFound(tables=(), unseen=frozenset({"d.t"}))) == []
     assert bench.machine.tables["d.t"].phase == "live"
 
 
 def test_with_halt_a_table_read_again_must_look_as_before() -> None:
-    bench = Bench(quarantine_changed=True).begin().split_in("10", None)
+    bench = EnumeratorBench(quarantine_changed=True).begin().split_in("10", None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1], schema=WIDER)
-    bench = Bench(quarantine_changed=True, part=bench.machine.snapshot())
+    bench = EnumeratorBench(quarantine_changed=True, part=bench.machine.snapshot())
     bench.tell(TableDescribed(generation=2, table=found()))
     assert bench.machine.tables["d.t"].phase == "snapshot"
     bench.split_in(None, generation=2)
@@ -404,7 +404,7 @@ def test_with_halt_a_table_read_again_must_look_as_before() -> None:
 
 @pytest.mark.parametrize("state", TableState)
 def test_a_table_report_of_a_generation_that_is_over_is_ignored(state: TableState) -> None:
-    bench = Bench().begin().split_in(None)
+    bench = EnumeratorBench().begin().split_in(None)
     before = len(bench.sent)
     assert bench.get(TableReport(table_id="d.t", generation=1, state=state)) == []  # not in the stream yet
     bench.get(TableReport(table_id="d.t", generation=7, state=state))
@@ -413,7 +413,7 @@ def test_a_table_report_of_a_generation_that_is_over_is_ignored(state: TableStat
 
 
 def test_a_failed_chunk_is_tried_again_then_its_table_is_quarantined_with_the_cause() -> None:
-    bench = Bench().begin().split_in(None)
+    bench = EnumeratorBench().begin().split_in(None)
     for attempt in range(1, MAX_ATTEMPTS + 1):
         bench.get(SplitsWanted(free=1))
         split = bench.assigned[-1][1]
@@ -435,14 +435,14 @@ def test_a_failed_chunk_is_tried_again_then_its_table_is_quarantined_with_the_ca
 
 
 def test_a_table_without_identity_is_quarantined_and_the_others_go_on() -> None:
-    bench = Bench().begin(TableFound(table_id="d.k", fault="no key"), found()).split_in(None)
+    bench = EnumeratorBench().begin(TableFound(table_id="d.k", fault="no key"), found()).split_in(None)
     bench.get(SplitsWanted(free=1))
     assert bench.machine.tables["d.k"].cause == "no key"
     assert [s.table_id for _, s in bench.assigned] == ["d.t"]
 
 
 def test_splitting_that_fails_reads_the_table_again() -> None:
-    bench = Bench().begin()
+    bench = EnumeratorBench().begin()
     bench.tell(SplittingFailed(table_id="d.t", generation=1, cause="definition changed", restart=True))
     assert bench.machine.tables["d.t"].generation == 2
 
@@ -450,56 +450,60 @@ def test_splitting_that_fails_reads_the_table_again() -> None:
 def test_a_waiting_split_of_a_busy_reader_is_taken_back_for_an_idle_one() -> None:
     """1. reader-0 holds two splits, nothing is left. 2. reader-1 asks. 3. The unstarted one is asked back. 4.
     Released, it goes to reader-1."""
-    bench = Bench(readers=2).begin().split_in("10", None)
+    bench = EnumeratorBench(readers=2).begin().split_in("10", None)
     bench.get(SplitsWanted(free=2), 0)
     bench.get(SplitsWanted(free=2), 1)
-    assert [m.split_id for m in bench.of(TakeBackSplit)] == ["d.t:1:2"]
+    assert [m.split_id for m in bench.sent_of(TakeBackSplit)] == ["d.t:1:2"]
     bench.get(SplitReleased(split_id="d.t:1:2", attempt=1), 0)
     assert bench.assigned[-1] == ("reader-1", bench.assigned[1][1])
 
 
 def test_a_stream_that_only_replays_the_snapshot_is_stopped_when_every_table_is_live_or_at_rest() -> None:
     gone = TableFound(table_id="d.g", gone=True)
-    bench = Bench(snapshot_only=True).begin(found(), TableFound(table_id="d.k", fault="no key"), gone).split_in(None)
+    bench = (
+        EnumeratorBench(snapshot_only=True)
+        .begin(found(), TableFound(table_id="d.k", fault="no key"), gone)
+        .split_in(None)
+    )
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
-    assert bench.of(StopStream) == []
+    assert bench.sent_of(StopStream) == []
     bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
-    assert len(bench.of(StopStream)) == 1
+    assert len(bench.sent_of(StopStream)) == 1
 
 
 def test_a_stream_that_only_replays_the_snapshot_is_stopped_also_when_the_last_table_is_dropped() -> None:
-    bench = Bench(snapshot_only=True).begin(found(), found("d.u")).split_in(None)
+    bench = EnumeratorBench(snapshot_only=True).begin(found(), found("d.u")).split_in(None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
     bench.tell(SplittingFailed(table_id="d.u", generation=1, cause="There is no table d.u", restart=True))
-    assert bench.of(StopStream) == []
+    assert bench.sent_of(StopStream) == []
     bench.tell(TableDescribed(generation=2, table=found("d.u", schema=None, gone=True)))
-    assert len(bench.of(StopStream)) == 1
+    assert len(bench.sent_of(StopStream)) == 1
 
 
 def test_tables_that_start_without_a_snapshot_go_to_the_stream_at_once() -> None:
-    bench = Bench()
+    bench = EnumeratorBench()
     bench.tell(Began())
     bench.tell(TablesFound(tables=(found(),), start=(low(4), high(4)), looked_at=low(9)))
-    assert [(m.low, m.looked_at) for m in bench.of(IncludeTable)] == [(low(4), low(9))]
+    assert [(m.low, m.looked_at) for m in bench.sent_of(IncludeTable)] == [(low(4), low(9))]
 
 
 def test_start_and_stop_are_asked_for_once_at_the_beginning() -> None:
-    bench = Bench()
+    bench = EnumeratorBench()
     assert FindTables(begins=True) in bench.tell(Began())
     bench.tell(TablesFound(tables=(found(),), start=(low(4), high(4)), stop=STOP))
     assert [type(m) for _, m in bench.sent] == [LimitStream, IncludeTable]
     bench.start(2)
     bench.get(Marker(checkpoint=2))
-    again = Bench(part=bench.part())
+    again = EnumeratorBench(part=bench.part())
     assert FindTables(begins=False, known=frozenset({"d.t"})) in again.tell(Began())
     assert again.machine.stop == STOP
 
 
 def test_tables_that_are_created_meanwhile_are_looked_for_and_read_but_not_by_a_pipeline_that_is_to_end() -> None:
-    bench = Bench()
+    bench = EnumeratorBench()
     bench.tell(Began())
     assert bench.process.handle(Ticked(), 60.0) == []  # the first answer is awaited
     bench.tell(TablesFound(tables=(found(),)))
@@ -509,7 +513,7 @@ def test_tables_that_are_created_meanwhile_are_looked_for_and_read_but_not_by_a_
     assert bench.process.handle(Ticked(), 90.0) == []
     assert FindBound in map(type, bench.tell(TablesFound(tables=(found("d.new"),))))
     assert bench.machine.tables["d.new"].phase == "snapshot"
-    ends = Bench()
+    ends = EnumeratorBench()
     ends.tell(Began())
     ends.tell(TablesFound(tables=(found(),), stop=STOP))
     assert not any(isinstance(effect, FindTables) for effect in ends.process.handle(Ticked(), 60.0))
@@ -522,9 +526,9 @@ PLACE = Position(server="s", file="binlog.000001", offset=500)
 
 
 def test_the_stop_is_asked_for_a_second_after_each_answer_until_the_source_has_passed_it() -> None:
-    bench = Bench().begin()
+    bench = EnumeratorBench().begin()
     assert bench.tell(Ticked()) == []
-    bench = Bench()
+    bench = EnumeratorBench()
     bench.tell(Began())
     bench.tell(TablesFound(tables=(found(),), stop=STOP))
     assert bench.tell(Ticked()) == [FindStop(stop=STOP)]
@@ -537,7 +541,7 @@ def test_the_stop_is_asked_for_a_second_after_each_answer_until_the_source_has_p
 
 
 def test_it_has_ended_when_the_stream_is_at_the_stop_and_every_table_is_live_or_at_rest() -> None:
-    bench = Bench()
+    bench = EnumeratorBench()
     bench.tell(Began())
     faulty, gone = TableFound(table_id="d.k", fault="no key"), TableFound(table_id="d.g", gone=True)
     bench.tell(TablesFound(tables=(found(), faulty, gone), stop=STOP))
@@ -551,7 +555,7 @@ def test_it_has_ended_when_the_stream_is_at_the_stop_and_every_table_is_live_or_
     bench.get(TableReport(table_id="d.t", generation=1, state=TableState.LIVE))
     assert bench.machine.ended
     bench.get(Marker(checkpoint=2))
-    restored = Bench(part=bench.part())
+    restored = EnumeratorBench(part=bench.part())
     assert restored.machine.ended
     restored.tell(Began())
     restored.tell(TablesFound(tables=(found(), found("d.new"))))
@@ -559,7 +563,7 @@ def test_it_has_ended_when_the_stream_is_at_the_stop_and_every_table_is_live_or_
 
 
 def test_a_table_that_comes_back_when_all_has_ended_is_not_read_any_more() -> None:
-    bench = Bench()
+    bench = EnumeratorBench()
     bench.tell(Began())
     gone = TableFound(table_id="d.t", gone=True)
     bench.tell(TablesFound(tables=(gone,), stop=STOP))
@@ -571,11 +575,11 @@ def test_a_table_that_comes_back_when_all_has_ended_is_not_read_any_more() -> No
 
 
 def test_a_recorded_word_of_the_stop_is_known_after_a_restore() -> None:
-    bench = Bench().begin()
+    bench = EnumeratorBench().begin()
     bench.start(2)
     bench.get(StreamStopped())
     bench.get(Marker(checkpoint=2))
-    assert Bench(part=bench.part()).machine.at_stop
+    assert EnumeratorBench(part=bench.part()).machine.at_stop
 
 
 # --- checkpoints ---
@@ -586,7 +590,9 @@ def staged(split: SnapshotSplit, attempt: int | None = None) -> StagedFile:
     return records.staged("d.t", path=name, kind="chunk", split=name, rows=3, schema=SCHEMA.hash)
 
 
-def finish(bench: Bench, checkpoint: int, *files: StagedFile, stream: StreamCut | None = None) -> CheckpointEntry:
+def finish(
+    bench: EnumeratorBench, checkpoint: int, *files: StagedFile, stream: StreamCut | None = None
+) -> CheckpointEntry:
     """Bring the checkpoint to its entry."""
     for i in range(len(bench.machine.plan.readers)):
         bench.get(Marker(checkpoint=checkpoint), i)
@@ -601,7 +607,7 @@ def finish(bench: Bench, checkpoint: int, *files: StagedFile, stream: StreamCut 
 
 
 def test_an_entry_is_written_only_when_every_member_has_saved_its_part() -> None:
-    bench = Bench(readers=2).begin().split_in(None)
+    bench = EnumeratorBench(readers=2).begin().split_in(None)
     bench.start(5)
     assert [type(m) for _, m in bench.sent[-2:]] == [Marker, Marker]
     entry = finish(bench, 5)
@@ -612,7 +618,7 @@ def test_an_entry_is_written_only_when_every_member_has_saved_its_part() -> None
 def test_a_report_before_the_cut_and_one_in_flight_are_in_the_entry_one_after_it_is_in_the_next() -> None:
     """1. A report reaches the enumerator. 2. It starts N. 3. Another report comes before that reader's marker. 4.
     The marker. 5. A third report. N has the files of the first two; N+1 that of the third, once."""
-    bench = Bench().begin().split_in("10", "20", None)
+    bench = EnumeratorBench().begin().split_in("10", "20", None)
     bench.get(SplitsWanted(free=3))
     first, second, third = (split for _, split in bench.assigned)
     bench.report(first)
@@ -634,7 +640,7 @@ def test_a_report_before_the_cut_and_one_in_flight_are_in_the_entry_one_after_it
 
 
 def test_the_entry_shows_what_the_stream_says_is_live() -> None:
-    bench = Bench().begin().split_in(None)
+    bench = EnumeratorBench().begin().split_in(None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.start(5)
@@ -655,7 +661,7 @@ def test_the_entry_shows_what_the_stream_says_is_live() -> None:
 def test_a_cut_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a thousand tables, five live, one goes on: only that one is written anew in the part, and in the entry."""
     names = [f"d.t{number}" for number in range(1000)]
-    bench = Bench().begin(*(found(name) for name in names))
+    bench = EnumeratorBench().begin(*(found(name) for name in names))
     while not all(table.phase == "catch-up" for table in bench.machine.tables.values()):
         bench.get(SplitsWanted(free=2))
         asked = [order for order in bench.orders if isinstance(order, FindBound)]
@@ -685,14 +691,14 @@ def test_a_cut_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.Monk
 
 
 def test_questions_about_few_tables_are_open_at_a_time() -> None:
-    bench = Bench().begin(*(found(f"d.t{number}") for number in range(1000)))
+    bench = EnumeratorBench().begin(*(found(f"d.t{number}") for number in range(1000)))
     bench.get(SplitsWanted(free=2))
     assert 1 <= len([order for order in bench.orders if isinstance(order, FindBound)]) <= 3
 
 
 def test_thousands_of_splits_of_exact_go_in_several_messages_and_are_kept_in_groups() -> None:
     count = 2 * tables_file.GROUP + 3
-    bench = Bench(exact=True).begin()
+    bench = EnumeratorBench(exact=True).begin()
     for number in range(count):
         bench.get(SplitsWanted(free=1))
         bench.split_in(str(number) if number < count - 1 else None)
@@ -702,7 +708,7 @@ def test_thousands_of_splits_of_exact_go_in_several_messages_and_are_kept_in_gro
             finish(bench, 5)
             groups = {key: len(group) for key, group in bench.part().values["completed"].items()}
             assert groups == {"d.t 0": tables_file.GROUP, "d.t 1": tables_file.GROUP, "d.t 2": 2}
-            bench = Bench(exact=True, part=bench.part())
+            bench = EnumeratorBench(exact=True, part=bench.part())
             bench.tell(Began())
             bench.get(SplitsWanted(free=1))
             split = bench.assigned.pop()[1]
@@ -712,7 +718,7 @@ def test_thousands_of_splits_of_exact_go_in_several_messages_and_are_kept_in_gro
                 bench.report(split)
             break
         bench.report(split)
-    found_in = bench.of(IncludeTable)
+    found_in = bench.sent_of(IncludeTable)
     assert [message.more for message in found_in] == [True, True, False]
     assert sum(len(message.splits) for message in found_in) == count
 
@@ -720,7 +726,7 @@ def test_thousands_of_splits_of_exact_go_in_several_messages_and_are_kept_in_gro
 def test_changes_of_a_table_that_was_quarantined_before_the_cut_are_left_out() -> None:
     """1. A live table got a column. 2. The stream gives the table up, and knows its schemas no more. 3. The cut: its
     changes under the new schema were staged, and nobody can say what that schema is; it is not shown any more."""
-    bench = Bench().begin().split_in(None)
+    bench = EnumeratorBench().begin().split_in(None)
     bench.get(SplitsWanted(free=1))
     bench.report(bench.assigned[0][1])
     bench.start(5)
@@ -732,12 +738,12 @@ def test_changes_of_a_table_that_was_quarantined_before_the_cut_are_left_out() -
 
 
 def test_a_restore_queues_what_was_out_with_the_next_attempt_and_takes_the_reports_in_flight() -> None:
-    bench = Bench().begin().split_in("10", "20", None)
+    bench = EnumeratorBench().begin().split_in("10", "20", None)
     bench.get(SplitsWanted(free=2))
     bench.start(5)
     bench.report(bench.assigned[0][1])
     finish(bench, 5)
-    again = Bench(readers=3, part=bench.part())
+    again = EnumeratorBench(readers=3, part=bench.part())
     assert [(s.split_id, s.attempt) for s in again.machine.todo] == [("d.t:1:2", 2), ("d.t:1:3", 1)]
     assert again.machine.tables["d.t"].splits_done == 1
     again.tell(Began())
@@ -746,28 +752,28 @@ def test_a_restore_queues_what_was_out_with_the_next_attempt_and_takes_the_repor
 
 
 def test_the_orders_that_follow_from_a_report_in_flight_go_out_in_the_new_epoch() -> None:
-    bench = Bench().begin().split_in(None)
+    bench = EnumeratorBench().begin().split_in(None)
     bench.get(SplitsWanted(free=1))
     bench.start(5)
     bench.report(bench.assigned[0][1])
     finish(bench, 5)
-    again = Bench(part=bench.part())
+    again = EnumeratorBench(part=bench.part())
     again.tell(Began())
-    assert len(again.of(IncludeTable)) == 1
-    again = Bench(part=again.machine.snapshot())
+    assert len(again.sent_of(IncludeTable)) == 1
+    again = EnumeratorBench(part=again.machine.snapshot())
     again.tell(Began())
-    assert again.of(IncludeTable) == []
+    assert again.sent_of(IncludeTable) == []
 
 
 def test_a_table_that_waits_for_its_next_generation_is_described_again_after_a_restore() -> None:
-    bench = Bench().begin().split_in(None)
+    bench = EnumeratorBench().begin().split_in(None)
     bench.tell(SplittingFailed(table_id="d.t", generation=1, cause="x", restart=True))
-    again = Bench(part=bench.machine.snapshot())
+    again = EnumeratorBench(part=bench.machine.snapshot())
     assert DescribeTable(table_id="d.t", generation=2) in again.tell(Began())
 
 
 def test_an_illegal_step_is_refused_and_leaves_the_enumerator_as_it_was() -> None:
-    bench = Bench().begin().split_in("10", None)
+    bench = EnumeratorBench().begin().split_in("10", None)
     bench.get(SplitsWanted(free=1))
     bench.start(5)
     before = freeze(bench.machine)

@@ -45,7 +45,7 @@ def test_compiled_and_interpreted_make_the_same_of_damaged_input(tmp_path: Path)
         (tmp_path / name).mkdir()
         for number, data in enumerate(inputs(TARGETS[name], COMPARED, 2)):
             (tmp_path / name / f"{number}").write_bytes(data)
-    told = [
+    outcomes = [
         subprocess.run(
             [sys.executable, "-m", "tests.fuzz.worker", "tell", modules, str(tmp_path)],
             cwd=ROOT,
@@ -55,8 +55,8 @@ def test_compiled_and_interpreted_make_the_same_of_damaged_input(tmp_path: Path)
         ).stdout.splitlines()
         for modules in ("-", "interpreted")
     ]
-    assert told[0] == told[1]
-    assert len(told[0]) == COMPARED * len(SAMPLE)
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0]) == COMPARED * len(SAMPLE)
 
 
 def test_a_contract_that_is_broken_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,19 +78,19 @@ def test_a_contract_that_is_broken_is_a_finding(monkeypatch: pytest.MonkeyPatch)
 
 
 def recording(name: str, flavour: str) -> record.Recording:
-    (found,) = (one for one in RECORDINGS if one.name == name and one.flavour == flavour)
+    (found,) = (candidate for candidate in RECORDINGS if candidate.name == name and candidate.flavour == flavour)
     return found
 
 
-def read(of: record.Recording, events: list[bytes]) -> str:
+def read(recorded: record.Recording, events: list[bytes]) -> str:
     """Everything that came of reading a dump with these events, as text."""
-    streams = Streams([replace(of, events=tuple(events))])
+    streams = Streams([replace(recorded, events=tuple(events))])
     return repr(streams.run(b"\0\0" + joined([(0, event) for event in events]), tell=True))
 
 
-def changed(of: record.Recording, kind: int, at: int, new: bytes, number: int = 0) -> list[bytes]:
+def changed(recorded: record.Recording, kind: int, at: int, new: bytes, number: int = 0) -> list[bytes]:
     """The events, with bytes of the `number`th one of that type changed (from its header on)."""
-    events = list(of.events)
+    events = list(recorded.events)
     which = [i for i, event in enumerate(events) if event[4] == kind][number]
     events[which] = events[which][:at] + new + events[which][at + len(new) :]
     return events
@@ -100,44 +100,46 @@ def changed(of: record.Recording, kind: int, at: int, new: bytes, number: int = 
 def test_a_gtid_event_with_an_impossible_number_is_damage(number: int) -> None:
     for flavour, kind, at in (("mysql", 33, 19 + 17), ("mariadb", 162, 19)):
         if number or flavour == "mysql":
-            of = recording("transaction", flavour)
-            assert "a GTID event has the number" in read(of, changed(of, kind, at, struct.pack("<q", number)))
+            recorded = recording("transaction", flavour)
+            assert "a GTID event has the number" in read(
+                recorded, changed(recorded, kind, at, struct.pack("<q", number))
+            )
 
 
 def test_an_event_that_says_it_ends_before_it_begins_is_damage() -> None:
     for flavour, kind in (("mysql", 33), ("mariadb", 162)):
-        of = recording("transaction", flavour)
-        assert "states that it ends at 5" in read(of, changed(of, kind, 13, struct.pack("<I", 5)))
-        assert "does not state where it ends" in read(of, changed(of, kind, 13, struct.pack("<I", 0)))
+        recorded = recording("transaction", flavour)
+        assert "states that it ends at 5" in read(recorded, changed(recorded, kind, 13, struct.pack("<I", 5)))
+        assert "does not state where it ends" in read(recorded, changed(recorded, kind, 13, struct.pack("<I", 0)))
 
 
 @pytest.mark.parametrize("file", [b"x", b"binlog.000001"])
 def test_a_rotation_to_a_binlog_of_another_name_or_back_is_damage(file: bytes) -> None:
-    of = recording("statements", "mysql")
-    assert "which is no later file of this binlog" in read(of, changed(of, 4, 19 + 8, file, number=1))
+    recorded = recording("statements", "mysql")
+    assert "which is no later file of this binlog" in read(recorded, changed(recorded, 4, 19 + 8, file, number=1))
 
 
 def test_a_rotation_to_an_offset_that_no_file_has_is_damage() -> None:
-    of = recording("statements", "mysql")
-    events = changed(of, 4, 19, struct.pack("<Q", 16861477004875137222), number=1)
-    assert "names the offset 16861477004875137222, which no file has" in read(of, events)
+    recorded = recording("statements", "mysql")
+    events = changed(recorded, 4, 19, struct.pack("<Q", 16861477004875137222), number=1)
+    assert "names the offset 16861477004875137222, which no file has" in read(recorded, events)
 
 
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
 def test_text_that_is_not_utf_8_stops_its_table_and_names_file_and_offset(flavour: str) -> None:
-    of = recording("plain", flavour)
-    at, event = next((at, event) for at, event in enumerate(of.events) if event[4] in (23, 30))
+    recorded = recording("plain", flavour)
+    at, event = next((at, event) for at, event in enumerate(recorded.events) if event[4] in (23, 30))
     start = int.from_bytes(event[13:17], "little") - len(event)
-    events = [*of.events]
+    events = [*recorded.events]
     events[at] = event.replace(b"one", b"o\xffe")
-    file = of.events[0][27:40].decode()
-    assert f"column b holds bytes that are not UTF-8 at {file}:{start}" in read(of, events)
+    file = recorded.events[0][27:40].decode()
+    assert f"column b holds bytes that are not UTF-8 at {file}:{start}" in read(recorded, events)
 
 
 def test_a_compressed_row_event_that_is_damaged_stops_its_table_only() -> None:
-    of = recording("compressed", "mariadb")
-    kind = next(event[4] for event in of.events if 166 <= event[4] <= 171)
+    recorded = recording("compressed", "mariadb")
+    kind = next(event[4] for event in recorded.events if 166 <= event[4] <= 171)
     for place, new in ((40, b"\xff\xff\xff"), (19 + 8 + 1 + 1, b"\x84\xff\xff\xff\xff")):
-        told = read(of, changed(of, kind, place, new))
-        assert "a row event that can't be read" in told
-        assert "RouteFault" in told
+        outcome = read(recorded, changed(recorded, kind, place, new))
+        assert "a row event that can't be read" in outcome
+        assert "RouteFault" in outcome

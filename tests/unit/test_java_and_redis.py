@@ -36,15 +36,15 @@ def script(path: Path, text: str) -> Path:
 
 
 def a_java(path: Path, version: str, specification: str) -> Path:
-    told = f"    java.home = {path.parent.parent}\n    java.specification.version = {specification}\n"
-    return script(path, f"/bin/cat >&2 <<'END'\n{told}    java.version = {version}\nEND")
+    properties = f"    java.home = {path.parent.parent}\n    java.specification.version = {specification}\n"
+    return script(path, f"/bin/cat >&2 <<'END'\n{properties}    java.version = {version}\nEND")
 
 
 def an_authority(name: str) -> bytes:
     key = ec.generate_private_key(ec.SECP256R1())
-    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     begin = datetime(2026, 1, 1, tzinfo=UTC)
-    builder = x509.CertificateBuilder(who, who, key.public_key(), x509.random_serial_number(), begin, begin)
+    builder = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number(), begin, begin)
     return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
@@ -106,9 +106,9 @@ def test_the_embedded_java_is_started_without_the_module_that_it_lacks(
     assert found.path.parents[2] == bare / "cache"
     script(real, 'for word; do echo "<$word>"; done')
     words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Da=b c", "it's"]
-    told = programs._output([str(found.path), *words])
-    assert told.endswith("<-Xmx1g>\n<-Da=b c>\n<it's>\n")
-    assert "vector" not in told
+    output = programs._output([str(found.path), *words])
+    assert output.endswith("<-Xmx1g>\n<-Da=b c>\n<it's>\n")
+    assert "vector" not in output
 
 
 def test_the_embedded_java_trusts_what_this_machine_trusts(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_the_embedded_java_trusts_what_this_machine_trusts(bare: Path, monkeypat
     store = programs._trusted()
     assert store is not None
     known = pkcs12.load_pkcs12(store.read_bytes(), b"changeit").additional_certs
-    assert sorted(one.certificate.subject.rfc4514_string() for one in known) == ["CN=one", "CN=two"]
+    assert sorted(authority.certificate.subject.rfc4514_string() for authority in known) == ["CN=one", "CN=two"]
     given.write_bytes(damaged)
     assert programs._trusted() is None
     monkeypatch.setattr(programs, "_CERTIFICATES", ())
@@ -137,15 +137,15 @@ def test_a_cache_folder_that_can_not_be_written_is_one_sentence(bare: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("output", "version"),
     [
         ("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64 build=1", "7.0.15"),
         ("Redis server v=8.0.2 sha=00000000:0 malloc=jemalloc bits=64 build=1", "8.0.2"),
         ("Valkey server v=9.1.2 sha=00000000:0 malloc=libc bits=64 build=1", "9.1.2"),
     ],
 )
-def test_redis_and_valkey_are_known_by_their_version(said: str, version: str, bare: Path) -> None:
-    script(bare / "bin" / ("valkey-server" if said.startswith("Valkey") else "redis-server"), f"echo '{said}'")
+def test_redis_and_valkey_are_known_by_their_version(output: str, version: str, bare: Path) -> None:
+    script(bare / "bin" / ("valkey-server" if output.startswith("Valkey") else "redis-server"), f"echo '{output}'")
     assert programs.redis().version == version
 
 

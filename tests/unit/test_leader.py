@@ -52,7 +52,7 @@ PLAN = Plan(readers=("reader-0",), writers=("writer-0",), chunk_rows=10, exact=F
 READER, WRITER = MemberSeen(incarnation="r1", role="reader"), MemberSeen(incarnation="w1", role="writer")
 
 
-BENCHES: list[Bench] = []
+BENCHES: list[LeaderBench] = []
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def _invariants_hold() -> Iterator[None]:
         bench.leader.check()
 
 
-class Bench:
+class LeaderBench:
     """A leader and the time."""
 
     def __init__(self, *, interval: float = 10.0, readers: int = 1, run: str = "r1") -> None:
@@ -95,7 +95,7 @@ class Bench:
         order = self.last(WriteEntry)
         return self.tell(EntryWritten(slot=order.slot, nonce=order.entry.nonce))
 
-    def lead(self, tail: int = 0, base: int | None = None) -> Bench:
+    def lead(self, tail: int = 0, base: int | None = None) -> LeaderBench:
         """From wherever it is to leading the next epoch."""
         if self.leader.state == "idle":
             self.see()
@@ -121,7 +121,7 @@ class Bench:
 
 
 def test_who_has_the_lease_reads_the_journal_and_proposes_the_next_slot_as_its_epoch() -> None:
-    bench = Bench()
+    bench = LeaderBench()
     assert bench.see(held=False) == []
     assert bench.see() == [ReadJournal()]
     (order,) = bench.tell(JournalRead(tail=7, base=5))
@@ -131,7 +131,7 @@ def test_who_has_the_lease_reads_the_journal_and_proposes_the_next_slot_as_its_e
 
 
 def test_it_waits_a_while_for_the_members_that_are_wanted() -> None:
-    bench = Bench(readers=2)
+    bench = LeaderBench(readers=2)
     bench.see()
     assert bench.tell(JournalRead(tail=0, base=None)) == []
     assert bench.see() == []
@@ -140,7 +140,7 @@ def test_it_waits_a_while_for_the_members_that_are_wanted() -> None:
 
 
 def test_it_never_leads_without_a_reader_and_a_writer() -> None:
-    bench = Bench()
+    bench = LeaderBench()
     bench.see(READER)
     bench.tell(JournalRead(tail=0, base=None))
     bench.now = 10 * GATHER_SECONDS
@@ -150,7 +150,7 @@ def test_it_never_leads_without_a_reader_and_a_writer() -> None:
 
 @pytest.mark.parametrize("state", ["proposing", "leading"])
 def test_who_is_refused_a_slot_by_another_is_deposed_and_reads_the_journal_again(state: str) -> None:
-    bench = Bench(interval=1.0)
+    bench = LeaderBench(interval=1.0)
     if state == "leading":
         bench.lead()
         bench.wait(1.0)
@@ -166,7 +166,7 @@ def test_who_is_refused_a_slot_by_another_is_deposed_and_reads_the_journal_again
 
 
 def test_a_refusal_by_our_own_entry_is_a_lost_answer() -> None:
-    bench = Bench()
+    bench = LeaderBench()
     bench.see()
     bench.tell(JournalRead(tail=0, base=None))
     (effect,) = bench.tell(EntryRefused(slot=1, nonce=bench.last(WriteEntry).entry.nonce))
@@ -177,7 +177,7 @@ def test_a_slow_write_of_a_checkpoint_is_not_taken_for_the_epoch_proposed_after_
     """1. Checkpoint 2's entry is being written. 2. A member goes. 3. The journal, read before the write lands, ends
     at 1, so epoch 2 is proposed. 4. The checkpoint's write lands. 5. The epoch is refused and proposed again after
     it."""
-    bench = Bench(interval=1.0).lead()
+    bench = LeaderBench(interval=1.0).lead()
     bench.wait(1.0)
     slow = bench.complete().nonce
     bench.tell(EpochFailed(epoch=1, cause="a channel was lost"))
@@ -193,10 +193,10 @@ def test_a_slow_write_of_a_checkpoint_is_not_taken_for_the_epoch_proposed_after_
 def test_a_leader_built_anew_in_its_service_does_not_take_an_earlier_ones_slow_entry_for_its_own() -> None:
     """1. A leader's first entry is slow. 2. Its pipeline fails and is led by a new object of the same service, whose
     first entry is refused by that entry. 3. It is deposed, and reads the journal again."""
-    earlier = Bench()
+    earlier = LeaderBench()
     earlier.see()
     earlier.tell(JournalRead(tail=0, base=None))
-    bench = Bench(run="r2")
+    bench = LeaderBench(run="r2")
     bench.see()
     bench.tell(JournalRead(tail=0, base=None))
     assert bench.tell(EntryRefused(slot=1, nonce=earlier.last(WriteEntry).entry.nonce)) == [ReadJournal()]
@@ -206,7 +206,7 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
     """1. Two readers are wanted and there; one says that it leaves. 2. A checkpoint is taken at once. 3. The next epoch
     builds on it, has the other reader, and is proposed without waiting for a second. 4. Nor is one waited for later.
     5. Another reader comes, and both are waited for again."""
-    bench = Bench(interval=1000.0, readers=2)
+    bench = LeaderBench(interval=1000.0, readers=2)
     other = MemberSeen(incarnation="r2", role="reader")
     bench.members = (READER, other, WRITER)
     bench.see()
@@ -241,7 +241,7 @@ def test_a_service_that_leaves_is_done_without_after_a_checkpoint_and_not_waited
 
 
 def test_a_lost_lease_ends_the_epoch_and_a_new_one_starts_checkpoints_again() -> None:
-    bench = Bench(interval=1.0).lead()
+    bench = LeaderBench(interval=1.0).lead()
     bench.wait(1.0)
     assert bench.leader.in_flight is not None
     assert bench.see(held=False) == [CloseEpoch(epoch=1)]
@@ -260,18 +260,18 @@ def test_a_lost_lease_ends_the_epoch_and_a_new_one_starts_checkpoints_again() ->
     ],
 )
 def test_a_member_that_is_gone_or_gave_up_ends_the_epoch(members: tuple[MemberSeen, ...]) -> None:
-    bench = Bench().lead()
+    bench = LeaderBench().lead()
     assert bench.see(*members) == [CloseEpoch(epoch=1), ReadJournal()]
     assert bench.leader.cause
 
 
 def test_what_a_member_said_of_an_older_epoch_is_not_held_against_it() -> None:
-    bench = Bench().lead(tail=4, base=4)
+    bench = LeaderBench().lead(tail=4, base=4)
     assert bench.see(READER, MemberSeen(incarnation="w1", role="writer", failed_epoch=3, failed="lost")) == []
 
 
 def test_epochs_that_end_by_what_trying_again_cannot_mend_halt_the_pipeline() -> None:
-    bench = Bench()
+    bench = LeaderBench()
     for n in range(MAX_HALTS):
         bench.lead(tail=n)
         bench.tell(EpochFailed(epoch=n + 1, cause="corrupt", halts=True))
@@ -279,7 +279,7 @@ def test_epochs_that_end_by_what_trying_again_cannot_mend_halt_the_pipeline() ->
     assert bench.see() == []
 
 
-def fail(bench: Bench, *, lives: float = 1.0, by_member: bool = False) -> list[Effect]:
+def fail(bench: LeaderBench, *, lives: float = 1.0, by_member: bool = False) -> list[Effect]:
     """Open the next epoch, let it live for so long, and fail it."""
     tail = bench.leader.tail
     bench.lead(tail=tail, base=None)
@@ -290,7 +290,7 @@ def fail(bench: Bench, *, lives: float = 1.0, by_member: bool = False) -> list[E
     return bench.tell(EpochFailed(epoch=tail + 1, cause=cause))
 
 
-def tried_again(bench: Bench) -> float:
+def tried_again(bench: LeaderBench) -> float:
     """The seconds until the leader reads the journal again."""
     begun = bench.now
     while bench.leader.state == "resting":
@@ -302,7 +302,7 @@ def tried_again(bench: Bench) -> float:
 
 @pytest.mark.parametrize("by_member", [False, True])
 def test_an_hour_of_a_source_that_refuses_us_makes_some_dozens_of_epochs_and_not_thousands(by_member: bool) -> None:
-    bench = Bench(interval=0.5)
+    bench = LeaderBench(interval=0.5)
     bench.see()
     waits = []
     while bench.now < 3600:
@@ -317,7 +317,7 @@ def test_an_hour_of_a_source_that_refuses_us_makes_some_dozens_of_epochs_and_not
 
 
 def test_a_checkpoint_that_completes_while_the_source_fails_does_not_end_the_back_off() -> None:
-    bench = Bench(interval=0.5)
+    bench = LeaderBench(interval=0.5)
     bench.see()
     for _ in range(5):
         tail = bench.leader.tail
@@ -331,7 +331,7 @@ def test_a_checkpoint_that_completes_while_the_source_fails_does_not_end_the_bac
 
 
 def test_an_epoch_that_was_led_for_long_is_followed_at_once_when_it_fails() -> None:
-    bench = Bench()
+    bench = LeaderBench()
     bench.see()
     for _ in range(4):
         fail(bench)
@@ -341,7 +341,7 @@ def test_an_epoch_that_was_led_for_long_is_followed_at_once_when_it_fails() -> N
 
 
 def test_services_that_are_gone_again_and_again_are_replaced_at_once() -> None:
-    bench = Bench()
+    bench = LeaderBench()
     bench.see()
     for n in range(6):
         bench.see()
@@ -358,7 +358,7 @@ def test_services_that_are_gone_again_and_again_are_replaced_at_once() -> None:
     ],
 )
 def test_a_person_who_asks_for_something_or_a_service_that_comes_ends_the_wait(asks: Event) -> None:
-    bench = Bench()
+    bench = LeaderBench()
     bench.see()
     for _ in range(6):
         fail(bench)
@@ -373,7 +373,7 @@ def test_a_person_who_asks_for_something_or_a_service_that_comes_ends_the_wait(a
 
 
 def test_a_lease_that_is_lost_while_it_waits_leaves_the_pipeline_to_another() -> None:
-    bench = Bench()
+    bench = LeaderBench()
     bench.see()
     for _ in range(2):
         fail(bench)
@@ -393,7 +393,7 @@ def test_pipelines_that_failed_of_one_fault_do_not_try_again_in_step() -> None:
 def test_a_checkpoint_while_the_stream_stands_in_doubt_does_not_forgive_what_ended_the_epoch_before(
     lasts: float, state: str
 ) -> None:
-    bench = Bench()
+    bench = LeaderBench()
     tail = 0
     for _ in range(MAX_HALTS):
         bench.lead(tail=tail, base=tail or None)
@@ -406,7 +406,7 @@ def test_a_checkpoint_while_the_stream_stands_in_doubt_does_not_forgive_what_end
 
 
 def test_new_members_are_taken_in_after_a_checkpoint() -> None:
-    bench = Bench().lead()
+    bench = LeaderBench().lead()
     more = (READER, WRITER, MemberSeen(incarnation="r2", role="reader"))
     bench.see(*more)
     bench.now += SETTLE_SECONDS + 1
@@ -419,7 +419,7 @@ def test_new_members_are_taken_in_after_a_checkpoint() -> None:
 
 
 def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as_number() -> None:
-    bench = Bench(interval=5.0).lead()
+    bench = LeaderBench(interval=5.0).lead()
     assert bench.wait(4.9) == []
     (marker,) = bench.wait(0.2)
     assert marker == Send(receiver="reader-0", message=Marker(checkpoint=2))
@@ -433,14 +433,14 @@ def test_checkpoints_start_when_they_are_due_one_at_a_time_with_the_next_slot_as
 
 
 def test_a_savepoint_starts_at_once_and_its_entry_carries_the_request() -> None:
-    bench = Bench().lead()
+    bench = LeaderBench().lead()
     bench.tell(SavepointAsked(request="please"))
     entry = bench.complete()
     assert (entry.kept, entry.request) == (True, "please")
 
 
 def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() -> None:
-    bench = Bench().lead()
+    bench = LeaderBench().lead()
     bench.tell(SavepointAsked(request="please"))
     entry = bench.complete(inside=True)
     assert (entry.kept, entry.request) == (False, None)
@@ -452,7 +452,7 @@ def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() ->
 
 @pytest.mark.parametrize("end", [EpochFailed(epoch=1, cause="x"), Observed(held=False, members=())])
 def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
-    bench = Bench().lead()
+    bench = LeaderBench().lead()
     bench.tell(SavepointAsked(request="please"))
     bench.tell(end)
     bench.lead(tail=1)
@@ -461,7 +461,7 @@ def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
 
 
 def test_limits_asked_for_hold_in_the_next_epoch_though_no_checkpoint_has_them() -> None:
-    bench = Bench().lead()
+    bench = LeaderBench().lead()
     limits = Limits(rows_per_second=7.0)
     (order,) = bench.tell(ThrottleAsked(limits=limits))
     assert order == Send(receiver="reader-0", message=Throttle(limits=limits))
@@ -476,7 +476,7 @@ def test_limits_asked_for_hold_in_the_next_epoch_though_no_checkpoint_has_them()
 
 
 def test_limits_asked_for_are_in_a_checkpoint_at_once_and_then_known_to_be_kept() -> None:
-    bench = Bench(interval=600.0).lead()
+    bench = LeaderBench(interval=600.0).lead()
     first, second = Limits(rows_per_second=7.0), Limits(rows_per_second=8.0)
     bench.tell(ThrottleAsked(limits=first))
     bench.wait(0.1)
@@ -495,7 +495,7 @@ def test_limits_asked_for_are_in_a_checkpoint_at_once_and_then_known_to_be_kept(
 
 
 def test_facts_of_an_epoch_that_is_over_are_ignored() -> None:
-    bench = Bench(interval=1.0).lead()
+    bench = LeaderBench(interval=1.0).lead()
     bench.wait(1.0)
     bench.tell(EpochFailed(epoch=1, cause="x"))
     late: tuple[Event, ...] = (
@@ -513,7 +513,7 @@ def test_facts_of_an_epoch_that_is_over_are_ignored() -> None:
 
 
 def test_the_enumerators_part_is_saved_when_the_readers_markers_are_back() -> None:
-    bench = Bench(interval=1.0).lead()
+    bench = LeaderBench(interval=1.0).lead()
     bench.wait(1.0)
     (save,) = bench.tell(MessageReceived(channel="reader-0", message=Marker(checkpoint=2)))
     assert isinstance(save, SavePart)
@@ -523,7 +523,7 @@ def test_the_enumerators_part_is_saved_when_the_readers_markers_are_back() -> No
 def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
     """1. The stream is at its stop. 2. A kept checkpoint is taken at once. 3. The epoch ends before it is written: the
     next epoch takes it. 4. Then the interval starts none."""
-    bench = Bench(interval=1000.0).lead()
+    bench = LeaderBench(interval=1000.0).lead()
     bench.tell(MessageReceived(channel="reader-0", message=StreamStopped()))
     bench.wait(0.1)
     entry = bench.complete()
@@ -543,7 +543,7 @@ def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:
 
 def test_a_checkpoint_that_takes_long_makes_the_leader_look_whether_the_journal_went_on_without_it() -> None:
     """Its members may have followed a newer epoch of a leader that is gone, so that no marker ever comes."""
-    bench = Bench().lead()
+    bench = LeaderBench().lead()
     bench.wait(10.0)
     assert bench.leader.in_flight is not None
     bench.now += DOUBT_SECONDS
@@ -556,9 +556,9 @@ def test_a_checkpoint_that_takes_long_makes_the_leader_look_whether_the_journal_
     assert bench.leader.cause == "slot 2 of the journal holds another leader's entry"
 
 
-def in_state(state: LeaderState) -> Bench:
+def in_state(state: LeaderState) -> LeaderBench:
     """A leader that has come to this state."""
-    bench = Bench()
+    bench = LeaderBench()
     match state:
         case LeaderState.IDLE:
             pass

@@ -89,7 +89,7 @@ def split(number: int = 1, attempt: int = 1) -> SnapshotSplit:
     )  # fmt: skip
 
 
-BENCHES: list[Bench] = []
+BENCHES: list[ReaderBench] = []
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def _invariants_hold() -> Iterator[None]:
         bench.process.check()
 
 
-class Bench:
+class ReaderBench:
     """A reader with the stream, in its process, with two writers."""
 
     def __init__(self, *, stream: bool = True, state: Any = None, inside_rows: int = INSIDE_ROWS) -> None:
@@ -146,11 +146,11 @@ def sent(effects: list[Effect], kind: type) -> list[Any]:
 
 
 def test_a_reader_asks_for_splits_as_it_begins() -> None:
-    assert Bench().tell(Began()) == [Send(receiver="enumerator", message=SplitsWanted(free=HELD_SPLITS))]
+    assert ReaderBench().tell(Began()) == [Send(receiver="enumerator", message=SplitsWanted(free=HELD_SPLITS))]
 
 
 def test_one_chunk_is_read_at_a_time_and_its_next_batch_is_asked_for_behind_the_last() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     assert bench.get(AssignSplits(splits=(split(1), split(2)))) == [ReadChunk(split=split(1))]
     send, more = bench.tell(ChunkRowsRead(split_id="d.t:1:1", attempt=1, rows=5, body=[]))
     assert isinstance(send, Send)
@@ -158,7 +158,7 @@ def test_one_chunk_is_read_at_a_time_and_its_next_batch_is_asked_for_behind_the_
 
 
 def test_the_end_of_a_chunk_and_its_report_go_out_in_one_step_and_then_the_next_is_read() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.get(AssignSplits(splits=(split(1), split(2))))
     read = ChunkRead(split_id="d.t:1:1", attempt=1, rows=5, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
     end, report, wanted, following = bench.tell(read)
@@ -173,7 +173,7 @@ def test_the_end_of_a_chunk_and_its_report_go_out_in_one_step_and_then_the_next_
 
 
 def test_all_rows_of_a_chunk_go_to_one_writer() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.get(AssignSplits(splits=(split(1),)))
     rows = ChunkRowsRead(split_id="d.t:1:1", attempt=1, rows=5, body=[])
     read = ChunkRead(split_id="d.t:1:1", attempt=1, rows=10, checksum="c", low=low(1), high=high(2), schema=SCHEMA)
@@ -182,7 +182,7 @@ def test_all_rows_of_a_chunk_go_to_one_writer() -> None:
 
 
 def test_a_failed_chunk_drops_its_file_and_says_why() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.get(AssignSplits(splits=(split(1),)))
     effects = bench.tell(ChunkFailed(split_id="d.t:1:1", attempt=1, cause="gone", remedy=Remedy.RETRY))
     assert sent(effects, ChunkDropped) == [ChunkDropped(split_id="d.t:1:1", attempt=1)]
@@ -190,7 +190,7 @@ def test_a_failed_chunk_drops_its_file_and_says_why() -> None:
 
 
 def test_only_a_split_that_was_not_started_is_given_back() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.get(AssignSplits(splits=(split(1), split(2))))
     assert bench.get(TakeBackSplit(split_id="d.t:1:1", attempt=1)) == []
     effects = bench.get(TakeBackSplit(split_id="d.t:1:2", attempt=1))
@@ -202,14 +202,14 @@ def test_only_a_split_that_was_not_started_is_given_back() -> None:
 
 
 def test_the_first_table_starts_main_at_its_low() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     order = asked(bench.include(at=100))["main"]
     assert (order.after, order.until) == (place(100), None)
     assert order.routes["d.t"].low == low(100)
 
 
 def test_a_table_is_live_when_main_has_reached_its_highest_high_and_not_before() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include(at=100, until=200)
     assert sent(bench.read(190), TableReport) == []
     assert sent(bench.read(200), TableReport) == [TableReport(table_id="d.t", generation=1, state=TableState.LIVE)]
@@ -217,7 +217,7 @@ def test_a_table_is_live_when_main_has_reached_its_highest_high_and_not_before()
 
 
 def test_changes_go_to_one_writer_a_table_and_are_counted_over_both_cursors() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include()
     (first,) = sent(bench.read(110, rows=3), Records)
     (second,) = sent(bench.read(120, rows=2), Records)
@@ -227,7 +227,7 @@ def test_changes_go_to_one_writer_a_table_and_are_counted_over_both_cursors() ->
 def test_a_table_that_comes_while_main_is_read_is_judged_by_where_main_arrives() -> None:
     """1. Main is asked at 100. 2. A table with low 150 comes: main seems not to have passed it. 3. Main answers at
     180, and what it read had no route for the table. 4. So the table catches up."""
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", at=100)
     assert asked(bench.include("d.u", at=150)) == {}
     assert bench.cursor_of("d.u") is None
@@ -238,7 +238,7 @@ def test_a_table_that_comes_while_main_is_read_is_judged_by_where_main_arrives()
 
 
 def test_a_table_whose_low_main_has_not_passed_joins_it_at_once() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", at=100)
     bench.include("d.u", at=150)
     orders = asked(bench.read(150))
@@ -247,7 +247,7 @@ def test_a_table_whose_low_main_has_not_passed_joins_it_at_once() -> None:
 
 
 def test_a_round_starts_at_the_lowest_low_and_later_tables_wait_for_the_next() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", at=100)
     bench.include("d.u", at=170)
     bench.include("d.v", at=150)
@@ -261,7 +261,7 @@ def test_a_round_starts_at_the_lowest_low_and_later_tables_wait_for_the_next() -
 def test_cursors_meet_between_two_transactions_at_the_same_place_in_one_step() -> None:
     """1. Catch-up is asked up to main's place. 2. It arrives while main has gone on: main is held. 3. Catch-up
     arrives where main stands: its tables move over, its cursor is closed, main goes on with all of them."""
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", at=100)
     bench.include("d.u", at=150)
     bench.read(FAR)
@@ -277,7 +277,7 @@ def test_cursors_meet_between_two_transactions_at_the_same_place_in_one_step() -
 
 
 def test_cursors_do_not_meet_while_one_is_inside_a_transaction() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", at=100)
     bench.include("d.u", at=150)
     bench.tell(ChangesRead(cursor="main", position=place(FAR, rows=3), rows=0))
@@ -290,7 +290,7 @@ def test_cursors_do_not_meet_while_one_is_inside_a_transaction() -> None:
 def test_cursors_that_meet_keep_the_gtids_that_both_have() -> None:
     """Main began at a low whose set named more than lay before its place; after a fail-over that set would skip rows
     of the tables that caught up."""
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", low=low(4, f"{UUID}:1-9"))
     bench.include("d.u", low=low(4, f"{UUID}:1-5"))
     bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-9"), rows=0))
@@ -302,7 +302,7 @@ def test_cursors_that_meet_keep_the_gtids_that_both_have() -> None:
 
 def test_a_table_whose_low_is_of_before_any_transaction_loses_none_to_a_set_that_is_ahead() -> None:
     """Its set is empty, and main stands at the same place with a set that names what follows."""
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", low=low(4, f"{UUID}:1-9"))
     bench.include("d.u", low=low(4))
     bench.tell(ChangesRead(cursor="main", position=place(4, gtids=f"{UUID}:1-9"), rows=0))
@@ -313,7 +313,7 @@ def test_a_table_whose_low_is_of_before_any_transaction_loses_none_to_a_set_that
 def test_main_goes_on_after_what_catch_up_has_read_when_both_have_the_same_gtids() -> None:
     """Catch-up was asked to come to main, whose set named more than lay before its place: it read past that place. From
     there main goes on, or the tables that caught up would get the same changes twice."""
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", low=low(4, f"{UUID}:1-9"))
     bench.include("d.u", low=low(4, f"{UUID}:1-5"))
     bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-9"), rows=0))
@@ -324,7 +324,7 @@ def test_main_goes_on_after_what_catch_up_has_read_when_both_have_the_same_gtids
 
 def test_main_reads_up_to_catch_up_where_that_stands_after_it() -> None:
     """As before, and catch-up has taken what main's set does not name: main is not held, it is asked for that."""
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", low=low(4, f"{UUID}:1-5:9"))
     bench.include("d.u", low=low(4, f"{UUID}:1-3"))
     bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-5:9"), rows=0))
@@ -335,7 +335,7 @@ def test_main_reads_up_to_catch_up_where_that_stands_after_it() -> None:
 
 
 def test_a_table_whose_low_is_of_a_server_that_cannot_be_compared_restarts() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", at=100)
     bench.include("d.u", low=low(4, server="other"))
     effects = bench.read(150)
@@ -344,14 +344,14 @@ def test_a_table_whose_low_is_of_a_server_that_cannot_be_compared_restarts() -> 
 
 
 def test_a_table_whose_high_is_of_another_server_restarts() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include()
     effects = bench.tell(ChangesRead(cursor="main", position=place(500, server="other"), rows=0))
     assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.t", "restart")]
 
 
 def test_a_fault_takes_the_table_out_and_changes_of_it_are_not_sent() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include()
     fault = TableFaulted(table_id="d.t", generation=1, cause="DDL", restart=True)
     effects = bench.read(150, faults=(fault,))
@@ -360,7 +360,7 @@ def test_a_fault_takes_the_table_out_and_changes_of_it_are_not_sent() -> None:
 
 
 def test_answers_about_an_excluded_table_or_another_generation_are_nobodys() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include()
     bench.get(ExcludeTable(table_id="d.t", generation=1))
     assert sent(bench.read(150, rows=2), Records) == []
@@ -370,7 +370,7 @@ def test_answers_about_an_excluded_table_or_another_generation_are_nobodys() -> 
 
 
 def test_a_change_of_columns_holds_for_the_next_read() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include()
     bench.read(110, rows=3)
     bench.read(120, rows=2, schemas=(SchemaChanged(table_id="d.t", generation=1, seq=2, new=WIDER),))
@@ -381,15 +381,15 @@ def test_a_change_of_columns_holds_for_the_next_read() -> None:
 
 
 def test_what_the_first_row_event_tells_of_a_table_stays_over_a_restore() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     order = asked(bench.include(looked_at=low(500)))["main"]
     assert order.routes["d.t"].looked_at == low(500)
     (save,) = [e for e in bench.get(Marker(checkpoint=1)) if isinstance(e, SavePart)]
-    assert Bench(state=save.state).reader.tables["d.t"].looked_at == low(500)
+    assert ReaderBench(state=save.state).reader.tables["d.t"].looked_at == low(500)
     changed = SchemaChanged(table_id="d.t", generation=1, seq=0, new=WIDER)
     order = asked(bench.read(120, rows=1, schemas=(changed,)))["main"]
     assert (order.routes["d.t"].looked_at, order.routes["d.t"].schema) == (None, WIDER)
-    bench = Bench()
+    bench = ReaderBench()
     bench.include(looked_at=low(500))
     order = asked(bench.read(120, rows=1, schemas=(replace(changed, new=SCHEMA),)))["main"]
     assert order.routes["d.t"].looked_at is None
@@ -398,7 +398,7 @@ def test_what_the_first_row_event_tells_of_a_table_stays_over_a_restore() -> Non
 
 def test_chunks_travel_with_the_route_until_the_table_is_live() -> None:
     chunk = CompletedSplit(split_start=None, split_end=None, high=high(150))
-    bench = Bench()
+    bench = ReaderBench()
     order = asked(bench.include(splits=(chunk,)))["main"]
     assert order.routes["d.t"].splits == (chunk,)
     assert asked(bench.read(200))["main"].routes["d.t"].splits == ()
@@ -406,7 +406,7 @@ def test_chunks_travel_with_the_route_until_the_table_is_live() -> None:
 
 def test_a_live_table_is_judged_by_what_main_has_so_that_it_goes_on_at_another_server() -> None:
     """MariaDB's lows have no GTIDs; after a fail-over the low of the old server would compare with nothing."""
-    bench = Bench()
+    bench = ReaderBench()
     before = asked(bench.include(at=100, until=200))["main"].routes["d.t"].low
     assert before == low(100)
     after = asked(bench.tell(ChangesRead(cursor="main", position=place(200, gtids="0-1-7"), rows=0)))["main"]
@@ -414,7 +414,7 @@ def test_a_live_table_is_judged_by_what_main_has_so_that_it_goes_on_at_another_s
 
 
 def test_a_stopped_stream_reads_no_more_except_to_the_end_of_a_transaction() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include()
     bench.get(StopStream())
     orders = asked(bench.tell(ChangesRead(cursor="main", position=place(300, rows=4), rows=4)))
@@ -430,7 +430,7 @@ STOP = Stop(gtids=f"{UUID}:1-9")
 
 
 def test_main_is_read_no_further_than_the_stop_and_catch_up_does_not_know_it() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.get(LimitStream(stop=STOP))
     assert asked(bench.include())["main"].stop == STOP
     bench.include("d.u", at=150)
@@ -442,7 +442,7 @@ def test_main_is_read_no_further_than_the_stop_and_catch_up_does_not_know_it() -
 def test_at_the_place_of_the_stop_live_tables_stay_and_what_is_later_is_told() -> None:
     """1. Main is stopped by its cursor; the place is not known: nothing is said. 2. It comes: main is asked by it. 3.
     d.t is live there, d.late had its snapshot later, d.next is included when all is over."""
-    bench = Bench()
+    bench = ReaderBench()
     bench.get(LimitStream(stop=STOP))
     bench.include(until=200)
     bench.include("d.late", at=500, until=900)
@@ -464,7 +464,7 @@ def test_at_the_place_of_the_stop_live_tables_stay_and_what_is_later_is_told() -
 
 
 def test_at_the_stop_a_table_that_another_server_gave_is_told_and_not_read_again_for_ever() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.get(LimitStream(stop=STOP))
     bench.get(EndStream(place=place(500)))
     bench.include(until=200)
@@ -476,7 +476,7 @@ def test_at_the_stop_a_table_that_another_server_gave_is_told_and_not_read_again
 
 def test_a_table_whose_catch_up_begins_where_main_stands_is_mains_at_once() -> None:
     """Its low is in the file before, and between the two is a rotation only: main has passed it, and is there."""
-    bench = Bench()
+    bench = ReaderBench()
     bench.include()
     bench.include("d.u", low=Low(server="s", file="b.000000", offset=700, gtids="0-1-9"))
     effects = bench.tell(ChangesRead(cursor="main", position=place(FAR, gtids="0-1-9"), rows=0))
@@ -486,7 +486,7 @@ def test_a_table_whose_catch_up_begins_where_main_stands_is_mains_at_once() -> N
 
 def test_an_answer_to_the_stop_by_gtids_does_not_end_what_is_judged_by_the_place() -> None:
     """Main began at an early file with GTIDs ahead of it; by its place it has to pass over what it names."""
-    bench = Bench()
+    bench = ReaderBench()
     bench.get(LimitStream(stop=STOP))
     bench.include(at=4, until=500)
     assert asked(bench.get(EndStream(place=place(500)))) == {}
@@ -498,7 +498,7 @@ def test_an_answer_to_the_stop_by_gtids_does_not_end_what_is_judged_by_the_place
 
 
 def test_a_stream_that_began_after_the_stop_shows_no_table() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.get(LimitStream(stop=Stop(time_us=7)))
     bench.include(at=300, until=300)
     bench.read(300, stopped=True)
@@ -510,7 +510,7 @@ def test_a_stream_that_began_after_the_stop_shows_no_table() -> None:
 
 def test_without_a_table_in_the_stream_it_is_at_no_stop() -> None:
     """A table may join it before the stop, and is not live there before main has arrived."""
-    bench = Bench()
+    bench = ReaderBench()
     assert sent(bench.get(EndStream(place=place(200))), StreamStopped) == []
     effects = bench.include(at=100, until=100)
     assert sent([*effects, *bench.read(150)], StreamStopped) == []
@@ -518,15 +518,15 @@ def test_without_a_table_in_the_stream_it_is_at_no_stop() -> None:
 
 
 def test_a_restored_reader_knows_its_stop_and_does_not_say_twice_that_it_is_there() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.get(LimitStream(stop=STOP))
     bench.include()
-    restored = Bench(state=bench.reader.snapshot())
+    restored = ReaderBench(state=bench.reader.snapshot())
     assert asked(restored.tell(Began()))["main"].stop == STOP
     bench.get(EndStream(place=place(500)))
     bench.read(300)
     bench.read(500, stopped=True)
-    restored = Bench(state=bench.reader.snapshot())
+    restored = ReaderBench(state=bench.reader.snapshot())
     effects = restored.tell(Began())
     assert (asked(effects), sent(effects, StreamStopped)) == ({}, [])
 
@@ -535,7 +535,7 @@ def test_a_restored_reader_knows_its_stop_and_does_not_say_twice_that_it_is_ther
 
 
 def test_a_marker_waits_for_the_end_of_the_transaction() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include()
     bench.tell(ChangesRead(cursor="main", position=place(150, rows=2), rows=2))
     assert bench.get(Marker(checkpoint=1)) == []
@@ -546,7 +546,7 @@ def test_a_marker_waits_for_the_end_of_the_transaction() -> None:
 
 
 def test_inside_a_transaction_over_the_set_size_a_marker_is_taken_and_the_cut_says_so() -> None:
-    bench = Bench(inside_rows=10)
+    bench = ReaderBench(inside_rows=10)
     bench.include()
     bench.tell(ChangesRead(cursor="main", position=place(150, rows=12), rows=12))
     bench.get(Marker(checkpoint=1))
@@ -557,14 +557,14 @@ def test_inside_a_transaction_over_the_set_size_a_marker_is_taken_and_the_cut_sa
 
 def test_rows_inside_are_those_of_one_transaction() -> None:
     """A read ends inside the second transaction, with the last rows of the first and six of its own."""
-    bench = Bench(inside_rows=10)
+    bench = ReaderBench(inside_rows=10)
     bench.include()
     bench.tell(ChangesRead(cursor="main", position=place(150, rows=6), rows=6))
     assert bench.get(Marker(checkpoint=1)) == []
     for start in (250, 350, 450):
         effects = bench.tell(ChangesRead(cursor="main", position=place(start, rows=6), rows=9, rows_inside=6))
         assert SavePart not in [type(effect) for effect in effects]
-    again = Bench(state=bench.reader.snapshot(), inside_rows=10)
+    again = ReaderBench(state=bench.reader.snapshot(), inside_rows=10)
     again.tell(Began())
     for each in (bench, again):
         each.tell(ChangesRead(cursor="main", position=place(450, rows=11), rows=5, rows_inside=5))
@@ -576,7 +576,7 @@ def test_a_marker_that_waits_is_taken_when_each_cursor_has_ended_its_transaction
     """1. Main and catch-up are inside a transaction each. 2. The marker comes. 3. The one that ends its transaction
     first begins no other; once both have, the marker is taken, and both go on."""
     for first, second in (("main", "catch-up"), ("catch-up", "main")):
-        bench = Bench()
+        bench = ReaderBench()
         bench.include("d.t", at=100, until=110)
         bench.read(FAR)
         bench.include("d.u", at=150)
@@ -595,7 +595,7 @@ def test_a_marker_that_waits_is_taken_when_each_cursor_has_ended_its_transaction
 
 
 def test_both_cursors_end_their_transaction_when_the_stream_is_stopped_so_that_a_marker_is_taken() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", at=100, until=110)
     bench.read(FAR)
     bench.include("d.u", at=150)
@@ -611,7 +611,7 @@ def test_both_cursors_end_their_transaction_when_the_stream_is_stopped_so_that_a
 
 
 def test_the_part_says_what_the_journal_needs_of_the_stream() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include()
     bench.read(200, rows=2, source_time=5.0)
     bench.get(Marker(checkpoint=1))
@@ -625,12 +625,12 @@ def test_the_part_says_what_the_journal_needs_of_the_stream() -> None:
 
 
 def test_a_restored_stream_goes_on_where_it_was_cut() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.include("d.t", at=100)
     bench.include("d.u", at=150)
     bench.read(180, rows=3)
     (save,) = [e for e in bench.get(Marker(checkpoint=1)) if isinstance(e, SavePart)]
-    again = Bench(state=save.state)
+    again = ReaderBench(state=save.state)
     assert again.reader.snapshot().values == bench.reader.snapshot().values
     orders = asked(again.tell(Began()))
     assert orders["catch-up"].after == place(150)
@@ -638,14 +638,14 @@ def test_a_restored_stream_goes_on_where_it_was_cut() -> None:
 
 
 def test_a_reader_without_the_stream_has_no_state() -> None:
-    bench = Bench(stream=False)
+    bench = ReaderBench(stream=False)
     bench.get(AssignSplits(splits=(split(1),)))
     (save,) = [e for e in bench.get(Marker(checkpoint=1)) if isinstance(e, SavePart)]
     assert save.state == State()
 
 
 def test_an_illegal_step_is_refused_and_leaves_the_reader_as_it_was() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     bench.get(AssignSplits(splits=(split(1),)))
     bench.include()
     before = freeze(bench.reader)
@@ -665,12 +665,12 @@ def test_an_illegal_step_is_refused_and_leaves_the_reader_as_it_was() -> None:
             bench.reader.handle(event, 0.0)
         assert freeze(bench.reader) == before
     with pytest.raises(ProtocolError, match="no incremental split"):
-        Bench(stream=False).include()
+        ReaderBench(stream=False).include()
 
 
 def test_a_read_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a thousand live tables one changes its columns: one route is another, and no other table is looked at."""
-    bench = Bench()
+    bench = ReaderBench()
     for number in range(1000):
         bench.include(f"d.t{number}", at=100 + number, until=1200)
     bench.read(100)
@@ -687,7 +687,7 @@ def test_a_read_costs_what_changed_and_not_what_there_is(monkeypatch: pytest.Mon
 
 def test_the_tables_of_a_cut_are_told_once_and_many_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "PIECE", 2)
-    bench = Bench()
+    bench = ReaderBench()
     for number in range(5):
         bench.include(f"d.t{number}")
     bench.get(Marker(checkpoint=1))
@@ -699,14 +699,14 @@ def test_the_tables_of_a_cut_are_told_once_and_many_in_several_messages(monkeypa
     (saved_again,) = sent(bench.tell(PartStored(checkpoint=2, ref=PART)), PartSaved)
     assert saved_again.stream.tables == ()
     (order,) = [e for e in bench.get(Marker(checkpoint=3)) if isinstance(e, SavePart)]
-    again = Bench(state=order.state)
+    again = ReaderBench(state=order.state)
     again.get(Marker(checkpoint=4))
     (after_restore,) = sent(again.tell(PartStored(checkpoint=4, ref=PART)), PartSaved)
     assert after_restore.stream.tables == ()
 
 
 def test_a_table_whose_splits_come_in_several_messages_joins_with_the_last() -> None:
-    bench = Bench()
+    bench = ReaderBench()
     splits = [CompletedSplit(split_start=None, split_end=(str(end),), high=high(end)) for end in (150, 160, 170)]
     assert bench.include(splits=tuple(splits[:2]), more=True) == []
     order = asked(bench.include(splits=tuple(splits[2:])))["main"]
@@ -727,7 +727,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, cls: type, name: str) -> list[Any]
 
 
 def test_tables_that_wait_for_their_highs_are_not_looked_at_whenever_one_joins(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
+    bench = ReaderBench()
     looked = counting(monkeypatch, High, "reached_by")
     for number in range(1000):
         bench.include(f"d.t{number}", at=100, until=2000 - number)
@@ -739,7 +739,7 @@ def test_tables_that_wait_for_their_highs_are_not_looked_at_whenever_one_joins(m
 
 
 def test_a_part_costs_what_changed_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
+    bench = ReaderBench()
     for number in range(1000):
         bench.include(f"d.t{number}")
     bench.read(100)
@@ -750,7 +750,7 @@ def test_a_part_costs_what_changed_since_the_last_one(monkeypatch: pytest.Monkey
     bench.get(ExcludeTable(table_id="d.t8", generation=1))
     state = bench.reader.snapshot()
     assert (len(lows), len(state.values["tables"]), state.schemas) == (1, 999, (WIDER,))
-    again = Bench(state=state)
+    again = ReaderBench(state=state)
     lows.clear()
     assert again.reader.snapshot().values == state.values
     assert lows == []

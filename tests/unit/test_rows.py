@@ -625,15 +625,15 @@ def test_whatever_the_bytes_are_both_ways_of_running_do_the_same(data: st.DataOb
     for module in BOTH:
         _, decoder = decoder_of(module, WIDE)
         try:
-            said: Any = decoder.rows(kind, bytes(body))
+            outcome: Any = decoder.rows(kind, bytes(body))
         except ValueError as error:
-            said = str(error)
+            outcome = str(error)
         try:
             batch = decoder.take()
-            said = (said, batch and batch.to_pydict())
+            outcome = (outcome, batch and batch.to_pydict())
         except ValueError as error:
-            said = (said, str(error))
-        found.append(repr(said))
+            outcome = (outcome, str(error))
+        found.append(repr(outcome))
     assert len(set(found)) == 1
 
 
@@ -643,13 +643,13 @@ def test_any_bytes_as_a_result_are_rows_or_refused(data: bytes, cut: int) -> Non
     found = []
     for module in BOTH:
         decoder = module.ResultDecoder(PLAIN)
-        said = ""
+        refusal = ""
         try:
             decoder.feed(data[:cut])
             decoder.feed(data[cut:])
         except (ValueError, pymysql.err.OperationalError) as error:
-            said = str(error)
-        found.append((said, decoder.rows, decoder.done))
+            refusal = str(error)
+        found.append((refusal, decoder.rows, decoder.done))
     assert len(set(found)) == 1
 
 

@@ -133,8 +133,8 @@ def test_a_schema_survives_json_with_its_hash() -> None:
         element_id=st.none() | st.integers(1, 1000),
     )
 )
-def test_a_column_survives_json(one: Column) -> None:
-    assert Column.from_json(json.loads(json.dumps(one.to_json()))) == one
+def test_a_column_survives_json(column: Column) -> None:
+    assert Column.from_json(json.loads(json.dumps(column.to_json()))) == column
 
 
 def test_the_arrow_schema_carries_field_ids_and_allows_nulls() -> None:
@@ -329,7 +329,7 @@ def test_what_the_lake_shows_after_a_change_is_the_policys(policy: SchemaChanges
     new = CHANGES[change](POLICY_TABLE)
     after = POLICY_TABLE.followed(new, policy)
     assert after.columns == new.columns
-    assert " ".join(f"{one.field_id}{one.name}" for one in after.lake) == lake
+    assert " ".join(f"{column.field_id}{column.name}" for column in after.lake) == lake
     assert TableSchema.from_json(json.loads(json.dumps(after.to_json()))) == after
     if change == "widen":
         assert after.lake[3].mysql_type == "bigint"
@@ -338,10 +338,10 @@ def test_what_the_lake_shows_after_a_change_is_the_policys(policy: SchemaChanges
 def test_changes_one_after_the_other_are_told_from_what_the_lake_shows() -> None:
     kept = POLICY_TABLE.followed(POLICY_TABLE.drop_column("v"), "evolve")
     again = kept.followed(kept.rename_column("n", "m"), "evolve")
-    assert [one.name for one in again.lake] == ["k", "id", "v", "m"]
+    assert [column.name for column in again.lake] == ["k", "id", "v", "m"]
     with pytest.raises(ValueError, match="had another column v before"):
         again.add_column("v", "int", nullable=True)
     frozen = POLICY_TABLE.followed(POLICY_TABLE.rename_column("v", "w"), "ignore")
     grown = frozen.followed(frozen.widen_column("w", "varchar(99)"), "ignore")
-    assert [(one.name, one.mysql_type) for one in grown.lake][2] == ("v", "varchar(99)")
+    assert [(column.name, column.mysql_type) for column in grown.lake][2] == ("v", "varchar(99)")
     assert grown.followed(grown, "exact").shown is None

@@ -28,7 +28,7 @@ sink: {type: iceberg, warehouse: ./lake}
 """
 
 
-class Server:
+class FakeServer:
     """What stands for the server: notes each question; `silent` holds all that come until it is set."""
 
     def __init__(self) -> None:
@@ -38,20 +38,20 @@ class Server:
         self.answers.set()
 
     def describe_all(
-        self, conn: Any, of: Any, tables: Sequence[TableAsked], **_: Any
+        self, conn: Any, server: Any, tables: Sequence[TableAsked], **_: Any
     ) -> dict[str, TableInfo | SourceLost]:
         self.answers.wait(30)
         if self.away:
             self.away -= 1
             raise Unavailable("the server is away")
-        self.asked.append(tuple(one.table_id for one in tables))
-        return {one.table_id: NoTable("gone", one.table_id) for one in tables}
+        self.asked.append(tuple(table.table_id for table in tables))
+        return {table.table_id: NoTable("gone", table.table_id) for table in tables}
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    made = Server()
-    connection = SimpleNamespace(close=lambda: None, _sock=SimpleNamespace(shutdown=lambda how: made.answers.set()))
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    made = FakeServer()
+    connection = SimpleNamespace(close=lambda: None, _sock=SimpleNamespace(shutdown=lambda _: made.answers.set()))
     monkeypatch.setattr(source_file, "connect", lambda source: connection)
     monkeypatch.setattr(source_file, "identify", lambda conn: SimpleNamespace(mysql=True))
     monkeypatch.setattr(source_file, "describe_all", made.describe_all)
@@ -71,12 +71,12 @@ def look(number: int, generation: int = 1) -> DescribeTable:
 
 
 async def test_a_thousand_tables_are_described_in_a_few_questions_also_when_the_source_was_away(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     source = reader(tmp_path)
     server.away = 2
     found = await asyncio.gather(*(source.answer(look(number)) for number in range(1000)))
-    assert [one.table.table_id for one in found if isinstance(one, TableDescribed)] == [
+    assert [answer.table.table_id for answer in found if isinstance(answer, TableDescribed)] == [
         f"shop.t{number}" for number in range(1000)
     ]
     assert sum(map(len, server.asked)) == 1000
@@ -85,7 +85,7 @@ async def test_a_thousand_tables_are_described_in_a_few_questions_also_when_the_
 
 
 async def test_answers_that_nobody_waits_for_any_more_are_not_given_to_who_asks_later(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     """1. A table is being described when its epoch ends. 2. The next epoch asks for it again: it is looked at anew."""
     source = reader(tmp_path)
@@ -104,7 +104,7 @@ async def test_answers_that_nobody_waits_for_any_more_are_not_given_to_who_asks_
 
 
 async def test_forty_open_questions_to_a_silent_source_keep_no_store_call_waiting(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = reader(tmp_path)
     server.answers.clear()
@@ -121,7 +121,7 @@ async def test_forty_open_questions_to_a_silent_source_keep_no_store_call_waitin
     assert await asyncio.wait_for(asyncio.to_thread(lambda: "resolved"), 5) == "resolved"
     assert time.monotonic() - begun < 5
     assert "127.0.0.1:1 has not answered" in str(source.waiting_for)
-    for one in asked:
-        one.cancel()
+    for task in asked:
+        task.cancel()
     source.close()
     await asyncio.gather(*asked, return_exceptions=True)

@@ -60,7 +60,7 @@ def changes(ops: list[str], first: int = 0) -> pa.RecordBatch:
         pa.array(["b.1"] * count).dictionary_encode(),
         *(pa.nulls(count, field.type) for field in META_FIELDS[3:]),
     ]
-    fields = [field.with_type(one.type) for field, one in zip(META_FIELDS, meta, strict=True)]
+    fields = [field.with_type(array.type) for field, array in zip(META_FIELDS, meta, strict=True)]
     table = rows(*range(count))
     return pa.RecordBatch.from_arrays([*table.columns, *meta], schema=pa.schema([*T.arrow, *fields]))
 
@@ -150,14 +150,14 @@ def ipc(batch: pa.RecordBatch) -> pa.Buffer:
 def test_a_thousand_tables_in_one_checkpoint_need_few_descriptors(
     store: PipelineStore, few_descriptors: None, held_back: int
 ) -> None:
-    of = [machine.ChangesFile(table_id=f"d.t{at}", generation=1, schema="s", after=0) for at in range(1000)]
+    files = [machine.ChangesFile(table_id=f"d.t{at}", generation=1, schema="s", after=0) for at in range(1000)]
     staging_ = Staging(store, 1, "w0", Budget(held_back))
     for turn in range(3):  # every table's rows come a few at a time, as they do from the binlog
         body = ipc(changes(["+I"] * 10))
-        for at, file in enumerate(of):
+        for at, file in enumerate(files):
             staging_.append(machine.Append(file=file, seq_base=10_000 * turn + 10 * at, rows=10, body=body))
-    records = staging_.stage(machine.StageCut(checkpoint=1, changes=tuple(of), chunks=()))
-    assert [record.table for record in records] == [file.table_id for file in of]
+    records = staging_.stage(machine.StageCut(checkpoint=1, changes=tuple(files), chunks=()))
+    assert [record.table for record in records] == [file.table_id for file in files]
     for at in (0, 1, 500, 999):
         expected = [10_000 * turn + 10 * at + row for turn in range(3) for row in range(10)]
         assert read(store, records[at])[SEQ].to_pylist() == expected
@@ -183,9 +183,9 @@ def test_a_temporary_folder_without_room_is_told_with_its_remedy(
 def test_the_names_of_a_cuts_files_are_made_durable_at_once_and_before_they_are_told(
     store: PipelineStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = [machine.ChangesFile(table_id=f"d.t{at}", generation=1, schema="s", after=0) for at in range(20)]
+    files = [machine.ChangesFile(table_id=f"d.t{at}", generation=1, schema="s", after=0) for at in range(20)]
     staging_ = Staging(store, 1, "w0")
-    for file in of:
+    for file in files:
         staging_.append(machine.Append(file=file, seq_base=0, rows=1, body=ipc(changes(["+I"]))))
     folder = tmp_path / "shop" / "staged"
     folder.mkdir(parents=True)
@@ -198,7 +198,7 @@ def test_the_names_of_a_cuts_files_are_made_durable_at_once_and_before_they_are_
             synced.append(set(os.listdir(name)))
 
     monkeypatch.setattr(backends, "_sync_folder", sync)
-    records = staging_.stage(machine.StageCut(checkpoint=1, changes=tuple(of), chunks=()))
+    records = staging_.stage(machine.StageCut(checkpoint=1, changes=tuple(files), chunks=()))
     assert synced == [{Path(record.path).name for record in records}]
 
 
@@ -216,7 +216,7 @@ def test_changes_of_which_a_truncate_leaves_none_reduce_to_nothing(
     layout = Layout(schema=schema, generation=2, offset=0, arrow=schema.arrow, java=None)
     cut = list(portions(store, [Staged(record=record, schema=schema)]))
     reduced = [reduce(store, portion, layout, record.truncated_at) for portion in cut]
-    assert [one.live.tolist() for one in reduced] == [[], [103]]
+    assert [reduction.live.tolist() for reduction in reduced] == [[], [103]]
     assert reduced[0].keys is None
 
 
@@ -230,10 +230,10 @@ def test_a_column_may_have_any_name_of_ours(store: PipelineStore, monkeypatch: p
         key=("_seq", "_op"),
         last_field_id=len(odd),
     )
-    ours = [field for field in changes(["+I"]).schema][len(T.columns) :]
+    meta_fields = [field for field in changes(["+I"]).schema][len(T.columns) :]
     meta = changes(["+I", "+U", "-D", "+I"]).columns[len(T.columns) :]
     values = [pa.array([1, 2, 1, 2]), pa.array([10, 10, 10, 11]), *[pa.array([at, 5, 6, 7]) for at in range(4)]]
-    batch = pa.RecordBatch.from_arrays([*values, *meta], schema=pa.schema([*schema.arrow, *ours]))
+    batch = pa.RecordBatch.from_arrays([*values, *meta], schema=pa.schema([*schema.arrow, *meta_fields]))
     file = OpenChanges(store, **named(schema=schema.hash))
     file.append(batch, 100)
     record = file.close()

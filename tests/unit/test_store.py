@@ -46,22 +46,22 @@ def files(tmp_path: Path) -> PipelineStore:
 
 
 def checkpoint(
-    slot: int, of: int, staged: tuple[PartRef, ...] = (), *, adopted: PartRef | None = None, kept: bool = False,
+    slot: int, epoch: int, staged: tuple[PartRef, ...] = (), *, adopted: PartRef | None = None, kept: bool = False,
     tables: Mapping[str, TableEntry] | None = None, **parts: PartRef,
 ) -> CheckpointEntry:  # fmt: skip
     files = [] if adopted is None else [records.staged(kind="chunk", **adopted.to_json())]
     files += [records.staged(**ref.to_json()) for ref in staged]
     named = {name.replace("_", "-"): ref for name, ref in parts.items()}
-    return records.checkpoint(slot, of, staged=tuple(files), kept=kept, parts=named, tables=tables or {})
+    return records.checkpoint(slot, epoch, staged=tuple(files), kept=kept, parts=named, tables=tables or {})
 
 
-def staged(shop: PipelineStore, of: int, data: bytes = b"rows") -> PartRef:
-    name = file_name("orders.parquet", epoch=of, incarnation="ab12")
+def staged(shop: PipelineStore, epoch: int, data: bytes = b"rows") -> PartRef:
+    name = file_name("orders.parquet", epoch=epoch, incarnation="ab12")
     return shop.stage(name, lambda file: file.write(data))
 
 
-def part(shop: PipelineStore, of: int) -> PartRef:
-    return shop.put_part(file_name("reader-0", epoch=of, incarnation="ab12"), b"state")
+def part(shop: PipelineStore, epoch: int) -> PartRef:
+    return shop.put_part(file_name("reader-0", epoch=epoch, incarnation="ab12"), b"state")
 
 
 def everything(folder: Path) -> set[str]:
@@ -159,13 +159,13 @@ def test_a_slot_can_not_be_left_out(shop: PipelineStore) -> None:
 
 
 def test_the_tail_is_what_came_after_also_when_others_wrote_it(url: str) -> None:
-    one, two = Store(url).pipeline("shop"), Store(url).pipeline("shop")
-    one.put_entry(epoch(1))
-    assert [entry.slot for entry in two.journal_tail()] == [1]
+    writer, reader = Store(url).pipeline("shop"), Store(url).pipeline("shop")
+    writer.put_entry(epoch(1))
+    assert [entry.slot for entry in reader.journal_tail()] == [1]
     for slot in range(2, 12):
-        one.put_entry(checkpoint(slot, 1))
-    assert two.last_slot() == 11
-    assert [entry.slot for entry in two.journal_tail(after=8)] == [9, 10, 11]
+        writer.put_entry(checkpoint(slot, 1))
+    assert reader.last_slot() == 11
+    assert [entry.slot for entry in reader.journal_tail(after=8)] == [9, 10, 11]
 
 
 def test_text_of_any_kind_comes_back_as_written(shop: PipelineStore) -> None:
@@ -425,20 +425,20 @@ class Uploads(fsspec.AbstractFileSystem):  # type: ignore[misc]
         self.requests: list[str] = []
         self.fails = False
 
-    def request(self, what: str) -> None:
-        self.requests.append(what)
+    def request(self, kind: str) -> None:
+        self.requests.append(kind)
         if self.fails:
             raise OSError("Connection reset")
 
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **_: Any) -> Any:
-        return Upload(self, path, mode, block_size=1 << 16, autocommit=autocommit)
+        return UploadedFile(self, path, mode, block_size=1 << 16, autocommit=autocommit)
 
     def rm_file(self, path: str) -> None:
         self.request("remove")
         del self.objects[path]
 
 
-class Upload(AbstractBufferedFile):  # type: ignore[misc]
+class UploadedFile(AbstractBufferedFile):  # type: ignore[misc]
     """A file of `Uploads`, as `s3fs.S3File` works."""
 
     upload: int | None = None
@@ -565,7 +565,7 @@ def published(n: int, w: int = 1, tables: Mapping[str, int] | None = None, **oth
         name: PublishedTable(state="live", generation=1, main=Main(snapshot_id=at), work=None)
         for name, at in (tables or {}).items()
     }
-    of: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "epoch": 1,
         "kept": False,
         "position": records.place(n),
@@ -573,7 +573,7 @@ def published(n: int, w: int = 1, tables: Mapping[str, int] | None = None, **oth
         "published_at": 0.0,
         "tables": shown,
     }
-    return Publication(n=n, w=w, **(of | other))
+    return Publication(n=n, w=w, **(defaults | other))
 
 
 def test_a_publication_is_written_once_and_listed_in_order(shop: PipelineStore) -> None:
@@ -597,11 +597,11 @@ def test_an_entry_and_a_publication_cost_what_changed_and_tell_everything(shop: 
     """A thousand tables; at each checkpoint one of them has another schema, which its publication shows."""
     schemas = {f"d.t{number}": f"{number:016}" for number in range(1000)}
     shop.put_entry(epoch(1))
-    told = {}
+    tables_at = {}
     for n in range(2, 60):
         schemas = {**schemas, f"d.t{n}": f"{n + 5000:016}"}
-        told[n] = {name: records.table(schema=schema) for name, schema in schemas.items()}
-        assert shop.put_entry(checkpoint(n, 1, tables=told[n]))
+        tables_at[n] = {name: records.table(schema=schema) for name, schema in schemas.items()}
+        assert shop.put_entry(checkpoint(n, 1, tables=tables_at[n]))
         assert shop.publish(published(n, tables={name: int(schema) for name, schema in schemas.items()}))
     assert size(shop, "journal/0000000002.json") > 70_000 < size(shop, "publications/0000000002.json")
     assert size(shop, "journal/0000000003.json") < 1000 > size(shop, "publications/0000000003.json")
@@ -610,9 +610,9 @@ def test_an_entry_and_a_publication_cost_what_changed_and_tell_everything(shop: 
         entry, record = fresh.entry(n), fresh.publication(n)
         assert isinstance(entry, CheckpointEntry)
         assert record is not None
-        assert entry.tables == told[n]
-        assert {name: of.main.snapshot_id for name, of in record.tables.items() if of.main} == {
-            name: int(of.schema or "") for name, of in told[n].items()
+        assert entry.tables == tables_at[n]
+        assert {name: table.main.snapshot_id for name, table in record.tables.items() if table.main} == {
+            name: int(table.schema or "") for name, table in tables_at[n].items()
         }
     written = sum(size(shop, f"journal/{n:010}.json") for n in range(3, 60))
     assert written < 2 * size(shop, "journal/0000000002.json") + 57 * 1000
@@ -679,7 +679,9 @@ def test_schemas_are_stored_once_and_found_by_their_hash(shop: PipelineStore, ur
     shop.put_schemas(some, epoch=1)
     shop.put_schemas(some[:3], epoch=1)
     assert len(shop._backend.names("shop/schemas")) == 50
-    assert Store(url).pipeline("shop").schemas({one.hash for one in some}) == {one.hash: one for one in some}
+    assert Store(url).pipeline("shop").schemas({stored.hash for stored in some}) == {
+        stored.hash: stored for stored in some
+    }
     with pytest.raises(ProtocolError, match="has no schema 0123, though an entry names it"):
         shop.schemas(["0123"])
 
@@ -743,7 +745,7 @@ def test_what_only_a_restore_to_before_a_publication_needs_is_removed(shop: Pipe
         assert shop.claim() == at + 1
         shop.publish(published(at + 2, w=at + 1, tables={"d.t": at}))
 
-    def there(ref: PartRef) -> bool:
+    def exists(ref: PartRef) -> bool:
         try:
             shop.verify(ref)
         except ProtocolError:
@@ -751,7 +753,7 @@ def test_what_only_a_restore_to_before_a_publication_needs_is_removed(shop: Pipe
         return True
 
     def left() -> list[list[int]]:
-        return [[slot for slot, ref in enumerate(refs, start=2) if there(ref)] for refs in (changes, parts)]
+        return [[slot for slot, ref in enumerate(refs, start=2) if exists(ref)] for refs in (changes, parts)]
 
     def numbers() -> list[list[int]]:
         return [shop._numbers(folder) for folder in ("journal", "publications", "spark")]
@@ -790,7 +792,7 @@ def test_who_writes_a_slot_of_which_the_entry_is_gone_is_refused(shop: PipelineS
 
 def test_temporary_names_in_the_journal_go_after_a_day(files: PipelineStore) -> None:
     files.put_entry(epoch(1))
-    young, old = (Path(files.location(f"journal/.0000000002.json.{who}.tmp")) for who in ("young", "old"))
+    young, old = (Path(files.location(f"journal/.0000000002.json.{age}.tmp")) for age in ("young", "old"))
     young.write_bytes(b"{")
     old.write_bytes(b"{")
     os.utime(old, (0, 0))

@@ -123,8 +123,8 @@ histories = st.lists(st.tuples(st.sampled_from(["put", "delete"]), keys, st.inte
 
 def state_after(history: Sequence[tuple[str, str, int]], count: int) -> dict[str, int]:
     state: dict[str, int] = {}
-    for what, key, value in history[:count]:
-        if what == "put":
+    for action, key, value in history[:count]:
+        if action == "put":
             state[key] = value
         else:
             state.pop(key, None)
@@ -133,7 +133,7 @@ def state_after(history: Sequence[tuple[str, str, int]], count: int) -> dict[str
 
 def as_changes(history: Sequence[tuple[str, str, int]], first: int, last: int, within: str) -> pa.Table:
     return changes(
-        [("+U" if what == "put" else "-D", key, value) for what, key, value in history[first:last] if key in within]
+        [("+U" if action == "put" else "-D", key, value) for action, key, value in history[first:last] if key in within]
     )
 
 
@@ -156,10 +156,10 @@ def test_exact_chunks_and_the_changes_past_their_highs_give_the_table(
         lake |= whole
         splits.append(split(start, end, 10 * bounds[2]))
     highs = ChunkHighs([column("varchar(9)")], splits)
-    for number, (what, key, value) in enumerate(history):
+    for number, (action, key, value) in enumerate(history):
         batch = pa.table({"k": [key], FILE: [NAME], POS: [10 * number]})
         if highs.kept(batch, server="s", locate=compared)[0].as_py():
-            if what == "put":
+            if action == "put":
                 lake[key] = value
             else:
                 lake.pop(key, None)
@@ -184,9 +184,9 @@ def test_replay_over_folded_watermarks_is_exact_from_the_highest_high_on(
         if number < len(history):
             end = FilePosition(NAME, 10 * (number + 1))
             if not lowest.covers(server="s", end=end, gtid=None):
-                what, key, value = history[number]
+                action, key, value = history[number]
                 lake.pop(key, None)
-                if what == "put":
+                if action == "put":
                     lake[key] = value
 
 

@@ -29,7 +29,7 @@ def end(split: str = "x", rows: int = 2, attempt: int = 1) -> ChunkEnd:
     return ChunkEnd(**OF, split_id=split, attempt=attempt, rows=rows, schema="s")
 
 
-BENCHES: list[Bench] = []
+BENCHES: list[WriterBench] = []
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def _invariants_hold() -> Iterator[None]:
         bench.process.check()
 
 
-class Bench:
+class WriterBench:
     """A writer in its process with two readers."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Bench:
 
 
 def test_changes_of_a_table_between_two_markers_are_one_file() -> None:
-    bench = Bench()
+    bench = WriterBench()
     (first,), (second,) = bench.get(changes(0)), bench.get(changes(1))
     assert isinstance(first, Append)
     assert isinstance(second, Append)
@@ -74,21 +74,21 @@ def test_changes_of_a_table_between_two_markers_are_one_file() -> None:
 
 @pytest.mark.parametrize("other", [{"schema": "s2"}, {"generation": 2}, {"table_id": "d.u"}])
 def test_another_schema_generation_or_table_is_another_file(other: dict[str, Any]) -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.get(changes())
     bench.get(changes(**other))
     assert len(bench.cut(1).changes) == 2
 
 
 def test_a_schema_that_comes_again_after_another_one_begins_another_file() -> None:
-    bench = Bench()
+    bench = WriterBench()
     names = [bench.get(changes(at, schema=schema))[0].file for at, schema in enumerate(("s", "s2", "s", "s"))]
     assert names[2] == names[3] != names[0]
     assert bench.cut(1).changes == tuple(names[:3])
 
 
 def test_what_comes_after_a_channels_marker_belongs_to_the_next_checkpoint() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.get(changes(0))
     bench.get(Marker(checkpoint=1), 0)
     (late,) = bench.get(changes(1), 0)
@@ -104,7 +104,7 @@ def test_what_comes_after_a_channels_marker_belongs_to_the_next_checkpoint() -> 
 
 
 def test_a_chunks_rows_flow_across_markers_into_one_file_of_the_checkpoint_after_its_end() -> None:
-    bench = Bench()
+    bench = WriterBench()
     (first,) = bench.get(piece())
     assert bench.cut(1).chunks == ()
     (second,) = bench.get(piece())
@@ -117,13 +117,13 @@ def test_a_chunks_rows_flow_across_markers_into_one_file_of_the_checkpoint_after
 
 
 def test_a_chunk_without_rows_has_no_file() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.get(end(rows=0))
     assert bench.cut(1).chunks == ()
 
 
 def test_a_failed_attempt_is_dropped_and_the_next_one_has_its_own_file() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.get(piece(attempt=1))
     assert bench.get(ChunkDropped(split_id="x", attempt=1)) == [Drop(split_id="x", attempt=1)]
     bench.get(piece(attempt=2))
@@ -132,7 +132,7 @@ def test_a_failed_attempt_is_dropped_and_the_next_one_has_its_own_file() -> None
 
 
 def test_staged_files_are_told_to_the_enumerator_once() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.get(changes())
     bench.cut(1)
     staged = CutStaged(checkpoint=1, staged=({"path": "p"},))
@@ -142,7 +142,7 @@ def test_staged_files_are_told_to_the_enumerator_once() -> None:
 
 
 def test_an_illegal_step_is_refused_and_leaves_the_writer_as_it_was() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.get(piece())
     before = freeze(bench.writer)
     for message in (end(rows=3), end(rows=1), end("y", rows=1), StopStream()):
