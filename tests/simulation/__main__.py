@@ -33,7 +33,7 @@ def of_seed(seed: int, worlds: Sequence[str]) -> list[str]:
     return [name for name in worlds if len(worlds) == 1 or seed % EVERY[name] == 0]
 
 
-def one(seed: int, worlds: Sequence[str] = tuple(WORLDS)) -> tuple[int, Counter[str], str | None]:
+def run_seed(seed: int, worlds: Sequence[str] = tuple(WORLDS)) -> tuple[int, Counter[str], str | None]:
     """One seed: its counters, and its fault, if any."""
     gc.disable()  # a world is one heap of cycles: swept once, when it is over
     if seed % 10 == 0:
@@ -74,16 +74,16 @@ def sweep(
     jobs: int,
     *,
     stop: bool = False,
-    of: str | None = None,
+    feature: str | None = None,
     worlds: Sequence[str] = tuple(WORLDS),
 ) -> tuple[Counter[str], list[tuple[int, str]]]:
-    """All seeds from `first` on, or those whose worlds have `of`; `stop`: no further than the first that fails."""
+    """All seeds from `first` on, or only those whose worlds have `feature`; `stop`: end at the first that fails."""
     count: Counter[str] = Counter()
     failed: list[tuple[int, str]] = []
-    numbers = [n for n in range(first, first + seeds) if of is None or getattr(Shape.of(n), of) is not None]
+    numbers = [n for n in range(first, first + seeds) if feature is None or getattr(Shape.of(n), feature) is not None]
     pool = multiprocessing.get_context("fork").Pool(jobs) if jobs > 1 else None
     try:
-        run = partial(one, worlds=worlds)
+        run = partial(run_seed, worlds=worlds)
         results = pool.imap_unordered(run, numbers, chunksize=4) if pool else map(run, numbers)
         for seed, counted, fault in results:
             count += counted
@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="replay this one and print its story")
     parser.add_argument("--first", type=int, default=1, help="the first seed of the sweep")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--of", choices=("start", "stop"), help="only worlds that have this")
+    parser.add_argument("--feature", choices=("start", "stop"), help="only worlds that have this")
     parser.add_argument("--world", choices=WORLDS, help="only this one")
     parser.add_argument("--stop", action="store_true", help="stop at the first seed that fails")
     args = parser.parse_args()
@@ -119,14 +119,14 @@ def main() -> int:
     if args.seed is not None:
         return replay(args.seed, worlds)
     began = time.monotonic()
-    count, failed = sweep(args.first, args.seeds, args.jobs, stop=args.stop, of=args.of, worlds=worlds)
+    count, failed = sweep(args.first, args.seeds, args.jobs, stop=args.stop, feature=args.feature, worlds=worlds)
     seconds = time.monotonic() - began
     spent = {name: count.pop(f"{name}: microseconds", 0) for name in worlds}
     for name, many in sorted(count.items()):
         print(f"{many:9d}  {name}")
     for seed, fault in sorted(failed)[:20]:
         print(f"seed {seed}: {fault[:400]}")
-    missed = never_met(count) if args.seeds >= ENFORCED_SEEDS and not (args.stop or args.of or args.world) else []
+    missed = never_met(count) if args.seeds >= ENFORCED_SEEDS and not (args.stop or args.feature or args.world) else []
     for name in missed:
         print(f"never met: {name}")
     ran = count["seeds"]

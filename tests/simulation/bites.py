@@ -177,8 +177,8 @@ LAKE = (
     "zombie Spark writer",
 )
 STREAM = tuple(
-    f"stream: {what}"
-    for what in (
+    f"stream: {situation}"
+    for situation in (
         "XA COMMIT",
         "XA PREPARE read again",
         "began again over 4 GiB",
@@ -222,8 +222,8 @@ STREAM = tuple(
     )
 )
 STORE = tuple(
-    f"store: {what}"
-    for what in (
+    f"store: {situation}"
+    for situation in (
         "another came between",
         "answer lost",
         "answer lost of fsync",
@@ -256,8 +256,8 @@ STORE = tuple(
     )
 )
 CHANNELS = tuple(
-    f"channels: {what}"
-    for what in (
+    f"channels: {situation}"
+    for situation in (
         "ChannelLost",
         "Redis away",
         "Redis emptied",

@@ -22,8 +22,8 @@ from typing import Any
 from cutline.common.errors import Unavailable
 from cutline.common.mesh import channels
 from cutline.common.mesh.channels import Receiver, Sender, create, stream_name
-from tests.simulation.clock import Clock, Wrong
-from tests.simulation.redis import Loop, Redis, Wire
+from tests.simulation.clock import SimulatedClock, Wrong
+from tests.simulation.redis import SimulatedLoop, SimulatedRedis, SimulatedWire
 
 FRAGMENT_BYTES = 400
 PATIENCE_SECONDS = 30.0
@@ -39,13 +39,13 @@ class ChannelWorld:
         self.rng = rng = random.Random(f"channels {seed}")
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=200)
-        self.clock = Clock()
+        self.clock = SimulatedClock()
         senders, receivers = rng.choice((1, 2, 3)), rng.choice((1, 2))
         self.names = [stream_name("shop", 7, f"r{i}", f"w{k}") for i in range(senders) for k in range(receivers)]
         self.receivers = [[name for name in self.names if name.endswith(f"w{k}")] for k in range(receivers)]
         self.credit = rng.choice((300, 2000))
         share = rng.choice((0.3, 1.0, 4.0))
-        self.redis = Redis(rng, self.count, max(int(share * self.credit * len(self.names)), 2500))
+        self.redis = SimulatedRedis(rng, self.count, max(int(share * self.credit * len(self.names)), 2500))
         self.redis.lost = rng.choice((0.0, 0.05, 0.2))
         self.counts = rng.random() < 0.5  # everything is counted
         if self.counts:
@@ -59,7 +59,7 @@ class ChannelWorld:
         self.fault = ""
 
     def run(self) -> None:
-        loop = Loop(self.clock)
+        loop = SimulatedLoop(self.clock)
         try:
             with simulated(self.clock):
                 loop.run_until_complete(asyncio.wait_for(self._run(), _DEADLINE_SECONDS))
@@ -182,9 +182,9 @@ class ChannelWorld:
 
 
 @contextmanager
-def simulated(clock: Clock) -> Iterator[None]:
+def simulated(clock: SimulatedClock) -> Iterator[None]:
     """common/mesh/channels.py talks to the simulated Redis, in small fragments, by this clock."""
-    new = {"Wire": Wire, "time": clock, "FRAGMENT_BYTES": FRAGMENT_BYTES}
+    new = {"Wire": SimulatedWire, "time": clock, "FRAGMENT_BYTES": FRAGMENT_BYTES}
     before = {name: getattr(channels, name) for name in new}
     vars(channels).update(new)
     channels._log.setLevel(logging.ERROR)

@@ -8,7 +8,7 @@ EPOCH = 1_700_000_000
 
 
 @dataclass(slots=True)
-class Clock:
+class SimulatedClock:
     """Stands in for the module `time`: a sleep moves it forward."""
 
     now: float = 1000.0

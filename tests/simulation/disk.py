@@ -23,7 +23,7 @@ class Died(BaseException):
 
 
 @dataclass(slots=True)
-class Trouble:
+class DiskTrouble:
     """What may happen at each call; `between` lets another process do something."""
 
     rng: random.Random
@@ -117,7 +117,7 @@ class Disk:
 
     O_RDONLY, O_DIRECTORY = os.O_RDONLY, os.O_DIRECTORY
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: DiskTrouble) -> None:
         self.trouble = trouble
         self.names: dict[str, Inode] = {}
         self.kept: dict[str, Inode] = {}  # names that are durable
@@ -160,13 +160,13 @@ class Disk:
     def close(self, _: Any) -> None:
         pass
 
-    def fsync(self, what: Any) -> None:
+    def fsync(self, target: Any) -> None:
         self.trouble.before("fsync")
-        if isinstance(what, Inode):
-            what.durable = len(what.data)
+        if isinstance(target, Inode):
+            target.durable = len(target.data)
         else:
-            self.kept = {p: i for p, i in self.kept.items() if os.path.dirname(p) != what}
-            self.kept |= {p: i for p, i in self.names.items() if os.path.dirname(p) == what}
+            self.kept = {p: i for p, i in self.kept.items() if os.path.dirname(p) != target}
+            self.kept |= {p: i for p, i in self.names.items() if os.path.dirname(p) == target}
         self.trouble.after("fsync")
 
     def link(self, old: str, new: str) -> None:
@@ -207,7 +207,7 @@ class Disk:
 class Bucket:
     """What the store uses of fsspec's S3."""
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: DiskTrouble) -> None:
         self.trouble = trouble
         self.objects: dict[str, bytes] = {}
         self.ever: set[str] = set()
@@ -256,7 +256,7 @@ def _reading(objects: dict[str, bytes], path: str) -> Any:
     inode = Inode(bytearray(objects[path])) if path in objects else None
     if inode is None:
         raise FileNotFoundError(path)
-    return File(Disk(Trouble(random.Random(0), Counter())), inode, writes=False)
+    return File(Disk(DiskTrouble(random.Random(0), Counter())), inode, writes=False)
 
 
 class Upload:

@@ -1,13 +1,13 @@
 """A server of which nothing is real but its bytes: a random binlog, and connections that give a replica a dump of it.
 
 `Binlog` makes a history from a seed, event by event as MySQL 9.7 and MariaDB 10.11 and 11.8 write them, in files that
-rotate, are stopped, end torn, or pass 4 GiB. It knows what each transaction changes (`Txn.rows`), so it is the model
-too: `Binlog.place` says what a position has taken, and refuses one that is none. `Connection` has what
+rotate, are stopped, end torn, or pass 4 GiB. It knows what each transaction changes (`DumpedTxn.rows`), so it is the
+model too: `Binlog.place` says what a position has taken, and refuses one that is none. `Connection` has what
 binlog/dump.py, binlog/xa.py, connection.py and server.py in services/sources/mysql use of PyMySQL's: questions are
-answered, COM_BINLOG_DUMP and COM_BINLOG_DUMP_GTID begin a dump, whose bytes come from `Wire` in pieces, late, or not at
-all.
+answered, COM_BINLOG_DUMP and COM_BINLOG_DUMP_GTID begin a dump, whose bytes come from `DumpSocket` in pieces, late, or
+not at all.
 
-Nothing waits: `Clock` (tests/simulation/clock.py) moves when somebody would have waited.
+Nothing waits: `SimulatedClock` (tests/simulation/clock.py) moves when somebody would have waited.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cutline.common.positions import FilePosition, GtidSet, Low, MariaGtid, Posi
 from cutline.common.schema import TableSchema
 from cutline.services.sources.mysql.binlog.scanner import INSIDE_BITS
 from tests.binlog_bytes import event, image, packed, schema_of, table_map
-from tests.simulation.clock import EPOCH, Clock, Wrong
+from tests.simulation.clock import EPOCH, SimulatedClock, Wrong
 
 MYSQL, PLAIN, MARIADB, MARIADB_11 = "mysql with GTID", "mysql without GTID", "mariadb", "mariadb 11.8"
 _SID = ("3e11fa47-71ca-11e1-9e33-c80aa9429561", "3e11fa47-71ca-11e1-9e33-c80aa9429562")
@@ -54,7 +54,7 @@ Out = tuple[str, int, str]
 
 
 @dataclass(slots=True)
-class Txn:
+class DumpedTxn:
     """One transaction of the log. `rows`: the row events that a cursor gives out at it, in order, each with its row
     changes; at an XA COMMIT those of its PREPARE."""
 
@@ -80,7 +80,7 @@ class Piece:
     end: int
     kind: int
     data: bytes
-    txn: Txn | None
+    txn: DumpedTxn | None
     payload: bool = False
 
 
@@ -90,7 +90,7 @@ class Place:
     row events and the row changes of the next."""
 
     taken: int
-    txn: Txn | None = None
+    txn: DumpedTxn | None = None
     events: int = 0
     rows: int = 0
 
@@ -106,7 +106,7 @@ class Place:
 class Binlog:
     """One server's history; what of it is flushed, grows with the clock."""
 
-    def __init__(self, rng: random.Random, clock: Clock, count: Counter[str]) -> None:
+    def __init__(self, rng: random.Random, clock: SimulatedClock, count: Counter[str]) -> None:
         self.rng, self.clock, self.count = rng, clock, count
         self.flavour = rng.choice((MYSQL, MYSQL, PLAIN, MARIADB, MARIADB_11))
         self.mysql, self.gtid = self.flavour in (MYSQL, PLAIN), self.flavour != PLAIN
@@ -116,9 +116,9 @@ class Binlog:
         tables = tuple(f"d.t{i}" for i in range(rng.choice((1, 2, 3, 6))))
         self.schemas = {name: replace(_SCHEMA, table_id=name) for name in (*tables, "d.x")}
         self.tables = tables  # that may be asked for; d.x never is
-        self.txns: list[Txn] = []
+        self.txns: list[DumpedTxn] = []
         self.pieces: list[Piece] = []
-        self._torn: list[Txn] = []
+        self._torn: list[DumpedTxn] = []
         self.flushed: list[tuple[float, int]] = []  # from when on how many pieces are there
         self._there = 0  # of these moments, how many have passed
         self.starts: dict[str, tuple[str, int]] = {}  # file -> GTIDs before it, its format description's number
@@ -128,8 +128,8 @@ class Binlog:
         self._map_number = 100
         self._stamp = 0
         self._numbers: Counter[Any] = Counter()
-        self._prepared: list[Txn] = []
-        self._txn: Txn | None = None
+        self._prepared: list[DumpedTxn] = []
+        self._txn: DumpedTxn | None = None
         self._places: dict[str, int] = {}
         self._write()
         self._ranks = {file: i << 48 for i, file in enumerate(self.starts)}  # of a file's first byte among all bytes
@@ -209,7 +209,7 @@ class Binlog:
     def _seconds(self) -> int:
         return EPOCH + len(self.pieces)
 
-    def _begin(self, kind: str, *, flags: int = 4, gtid: str | None = None) -> Txn:
+    def _begin(self, kind: str, *, flags: int = 4, gtid: str | None = None) -> DumpedTxn:
         """A GTID event, and what else begins a transaction."""
         domain = self.rng.choice((0, 0, 1, 2))
         if gtid is None and self.flavour == MYSQL:
@@ -219,7 +219,7 @@ class Binlog:
         elif gtid is None and not self.mysql:
             self._numbers[domain] += self.rng.choice((1, 1, 2))
             gtid = f"{domain}-1-{self._numbers[domain]}"
-        txn = self._txn = Txn(len(self.txns), kind, gtid, self._file, self._at)
+        txn = self._txn = DumpedTxn(len(self.txns), kind, gtid, self._file, self._at)
         self.txns.append(txn)
         if self.mysql:
             sid, _, number = (gtid or f"{uuid.UUID(int=0)}:0").rpartition(":")
@@ -262,7 +262,7 @@ class Binlog:
         self._put(_PAYLOAD, fields + b"\0" + data, payload=True)
         self.count["stream: compressed transaction"] += zstd
 
-    def _inner(self, txn: Txn) -> list[tuple[int, bytes]]:
+    def _inner(self, txn: DumpedTxn) -> list[tuple[int, bytes]]:
         """The statements of a transaction: table maps and row events."""
         rng = self.rng
         made: list[tuple[int, bytes]] = []
@@ -335,7 +335,7 @@ class Binlog:
         if not once:
             self._prepared.append(txn)
 
-    def _xa_end(self, prepared: Txn) -> None:
+    def _xa_end(self, prepared: DumpedTxn) -> None:
         commits = self.rng.random() < 0.8
         txn = self._begin("commit" if commits else "rollback", flags=128)
         verb = "COMMIT" if commits else "ROLLBACK"
@@ -380,7 +380,7 @@ class Binlog:
         last = self.pieces[self.available() - 1]
         return FilePosition(last.file, last.end)
 
-    def committed(self) -> list[Txn]:
+    def committed(self) -> list[DumpedTxn]:
         """Every transaction that is whole and flushed."""
         bits = self.before(self.end())
         return [t for t in self.txns if bits >> t.number & 1]
@@ -389,7 +389,7 @@ class Binlog:
         """The GTIDs of the first so many transactions, as the server prints them."""
         return self.executed_of(self.txns[:many])
 
-    def executed_of(self, txns: Sequence[Txn]) -> str:
+    def executed_of(self, txns: Sequence[DumpedTxn]) -> str:
         """The GTIDs of these transactions."""
         found = ",".join(t.gtid for t in txns if t.gtid and t.kind != "torn")
         return str(GtidSet.parse(found) if self.mysql else MariaGtid.parse(found))
@@ -491,7 +491,7 @@ def sealed(kind: int, body: bytes, end: int, checksum: bool, *, ts: int = 0, fla
 
 
 @dataclass(slots=True)
-class Trouble:
+class NetworkTrouble:
     """How bad a network is; `rng` draws what happens next."""
 
     rng: random.Random = field(repr=False)
@@ -501,7 +501,7 @@ class Trouble:
     refuse: float  # chance at each connect
 
     @classmethod
-    def drawn(cls, rng: random.Random) -> Trouble:
+    def drawn(cls, rng: random.Random) -> NetworkTrouble:
         return cls(
             rng, cut=rng.choice((0.0, 0.01, 0.05, 0.1)), slow=rng.choice((0.0, 0.05, 0.3)),
             piece=rng.choice((40, 300, 2000, 1 << 20)), refuse=rng.choice((0.0, 0.1)),
@@ -517,12 +517,12 @@ class Connection:
 
     user, host, port = "cdc", "simulated", 3306
 
-    def __init__(self, log: Binlog, trouble: Trouble) -> None:
+    def __init__(self, log: Binlog, trouble: NetworkTrouble) -> None:
         if trouble.rng.random() < trouble.refuse:
             log.count["stream: connection refused"] += 1
             raise Unavailable("the simulated server takes no connection now")
         self.log, self.trouble = log, trouble
-        self._sock = Wire(self)
+        self._sock = DumpSocket(self)
         self._rows: list[tuple[Any, ...]] = []
         self._state: str | None = None
         self.open = True
@@ -568,8 +568,8 @@ class Connection:
         if sql.startswith("SELECT BINLOG_GTID_POS"):
             return [(self._gtid_pos(FilePosition(*args)),)]
         if sql.startswith("SET @"):
-            _, there, state = sql.partition("@slave_connect_state = '")
-            self._state = state.partition("'")[0] if there else None
+            _, found, state = sql.partition("@slave_connect_state = '")
+            self._state = state.partition("'")[0] if found else None
             return []
         raise AssertionError(f"the simulated server does not know {sql!r}")
 
@@ -605,8 +605,8 @@ class Connection:
 
     def _first_file(self, taken: int) -> str:
         """The newest file before which nothing is that is not taken."""
-        there = {piece.file for piece in self.log.pieces[: self.log.available()]}
-        return [f for f, (before, _) in self.log.starts.items() if f in there and not self.log.bits(before) & ~taken][
+        files = {piece.file for piece in self.log.pieces[: self.log.available()]}
+        return [f for f, (before, _) in self.log.starts.items() if f in files and not self.log.bits(before) & ~taken][
             -1
         ]
 
@@ -671,11 +671,11 @@ def _decoded(data: bytes) -> str:
     return ",".join(found)
 
 
-class Wire:
+class DumpSocket:
     """The socket of one connection: bytes of its dump, in pieces."""
 
     def __init__(self, connection: Connection) -> None:
-        self._of = connection
+        self._connection = connection
         self._source: Iterator[Piece | bytes | None] = iter(())
         self._bytes = bytearray()
         self._number = 1
@@ -693,16 +693,16 @@ class Wire:
         pass
 
     def recv_into(self, room: memoryview) -> int:
-        trouble, log = self._of.trouble, self._of.log
+        trouble, log = self._connection.trouble, self._connection.log
         rng, count = trouble.rng, log.count
-        if not self._of.open:
+        if not self._connection.open:
             raise ConnectionResetError("it is closed")
         piece = rng.randint(1, trouble.piece)
         while len(self._bytes) < piece and (found := next(self._source, None)) is not None:
             self._take(found)
         luck = rng.random()
         if luck < trouble.cut:
-            self._of.close()
+            self._connection.close()
             count["stream: connection cut"] += 1
             if self._last is not None and self._last.txn is not None:
                 count["stream: connection cut inside a transaction"] += 1
@@ -716,7 +716,7 @@ class Wire:
             self._quiet = 0.0 if self._bytes else self._quiet + waits
             if self._quiet >= 1.0:
                 self._quiet = 0.0
-                self._take(self._of.heartbeat())
+                self._take(self._connection.heartbeat())
                 count["stream: heartbeat"] += 1
             raise TimeoutError
         size = min(len(self._bytes), len(room), piece)

@@ -1,5 +1,5 @@
 """A Redis in memory with a limit (`noeviction`), and the wire to it, whose answers get lost; and a loop whose time is a
-`Clock`, so that nobody waits.
+`SimulatedClock`, so that nobody waits.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.redis import Command
-from tests.simulation.clock import Clock
+from tests.simulation.clock import SimulatedClock
 
 _OWN = (b'{"type":"idle"}',)
 _ENTRY_BYTES = 100  # what Redis needs for an entry beside its fields
 
 
-class Loop(asyncio.SelectorEventLoop):
+class SimulatedLoop(asyncio.SelectorEventLoop):
     """An event loop in simulated time: where it would wait, the clock moves."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: SimulatedClock) -> None:
         self._clock = clock
         super().__init__(_Selector(clock))
 
@@ -33,18 +33,18 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 class _Selector(selectors.SelectSelector):
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: SimulatedClock) -> None:
         super().__init__()
-        self._of = clock
+        self._clock = clock
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise AssertionError("everybody waits, for nothing")
-        self._of.now += max(timeout, 0.0)
+        self._clock.now += max(timeout, 0.0)
         return super().select(0)
 
 
-class Redis:
+class SimulatedRedis:
     """Streams, with the commands that channels use, and the bytes that they may have together."""
 
     def __init__(self, rng: random.Random, count: Counter[str], limit: int) -> None:
@@ -136,10 +136,10 @@ def _size(fields: list[bytes]) -> int:
     return _ENTRY_BYTES + sum(map(len, fields))
 
 
-class Wire:
+class SimulatedWire:
     """What common/mesh/redis.py's does, to the simulated Redis."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: SimulatedRedis) -> None:
         self.redis = redis
 
     async def exchange(self, commands: Sequence[Command], *, wait_seconds: float = 0.0) -> list[Any]:

@@ -390,10 +390,10 @@ class Source:
             names = columns[table]
             width = len(KINDS[table].key)
             bound = table in ("shop.a", "shop.b")
-            what = rng.random()
-            if KINDS[table].keyless and what < 0.99:
-                what = 0.0
-            if what < 0.2:
+            chance = rng.random()
+            if KINDS[table].keyless and chance < 0.99:
+                chance = 0.0
+            if chance < 0.2:
                 if (key := fresh(table)) is not None:
                     extra = tuple(rng.randrange(9) for _ in names[width + 2 :])
                     put(table, None, (*key, 0 if bound else rng.randrange(100), self._stamp(), *extra))
@@ -402,19 +402,19 @@ class Source:
             elif bound:
                 other = "shop.b" if table == "shop.a" else "shop.a"
                 target = pick(other) if other in tables else None
-                if target is None or what > 0.9:
+                if target is None or chance > 0.9:
                     if (key := fresh(table)) is not None:  # key update
                         put(table, row, (*key, row[width], self._stamp(), *row[width + 2 :]))
                         self.count["key update"] += 1
                     continue
-                moved = row[width] if what < 0.35 else rng.randrange(0, max(1, row[width] + 1))
+                moved = row[width] if chance < 0.35 else rng.randrange(0, max(1, row[width] + 1))
                 at = columns[other].index("amount")
-                put(table, row, None if what < 0.35 else with_amount(row, names, row[width] - moved))
+                put(table, row, None if chance < 0.35 else with_amount(row, names, row[width] - moved))
                 put(other, target, with_amount(target, columns[other], target[at] + moved))
                 self.count["transaction over two tables"] += 1
-            elif what < 0.35:
+            elif chance < 0.35:
                 put(table, row, None)
-            elif what > 0.9:
+            elif chance > 0.9:
                 if (key := fresh(table)) is not None:
                     put(table, row, (*key, row[width], self._stamp(), *row[width + 2 :]))
                     self.count["key update"] += 1
@@ -712,8 +712,8 @@ class Source:
         routes = dict(order.routes)
 
         def fault(route: StreamTable, cause: str, *, restart: bool = True) -> None:
-            of = {"table_id": route.table_id, "generation": route.generation, "cause": cause}
-            faults.append(TableFaulted(**of, restart=restart))
+            fields = {"table_id": route.table_id, "generation": route.generation, "cause": cause}
+            faults.append(TableFaulted(**fields, restart=restart))
             if not restart:
                 self.quarantined.add(route.table_id)
             routes.pop(route.table_id, None)

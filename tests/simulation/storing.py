@@ -30,7 +30,7 @@ from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 from tests.binlog_bytes import schema_of
 from tests.simulation.clock import Wrong
-from tests.simulation.disk import Bucket, Died, Disk, Trouble
+from tests.simulation.disk import Bucket, Died, Disk, DiskTrouble
 
 _T: TableSchema = replace(schema_of(("id", "int"), ("v", "varchar(60)")), table_id="d.t0")
 _ROOT = "/lake"
@@ -43,7 +43,7 @@ class StoreWorld:
         self.rng = rng = random.Random(f"store {seed}")
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=200)
-        self.trouble = Trouble(
+        self.trouble = DiskTrouble(
             rng, self.count, lost=rng.choice((0.0, 0.02, 0.1)), dies=rng.choice((0.0, 0.005, 0.02)),
             others=rng.choice((0.0, 0.1)), between=self.another,
         )  # fmt: skip
@@ -54,7 +54,7 @@ class StoreWorld:
         self.processes = [PipelineStore(backend, "shop") for _ in range(3)]
         self.backend = backend
         self.nonces = 0
-        self.told: dict[tuple[str, int], str] = {}  # who was told that he has it
+        self.winners: dict[tuple[str, int], str] = {}  # the nonce of the caller that was told it has won
         self.refs: list[PartRef] = []
         self.dropped: list[str] = []
 
@@ -63,7 +63,7 @@ class StoreWorld:
             self.disk.folders.add(_ROOT)
             for _ in range(self.rng.choice((10, 25))):
                 self.weather()
-                self.one(self.rng.randrange(3))
+                self.act(self.rng.randrange(3))
             self.trouble.lost = self.trouble.dies = self.trouble.others = 0.0
             self.trouble.room = 1 << 60
             if self.files:
@@ -95,24 +95,24 @@ class StoreWorld:
     def another(self) -> None:
         """Another process comes between two calls of one."""
         self.count["store: another came between"] += 1
-        self.one(self.rng.randrange(3), entry=self.rng.random() < 0.6)
+        self.act(self.rng.randrange(3), entry=self.rng.random() < 0.6)
 
-    def one(self, number: int, *, entry: bool = False) -> None:
+    def act(self, number: int, *, entry: bool = False) -> None:
         """One thing that a process does; it may die of it."""
-        what = self.entry if entry else self.rng.choice(
+        action = self.entry if entry else self.rng.choice(
             (self.entry, self.entry, self.part, self.staged, self.discarded, self.publication, self.claim)
         )  # fmt: skip
         try:
-            what(number)
+            action(number)
         except Died:
             self.tell(f"{number} dies")
             self.processes[number] = PipelineStore(self.backend, "shop")
 
-    def tried(self, what: Callable[[], Any]) -> Any:
+    def tried(self, call: Callable[[], Any]) -> Any:
         """Ask until there is an answer, a few times; None without."""
         for _ in range(4):
             try:
-                return what()
+                return call()
             except Unavailable:
                 self.count["store: unavailable"] += 1
                 if self.trouble.room < 1 << 60 and self.rng.random() < 0.5:
@@ -123,20 +123,20 @@ class StoreWorld:
         self.nonces += 1
         return f"n{self.nonces}"
 
-    def decided(self, kind: str, n: int, mine: str, won: bool | None, there: str | None) -> None:
+    def decided(self, kind: str, n: int, mine: str, won: bool | None, found: str | None) -> None:
         """What one who tried for `n` was told, and then found there."""
         if won is None:
             return
-        if there is None:
+        if found is None:
             raise Wrong(f"{kind} {n} was {'written' if won else 'refused'}, and is not there")
-        if won and there != mine:
-            raise Wrong(f"{kind} {n} was given to {mine}, and {there} stands there")
-        if won and self.told.get((kind, n), mine) != mine:
-            raise Wrong(f"{kind} {n} was given to {mine} and to {self.told[kind, n]}")
+        if won and found != mine:
+            raise Wrong(f"{kind} {n} was given to {mine}, and {found} stands there")
+        if won and self.winners.get((kind, n), mine) != mine:
+            raise Wrong(f"{kind} {n} was given to {mine} and to {self.winners[kind, n]}")
         if won:
-            self.told[kind, n] = mine
+            self.winners[kind, n] = mine
         self.count[f"store: {kind} {'won' if won else 'lost'}"] += 1
-        self.count["store: own entry found after a lost answer"] += not won and there == mine
+        self.count["store: own entry found after a lost answer"] += not won and found == mine
 
     def entry(self, number: int) -> None:
         at, mine = self.processes[number], self.nonce()
@@ -150,9 +150,9 @@ class StoreWorld:
         won = self.tried(lambda: at.put_entry(entry))
         self.tell(f"{number}: slot {slot + 1} by {mine}: {won}")
         if won is not None:
-            self.decided("slot", slot + 1, mine, won, self.there("slot", slot + 1))
+            self.decided("slot", slot + 1, mine, won, self.holder("slot", slot + 1))
 
-    def there(self, kind: str, n: int) -> str | None:
+    def holder(self, kind: str, n: int) -> str | None:
         """Who stands there, when nobody disturbs."""
         inside, self.trouble.inside = self.trouble.inside, True
         try:
@@ -172,15 +172,15 @@ class StoreWorld:
         )
         won = self.tried(lambda: at.publish(record))
         if won is not None:
-            self.decided("publication", n, mine, won, self.there("publication", n))
+            self.decided("publication", n, mine, won, self.holder("publication", n))
 
     def claim(self, number: int) -> None:
         mine = self.nonce()
         w = self.tried(lambda: self.processes[number].claim({"by": mine}))
         if w is not None:
-            if ("claim", w) in self.told:
-                raise Wrong(f"{w} was claimed by {mine} and by {self.told['claim', w]}")
-            self.told["claim", w] = mine
+            if ("claim", w) in self.winners:
+                raise Wrong(f"{w} was claimed by {mine} and by {self.winners['claim', w]}")
+            self.winners["claim", w] = mine
             self.count["store: claim"] += 1
 
     def part(self, number: int) -> None:
@@ -247,15 +247,15 @@ class StoreWorld:
         try:
             for ref in self.refs:
                 at.verify(ref)
-            for (kind, n), mine in self.told.items():
-                if kind != "claim" and (there := self.there(kind, n)) != mine:
-                    raise Wrong(f"{kind} {n} was given to {mine}, and {there} stands there")
+            for (kind, n), mine in self.winners.items():
+                if kind != "claim" and (found := self.holder(kind, n)) != mine:
+                    raise Wrong(f"{kind} {n} was given to {mine}, and {found} stands there")
             for slot in range(1, at.last_slot() + 1):
                 at.entry(slot)
-            there_now = {f"staged/{name}" for name in at._names("staged")}
+            present = {f"staged/{name}" for name in at._names("staged")}
             if not self.files:
-                there_now |= {path.removeprefix("bucket/shop/") for path in self.bucket.ever}
-            if shown := there_now.intersection(self.dropped):
+                present |= {path.removeprefix("bucket/shop/") for path in self.bucket.ever}
+            if shown := present.intersection(self.dropped):
                 raise Wrong(f"{sorted(shown)} were dropped, and stood under their names")
             self.count["store: compared"] += 1
         except ProtocolError as error:
@@ -270,7 +270,7 @@ def _rows(at: int) -> pa.RecordBatch:
 
 def _changes(at: int) -> pa.RecordBatch:
     meta = [pa.array(["+I"]), pa.array([at], pa.int64()), *(pa.nulls(1, field.type) for field in META_FIELDS[2:])]
-    fields = [field.with_type(one.type) for field, one in zip(META_FIELDS, meta, strict=True)]
+    fields = [field.with_type(array.type) for field, array in zip(META_FIELDS, meta, strict=True)]
     return pa.RecordBatch.from_arrays([*_rows(at).columns, *meta], schema=pa.schema([*_T.arrow, *fields]))
 
 

@@ -41,8 +41,8 @@ from cutline.services.sources.mysql.binlog import cursor as cursor_module
 from cutline.services.sources.mysql.binlog import dump, xa
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
 from cutline.services.sources.mysql.binlog.routes import TableChanges
-from tests.simulation.clock import Clock, Wrong
-from tests.simulation.dump_server import MYSQL, Binlog, Connection, Out, Place, Trouble, Txn
+from tests.simulation.clock import SimulatedClock, Wrong
+from tests.simulation.dump_server import MYSQL, Binlog, Connection, DumpedTxn, NetworkTrouble, Out, Place
 
 INSIDE_ROWS = 15
 MAX_STEPS = 2000
@@ -65,9 +65,9 @@ class StreamWorld:
         self.rng = rng = random.Random(f"stream {seed}")
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=400)
-        self.clock = Clock()
+        self.clock = SimulatedClock()
         self.log = Binlog(rng, self.clock, self.count)
-        self.trouble = Trouble.drawn(rng)
+        self.trouble = NetworkTrouble.drawn(rng)
         self.restless = rng.choice((0.0, 0.02, 0.08))  # chances of a table that comes or goes, a restore
         self.max_rows = rng.choice(((1, 5, 20), (5, 20, 60), (1000,)))
         self.max_bytes = rng.choice(((100, 2000), (1 << 20,)))
@@ -330,7 +330,7 @@ class StreamWorld:
             raise Wrong(f"from {order.after} to {got.position} came {given}, and the log has {wanted}")
         self.met(order, after, to, got, crossed)
 
-    def met(self, order: ReadChanges, after: Place, to: Place, got: Changes, crossed: list[Txn]) -> None:
+    def met(self, order: ReadChanges, after: Place, to: Place, got: Changes, crossed: list[DumpedTxn]) -> None:
         """What a read shows to have happened."""
         count, tables = self.count, order.routes.keys()
         count["stream: read"] += 1
@@ -405,7 +405,7 @@ def in_order(batches: list[TableChanges]) -> list[tuple[str, Out]]:
 
 
 @contextmanager
-def simulated(clock: Clock, held_bytes: int) -> Iterator[None]:
+def simulated(clock: SimulatedClock, held_bytes: int) -> Iterator[None]:
     """The modules below the cursor wait by this clock, and keep no more of a prepared transaction than that."""
     here = [(cursor_module, "time", clock), (dump, "time", clock), (dump, "gather", partial(lambda _: None))]
     here += [(xa, "_HELD_BYTES", held_bytes)]

@@ -113,7 +113,7 @@ def command(mutant: Mutant) -> list[str]:
     if mutant.tests:
         return ["pytest", "-x", "-q", "-rf", "-p", "no:cacheprovider", "--noconftest", f"tests/unit/{mutant.tests}"]
     words = ["tests.simulation", "--stop", "--first", str(mutant.first), "--seeds", str(mutant.seeds)]
-    return [*words, *(["--of", mutant.of] if mutant.of else []), "--world", mutant.world]
+    return [*words, *(["--feature", mutant.feature] if mutant.feature else []), "--world", mutant.world]
 
 
 @pytest.mark.timeout(600)

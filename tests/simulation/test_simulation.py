@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.__main__ import SEEDS, WORLDS, never_met, one, sweep
+from tests.simulation.__main__ import SEEDS, WORLDS, never_met, run_seed, sweep
 from tests.simulation.world import World
 
 
@@ -42,4 +42,4 @@ def test_the_sweep_tells_which_seed_failed(monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError(f"made to fail in seed {world.seed}")
 
     monkeypatch.setattr(World, "run", run)
-    assert one(7, ["mesh"])[2] == "AssertionError: made to fail in seed 7 (in its mesh)"
+    assert run_seed(7, ["mesh"])[2] == "AssertionError: made to fail in seed 7 (in its mesh)"

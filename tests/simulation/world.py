@@ -104,7 +104,7 @@ class Channel:
     gone: bool = False
     scheduled: bool = False
     credit: int = 0  # rows sent and not taken
-    waiting: Service | None = None
+    waiting: SimulatedService | None = None
 
 
 class Memory:
@@ -167,8 +167,8 @@ class Store:
         self.publications[record.n] = record
         return True
 
-    def stage(self, what: str, *, epoch: int, incarnation: str, rows: list[Any]) -> PartRef:
-        path = f"staged/{file_name(what, epoch=epoch, incarnation=incarnation)}"
+    def stage(self, name: str, *, epoch: int, incarnation: str, rows: list[Any]) -> PartRef:
+        path = f"staged/{file_name(name, epoch=epoch, incarnation=incarnation)}"
         self.files[path] = rows
         self.memory.create(f"shop/{path}", b"rows")
         return PartRef(path=path, sha256="", size=len(rows))
@@ -243,7 +243,7 @@ class Dump:
 
 
 @dataclass(slots=True, eq=False)
-class Service:
+class SimulatedService:
     """One process of the mesh."""
 
     role: str
@@ -355,10 +355,10 @@ class World:
         self.store = Store()
         self.lake = Lake()
         self.channels: dict[tuple[int, str, str], Channel] = {}
-        self.services: list[Service] = []
+        self.services: list[SimulatedService] = []
         self.sparks: list[SparkWriter | None] = []
         self.announced = 0
-        self.lease: tuple[Service | None, float] = (None, 0.0)
+        self.lease: tuple[SimulatedService | None, float] = (None, 0.0)
         self.cuts: dict[tuple[int, int], dict[str, Any]] = {}
         self.live: dict[Any, Any] = {}
         self.tokens = 0
@@ -515,21 +515,21 @@ class World:
         if not self.writing:
             return
         rng, source = self.rng, self.source
-        what = rng.random()
-        if what < 0.03 and not source.prepared:
+        chance = rng.random()
+        if chance < 0.03 and not source.prepared:
             source.xids += 1
             changes = source.random_changes(rng.randrange(1, 3))
             txn = Txn("prepare", source._gtid(), changes=changes, xid=source.xids)
             source.prepare(txn, self.now)
             self.count["XA PREPARE"] += 1
             self.at(rng.uniform(0.02, 0.6), self.end_xa, source.xids)
-        elif what < 0.05:
+        elif chance < 0.05:
             source.rotate(self.now)
-        elif what < 0.075:
+        elif chance < 0.075:
             self.ddl()
-        elif what < 0.12:
+        elif chance < 0.12:
             self.flush(Txn("foreign", source._gtid()))
-        elif what < 0.15:
+        elif chance < 0.15:
             self.flush(Txn("rows", source._gtid(), changes=source.random_changes(rng.randrange(20, 45))))
             self.count["large transaction"] += 1
         else:
@@ -553,28 +553,28 @@ class World:
         table = rng.choice(tables)
         columns = source.latest()[1][table]
         extra = [c for c in columns if c.startswith("c")]
-        what = rng.choice(("add", "add", "drop", "unlogged", "truncate"))
-        if table in ("shop.a", "shop.b") and what in ("unlogged", "truncate"):
-            what = "add"
+        ddl = rng.choice(("add", "add", "drop", "unlogged", "truncate"))
+        if table in ("shop.a", "shop.b") and ddl in ("unlogged", "truncate"):
+            ddl = "add"
         column = ""
-        if what == "drop":
+        if ddl == "drop":
             if not extra:
                 return
             column = rng.choice(extra)
-        elif what == "add":
+        elif ddl == "add":
             if len(extra) > 2:
                 return
             column = f"c{rng.randrange(6)}"
             if column in columns:
                 return
-        self.tell_story(f"source: {what} {column} on {table}")
-        self.flush(Txn("ddl", source._gtid(), table=table, ddl=what, column=column))
+        self.tell_story(f"source: {ddl} {column} on {table}")
+        self.flush(Txn("ddl", source._gtid(), table=table, ddl=ddl, column=column))
 
     # --- services ---
 
-    def start_service(self, role: str) -> Service:
+    def start_service(self, role: str) -> SimulatedService:
         self.names += 1
-        service = Service(role, f"{role}-{self.names:03d}", self.store.open())
+        service = SimulatedService(role, f"{role}-{self.names:03d}", self.store.open())
         if role == "enumerator":
             service.leader = self.new_leader(service.incarnation)
             self.at(self.rng.random() * 0.3, self.observe, service)
@@ -595,7 +595,7 @@ class World:
         self.names += 1
         return Leader(incarnation=incarnation, run=f"run-{self.names:03d}", orders=orders)
 
-    def kill(self, service: Service, cause: str) -> None:
+    def kill(self, service: SimulatedService, cause: str) -> None:
         if not service.alive:
             return
         service.alive = False
@@ -606,13 +606,13 @@ class World:
         self.tell_story(f"{service.incarnation} is killed: {cause}")
         self.count[f"{service.role} crashed"] += 1
 
-    def tick(self, service: Service) -> None:
+    def tick(self, service: SimulatedService) -> None:
         if service.alive:
             if service.leader is not None or service.process is not None:
                 self.tell(service, service.token, Ticked())
             self.at(0.4, self.tick, service)
 
-    def observe(self, service: Service) -> None:
+    def observe(self, service: SimulatedService) -> None:
         """Observe lease and presence, and announce the epoch, as the driver does."""
         if not service.alive:
             return
@@ -646,7 +646,7 @@ class World:
             self.announced = service.epoch
         self.tell(service, "any", Observed(held=held, members=tuple(members)))
 
-    def follow(self, service: Service) -> None:
+    def follow(self, service: SimulatedService) -> None:
         """A member looks which epoch is announced."""
         if not service.alive:
             return
@@ -663,7 +663,7 @@ class World:
         if service.incarnation in members:
             self.join(service, entry, members.index(service.incarnation))
 
-    def leave(self, service: Service) -> None:
+    def leave(self, service: SimulatedService) -> None:
         service.token = service.process = service.probe = None
         service.inbox.clear()
         service.effects.clear()
@@ -673,7 +673,7 @@ class World:
         service.chunk = None
         service.limits = UNLIMITED
 
-    def join(self, service: Service, entry: EpochEntry, index: int) -> None:
+    def join(self, service: SimulatedService, entry: EpochEntry, index: int) -> None:
         """Build the machine of this epoch and take part."""
         epoch = entry.slot
         topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
@@ -702,7 +702,7 @@ class World:
         for sender in inbound:
             self.kick(self.channels.get((epoch, sender, service.name)))
 
-    def part(self, service: Service, checkpoint: int, member: str) -> State:
+    def part(self, service: SimulatedService, checkpoint: int, member: str) -> State:
         """A member's part of a checkpoint, as the service reads it."""
         entry = service.store.entry(checkpoint)
         if not isinstance(entry, CheckpointEntry) or member not in entry.parts:
@@ -712,7 +712,7 @@ class World:
         self.count["part of three files read"] += files == 3
         return load_part(service.store, entry.parts[member])
 
-    def fail(self, service: Service, cause: str, halts: bool = False) -> None:
+    def fail(self, service: SimulatedService, cause: str, halts: bool = False) -> None:
         """The member gives up its epoch; its presence has the cause."""
         if service.leader is not None:
             self.tell(service, service.token, EpochFailed(epoch=service.epoch, cause=cause, halts=halts))
@@ -723,7 +723,7 @@ class World:
 
     # --- facts and effects ---
 
-    def tell(self, service: Service, token: Any, event: Event) -> None:
+    def tell(self, service: SimulatedService, token: Any, event: Event) -> None:
         """Put a fact into a service's inbox; answers to an older epoch are dropped."""
         if service.alive and (
             token == "any"
@@ -733,7 +733,7 @@ class World:
             service.inbox.append((token, event))
             self.pump(service)
 
-    def pump(self, service: Service) -> None:
+    def pump(self, service: SimulatedService) -> None:
         if service.busy:
             return
         service.busy = True
@@ -766,7 +766,7 @@ class World:
         finally:
             service.busy = False
 
-    def handle_leader(self, service: Service, event: Event) -> list[Effect]:
+    def handle_leader(self, service: SimulatedService, event: Event) -> list[Effect]:
         leader = service.leader
         assert leader is not None
         if self.rng.random() < 0.02:
@@ -796,7 +796,7 @@ class World:
             except ProtocolError as error:
                 raise Failure(f"after {type(event).__name__}: {error}") from error
 
-    def perform_all(self, service: Service) -> None:
+    def perform_all(self, service: SimulatedService) -> None:
         effects = service.effects
         service.blocked = False
         while effects and service.alive:
@@ -816,7 +816,7 @@ class World:
 
     crash_rate = 0.00015
 
-    def crash(self, service: Service, cause: str) -> None:
+    def crash(self, service: SimulatedService, cause: str) -> None:
         self.kill(service, cause)
         self.at(self.rng.uniform(0.2, 4.0), self.replace, service.role)
 
@@ -824,7 +824,7 @@ class World:
         if role == "enumerator" or sum(s.alive and s.role == role for s in self.services) < 4:
             self.start_service(role)
 
-    def later(self, service: Service, delay: float, event_of: Callable[[], Event | None]) -> None:
+    def later(self, service: SimulatedService, delay: float, event_of: Callable[[], Event | None]) -> None:
         """Do slow work in the background; its answer is dropped if the epoch that asked is over."""
         token = service.token
 
@@ -838,7 +838,7 @@ class World:
 
         self.at(delay, done)
 
-    def perform(self, service: Service, effect: Effect) -> bool:
+    def perform(self, service: SimulatedService, effect: Effect) -> bool:
         """Carry one effect out; False if it has to wait for credit."""
         match effect:
             case Send(receiver=receiver, message=message):
@@ -896,7 +896,7 @@ class World:
                 self.perform_leader(service, effect)
         return True
 
-    def perform_leader(self, service: Service, effect: Effect) -> None:
+    def perform_leader(self, service: SimulatedService, effect: Effect) -> None:
         match effect:
             case ReadJournal():
                 self.at(self.lag(), self.read_journal, service, service.leader)
@@ -936,7 +936,7 @@ class World:
 
     # --- channels ---
 
-    def send(self, service: Service, receiver: str, message: Any) -> bool:
+    def send(self, service: SimulatedService, receiver: str, message: Any) -> bool:
         sender = service.name or "enumerator"
         channel = self.channels.get((service.epoch, sender, receiver))
         if service.leader is not None and service.token is None:
@@ -977,7 +977,7 @@ class World:
             channel.scheduled = True
             self.at(self.lag(), self.deliver, channel)
 
-    def receiver_of(self, channel: Channel) -> Service | None:
+    def receiver_of(self, channel: Channel) -> SimulatedService | None:
         epoch, _, receiver = channel.name
         for service in self.services:
             if service.alive and service.epoch == epoch and service.token is not None:
@@ -1015,7 +1015,7 @@ class World:
             if waiting is not None:
                 self.at(0.001, self.pump_again, waiting)
 
-    def pump_again(self, service: Service) -> None:
+    def pump_again(self, service: SimulatedService) -> None:
         if service.alive:
             service.blocked = False
             self.pump(service)
@@ -1028,7 +1028,7 @@ class World:
 
     # --- answers: reader ---
 
-    def still(self, service: Service, chunk: Any, connection: int) -> bool:
+    def still(self, service: SimulatedService, chunk: Any, connection: int) -> bool:
         """Whether the chunk is still being read on its connection; a broken one fails the attempt."""
         if service.chunk is not chunk or not service.alive:
             return False
@@ -1043,7 +1043,7 @@ class World:
         self.tell(service, service.token, failed)
         return False
 
-    def take_low(self, service: Service, chunk: Any, connection: int) -> None:
+    def take_low(self, service: SimulatedService, chunk: Any, connection: int) -> None:
         if not self.still(service, chunk, connection):
             return
         low = self.source.low(self.now)
@@ -1056,7 +1056,7 @@ class World:
         else:
             self.at(self.lag(3), self.select, service, chunk, connection)
 
-    def select(self, service: Service, chunk: Any, connection: int) -> None:
+    def select(self, service: SimulatedService, chunk: Any, connection: int) -> None:
         if not self.still(service, chunk, connection):
             return
         if self.shape.flavour == MYSQL and self.source.prepared:
@@ -1075,7 +1075,7 @@ class World:
         else:
             self.at(self.lag(3), self.take_high, service, chunk, connection, None)
 
-    def take_high(self, service: Service, chunk: Any, connection: int, high: Any) -> None:
+    def take_high(self, service: SimulatedService, chunk: Any, connection: int, high: Any) -> None:
         if not self.still(service, chunk, connection):
             return
         split = chunk["split"]
@@ -1113,7 +1113,7 @@ class World:
         self.count["chunk without rows"] += not chunk["left"]
         self.give_rows(service, chunk)
 
-    def give_rows(self, service: Service, chunk: Any) -> None:
+    def give_rows(self, service: SimulatedService, chunk: Any) -> None:
         split = chunk["split"]
         size = self.rng.choice((1, 3, 50))
         rows, chunk["left"] = chunk["left"][:size], chunk["left"][size:]
@@ -1134,7 +1134,7 @@ class World:
             )
         self.later(service, self.lag(), lambda: event)
 
-    def changes_read(self, service: Service, order: ReadChanges) -> Event | None:
+    def changes_read(self, service: SimulatedService, order: ReadChanges) -> Event | None:
         dump = service.dumps.setdefault(order.cursor, Dump())
         max_rows = self.rng.randrange(1, self.shape.max_rows + 1)
         try:
@@ -1163,7 +1163,7 @@ class World:
 
     # --- answers: writer ---
 
-    def staged(self, service: Service, order: StageCut) -> Event | None:
+    def staged(self, service: SimulatedService, order: StageCut) -> Event | None:
         if self.no_room(service):
             return None
         found = []
@@ -1199,7 +1199,7 @@ class World:
             integer_key=KINDS[table].integer,
         )
 
-    def find_stop(self, service: Service, stop: Stop) -> Event:
+    def find_stop(self, service: SimulatedService, stop: Stop) -> Event:
         try:
             return StopFound(place=self.source.find_stop(stop, self.now))
         except SourceLost as error:
@@ -1213,7 +1213,7 @@ class World:
         return self.table_found(table)
 
     def find_tables(
-        self, service: Service, begins: bool, start: tuple[Low, High] | None, looked_at: Low | None
+        self, service: SimulatedService, begins: bool, start: tuple[Low, High] | None, looked_at: Low | None
     ) -> Event:
         assert service.leader is not None
         assert service.leader.enumerator is not None
@@ -1255,12 +1255,12 @@ class World:
 
     # --- answers: leader ---
 
-    def answer(self, service: Service, leader: Leader | None, event: Event) -> None:
+    def answer(self, service: SimulatedService, leader: Leader | None, event: Event) -> None:
         """Answer the leader that asked, not one that was built after it."""
         if service.leader is leader:
             self.tell(service, "any", event)
 
-    def read_journal(self, service: Service, leader: Leader | None) -> None:
+    def read_journal(self, service: SimulatedService, leader: Leader | None) -> None:
         journal = self.store.journal
         tail = max(journal, default=0)
         base = None
@@ -1277,7 +1277,7 @@ class World:
                 self.count["restore from an older checkpoint"] += 1
         self.answer(service, leader, JournalRead(tail=tail, base=base))
 
-    def write_entry(self, service: Service, leader: Leader | None, entry: Entry) -> None:
+    def write_entry(self, service: SimulatedService, leader: Leader | None, entry: Entry) -> None:
         """The write lands, even if its leader has died or been deposed meanwhile."""
         slot = entry.slot
         if not service.alive and self.rng.random() < 0.7:
@@ -1307,7 +1307,7 @@ class World:
             answer = EntryRefused(slot=slot, nonce=nonce)
         self.at(self.lag(2), self.answer, service, leader, answer)
 
-    def open_epoch(self, service: Service, order: OpenEpoch) -> Event:
+    def open_epoch(self, service: SimulatedService, order: OpenEpoch) -> Event:
         checks.announced_epoch_is_the_journals(self, order)
         for sender, receiver in order.plan.topology.channels():
             self.channels[order.epoch, sender, receiver] = Channel((order.epoch, sender, receiver))
@@ -1389,7 +1389,7 @@ class World:
 
     # --- faults ---
 
-    def alive(self, role: str) -> list[Service]:
+    def alive(self, role: str) -> list[SimulatedService]:
         return [s for s in self.services if s.alive and s.role == role]
 
     def trouble(self) -> None:
@@ -1410,7 +1410,7 @@ class World:
         self.full_until = self.now + self.own.uniform(0.5, 8.0)
         self.tell_story(f"the store is full until {self.full_until:.2f}")
 
-    def no_room(self, service: Service) -> bool:
+    def no_room(self, service: SimulatedService) -> bool:
         """Whether the store is full; the service then gives up."""
         if self.now >= self.full_until:
             return False
@@ -1424,7 +1424,7 @@ class World:
         self.refused_epochs.clear()
         self.tell_story(f"the source refuses reads until {self.refused_until:.2f}")
 
-    def refused(self, service: Service, token: Any) -> None:
+    def refused(self, service: SimulatedService, token: Any) -> None:
         if service.alive and service.token == token:
             self.fail(service, "the source refuses us")
 
@@ -1457,7 +1457,7 @@ class World:
             if len(self.alive("enumerator")) < 2:
                 self.start_service("enumerator")
 
-    def rebuild_leader(self, service: Service) -> None:
+    def rebuild_leader(self, service: SimulatedService) -> None:
         """The pipeline fails within its process, which soon builds a new leader while an entry is still being
         written."""
         if service.alive and self.lease[0] is service:
@@ -1485,7 +1485,7 @@ class World:
         self.lease = (None, 0.0)
         self.announced = 0
 
-    def silence(self, service: Service, token: Any) -> None:
+    def silence(self, service: SimulatedService, token: Any) -> None:
         if (
             service.alive
             and service.token == token
@@ -1524,7 +1524,7 @@ class World:
                 self.tell_story(f"{service.incarnation} is asked to leave")
                 self.leaves(service, self.now + LEAVE_SECONDS)
 
-    def leaves(self, service: Service, deadline: float) -> None:
+    def leaves(self, service: SimulatedService, deadline: float) -> None:
         """The service ends when no epoch needs it, or at the deadline; its presence disappears at once."""
         if not service.alive:
             return

@@ -12,7 +12,7 @@ class Mutant:
     rule: str
     edits: tuple[tuple[str, str, str], ...]
     seeds: int = 1500
-    of: str = ""  # which of these seeds: those whose worlds have a `start` without a snapshot, or a `stop`
+    feature: str = ""  # only the seeds whose worlds have it: a `start` without a snapshot, or a `stop`
     first: int = 1  # later for what few worlds meet, of which one is known
     world: str = "mesh"  # that has this code
     tests: str = ""  # a file of tests/unit that is to fail, in the place of the sweep
@@ -36,12 +36,12 @@ LAKE = "tests/simulation/lake.py"
 WORLD = "tests/simulation/world.py"
 
 
-def one(rule: str, file: str, old: str, new: str, seeds: int = 1500, of: str = "", first: int = 1) -> Mutant:
-    return Mutant(rule, ((file, old, new),), seeds, of, first)
+def mutant(rule: str, file: str, old: str, new: str, seeds: int = 1500, feature: str = "", first: int = 1) -> Mutant:
+    return Mutant(rule, ((file, old, new),), seeds, feature, first)
 
 
 MUTANTS = (
-    one(
+    mutant(
         "a marker is sent after messages of a later step",
         CHANDY_LAMPORT,
         "        return effects\n\n    def _take",
@@ -49,120 +49,122 @@ MUTANTS = (
         '        effects = [e for e in effects if e not in late] + getattr(self, "_late", [])\n'
         "        self._late = late\n        return effects\n\n    def _take",
     ),
-    one(
+    mutant(
         "a marker does not record what is in flight on its channel",
         CHANDY_LAMPORT,
         "            self._open[event.channel].append(event.message)",
         "            pass",
     ),
-    one(
+    mutant(
         "what comes after a channel's marker belongs to the checkpoint, until the last marker has come",
         CHANDY_LAMPORT,
         "after=self._after[event.channel])",
         "after=min(self._after.values()))",
     ),
-    one(
+    mutant(
         "who is refused a slot of the journal goes on",
         LEADER,
         "        if event.nonce == self._wanted:  # it is written",
         "        if True:  # it is written",
     ),
-    one(
+    mutant(
         "a slow write of a checkpoint is taken for the epoch proposed after it",
         LEADER,
         "return self._written(event.slot, now) if event.nonce == self._wanted else []",
         "return self._written(event.slot, now)",
         1500,
     ),
-    one(
+    mutant(
         "a checkpoint in flight outlives its epoch",
         LEADER,
         "self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None",
         "self.process, self.enumerator, self._rescale, self._wanted = None, None, None, None",
     ),
-    one(
+    mutant(
         "a savepoint that was asked for is forgotten with its epoch",
         LEADER,
         "            self.requests.insert(0, self.in_flight[1])",
         "            pass",
         1500,
     ),
-    one(
+    mutant(
         "the rest of a chunk that was cut is not read",
         ENUMERATOR,
         "            self.todo.appendleft(table.splitter.rest(split, report.cut_at))\n",
         "",
     ),
-    one(
+    mutant(
         "the channels' states are not restored",
         ENUMERATOR,
         "            machine._at_begin += machine._take_recorded(channel, [decode(header) for header in headers])",
         "            pass",
     ),
-    one(
+    mutant(
         "the orders that follow from a recorded report are not given in the new epoch",
         ENUMERATOR,
         "        return [effect for effect in effects if isinstance(effect, Send)]",
         "        return []",
         1500,
     ),
-    one(
+    mutant(
         "splits that were out are not queued again by a restore",
         ENUMERATOR,
         "        machine.todo.extendleft(reversed(again))",
         "        pass",
     ),
-    one(
+    mutant(
         "reports accepted after a cut are forgotten when its entry is written",
         ENUMERATOR,
         "        self.accepted = {key: n for key, n in self.accepted.items() if key not in at_cut.accepted}",
         "        self.accepted = {}",
     ),
-    one(
+    mutant(
         "a table goes to the stream before its last chunk is reported",
         ENUMERATOR,
         "and done == table.splitter.made:",
         "and done >= table.splitter.made - 1:",
     ),
-    one(
+    mutant(
         "the watermarks of a table's chunks are not folded: its low is the last chunk's",
         ENUMERATOR,
         "            low = report.low if table.low is None else table.low.fold(report.low)",
         "            low = report.low",
     ),
-    one(
+    mutant(
         "the watermarks of a table's chunks are not folded: its high is the first chunk's",
         ENUMERATOR,
         "            high = report.high if table.high is None else table.high.fold(report.high)",
         "            high = report.high if table.high is None else table.high",
     ),
-    one(
+    mutant(
         "chunks of other columns than the table's are accepted",
         ENUMERATOR,
         "if table.schema is None or report.schema.hash != table.schema.hash:",
         "if table.schema is None:",
     ),
-    one("low watermarks fold as the union", POSITIONS, "str(left & right)", "str(left | right)"),
-    one(
+    mutant("low watermarks fold as the union", POSITIONS, "str(left & right)", "str(left | right)"),
+    mutant(
         "high watermarks fold as the earlier",
         POSITIONS,
         "return self if self.file_position >= other.file_position else other",
         "return self if self.file_position <= other.file_position else other",
     ),
-    one(
+    mutant(
         "binlog files are ordered as text",
         POSITIONS,
         "        return (number, self.offset) < (other_number, other.offset)",
         "        return (self.file, self.offset) < (other.file, other.offset)",
     ),
-    one(
+    mutant(
         "the first chunk begins at the smallest key that there was",
         SPLITTER,
         "None if self.made == 1 else self.next_start",
         "self.next_start",
         first=750,
     ),
-    one("a walked chunk begins where the one before it began", SPLITTER, '("walk", end)', '("walk", self.next_start)'),
+    mutant(
+        "a walked chunk begins where the one before it began", SPLITTER, '("walk", end)', '("walk", self.next_start)'
+    ),
     Mutant(
         "a chunk's end and its report go out in two steps",
         (
@@ -180,88 +182,88 @@ MUTANTS = (
             ),
         ),
     ),
-    one(
+    mutant(
         "a split that is being read is given back",
         READER,
         "                if not any(s.split_id == split_id and s.attempt == attempt for s in self.queue):\n"
         "                    return []",
         "                if False:\n                    return []",
     ),
-    one(
+    mutant(
         "a table joins main though main has passed its low",
         READER,
         "            if passed:\n",
         "            if False:\n",
     ),
-    one(
+    mutant(
         "a table is let in while main is being read",
         READER,
         "        if main.asked or main.position.inside:\n            return []\n        effects",
         "        if main.position.inside:\n            return []\n        effects",
     ),
-    one(
+    mutant(
         "a round starts from the first table's low, not the lowest",
         READER,
         "                low = low.fold(table.low)",
         "                pass",
         2000,
     ),
-    one(
+    mutant(
         "cursors meet at unequal places",
         READER,
         "            met = catch_up.position.same_place(main.position)",
         "            met = True",
     ),
-    one(
+    mutant(
         "a cut inside a transaction is not marked so",
         READER,
         "            inside=any(c.position.inside for c in self.cursors.values()),",
         "            inside=False,",
     ),
-    one(
+    mutant(
         "each cursor counts its own changes",
         READER,
         "        self.seq += event.rows",
         "        self.seq += event.rows if event.cursor == MAIN else 0",
     ),
-    one(
+    mutant(
         "a table is live before main has reached its highest high",
         READER,
         "            if not table.high.reached_by(position):\n                return []",
         "            table.high.reached_by(position)",
     ),
-    one(
+    mutant(
         "the count of changes begins anew with an epoch",
         READER,
         'self.seq, self.hold_main, self.stopped = head["seq"],',
         "self.seq, self.hold_main, self.stopped = 0,",
     ),
-    one(
+    mutant(
         "a writer stages what came after the marker with the checkpoint",
         WRITER,
         "after) for table_id, generation, after in self.changes if after < checkpoint]",
         "after) for table_id, generation, after in self.changes]",
     ),
-    one(
+    mutant(
         "a chunk that ended after the marker belongs to the checkpoint",
         WRITER,
         "        chunks = tuple(file for after, file in self.ended if after < checkpoint)",
         "        chunks = tuple(file for _, file in self.ended)",
     ),
-    one(
+    mutant(
         "the Spark writer follows slots, not bases",
         CHAIN,
         "        last = begin.base\n",
         "        last = begin.slot - 1 or None\n",
     ),
-    one(
+    mutant(
         "a checkpoint inside a transaction is published",
         CHAIN,
         "        if not entry.inside:",
         "        if True:",
     ),
-    one("a table is shown before it is live", CHAIN, "if at_cut.show and held is None:", "if done is not None:"),
-    one(
+    mutant("a table is shown before it is live", CHAIN, "if at_cut.show and held is None:", "if done is not None:"),
+    mutant(
         "the chunk of a table without a key is read whatever was inserted meanwhile",
         WORLD,
         '            if changes:\n                self.count["keyless',
@@ -278,26 +280,26 @@ MUTANTS = (
             (LAKE, "chain=self.back_to)", "chain=lambda back: self.seen)"),
         ),
     ),
-    one(
+    mutant(
         "main moves to an older publication",
         CHAIN,
         "((own and shown_n <= n) or shown_n not in chain(min(shown_n, n)))",
         "True",
     ),
-    one(
+    mutant(
         "the low of MySQL is all that is flushed",
         SOURCE,
         "return Low(server=self.server, file=self.place[0], offset=4, gtids=str(self.executed))",
         "return Low(server=self.server, file=self.place[0], "
         'offset=4, gtids=str(GtidSet.parse(",".join(t.gtid for t in self.log if t.gtid))))',
     ),
-    one(
+    mutant(
         "a commit that the server has only delayed is taken for lost",
         WATERMARK,
         "return now - self._missing_since < COMMIT_SECONDS",
         "return False",
     ),
-    one(
+    mutant(
         "a checkpoint forgives a loss that the next epoch will meet again",
         LEADER,
         "if now - self._led_since > MENDED_SECONDS:",
@@ -305,76 +307,76 @@ MUTANTS = (
         seeds=60,
         first=9430,
     ),
-    one(
+    mutant(
         "limits are said to be kept that the checkpoint does not have",
         LEADER,
         "self.kept_limits = self._saving",
         "self.kept_limits = self.enumerator.limits",
     ),
-    one("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0"),
-    one(
+    mutant("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0"),
+    mutant(
         "the stream is read past the stop",
         READER,
         "            stop = self._asked_stop = self._stop()",
         "            self._asked_stop = self._stop()",
-        of="stop",
+        feature="stop",
     ),
-    one(
+    mutant(
         "the stream says that it is at the stop while main is not",
         READER,
         "main.asked or not self.at_stop:",
         "main.asked:",
-        of="stop",
+        feature="stop",
     ),
-    one(
+    mutant(
         "a table whose snapshot ended after the stop is waited for there",
         READER,
         "if passed or (table.cursor == MAIN and not table.live):",
         "if passed:",
-        of="stop",
+        feature="stop",
     ),
-    one(
+    mutant(
         "a stream that began after the stop shows its tables",
         READER,
         "            return self.begin is not None and beyond(self.begin, place)",
         "            return False",
-        of="stop",
+        feature="stop",
     ),
-    one(
+    mutant(
         "a reader forgets with its epoch that it is at the stop",
         READER,
         'self.at_stop, self.ended = head["atStop"], head["ended"]',
         'self.at_stop, self.ended = False, head["ended"]',
-        of="stop",
+        feature="stop",
     ),
-    one(
+    mutant(
         "an enumerator forgets with its epoch that the stream has stopped",
         ENUMERATOR,
         'machine.at_stop = head["atStop"]',
         "machine.at_stop = False",
-        of="stop",
+        feature="stop",
     ),
-    one(
+    mutant(
         "a word of the stop that was in flight is not restored",
         ENUMERATOR,
         "                self.at_stop, effects = True, []",
         "                effects = []",
-        of="stop",
+        feature="stop",
         first=2600,
     ),
-    one(
+    mutant(
         "a pipeline ends at its stop with tables on their way",
         ENUMERATOR,
         "        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *AT_REST}",
         "        return self.at_stop or LIVE not in phases",
-        of="stop",
+        feature="stop",
     ),
-    one(
+    mutant(
         "a table that comes back is read when the last checkpoint is on its way",
         ENUMERATOR,
         "table.splitter is not None or self.ended:",
         "table.splitter is not None:",
-        of="stop",
+        feature="stop",
         first=2000,
     ),
     Mutant(
@@ -388,50 +390,50 @@ MUTANTS = (
         ),
         tests="test_reader.py",  # hardly a world meets it
     ),
-    one(
+    mutant(
         "a checkpoint begun before the stop is taken for the last one",
         LEADER,
         "        if self.in_flight[1] == THE_STOP:\n",
         "        if self.enumerator and self.enumerator.ended:\n",
-        of="stop",
+        feature="stop",
     ),
-    one(
+    mutant(
         "checkpoints go on after the last one",
         LEADER,
         "        due = not self._ending and not ended and now",
         "        due = not self._ending and now",
-        of="stop",
+        feature="stop",
     ),
-    one(
+    mutant(
         "what a first row event told of the columns is forgotten",
         READER,
         "dataclasses.replace(table, looked_at=None, schema=change.new)",
         "dataclasses.replace(table, schema=change.new)",
-        of="start",
+        feature="start",
         first=1500,
     ),
-    one(
+    mutant(
         "without a snapshot what came before the start is delivered",
         SOURCE,
         "            return covers(route.low, txn)",
         "            return route.looked_at is None and covers(route.low, txn)",
-        of="start",
+        feature="start",
     ),
-    one(
+    mutant(
         "a table that comes later to a pipeline without a snapshot has none either",
         ENUMERATOR,
         "                find = FindTables(begins=not self.tables, ",
         "                find = FindTables(begins=True, ",
-        of="start",
+        feature="start",
     ),
-    one(
+    mutant(
         "the end of MySQL's binlog is all that is flushed",
         SOURCE,
         "offset=4, gtids=str(self.executed))\n            skipped",
         "offset=self.place[1], gtids=str(self.executed))\n            skipped",
-        of="start",
+        feature="start",
     ),
-    one(
+    mutant(
         "the enumerator's part has a table as it was when it was first saved",
         TABLES,
         "        self._unsaved.setdefault(name, self.by_name.get(name))\n",
@@ -454,37 +456,37 @@ MUTANTS = (
         ),
         tests="test_reader.py",
     ),
-    one(
+    mutant(
         "an entry says of a table what the enumerator knew when the stream first told of it",
         CHECKPOINTS,
         "tables.items() if before.get(name) is not table}",
         "tables.items() if name not in before}",
     ),
-    one(
+    mutant(
         "an entry says of a table what the stream told when the enumerator last changed it",
         CHECKPOINTS,
         "        if changed := changed.union(tables.keys() & streamed):\n",
         "        if changed:\n",
     ),
-    one(
+    mutant(
         "the stream tells of a table only once",
         READER_TABLES,
         "            if self._cut.get(name) != streamed:\n",
         "            if name not in self._cut:\n",
     ),
-    one(
+    mutant(
         "the schemas that a part alone names are swept",
         STORE,
         'for file in body["staged"]} | set(body["replaced"])',
         'for file in body["staged"]}',
     ),
-    one(
+    mutant(
         "a record that others build on is removed with what is older",
         STORE,
         "sorted(bodies.keys() - restorable - named)",
         "sorted(bodies.keys() - restorable)",
     ),
-    one(
+    mutant(
         "a part that others build on is removed with its entry",
         STORE,
         "sorted(existing & done - needed)",
@@ -495,7 +497,7 @@ MUTANTS = (
         ((CHAIN, "            0 < checkpoint <= self.behind or any(", "            any("),),
         tests="test_chain.py",
     ),
-    one(
+    mutant(
         "a deposed leader's slow entry takes a slot whose entry was removed",
         STORE,
         "        if won and slot > 1 and not self._exists(",
