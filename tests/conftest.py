@@ -25,7 +25,7 @@ import pytest
 from xdist.scheduler import LoadGroupScheduling
 
 from tests.programs import Missing, Unpackaged
-from tests.servers import Database, MariaDB, MySQL, Redis, Server
+from tests.servers import Database, LocalServer, MariaDB, MySQL, Redis
 
 ROOT = Path(__file__).resolve().parent.parent
 SESSION_MARK = "CUTLINE_TEST_SESSION"
@@ -102,7 +102,7 @@ def skipped_where_missing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def started(server: Server) -> Iterator[None]:
+def started(server: LocalServer) -> Iterator[None]:
     """Run a server; where this machine can't have it, skip or fail the test as `skipped_where_missing` does."""
     with skipped_where_missing():
         server.start()

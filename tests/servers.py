@@ -162,7 +162,7 @@ class Process:
             self.popen.wait()
 
 
-class Server:
+class LocalServer:
     """A server's folder, port and process; the module's docstring describes its life."""
 
     name: ClassVar[str]
@@ -270,7 +270,7 @@ class Server:
         raise NotImplementedError
 
 
-class Database(Server):
+class Database(LocalServer):
     """MariaDB or MySQL.
 
     `user` and `password` belong to the capturing user, who has exactly the grants that Cutline asks for (`GRANTS`);
@@ -344,7 +344,7 @@ class Database(Server):
         return value
 
     def start(self) -> None:
-        """As `Server.start`; afterwards `version` is known."""
+        """As `LocalServer.start`; afterwards `version` is known."""
         super().start()
         if not self.version:
             self.version = str(self.scalar("SELECT VERSION()")).split("-")[0]
@@ -550,7 +550,7 @@ class MySQL(Database):
         return [*self._program(), "--no-defaults", *self._spelt(self._common_options() | own)]
 
 
-class Redis(Server):
+class Redis(LocalServer):
     """Redis or Valkey; it keeps nothing on disk, so a restart empties it. `options` are server options.
 
     `by` selects the program: `redis` and `valkey` from this Debian's packages, `redis-unstable` from the unstable
@@ -643,8 +643,10 @@ def main() -> int:
     servers: dict[str, type[MariaDB] | type[MySQL] | type[Redis]] = {"mariadb": MariaDB, "mysql": MySQL, "redis": Redis}
     with servers[chosen]() as server:
         where = f"{server.name} on {server.host}:{server.port}, pid {server.pid}"
-        who = f"; root without password; {server.user} with {server.password}" if isinstance(server, Database) else ""
-        print(f"{where}{who}; Ctrl-C ends it", flush=True)
+        accounts = (
+            f"; root without password; {server.user} with {server.password}" if isinstance(server, Database) else ""
+        )
+        print(f"{where}{accounts}; Ctrl-C ends it", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             signal.sigwait({signal.SIGINT, signal.SIGTERM})
     return 0

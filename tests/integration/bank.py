@@ -58,7 +58,7 @@ class Bank:
     def agrees(self, pipeline: Pipeline, end: dict[str, Any]) -> None:
         """Every publication equals the source at its position, the sum is the constant, the end is what is there."""
         found, faults = judge(pipeline, self.history, self.tables)
-        assert not faults, "\n".join([pipeline.told(), *faults[:20]])
+        assert not faults, "\n".join([pipeline.progress(), *faults[:20]])
         both = [cut for cut in found if cut.tables.keys() == set(self.names)]
         assert len(both) >= 5
         for cut in both:

@@ -40,9 +40,9 @@ async def led(redis: Client, folder: Path, monkeypatch: pytest.MonkeyPatch) -> A
     async def members() -> None:
         while True:
             for role in ("reader", "writer"):
-                one = Service(incarnation=f"{role}1", role=role, host="here", pid=1, started_at=1.0)
+                service = Service(incarnation=f"{role}1", role=role, host="here", pid=1, started_at=1.0)
                 with suppress(Unavailable):
-                    await registry.announce_presence(one)
+                    await registry.announce_presence(service)
             await asyncio.sleep(0.5)
 
     pipeline = Pipeline(host, store.pipeline("shop"), config, Environment.read({}))

@@ -56,11 +56,11 @@ Columns = tuple[tuple[str, ...], tuple[str, ...]]
 """All columns of a table in order, and those of its key."""
 
 
-def waited(condition: Callable[[], T], what: str, seconds: float, details: Callable[[], str] = lambda: "") -> T:
-    """Wait until `condition` is true and return its value; after the deadline fail with `what` and `details`."""
+def waited(condition: Callable[[], T], goal: str, seconds: float, details: Callable[[], str] = lambda: "") -> T:
+    """Wait until `condition` is true and return its value; after the deadline fail with `goal` and `details`."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}\n{details()}"
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {goal}\n{details()}"
         time.sleep(POLL_SECONDS)
     return found
 
@@ -69,7 +69,7 @@ def waited(condition: Callable[[], T], what: str, seconds: float, details: Calla
 
 
 @dataclass(eq=False)
-class Service:
+class ServiceProcess:
     """One process of the mesh."""
 
     role: str
@@ -100,7 +100,7 @@ class Mesh:
     ) -> None:
         self.folder = folder
         self.redis = Redis()
-        self.services: list[Service] = []
+        self.services: list[ServiceProcess] = []
         self._roles = ["enumerator"] * enumerators + ["reader"] * readers + ["writer"] * writers
         self._roles += ["spark_writer"] * spark
         self._programs = dict(programs or {})
@@ -126,7 +126,7 @@ class Mesh:
                 service.popen.wait()
         self.redis.close()
 
-    def start(self, role: str) -> Service:
+    def start(self, role: str) -> ServiceProcess:
         """Start one more service of this role."""
         module = f"cutline.{role if role == 'spark_writer' else f'services.{role}'}"
         log = self.folder / f"{role}-{sum(1 for _ in self.folder.glob('*.log'))}.log"
@@ -146,21 +146,21 @@ class Mesh:
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ, cwd=self.folder,
                 start_new_session=True,
             )  # fmt: skip
-        service = Service(role, popen, log)
+        service = ServiceProcess(role, popen, log)
         self.services.append(service)
         return service
 
-    def of(self, role: str) -> list[Service]:
+    def running(self, role: str) -> list[ServiceProcess]:
         """The running services of a role."""
         return [service for service in self.services if service.role == role and service.popen.poll() is None]
 
-    def kill(self, service: Service) -> None:
+    def kill(self, service: ServiceProcess) -> None:
         """End the service by SIGKILL."""
         service.popen.kill()
         service.popen.wait()
         self.services.remove(service)
 
-    def leave(self, service: Service) -> int:
+    def leave(self, service: ServiceProcess) -> int:
         """End the service by SIGTERM, as an operator does who removes a machine; return the exit code."""
         service.popen.send_signal(signal.SIGTERM)
         code = service.popen.wait(ENDS_SECONDS)
@@ -173,20 +173,20 @@ class Mesh:
             bodies: list[Any] = [client.get(key) for key in client.scan_iter("cutline:service:*")]
         return {json.loads(body)["pid"] for body in bodies if body is not None}
 
-    def leader(self, pipeline: Pipeline) -> Service:
+    def leader(self, pipeline: Pipeline) -> ServiceProcess:
         """The enumerator that leads the pipeline."""
 
-        def find() -> Service | None:
+        def find() -> ServiceProcess | None:
             incarnation = pipeline.status().get("enumerator", {}).get("leader")
             with contextlib.suppress(Exception), self.redis.client() as client:
                 body: Any = client.get(f"cutline:service:{incarnation}")
                 pid = json.loads(body)["pid"]
-                return next((service for service in self.of("enumerator") if service.popen.pid == pid), None)
+                return next((service for service in self.running("enumerator") if service.popen.pid == pid), None)
             return None
 
-        return waited(find, "a leader", 20, self.told)
+        return waited(find, "a leader", 20, self.log_ends)
 
-    def told(self, lines: int = 12) -> str:
+    def log_ends(self, lines: int = 12) -> str:
         """The last lines of all logs."""
         ends = []
         for log in sorted(self.folder.glob("*.log")):
@@ -251,18 +251,18 @@ class Pipeline:
             return merged({part.decode(): json.loads(body) for part, body in found.items()})
         return {}
 
-    def until(self, condition: Callable[[], T], what: str, seconds: float = 60.0) -> T:
+    def until(self, condition: Callable[[], T], goal: str, seconds: float = 60.0) -> T:
         """Wait for a condition; a failure shows the tables' states and the services' logs."""
-        return waited(condition, what, seconds, self.told)
+        return waited(condition, goal, seconds, self.progress)
 
-    def told(self) -> str:
+    def progress(self) -> str:
         """The pipeline's progress, for a failure's message."""
         newest = self.checkpoint()
         tables = newest and {name: (t.phase, t.generation, t.show, t.cause) for name, t in newest.tables.items()}
         position = newest and newest.position
         epochs = [(epoch.slot, epoch.base, epoch.cause) for epoch in self.epochs()]
         slot = newest and newest.slot
-        return f"{self.name}: epochs {epochs}\nnewest {slot} at {position}: {tables}\n{self.mesh.told()}"
+        return f"{self.name}: epochs {epochs}\nnewest {slot} at {position}: {tables}\n{self.mesh.log_ends()}"
 
     def phase(self, table: str) -> str | None:
         """The table's phase in the newest checkpoint."""

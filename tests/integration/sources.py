@@ -35,10 +35,10 @@ def connected(server: Database) -> Iterator[tuple[Connection, Server]]:
 
 def here(server: Database) -> Position:
     """The end of the binlog now; nobody else writes."""
-    with connected(server) as (conn, of):
-        at = flushed_position(conn, of)
-        position = position_at(conn, of, at)
-        return replace(position, gtids=str(gtid_executed(conn))) if of.mysql and of.gtid else position
+    with connected(server) as (conn, server_info):
+        at = flushed_position(conn, server_info)
+        position = position_at(conn, server_info, at)
+        return replace(position, gtids=str(gtid_executed(conn))) if server_info.mysql and server_info.gtid else position
 
 
 def prepare(server: Database, xid: str, *statements: str) -> None:

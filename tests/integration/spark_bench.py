@@ -1,6 +1,6 @@
 """The Spark writer on a real Spark and a real lake, with a journal that the test writes.
 
-The model of a table is a dict key -> row; Journal.checkpoint keeps a copy of it, and Bench.agree compares every
+The model of a table is a dict key -> row; Journal.checkpoint keeps a copy of it, and SparkBench.agree compares every
 publication (by its snapshots), main and every tag with those copies.
 """
 
@@ -156,7 +156,7 @@ class Journal:
         return n
 
 
-class Bench:
+class SparkBench:
     """A journal, the Spark that applies it, and the comparison of both."""
 
     def __init__(self, spark: Any, root: Path) -> None:

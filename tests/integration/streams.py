@@ -26,9 +26,9 @@ DEADLINE_SECONDS = 30.0
 
 def route(server: Database, table_id: str, at: Position | None = None, *, high: Position | None = None) -> Route:
     """A route that is past its watermarks, or (with `at`, `high`) not."""
-    with connected(server) as (conn, of):
+    with connected(server) as (conn, server_info):
         schema = table_schema(conn, table_id)
-        first = first_position(conn, of)
+        first = first_position(conn, server_info)
     low = at or first
     high = high or first
     return Route(
@@ -41,7 +41,7 @@ def route(server: Database, table_id: str, at: Position | None = None, *, high: 
 
 
 @dataclass
-class Stream:
+class FollowingCursor:
     """A cursor and where it stands; follows schemas and forgets tables that faulted, as the reader does."""
 
     server: Database
@@ -95,9 +95,11 @@ class Stream:
 
 
 @contextmanager
-def stream(server: Database, tables: Iterable[str], at: Position | None = None, **keywords: Any) -> Iterator[Stream]:
+def stream(
+    server: Database, tables: Iterable[str], at: Position | None = None, **keywords: Any
+) -> Iterator[FollowingCursor]:
     routes = {table: route(server, table) for table in tables}
-    with closing(Stream(server, at or here(server), routes, **keywords)) as opened:
+    with closing(FollowingCursor(server, at or here(server), routes, **keywords)) as opened:
         yield opened
 
 
@@ -112,7 +114,7 @@ Content = dict[tuple[str, ...], str]
 """Rows by key; both as text, in which -0.0 is not 0.0."""
 
 
-def told(row: dict[str, Any], schema: TableSchema) -> tuple[tuple[str, ...], str]:
+def as_text(row: dict[str, Any], schema: TableSchema) -> tuple[tuple[str, ...], str]:
     return tuple(repr(row[name]) for name in schema.key), repr([row[column.name] for column in schema.columns])
 
 
@@ -120,7 +122,7 @@ def follow(source: Database, routes: dict[str, Route], lake: dict[str, Content],
     """Lay the changes up to now over the rows; `strict`: each must change what is there, and nothing comes twice."""
     end = here(source)
     high = High(server=end.server, file=end.file, offset=end.offset)
-    lowest, _ = fold([(one.low, one.high) for one in routes.values()])
+    lowest, _ = fold([(route.low, route.high) for route in routes.values()])
     position, faults = lowest.start(), []
     with closing(BinlogCursor(lambda: connect(source_of(source)), server_id=77_008)) as cursor:
         while not high.reached_by(position):
@@ -130,7 +132,7 @@ def follow(source: Database, routes: dict[str, Route], lake: dict[str, Content],
             rows = [row for batch in got.batches for row in batch.batch.to_pylist()]
             for row in sorted(rows, key=lambda row: row[SEQ]):
                 content = lake[row[TABLE]]
-                key, text = told(row, routes[row[TABLE]].schema)
+                key, text = as_text(row, routes[row[TABLE]].schema)
                 if strict and (key in content) != (row[OP] != "+I"):
                     faults.append(f"{row[TABLE]}: {row[OP]} of {key} in {sorted(content)}")
                 if row[OP] == "-D":

@@ -32,16 +32,16 @@ def test_a_password_that_was_rotated_is_tried_less_and_less_often_and_works_agai
             source.execute(f"ALTER USER {user} IDENTIFIED BY 'another'")
             for (number,) in source.execute(f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{user}'"):
                 source.execute(f"KILL {number}")
-            told = pipeline.until(
+            backing_off = pipeline.until(
                 lambda: (status := pipeline.status()["enumerator"]).get("failures", 0) >= FAILURES and status,
                 "the back-off",
             )
-            assert "was refused" in told["waiting_for"]
-            assert "the next try" in told["waiting_for"]
-            failed = [one.written_at for one in pipeline.epochs()][1:]  # the first of them came at once
+            assert "was refused" in backing_off["waiting_for"]
+            assert "the next try" in backing_off["waiting_for"]
+            failed = [epoch.written_at for epoch in pipeline.epochs()][1:]  # the first of them came at once
             waits = [later - earlier for earlier, later in pairwise(failed)]
             assert all(wait >= 0.8 * 2**number for number, wait in enumerate(waits)), waits
-            assert told["retry_at"] > failed[-1]
+            assert backing_off["retry_at"] > failed[-1]
             source.execute(f"ALTER USER {user} IDENTIFIED BY '{CDC_PASSWORD}'", f"INSERT INTO {table} VALUES (2)")
             pipeline.catches_up(table)
             assert pipeline.status()["enumerator"]["retry_at"] is None

@@ -64,8 +64,8 @@ def refused(path: Path, *words: str, faults: int = 1) -> None:
     before = sorted(path.parent.rglob("*"))
     ended = run(path)
     assert ended.exit_code == 2, ended.output
-    told = ended.stderr.splitlines()
-    assert len(told) == faults, told
+    lines = ended.stderr.splitlines()
+    assert len(lines) == faults, lines
     for word in words:
         assert word in ended.stderr, f"{word!r} is not in {ended.stderr!r}"
     assert "cdc-secret" not in ended.output
@@ -102,7 +102,8 @@ def poor(source: Database) -> Iterator[Callable[..., None]]:
 
     def grant(*grants: str) -> None:
         source.execute(
-            "CREATE USER 'poor'@'%' IDENTIFIED BY 'cdc-secret'", *(f"GRANT {one} TO 'poor'@'%'" for one in grants)
+            "CREATE USER 'poor'@'%' IDENTIFIED BY 'cdc-secret'",
+            *(f"GRANT {privilege} TO 'poor'@'%'" for privilege in grants),
         )
 
     yield grant
@@ -120,7 +121,10 @@ def test_missing_replication_grants_are_all_named(pipeline: Path, source: Databa
 def test_a_table_that_may_not_be_selected_is_named_with_its_grant(
     pipeline: Path, source: Database, database: str, poor: Callable[..., None]
 ) -> None:
-    poor(f"{', '.join(one for one in source.GRANTS if one != 'SELECT')} ON *.*", f"INSERT ON {database}.*")
+    poor(
+        f"{', '.join(privilege for privilege in source.GRANTS if privilege != 'SELECT')} ON *.*",
+        f"INSERT ON {database}.*",
+    )
     change(pipeline, "user: cdc", "user: poor")
     refused(pipeline, f"{database}.a", "GRANT SELECT ON", "TO 'poor'@'%'")
 

@@ -68,11 +68,11 @@ def alive(mark: str) -> bool:
 def test_a_command_runs_in_the_committed_tree_and_sees_nothing_of_this_machine(start: Start, tmp_path: Path) -> None:
     script = f"git status --short; pwd; ls ~ /home; ls -d {tmp_path} .venv ~/.cache; type java; ps; cat; exit 7"
     process = start("bash", "-c", script)
-    seen, said = process.communicate(timeout=600)
-    assert process.returncode == 7, said
+    seen, errors = process.communicate(timeout=600)
+    assert process.returncode == 7, errors
     assert seen.split() == ["/root/cutline", "/home:", "/root:", "cutline"]
-    assert said.count("No such file or directory") == 3
-    assert said.count("not found") == 2
+    assert errors.count("No such file or directory") == 3
+    assert errors.count("not found") == 2
 
 
 def test_an_ordinary_user_has_a_home_with_the_given_folder_and_no_rights(start: Start, tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_an_ordinary_user_has_a_home_with_the_given_folder_and_no_rights(start: 
     (tmp_path / "dist" / "a.whl").write_text("a wheel")
     script = "id -un; pwd; ls; cat dist/a.whl; touch dist/mine ~/mine; touch /etc/passwd || exit 3"
     process = start("bash", "-c", script, BARE_USER="somebody", BARE_FILES=str(tmp_path / "dist"))
-    seen, said = process.communicate(timeout=600)
-    assert process.returncode == 3, said
+    seen, errors = process.communicate(timeout=600)
+    assert process.returncode == 3, errors
     assert seen.split("\n") == ["somebody", "/home/somebody", "dist", "a wheel"]
 
 

@@ -31,7 +31,7 @@ from cutline.services.sources.mysql.server import (
 from cutline.services.sources.mysql.watermark import ChunkHighs
 from tests.conftest import started
 from tests.integration.sources import connected, here, prepare
-from tests.integration.streams import DEADLINE_SECONDS, Stream, route, stream, transaction
+from tests.integration.streams import DEADLINE_SECONDS, FollowingCursor, route, stream, transaction
 from tests.servers import Database, MariaDB, MySQL
 
 
@@ -53,7 +53,7 @@ def test_rows_of_before_an_alter_that_a_low_without_gtids_does_not_cover_have_th
     low = here(mysql_nogtid)
     mysql_nogtid.execute(f"INSERT INTO {table} VALUES (1, 1.25)", f"ALTER TABLE {table} MODIFY v DECIMAL(12,3)")
     early = route(mysql_nogtid, table, low, high=here(mysql_nogtid))
-    with closing(Stream(mysql_nogtid, low, {table: early})) as reading:
+    with closing(FollowingCursor(mysql_nogtid, low, {table: early})) as reading:
         reading.drain()
     assert [fault.restart for fault in reading.faults] == [True]
 
@@ -653,8 +653,8 @@ def test_the_hash_of_a_unique_key_over_long_text_is_passed_over(mariadb: MariaDB
         "named": "id INT PRIMARY KEY, DB_ROW_HASH_1 BIGINT UNSIGNED, u TEXT, w TEXT, UNIQUE (u)",
     }
     names = [f"{database}.{name}" for name in columns]
-    for name, of in zip(names, columns.values(), strict=True):
-        mariadb.execute(f"CREATE TABLE {name} ({of})")
+    for name, definition in zip(names, columns.values(), strict=True):
+        mariadb.execute(f"CREATE TABLE {name} ({definition})")
     begin = here(mariadb)
     for name in names:
         mariadb.execute(
@@ -841,8 +841,8 @@ def test_an_index_that_goes_restarts_a_table_that_it_identifies_and_no_other(
     columns = "a INT NOT NULL, b INT NOT NULL, UNIQUE uk (a)"
     source.execute(f"CREATE TABLE {table} ({columns})", f"CREATE TABLE {keyed} ({columns}, PRIMARY KEY (b))")
     with stream(source, [table, keyed]) as it:
-        for one in (table, keyed):
-            source.execute(f"INSERT INTO {one} VALUES (1, 1)", statement.format(t=one))
+        for name in (table, keyed):
+            source.execute(f"INSERT INTO {name} VALUES (1, 1)", statement.format(t=name))
         it.drain()
     assert [(fault.table_id, fault.restart) for fault in it.faults] == [(table, True)]
 
@@ -931,8 +931,10 @@ def test_an_alter_of_mariadb_in_two_phases_counts_where_it_ends(mariadb: MariaDB
         rows = it.drain()
     assert plain(rows, "id", "n") == [("+I", 3, 7)]
     assert (it.faults, len(it.schemas)) == ([], 1)
-    told = [event[5] for event in mariadb.execute(f"SHOW BINLOG EVENTS IN '{it.position.file}'") if event[2] == "Query"]
-    assert sum(table in text and "ALTER" in text for text in told) == 4
+    logged = [
+        event[5] for event in mariadb.execute(f"SHOW BINLOG EVENTS IN '{it.position.file}'") if event[2] == "Query"
+    ]
+    assert sum(table in text and "ALTER" in text for text in logged) == 4
 
 
 def test_a_statement_that_mariadb_analyzes_while_it_runs_quarantines(mariadb: MariaDB, fresh_database: Any) -> None:
@@ -1313,8 +1315,8 @@ def test_transactions_ahead_of_the_file_are_passed_over(mysql: MySQL, fresh_data
     database = fresh_database(mysql)
     mysql.execute(f"CREATE TABLE {database}.a (id INT PRIMARY KEY)")
     mysql.execute(f"INSERT INTO {database}.a VALUES (1)")
-    with connected(mysql) as (conn, of):
-        latest = current_position(conn, of)
+    with connected(mysql) as (conn, server_info):
+        latest = current_position(conn, server_info)
     assert latest.offset == 4
     mysql.execute(f"INSERT INTO {database}.a VALUES (2)")
     with stream(mysql, [f"{database}.a"], latest) as it:
@@ -1463,8 +1465,8 @@ def test_a_binlog_is_read_from_its_first_byte(flavour: type[Database]) -> None:
         server.execute("CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY)")
         low = here(server)
         server.execute("INSERT INTO d.a VALUES (1)")
-        with connected(server) as (conn, of):
-            first = first_position(conn, of)
+        with connected(server) as (conn, server_info):
+            first = first_position(conn, server_info)
         assert first.offset == 4
         with stream(server, [], first) as it:
             it.routes["d.a"] = route(server, "d.a", low)

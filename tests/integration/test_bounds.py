@@ -20,9 +20,9 @@ from tests.integration.sources import connected, rows_of
 from tests.servers import Database, MariaDB
 
 
-def explained(conn: Connection, of: Server, sql: str) -> dict[str, str]:
+def explained(conn: Connection, server_info: Server, sql: str) -> dict[str, str]:
     with conn.cursor(pymysql.cursors.DictCursor) as cursor:
-        cursor.execute(("EXPLAIN FORMAT=TRADITIONAL " if of.mysql else "EXPLAIN ") + sql)
+        cursor.execute(("EXPLAIN FORMAT=TRADITIONAL " if server_info.mysql else "EXPLAIN ") + sql)
         return dict(cursor.fetchall()[0])  # type: ignore[arg-type]
 
 
@@ -109,15 +109,15 @@ def test_a_chunk_of_a_composite_key_is_read_by_range_of_the_index_and_not_sorted
         f" SELECT {at}, i, 'x' FROM n",
         f"ANALYZE TABLE {database}.t",
     )
-    one, next_one, last = values
-    with connected(source) as (conn, of):
+    first, second, last = values
+    with connected(source) as (conn, server_info):
         schema = table_schema(conn, f"{database}.t")
         for start, end in (
-            ((one, "20"), (next_one, "100")),
-            ((one, "20"), (one, "100")),
+            ((first, "20"), (second, "100")),
+            ((first, "20"), (first, "100")),
             ((last, "800"), None),
         ):
-            plan = explained(conn, of, select_rows(schema, start, end, index="PRIMARY"))
+            plan = explained(conn, server_info, select_rows(schema, start, end, index="PRIMARY"))
             assert plan["type"] == "range"
             assert plan["key"] == "PRIMARY"
             assert int(plan["rows"]) < 400

@@ -12,7 +12,7 @@ from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.catalogue import describe, list_tables
 from cutline.services.sources.mysql.connection import Connection
 from tests.integration.sources import connected, here, rows_of
-from tests.integration.streams import Content, follow, route, told
+from tests.integration.streams import Content, as_text, follow, route
 from tests.servers import Database
 
 COUNT = "WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 40) SELECT"
@@ -154,9 +154,9 @@ def test_the_stream_over_what_was_there_is_the_table(
     for name, (prepared, _) in cases.items():
         run(prepared, name)
     at = here(source)
-    with connected(source) as (conn, of):
+    with connected(source) as (conn, server_info):
         names = [name for name in list_tables(conn) if name.startswith(f"{database}.")]
-        routes = {name: route(source, name, at) for name in names if not describe(conn, of, name).faults}
+        routes = {name: route(source, name, at) for name in names if not describe(conn, server_info, name).faults}
         before = contents(conn, routes)
     assert len(routes) > len(cases)
     lake = {name: dict(content) for name, content in before.items()}
@@ -173,6 +173,6 @@ def test_the_stream_over_what_was_there_is_the_table(
 
 def contents(conn: Connection, routes: dict[str, Route]) -> dict[str, Content]:
     return {
-        name: dict(told(row, one.schema) for row in rows_of(conn, one.schema, None, None).to_pylist())
-        for name, one in routes.items()
+        name: dict(as_text(row, route.schema) for row in rows_of(conn, route.schema, None, None).to_pylist())
+        for name, route in routes.items()
     }

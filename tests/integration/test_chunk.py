@@ -122,11 +122,11 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], obje
 def while_begun(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[None]:
     """Something happens right before a snapshot of a table without a key is begun, after low."""
 
-    def between(conn: Connection, of: Server) -> tuple[GtidSet, FilePosition]:
+    def between(conn: Connection, server_info: Server) -> tuple[GtidSet, FilePosition]:
         low = gtid_executed(conn)
         act()
         begin_reading(conn)
-        return low, flushed_position(conn, of)
+        return low, flushed_position(conn, server_info)
 
     with monkeypatch.context() as patch, meanwhile(monkeypatch, "_take_low", act, after=True):
         patch.setattr(chunk, "begin_reading_between", between)
@@ -141,30 +141,30 @@ def test_an_insert_into_a_table_without_a_key_is_in_its_chunk_or_in_the_stream(
     table: Callable[..., ChunkedTable], mode: chunk.Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are inserted right after the first lows: a SELECT may see them, and the stream has them in any case."""
-    one = table("line VARCHAR(9)", "('same'),('same'),(NULL)")
-    inserts = iter([f"INSERT INTO {one.table_id} VALUES ('same'),('other')"] * 3)
-    with while_begun(monkeypatch, lambda: one.server.execute("DO 0", *islice(inserts, 1))):
-        rows, end = one.read(mode=mode)
-    one.server.execute(f"INSERT INTO {one.table_id} VALUES ('last')")
-    with closing(one.connect()) as conn:
-        of = identify(conn)
-        flushed = flushed_position(conn, of)
-    route = Route(table_id=one.table_id, generation=1, schema=one.schema, low=end.low, high=end.high)
+    chunked = table("line VARCHAR(9)", "('same'),('same'),(NULL)")
+    inserts = iter([f"INSERT INTO {chunked.table_id} VALUES ('same'),('other')"] * 3)
+    with while_begun(monkeypatch, lambda: chunked.server.execute("DO 0", *islice(inserts, 1))):
+        rows, end = chunked.read(mode=mode)
+    chunked.server.execute(f"INSERT INTO {chunked.table_id} VALUES ('last')")
+    with closing(chunked.connect()) as conn:
+        server_info = identify(conn)
+        flushed = flushed_position(conn, server_info)
+    route = Route(table_id=chunked.table_id, generation=1, schema=chunked.schema, low=end.low, high=end.high)
     streamed, position, until = (
         0,
         end.low.start(),
         High(server=end.low.server, file=flushed.file, offset=flushed.offset),
     )
-    with closing(one.cursor()) as cursor:
+    with closing(chunked.cursor()) as cursor:
         while not until.reached_by(position):
             got = cursor.read(
-                position, {one.table_id: route}, until=until, max_rows=100, max_bytes=1 << 20, wait_seconds=1.0
+                position, {chunked.table_id: route}, until=until, max_rows=100, max_bytes=1 << 20, wait_seconds=1.0
             )
             position, streamed = got.position, streamed + sum(batch.rows for batch in got.batches)
-    with closing(one.server.connect()) as conn, conn.cursor() as asking:
-        asking.execute(f"SELECT COUNT(*) FROM {one.table_id}")
-        ((there,),) = asking.fetchall()
-    assert rows.num_rows + streamed == there
+    with closing(chunked.server.connect()) as conn, conn.cursor() as asking:
+        asking.execute(f"SELECT COUNT(*) FROM {chunked.table_id}")
+        ((count,),) = asking.fetchall()
+    assert rows.num_rows + streamed == count
 
 
 def test_a_table_without_a_key_that_never_rests_is_asked_for_again(
@@ -172,22 +172,25 @@ def test_a_table_without_a_key_that_never_rests_is_asked_for_again(
 ) -> None:
     database = fresh_database(mysql)
     mysql.execute(f"CREATE TABLE {database}.t (line INT)")
-    one = ChunkedTable(mysql, f"{database}.t")
+    chunked = ChunkedTable(mysql, f"{database}.t")
     monkeypatch.setattr(chunk, "QUIET_PAUSES_SECONDS", (0.0, 0.0))
     with while_begun(monkeypatch, lambda: mysql.execute(f"INSERT INTO {database}.t VALUES (1)")):
         with pytest.raises(Unavailable, match="No moment without an INSERT"):
-            one.read()
+            chunked.read()
 
 
 def test_a_chunk_has_the_rows_of_its_range_and_two_watermarks(table: Callable[..., ChunkedTable]) -> None:
-    one = table("id INT PRIMARY KEY, v VARCHAR(9)", "(1,'a'),(2,'b'),(3,NULL),(4,'d')")
-    rows, end = one.read(one.split(("2",), ("4",)))
+    chunked = table("id INT PRIMARY KEY, v VARCHAR(9)", "(1,'a'),(2,'b'),(3,NULL),(4,'d')")
+    rows, end = chunked.read(chunked.split(("2",), ("4",)))
     assert rows.to_pylist() == [{"id": 2, "v": "b"}, {"id": 3, "v": None}]
-    assert end.schema == one.schema
+    assert end.schema == chunked.schema
     assert end.low.server == end.high.server
     assert FilePosition(end.low.file, end.low.offset) <= end.high.file_position
-    assert one.read(one.split(None, ("2",)))[0].num_rows + one.read(one.split(("4",), None))[0].num_rows == 2
-    empty, end = one.read(one.split(("9",), None))
+    assert (
+        chunked.read(chunked.split(None, ("2",)))[0].num_rows + chunked.read(chunked.split(("4",), None))[0].num_rows
+        == 2
+    )
+    empty, end = chunked.read(chunked.split(("9",), None))
     assert empty.num_rows == end.rows == 0
 
 
@@ -195,31 +198,31 @@ def test_a_key_whose_index_the_optimizer_does_not_see_is_read_without_it(
     source: Database, table: Callable[..., ChunkedTable]
 ) -> None:
     unseen = "INVISIBLE" if isinstance(source, MySQL) else "IGNORED"
-    one = table(
+    chunked = table(
         f"a INT NOT NULL, b INT NOT NULL, c INT NOT NULL, UNIQUE (a, b), UNIQUE (c) {unseen}", "(1,1,3),(1,2,2)"
     )
-    assert one.schema.key == ("c",)
-    assert one.read()[0]["c"].to_pylist() == [2, 3]
+    assert chunked.schema.key == ("c",)
+    assert chunked.read()[0]["c"].to_pylist() == [2, 3]
 
 
 def test_batches_are_of_about_the_size_asked_for_and_their_checksums_add_up(table: Callable[..., ChunkedTable]) -> None:
-    one = table("id INT PRIMARY KEY, v VARCHAR(200), d DATETIME(6), b BIT(1)")
-    one.server.execute(
-        f"INSERT INTO {one.table_id} WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 900)"
+    chunked = table("id INT PRIMARY KEY, v VARCHAR(200), d DATETIME(6), b BIT(1)")
+    chunked.server.execute(
+        f"INSERT INTO {chunked.table_id} WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 900)"
         " SELECT i, REPEAT('x', i MOD 200), '2020-01-01 00:00:00.5', i MOD 2 FROM n",
-        f"INSERT INTO {one.table_id} SELECT id + 1000, v, NULL, b FROM {one.table_id}",
-        f"INSERT INTO {one.table_id} SELECT id + 2000, v, d, NULL FROM {one.table_id}",
-        f"INSERT INTO {one.table_id} SELECT id + 4000, v, d, b FROM {one.table_id}",
+        f"INSERT INTO {chunked.table_id} SELECT id + 1000, v, NULL, b FROM {chunked.table_id}",
+        f"INSERT INTO {chunked.table_id} SELECT id + 2000, v, d, NULL FROM {chunked.table_id}",
+        f"INSERT INTO {chunked.table_id} SELECT id + 4000, v, d, b FROM {chunked.table_id}",
     )
-    *batches, end = read_chunk(one.connect, one.split(), mode="replay", batch_bytes=100_000)
+    *batches, end = read_chunk(chunked.connect, chunked.split(), mode="replay", batch_bytes=100_000)
     assert isinstance(end, ChunkEnd)
     assert end.rows == sum(batch.num_rows for batch in batches) == 7200
     assert len(batches) > 1
     assert end.checksum == f"{sum(map(checksum_of, batches)) % 2**64:016x}"
-    assert one.read()[1].checksum != ""
+    assert chunked.read()[1].checksum != ""
     changed = pa.Table.from_batches(batches).to_pydict()
     changed["v"][5] = "y" + changed["v"][5][1:] if changed["v"][5] else "y"
-    assert checksum_of(pa.RecordBatch.from_pydict(changed, schema=one.schema.arrow)) != checksum_of(
+    assert checksum_of(pa.RecordBatch.from_pydict(changed, schema=chunked.schema.arrow)) != checksum_of(
         pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
     )
 
@@ -227,66 +230,67 @@ def test_batches_are_of_about_the_size_asked_for_and_their_checksums_add_up(tabl
 def test_dates_that_no_calendar_has_become_null_and_are_counted_and_in_the_key_they_are_refused(
     table: Callable[..., ChunkedTable],
 ) -> None:
-    one = table("id INT PRIMARY KEY, d DATE, t DATETIME NOT NULL", "(1, '2020-01-01', '2020-01-01')")
-    with closing(one.server.connect()) as conn, conn.cursor() as cursor:
+    chunked = table("id INT PRIMARY KEY, d DATE, t DATETIME NOT NULL", "(1, '2020-01-01', '2020-01-01')")
+    with closing(chunked.server.connect()) as conn, conn.cursor() as cursor:
         cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES'")
         cursor.execute(
-            f"INSERT INTO {one.table_id} VALUES (2, '0000-00-00', '2020-00-01'), (3, '2020-02-31', '2020-01-01')"
+            f"INSERT INTO {chunked.table_id} VALUES (2, '0000-00-00', '2020-00-01'), (3, '2020-02-31', '2020-01-01')"
         )
-        cursor.execute(f"CREATE TABLE {one.table_id}2 (d DATE PRIMARY KEY)")
-        cursor.execute(f"INSERT INTO {one.table_id}2 VALUES ('0000-00-00')")
-    rows, end = one.read()
+        cursor.execute(f"CREATE TABLE {chunked.table_id}2 (d DATE PRIMARY KEY)")
+        cursor.execute(f"INSERT INTO {chunked.table_id}2 VALUES ('0000-00-00')")
+    rows, end = chunked.read()
     assert [row["d"] is None for row in rows.to_pylist()] == [False, True, True]
     assert end.zero_dates == {"d": 2, "t": 1}
     with pytest.raises(SourceLost, match="zero or partial date in its key column d"):
-        ChunkedTable(one.server, f"{one.table_id}2").read()
+        ChunkedTable(chunked.server, f"{chunked.table_id}2").read()
 
 
 def test_a_row_that_is_too_large_quarantines_its_table(
     table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = table("id INT PRIMARY KEY, b LONGBLOB", "(1, REPEAT('x', 900000)), (2, REPEAT('x', 900000))")
+    chunked = table("id INT PRIMARY KEY, b LONGBLOB", "(1, REPEAT('x', 900000)), (2, REPEAT('x', 900000))")
     monkeypatch.setattr(chunk, "MAX_ROW_BYTES", 1_000_000)
-    assert one.read()[1].rows == 2
+    assert chunked.read()[1].rows == 2
     monkeypatch.setattr(chunk, "MAX_ROW_BYTES", 800_000)
     with pytest.raises(SourceLost, match="row over") as caught:
-        one.read()
-    assert caught.value.table == one.table_id
+        chunked.read()
+    assert caught.value.table == chunked.table_id
     assert not isinstance(caught.value, NextGeneration)
 
 
 def test_a_row_of_many_packets_is_refused_while_it_comes(table: Callable[..., ChunkedTable]) -> None:
-    one = table("id INT PRIMARY KEY, b LONGBLOB", f"(1, REPEAT('x', {70 << 20}))")
+    chunked = table("id INT PRIMARY KEY, b LONGBLOB", f"(1, REPEAT('x', {70 << 20}))")
     with pytest.raises(SourceLost, match="it has over 64 MiB: leave the table out of the list") as caught:
-        one.read()
-    assert caught.value.table == one.table_id
+        chunked.read()
+    assert caught.value.table == chunked.table_id
 
 
 def test_a_chunk_that_is_given_up_leaves_no_connection_behind(table: Callable[..., ChunkedTable]) -> None:
-    one = table("id INT PRIMARY KEY, b LONGBLOB", "(1, REPEAT('x', 9000000)), (2, REPEAT('x', 9000000)), (3, 'x')")
-    processes = f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{one.server.user}'"
-    others = set(one.server.execute(processes))  # dumps that tests before this one left to the server
-    reading = read_chunk(one.connect, one.split(), mode="replay", batch_bytes=1000)
+    chunked = table("id INT PRIMARY KEY, b LONGBLOB", "(1, REPEAT('x', 9000000)), (2, REPEAT('x', 9000000)), (3, 'x')")
+    processes = f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{chunked.server.user}'"
+    others = set(chunked.server.execute(processes))  # dumps that tests before this one left to the server
+    reading = read_chunk(chunked.connect, chunked.split(), mode="replay", batch_bytes=1000)
     next(reading)
-    assert set(one.server.execute(processes)) - others
+    assert set(chunked.server.execute(processes)) - others
     reading.close()
     deadline = time.monotonic() + 60
-    while set(one.server.execute(processes)) - others:
+    while set(chunked.server.execute(processes)) - others:
         assert time.monotonic() < deadline
 
 
 def test_over_tls_a_chunk_and_the_changes_laid_over_it_are_the_same(
     table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = table("id INT PRIMARY KEY, b LONGTEXT", "(1, REPEAT('x', 3000000)), (2, 'y'), (3, 'z')")
+    chunked = table("id INT PRIMARY KEY, b LONGTEXT", "(1, REPEAT('x', 3000000)), (2, 'y'), (3, 'z')")
     monkeypatch.setattr("cutline.services.sources.mysql.connection._LOOPBACK", ())  # as if the server were elsewhere
-    with closing(one.connect()) as conn:
+    with closing(chunked.connect()) as conn:
         ((_, cipher),) = ask(conn, "SHOW STATUS LIKE 'Ssl_cipher'")
-    assert cipher or one.server.version.startswith("10.11.")  # a MariaDB that makes no certificate by itself
-    change = f"UPDATE {one.table_id} SET b = 'changed' WHERE id = 2"
-    with meanwhile(monkeypatch, "_low", lambda: one.server.execute(change), after=True):
-        rows, _ = one.read(mode="exact")
-    of_high = "changed" if one.server.flavour == "mysql" else "y"  # MariaDB's SELECT is as of low, and so is the chunk
+    assert cipher or chunked.server.version.startswith("10.11.")  # a MariaDB that makes no certificate by itself
+    change = f"UPDATE {chunked.table_id} SET b = 'changed' WHERE id = 2"
+    with meanwhile(monkeypatch, "_low", lambda: chunked.server.execute(change), after=True):
+        rows, _ = chunked.read(mode="exact")
+    # MariaDB's SELECT is as of low, and so is the chunk
+    of_high = "changed" if chunked.server.flavour == "mysql" else "y"
     assert rows.sort_by("id")["b"].to_pylist() == ["x" * 3_000_000, of_high, "z"]
 
 
@@ -294,13 +298,15 @@ def test_a_connection_that_ends_within_a_chunk_is_unavailable_and_never_a_short_
     table: Callable[..., ChunkedTable],
 ) -> None:
     # after the first two rows more is left than the sockets' buffers can hold, so the server is not done
-    one = table("id INT PRIMARY KEY, b LONGBLOB", ", ".join(f"({i}, REPEAT('x', 20000000))" for i in range(5)))
-    running = f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{one.server.user}' AND COMMAND = 'Execute'"
+    chunked = table("id INT PRIMARY KEY, b LONGBLOB", ", ".join(f"({i}, REPEAT('x', 20000000))" for i in range(5)))
+    running = (
+        f"SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{chunked.server.user}' AND COMMAND = 'Execute'"
+    )
 
     def read_and_kill() -> None:
-        for _ in read_chunk(one.connect, one.split(), mode="replay", batch_bytes=1000):
-            for (number,) in one.server.execute(running):
-                one.server.execute(f"KILL {number}")
+        for _ in read_chunk(chunked.connect, chunked.split(), mode="replay", batch_bytes=1000):
+            for (number,) in chunked.server.execute(running):
+                chunked.server.execute(f"KILL {number}")
 
     with pytest.raises(Unavailable):
         read_and_kill()
@@ -309,12 +315,14 @@ def test_a_connection_that_ends_within_a_chunk_is_unavailable_and_never_a_short_
 # --- what ends a chunk early ------------------------------------------------------------------------------------------
 
 
-def in_pieces(one: ChunkedTable, mode: chunk.Mode = "replay", **options: Any) -> tuple[list[pa.Table], list[ChunkEnd]]:
+def in_pieces(
+    chunked: ChunkedTable, mode: chunk.Mode = "replay", **options: Any
+) -> tuple[list[pa.Table], list[ChunkEnd]]:
     """The whole table, each chunk that was cut followed by its rest."""
     pieces: list[pa.Table] = []
     ends: list[ChunkEnd] = []
     while not ends or ends[-1].cut_at is not None:
-        rows, end = one.read(one.split(ends[-1].cut_at if ends else None), mode, **options)
+        rows, end = chunked.read(chunked.split(ends[-1].cut_at if ends else None), mode, **options)
         pieces.append(rows)
         ends.append(end)
     return pieces, ends
@@ -325,12 +333,12 @@ def test_chunks_cut_before_any_key_hold_every_row_once(
     table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     columns, rows = KINDS_OF_KEYS[kind]
-    one = table(columns)
-    one.server.execute(f"INSERT IGNORE INTO {one.table_id} VALUES {rows}")
-    whole = one.read()[0]
+    chunked = table(columns)
+    chunked.server.execute(f"INSERT IGNORE INTO {chunked.table_id} VALUES {rows}")
+    whole = chunked.read()[0]
     monkeypatch.setattr(chunk, "MAX_CHUNK_BYTES", 0)
     monkeypatch.setattr("cutline.services.sources.mysql.connection._BLOCK_BYTES", 1)
-    pieces, _ = in_pieces(one, batch_bytes=1)
+    pieces, _ = in_pieces(chunked, batch_bytes=1)
     assert len(pieces) > 1 or whole.num_rows < 3
     assert pa.concat_tables(pieces).equals(whole)
 
@@ -338,18 +346,18 @@ def test_chunks_cut_before_any_key_hold_every_row_once(
 def test_an_exact_chunk_that_is_cut_and_its_rest_are_each_as_of_their_own_high_watermark(
     table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = table("id INT PRIMARY KEY, v INT", ", ".join(f"({i}, 0)" for i in range(1, 9)))
+    chunked = table("id INT PRIMARY KEY, v INT", ", ".join(f"({i}, 0)" for i in range(1, 9)))
     change = (
-        f"UPDATE {one.table_id} SET v = v + 1 WHERE id IN (1, 8)",
-        f"REPLACE INTO {one.table_id} VALUES (0, 0), (9, 0)",
+        f"UPDATE {chunked.table_id} SET v = v + 1 WHERE id IN (1, 8)",
+        f"REPLACE INTO {chunked.table_id} VALUES (0, 0), (9, 0)",
     )
     monkeypatch.setattr(chunk, "MAX_CHUNK_BYTES", 0)
     monkeypatch.setattr("cutline.services.sources.mysql.connection._BLOCK_BYTES", 1)
-    with meanwhile(monkeypatch, "_low", lambda: one.server.execute(*change), after=True):
-        pieces, ends = in_pieces(one, "exact", batch_bytes=1)
+    with meanwhile(monkeypatch, "_low", lambda: chunked.server.execute(*change), after=True):
+        pieces, ends = in_pieces(chunked, "exact", batch_bytes=1)
     assert len(ends) > 2
     ids = [row["id"] for piece in pieces for row in piece.to_pylist()]
-    seen = 1 if one.server.flavour == "mysql" else 0  # MariaDB's SELECT is as of low, and so is the chunk
+    seen = 1 if chunked.server.flavour == "mysql" else 0  # MariaDB's SELECT is as of low, and so is the chunk
     assert sorted(ids) == list(range(10) if seen else range(1, 10))
     for changes, piece in enumerate(pieces, start=seen):
         assert [row["v"] for row in piece.to_pylist() if row["id"] in (1, 8)] in ([], [changes])
@@ -358,26 +366,29 @@ def test_an_exact_chunk_that_is_cut_and_its_rest_are_each_as_of_their_own_high_w
 def test_a_chunk_that_nobody_takes_is_cut_in_time_for_an_alter_and_the_writers_behind_it(
     table: Callable[..., ChunkedTable],
 ) -> None:
-    one = table("id INT PRIMARY KEY AUTO_INCREMENT, b BLOB")
-    one.server.execute(
-        f"INSERT INTO {one.table_id} (b) WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 800)"
+    chunked = table("id INT PRIMARY KEY AUTO_INCREMENT, b BLOB")
+    chunked.server.execute(
+        f"INSERT INTO {chunked.table_id} (b)"
+        " WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 800)"
         " SELECT REPEAT('x', 60000) FROM n"
     )
-    reading = read_chunk(one.connect, one.split(), mode="replay", batch_bytes=1 << 20, seconds=2.0)
+    reading = read_chunk(chunked.connect, chunked.split(), mode="replay", batch_bytes=1 << 20, seconds=2.0)
     taken = [next(reading)]
     done: list[str] = []
 
     def run(statement: str) -> None:
-        one.server.execute(statement)
+        chunked.server.execute(statement)
         done.append(statement.split()[0])
 
-    threads = [threading.Thread(target=run, args=(f"ALTER TABLE {one.table_id} COMMENT = 'mine'",), daemon=True)]
+    threads = [threading.Thread(target=run, args=(f"ALTER TABLE {chunked.table_id} COMMENT = 'mine'",), daemon=True)]
     threads[0].start()
     waiting = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table metadata lock'"
     deadline = time.monotonic() + 60
-    while not done and one.server.scalar(waiting) < 1:
+    while not done and chunked.server.scalar(waiting) < 1:
         assert time.monotonic() < deadline
-    threads.append(threading.Thread(target=run, args=(f"INSERT INTO {one.table_id} (b) VALUES ('y')",), daemon=True))
+    threads.append(
+        threading.Thread(target=run, args=(f"INSERT INTO {chunked.table_id} (b) VALUES ('y')",), daemon=True)
+    )
     threads[1].start()
     for thread in threads:  # nothing more is taken until both are through
         thread.join(45)
@@ -387,18 +398,18 @@ def test_a_chunk_that_nobody_takes_is_cut_in_time_for_an_alter_and_the_writers_b
     assert isinstance(end, ChunkEnd)
     assert end.cut_at is not None
     assert sum(batch.num_rows for batch in taken) == end.rows == int(end.cut_at[0]) - 1
-    rest, last = one.read(one.split(end.cut_at))
+    rest, last = chunked.read(chunked.split(end.cut_at))
     assert last.cut_at is None
     assert end.rows + rest.num_rows == 801
 
 
 def test_a_select_that_gives_nothing_in_its_time_is_tried_again_with_more(table: Callable[..., ChunkedTable]) -> None:
-    one = table("id INT PRIMARY KEY", "(1), (2)")
-    with closing(one.server.connect()) as other:
-        other.cursor().execute(f"LOCK TABLES {one.table_id} WRITE")
+    chunked = table("id INT PRIMARY KEY", "(1), (2)")
+    with closing(chunked.server.connect()) as other:
+        other.cursor().execute(f"LOCK TABLES {chunked.table_id} WRITE")
         timer = threading.Timer(2.5, other.cursor().execute, ("UNLOCK TABLES",))
         timer.start()
-        assert one.read(seconds=1.0)[1].rows == 2
+        assert chunked.read(seconds=1.0)[1].rows == 2
         timer.join()
 
 
@@ -406,20 +417,20 @@ def test_a_select_that_gives_nothing_in_its_time_is_tried_again_with_more(table:
 def test_uneven_and_sparse_keys_take_as_many_questions_and_selects_as_rows_ask_for(
     table: Callable[..., ChunkedTable], spread: int
 ) -> None:
-    one = table("k BIGINT PRIMARY KEY")
+    chunked = table("k BIGINT PRIMARY KEY")
     numbers = "WITH RECURSIVE n AS (SELECT 0 i UNION ALL SELECT i + 1 FROM n WHERE i < 999)"
-    one.server.execute(
-        f"INSERT INTO {one.table_id} {numbers} SELECT i * {spread} FROM n",  # wide gaps
-        f"INSERT INTO {one.table_id} {numbers} SELECT 500 * {spread} + 1 + i FROM n",  # a hot range
-        f"INSERT INTO {one.table_id} {numbers} SELECT 500 * {spread} + 1001 + i FROM n",
-        f"INSERT INTO {one.table_id} {numbers} SELECT {4 * 10**18} + i FROM n WHERE i < 10",  # few at the far end
-        f"ANALYZE TABLE {one.table_id}",
+    chunked.server.execute(
+        f"INSERT INTO {chunked.table_id} {numbers} SELECT i * {spread} FROM n",  # wide gaps
+        f"INSERT INTO {chunked.table_id} {numbers} SELECT 500 * {spread} + 1 + i FROM n",  # a hot range
+        f"INSERT INTO {chunked.table_id} {numbers} SELECT 500 * {spread} + 1001 + i FROM n",
+        f"INSERT INTO {chunked.table_id} {numbers} SELECT {4 * 10**18} + i FROM n WHERE i < 10",  # few at the far end
+        f"ANALYZE TABLE {chunked.table_id}",
     )
     questions, splits = 0, list[SnapshotSplit]()
-    with closing(one.connect()) as conn:
-        info = describe(conn, identify(conn), one.table_id)
+    with closing(chunked.connect()) as conn:
+        info = describe(conn, identify(conn), chunked.table_id)
         splitter = Splitter(
-            table_id=one.table_id, generation=1, schema=info.schema, chunk_rows=200, estimate=info.rows,
+            table_id=chunked.table_id, generation=1, schema=info.schema, chunk_rows=200, estimate=info.rows,
             row_bytes=info.row_bytes, integer_key=info.integer_key,
         )  # fmt: skip
         while not splitter.done:
@@ -432,24 +443,24 @@ def test_uneven_and_sparse_keys_take_as_many_questions_and_selects_as_rows_ask_f
             splits += splitter.take(100)
     assert len(splits) <= 3010 // 200 + 2
     assert questions <= len(splits) + 1
-    found = pa.concat_tables([one.read(split)[0] for split in splits])["k"].to_pylist()
-    assert sorted(found) == one.column("k")
+    found = pa.concat_tables([chunked.read(split)[0] for split in splits])["k"].to_pylist()
+    assert sorted(found) == chunked.column("k")
 
 
 def test_a_chunk_is_cut_where_its_rows_turn_out_to_be_wide(
     table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = table("id INT PRIMARY KEY AUTO_INCREMENT, b BLOB")
+    chunked = table("id INT PRIMARY KEY AUTO_INCREMENT, b BLOB")
     numbers = "WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < {})"
     for many, size in ((900, 1), (300, 50_000), (900, 1)):
-        one.server.execute(
-            f"INSERT INTO {one.table_id} (b) {numbers.format(many)} SELECT REPEAT('x', {size}) FROM n",
+        chunked.server.execute(
+            f"INSERT INTO {chunked.table_id} (b) {numbers.format(many)} SELECT REPEAT('x', {size}) FROM n",
         )
     monkeypatch.setattr(chunk, "MAX_CHUNK_BYTES", 4 << 20)
-    pieces, _ = in_pieces(one, batch_bytes=1 << 20)
+    pieces, _ = in_pieces(chunked, batch_bytes=1 << 20)
     assert 3 <= len(pieces) <= 6
     assert max(piece.nbytes for piece in pieces) < 8 << 20
-    assert pa.concat_tables(pieces)["id"].to_pylist() == one.column("id")
+    assert pa.concat_tables(pieces)["id"].to_pylist() == chunked.column("id")
 
 
 # --- what makes a chunk void ------------------------------------------------------------------------------------------
@@ -460,58 +471,61 @@ def test_a_chunk_is_cut_where_its_rows_turn_out_to_be_wide(
 def test_ddl_before_or_within_a_chunk_starts_the_next_generation(
     table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch, ddl: str, moment: str
 ) -> None:
-    one = table("id INT PRIMARY KEY, v VARCHAR(9)", "(1,'a')")
-    alter = f"ALTER TABLE {one.table_id} {ddl}"
+    chunked = table("id INT PRIMARY KEY, v VARCHAR(9)", "(1,'a')")
+    alter = f"ALTER TABLE {chunked.table_id} {ddl}"
     if moment == "before":
-        one.server.execute(alter)
+        chunked.server.execute(alter)
         with pytest.raises(NextGeneration, match="was changed by DDL"):
-            one.read()
+            chunked.read()
         return
     with (
-        meanwhile(monkeypatch, "_low", lambda: one.server.execute(alter), after=True),
+        meanwhile(monkeypatch, "_low", lambda: chunked.server.execute(alter), after=True),
         pytest.raises(NextGeneration) as caught,
     ):
-        one.read()
-    assert caught.value.table == one.table_id
+        chunked.read()
+    assert caught.value.table == chunked.table_id
 
 
 def test_a_table_that_was_dropped_starts_the_next_generation(
     table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = table("id INT PRIMARY KEY")
-    drop = f"DROP TABLE {one.table_id}"
-    with meanwhile(monkeypatch, "_low", lambda: one.server.execute(drop), after=True), pytest.raises(NextGeneration):
-        one.read()
+    chunked = table("id INT PRIMARY KEY")
+    drop = f"DROP TABLE {chunked.table_id}"
+    with (
+        meanwhile(monkeypatch, "_low", lambda: chunked.server.execute(drop), after=True),
+        pytest.raises(NextGeneration),
+    ):
+        chunked.read()
     with pytest.raises(NextGeneration):
-        one.read()
+        chunked.read()
 
 
 def test_no_chunk_is_read_while_an_xa_transaction_stands_prepared(
     table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = table("id INT PRIMARY KEY", "(1)")
+    chunked = table("id INT PRIMARY KEY", "(1)")
     monkeypatch.setattr(chunk, "XA_PAUSES_SECONDS", (0.01, 0.01))
-    one.server.execute("XA START 'x'", f"INSERT INTO {one.table_id} VALUES (2)", "XA END 'x'", "XA PREPARE 'x'")
+    chunked.server.execute("XA START 'x'", f"INSERT INTO {chunked.table_id} VALUES (2)", "XA END 'x'", "XA PREPARE 'x'")
     with pytest.raises(Unavailable, match="XA RECOVER"):
-        one.read()
-    one.server.execute("XA COMMIT 'x'")
-    assert one.read()[1].rows == 2
+        chunked.read()
+    chunked.server.execute("XA COMMIT 'x'")
+    assert chunked.read()[1].rows == 2
 
 
 def test_an_xa_transaction_that_comes_and_goes_while_low_is_taken_makes_low_be_taken_again(
     table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = table("id INT PRIMARY KEY", "(1)")
+    chunked = table("id INT PRIMARY KEY", "(1)")
     lows: list[int] = []
 
     def xa() -> None:
         lows.append(1)
         if len(lows) == 1:
-            insert = f"INSERT INTO {one.table_id} VALUES (2)"
-            one.server.execute("XA START 'x'", insert, "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'")
+            insert = f"INSERT INTO {chunked.table_id} VALUES (2)"
+            chunked.server.execute("XA START 'x'", insert, "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'")
 
     with meanwhile(monkeypatch, "_take_low", xa, after=True):
-        assert one.read()[1].rows == 2
+        assert chunked.read()[1].rows == 2
     assert len(lows) == 2
 
 
@@ -523,17 +537,17 @@ def test_the_published_example_on_a_real_server_comes_out_as_of_its_high_waterma
     table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     """Flink CDC's: while K1..K10 are read k2 goes 100, 108, 119, k3 is deleted, k5 goes 77, 100; and more around it."""
-    one = table(
+    chunked = table(
         f"k {key} PRIMARY KEY, v INT",
         "('j0',0),('k1',1),('k2',100),('k3',3),('k4',4),('k5',77),('k6',6),('k7',7),('k8',8),('k9',9),('l0',0)",
     )
-    t = one.table_id
+    t = chunked.table_id
 
     def before_the_select() -> None:
-        one.server.execute(f"UPDATE {t} SET v = 108 WHERE k = 'k2'", f"DELETE FROM {t} WHERE k = 'k3'")
+        chunked.server.execute(f"UPDATE {t} SET v = 108 WHERE k = 'k2'", f"DELETE FROM {t} WHERE k = 'k3'")
 
     def after_the_select() -> None:
-        one.server.execute(
+        chunked.server.execute(
             f"UPDATE {t} SET v = 119 WHERE k = 'k2'",
             f"UPDATE {t} SET v = 100 WHERE k = 'k5'",
             f"INSERT INTO {t} VALUES ('k44', 44), ('i', 1), ('z', 1)",
@@ -547,9 +561,9 @@ def test_the_published_example_on_a_real_server_comes_out_as_of_its_high_waterma
         meanwhile(monkeypatch, "_low", before_the_select, after=True),
         meanwhile(monkeypatch, "_high", after_the_select, after=False),
     ):
-        rows, end = one.read(one.split(("k",), ("l",)), mode="exact")
+        rows, end = chunked.read(chunked.split(("k",), ("l",)), mode="exact")
     found = dict(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True))
-    if one.server.flavour == "mariadb":  # low is high: the chunk is as of the snapshot
+    if chunked.server.flavour == "mariadb":  # low is high: the chunk is as of the snapshot
         assert found == {"k1": 1, "k2": 100, "k3": 3, "k4": 4, "k5": 77, "k6": 6, "k7": 7, "k8": 8, "k9": 9}
         assert (end.low.file, end.low.offset) == (end.high.file, end.high.offset)
     else:
@@ -562,28 +576,31 @@ def test_ddl_between_the_watermarks_voids_an_exact_chunk(
 ) -> None:
     name = fresh_database(mysql)
     mysql.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v INT)", f"INSERT INTO {name}.t VALUES (1, 1)")
-    one = ChunkedTable(mysql, f"{name}.t")
-    ddl = statement.format(one.table_id)
+    chunked = ChunkedTable(mysql, f"{name}.t")
+    ddl = statement.format(chunked.table_id)
     if "ALTER" in ddl:  # two statements, after which the table looks as before
-        statements = [f"ALTER TABLE {one.table_id} ADD COLUMN n INT", f"ALTER TABLE {one.table_id} DROP COLUMN n"]
+        statements = [
+            f"ALTER TABLE {chunked.table_id} ADD COLUMN n INT",
+            f"ALTER TABLE {chunked.table_id} DROP COLUMN n",
+        ]
     else:
         statements = [ddl]
     with (
         meanwhile(monkeypatch, "_high", lambda: mysql.execute(*statements), after=False),
         pytest.raises(NextGeneration),
     ):
-        one.read(mode="exact")
+        chunked.read(mode="exact")
 
 
 class Dumps:
     """A window, and how many connections it has opened."""
 
-    def __init__(self, one: ChunkedTable) -> None:
+    def __init__(self, chunked: ChunkedTable) -> None:
         self.opened: list[int] = []
-        self.server = one.server
+        self.server = chunked.server
 
         def connect() -> Connection:
-            connection = one.connect()
+            connection = chunked.connect()
             self.opened.append(connection.thread_id())
             return connection
 
@@ -591,8 +608,8 @@ class Dumps:
 
     def held(self) -> set[int]:
         """Those of its connections that the server has still; it notices an end when it sends the next heartbeat."""
-        there = self.server.execute("SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'")
-        return {int(number) for (number,) in there} & set(self.opened)
+        dumps = self.server.execute("SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'")
+        return {int(number) for (number,) in dumps} & set(self.opened)
 
 
 @pytest.fixture
@@ -616,8 +633,8 @@ def test_exact_chunks_one_after_another_read_the_binlog_by_one_dump(
     2. Between chunks there is DDL of another table, and of the same, which then is read on with its new schema.
     Each chunk is as of its own high, and all have been read by one dump.
     """
-    one, other = two_tables
-    t, server = one.table_id, one.server
+    chunked, other = two_tables
+    t, server = chunked.table_id, chunked.server
     between = [
         [f"ALTER TABLE {other} ADD COLUMN w INT", f"UPDATE {other} SET w = 1", f"TRUNCATE {other}"],
         [f"UPDATE {t} SET v = v + 1", f"ALTER TABLE {t} ADD COLUMN w INT, ADD COLUMN u INT FIRST"],
@@ -625,7 +642,7 @@ def test_exact_chunks_one_after_another_read_the_binlog_by_one_dump(
         ["DO 0"],
     ]
     bounds = (1, 4, 7, 10, 13)
-    dumps = Dumps(one)
+    dumps = Dumps(chunked)
     with closing(dumps.window):
         for start, end, later in zip(bounds[:-1], bounds[1:], between, strict=True):
             changes = (
@@ -637,8 +654,8 @@ def test_exact_chunks_one_after_another_read_the_binlog_by_one_dump(
             split = ChunkedTable(server, t).split((str(start),), (str(end),))
             with meanwhile(monkeypatch, "_high", partial(server.execute, *changes), after=False):
                 rows, _ = ChunkedTable(server, t).read(split, "exact", window=dumps.window)
-            there = server.execute(f"SELECT id, v FROM {t} WHERE id >= {start} AND id < {end} ORDER BY id")
-            assert sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)) == list(there)
+            expected = server.execute(f"SELECT id, v FROM {t} WHERE id >= {start} AND id < {end} ORDER BY id")
+            assert sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)) == list(expected)
             server.execute(*later)
         assert len(dumps.opened) == 1
         assert dumps.held() == set(dumps.opened)
@@ -650,26 +667,26 @@ def test_a_dump_that_is_ahead_of_a_chunks_low_or_failed_or_was_closed_begins_ane
     """1. Two windows with the same low have the same changes, though the first has read past that low.
     2. After a DDL in a window, 3. and after a rest, the next chunk has its changes too, by another dump.
     """
-    one, _ = two_tables
-    dumps = Dumps(one)
-    change = f"UPDATE {one.table_id} SET v = v + 1"
+    chunked, _ = two_tables
+    dumps = Dumps(chunked)
+    change = f"UPDATE {chunked.table_id} SET v = v + 1"
     with closing(dumps.window):
-        low = one.read()[1].low
-        one.server.execute(change)
-        high = one.read()[1].high
-        found = [dumps.window.changes(one.split(), low, high) for _ in range(2)]
+        low = chunked.read()[1].low
+        chunked.server.execute(change)
+        high = chunked.read()[1].high
+        found = [dumps.window.changes(chunked.split(), low, high) for _ in range(2)]
         assert [table.num_rows for table in found] == [12, 12]
         assert len(dumps.opened) == 2
 
         def read(statement: str) -> pa.Table:
-            with meanwhile(monkeypatch, "_high", lambda: one.server.execute(statement), after=False):
-                return one.read(mode="exact", window=dumps.window)[0]
+            with meanwhile(monkeypatch, "_high", lambda: chunked.server.execute(statement), after=False):
+                return chunked.read(mode="exact", window=dumps.window)[0]
 
         assert set(read(change)["v"].to_pylist()) == {2}
         assert len(dumps.opened) == 2
         with pytest.raises(NextGeneration):
-            read(f"ALTER TABLE {one.table_id} MODIFY v BIGINT")
-        one = ChunkedTable(one.server, one.table_id)
+            read(f"ALTER TABLE {chunked.table_id} MODIFY v BIGINT")
+        chunked = ChunkedTable(chunked.server, chunked.table_id)
         assert set(read(change)["v"].to_pylist()) == {3}
         assert len(dumps.opened) == 3
         dumps.window.rest()
@@ -691,9 +708,9 @@ def test_a_chunk_is_exact_on_a_server_that_has_executed_no_gtid_yet(monkeypatch:
             "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, v INT)", "INSERT INTO d.t VALUES (1, 1)"
         )
         server.execute("RESET BINARY LOGS AND GTIDS")
-        one = ChunkedTable(server, "d.t")
+        chunked = ChunkedTable(server, "d.t")
         with meanwhile(monkeypatch, "_high", lambda: server.execute("UPDATE d.t SET v = 2"), after=False):
-            table, end = one.read(mode="exact")
+            table, end = chunked.read(mode="exact")
         assert end.low.gtids == ""
         assert table["v"].to_pylist() == [2]
 
@@ -713,21 +730,21 @@ def test_a_cursor_from_a_chunks_low_on_mariadb_knows_all_gtid_domains(
     name = fresh_database(mariadb)
     insert = f"INSERT INTO {name}.t VALUES "
     mariadb.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)", "SET gtid_domain_id = 7", insert + "(1)")
-    one = ChunkedTable(mariadb, f"{name}.t")
-    low = one.read()[1].low
+    chunked = ChunkedTable(mariadb, f"{name}.t")
+    low = chunked.read()[1].low
     mariadb.execute(insert + "(2)")
-    with closing(one.connect()) as conn, closing(one.cursor()) as cursor:
-        of = identify(conn)
-        at = flushed_position(conn, of)
-        end = High(server=of.identity, file=at.file, offset=at.offset)
+    with closing(chunked.connect()) as conn, closing(chunked.cursor()) as cursor:
+        server_info = identify(conn)
+        at = flushed_position(conn, server_info)
+        end = High(server=server_info.identity, file=at.file, offset=at.offset)
         got = cursor.read(low.start(), {}, until=end, max_rows=9, max_bytes=1 << 20, wait_seconds=30.0)
         assert got.position.file_position == at
         assert "7-" in got.position.gtids
         assert got.position.gtids == binlog_gtid_pos(conn, at)
-        verify_position(conn, of, got.position)
+        verify_position(conn, server_info, got.position)
         mariadb.execute("FLUSH BINARY LOGS")
-        verify_position(conn, of, current_position(conn, of))
-        verify_position(conn, of, got.position)
+        verify_position(conn, server_info, current_position(conn, server_info))
+        verify_position(conn, server_info, got.position)
 
 
 # --- watermarks under load --------------------------------------------------------------------------------------------
@@ -737,7 +754,7 @@ WRITERS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class ShownChunk:
     """What one chunk showed: each key's version, between two watermarks."""
 
     low: Low
@@ -746,7 +763,7 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class LoggedUpdate:
     """One update as the binlog has it."""
 
     version: int
@@ -788,7 +805,7 @@ class Hot:
         for thread in self._threads:
             thread.join()
 
-    def chunks(self, mode: chunk.Mode, keys: int, **options: Any) -> Iterator[Seen]:
+    def chunks(self, mode: chunk.Mode, keys: int, **options: Any) -> Iterator[ShownChunk]:
         """Read chunks of so many keys, one after another, for ever."""
         luck = random.Random(1)
         while True:
@@ -796,11 +813,11 @@ class Hot:
             split = self.source.split((str(start),), (str(start + keys),))
             rows, end = self.source.read(split, mode, **options)
             versions = dict(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True))
-            yield Seen(low=end.low, high=end.high, versions=versions)
+            yield ShownChunk(low=end.low, high=end.high, versions=versions)
 
-    def changes(self) -> dict[int, list[Change]]:
+    def changes(self) -> dict[int, list[LoggedUpdate]]:
         """Every update since the start, by key, in order."""
-        found: dict[int, list[Change]] = {}
+        found: dict[int, list[LoggedUpdate]] = {}
         with closing(self.source.connect()) as conn:
             at = flushed_position(conn, identify(conn))
         end = High(server=self.first.high.server, file=at.file, offset=at.offset)
@@ -817,7 +834,7 @@ class Hot:
                 assert not got.schemas
                 for batch in got.batches:
                     for row in batch.batch.to_pylist():
-                        change = Change(version=row["v"], gtid=row[GTID], start=FilePosition(row[FILE], row[POS]))
+                        change = LoggedUpdate(version=row["v"], gtid=row[GTID], start=FilePosition(row[FILE], row[POS]))
                         found.setdefault(row["k"], []).append(change)
                 position = got.position
         for key, changes in found.items():
@@ -825,25 +842,25 @@ class Hot:
         return found
 
 
-def covered(low: Low, changes: list[Change]) -> int:
+def covered(low: Low, changes: list[LoggedUpdate]) -> int:
     """The newest version that low claims every later SELECT can see (a low lies between two transactions)."""
 
-    def hidden(change: Change) -> bool:
+    def hidden(change: LoggedUpdate) -> bool:
         end = FilePosition(change.start.file, change.start.offset + 1)
         return not low.covers(server=low.server, end=end, gtid=change.gtid or None)
 
     return bisect_left(changes, True, key=hidden)
 
 
-def flushed(at: High | Low, changes: list[Change]) -> int:
+def flushed(at: High | Low, changes: list[LoggedUpdate]) -> int:
     """The newest version that lies before that place in the binlog."""
     return bisect_left(changes, FilePosition(at.file, at.offset), key=lambda change: change.start)
 
 
-def misses(seen: list[Seen], changes: dict[int, list[Change]]) -> int:
+def misses(seen: list[ShownChunk], changes: dict[int, list[LoggedUpdate]]) -> int:
     """Rows that a chunk showed older than its low claims: the stream would skip what they lack."""
     return sum(
-        covered(one.low, changes.get(key, [])) > version for one in seen for key, version in one.versions.items()
+        covered(shown.low, changes.get(key, [])) > version for shown in seen for key, version in shown.versions.items()
     )
 
 
@@ -869,7 +886,7 @@ def naive_low(conn: Connection, server: Server, aged: AgedPositions) -> Low:
     return Low(server=server.identity, file=at.file, offset=at.offset)
 
 
-def for_a_while(seen: Iterator[Seen], *, chunks: int, seconds: float) -> list[Seen]:
+def for_a_while(seen: Iterator[ShownChunk], *, chunks: int, seconds: float) -> list[ShownChunk]:
     """So many chunks at least, and for so long at least."""
     until, found = time.monotonic() + seconds, []
     while len(found) < chunks or time.monotonic() < until:
@@ -894,7 +911,7 @@ def test_no_row_is_missed_under_load_and_the_naive_low_watermark_is_seen_to_miss
 ) -> None:
     """1. Tiny chunks of hot rows for a while. 2. Chunks with the flushed position as low. 3. The binlog judges both."""
     right = for_a_while(hot.chunks(mode, 5, aged=AgedPositions(1.0)), chunks=60, seconds=3)
-    naive: list[Seen] = []
+    naive: list[ShownChunk] = []
     seen_to_miss = mode == "replay" and isinstance(hot.server, MySQL)  # MariaDB's window is too short to count on
     if seen_to_miss:
         monkeypatch.setattr(chunk, "_low", naive_low)
@@ -906,15 +923,17 @@ def test_no_row_is_missed_under_load_and_the_naive_low_watermark_is_seen_to_miss
     changes = hot.changes()
     assert sum(map(len, changes.values())) > 500
     assert misses(right, changes) == 0
-    for one in right:
-        for key, version in one.versions.items():
-            assert version <= flushed(one.high, changes.get(key, []))  # all that is visible was flushed before
-            assert flushed(one.low, changes.get(key, [])) <= covered(one.low, changes.get(key, []))
+    for shown in right:
+        for key, version in shown.versions.items():
+            assert version <= flushed(shown.high, changes.get(key, []))  # all that is visible was flushed before
+            assert flushed(shown.low, changes.get(key, [])) <= covered(shown.low, changes.get(key, []))
             if mode == "exact":
-                assert version == flushed(one.high, changes.get(key, []))  # as of high, neither more nor less
-    low, high = fold([(one.low, one.high) for one in right])
-    assert all(covered(low, changes[key]) <= covered(one.low, changes[key]) for one in right for key in one.versions)
-    assert all(high.file_position >= one.high.file_position for one in right)
+                assert version == flushed(shown.high, changes.get(key, []))  # as of high, neither more nor less
+    low, high = fold([(shown.low, shown.high) for shown in right])
+    assert all(
+        covered(low, changes[key]) <= covered(shown.low, changes[key]) for shown in right for key in shown.versions
+    )
+    assert all(high.file_position >= shown.high.file_position for shown in right)
     if seen_to_miss:
         assert misses(naive, changes) > 0, (
             f"{len(naive)} chunks with a naive low missed nothing: the test proves nothing"

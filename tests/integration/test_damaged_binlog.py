@@ -16,7 +16,7 @@ from cutline.common.schema import TABLE
 from tests.conftest import started
 from tests.integration.mesh import Mesh
 from tests.integration.sources import here
-from tests.integration.streams import Stream, stream
+from tests.integration.streams import FollowingCursor, stream
 from tests.servers import Database, MariaDB, MySQL
 
 KINDS = [MySQL, MariaDB]
@@ -103,7 +103,7 @@ def truncated(data: bytearray, event: Found) -> None:
     del data[event.offset + event.size // 2 :]
 
 
-def read_on(it: Stream, server: Database) -> None:
+def read_on(it: FollowingCursor, server: Database) -> None:
     end = here(server)
     high = High(server=end.server, file=end.file, offset=end.offset)
     for _ in range(50):
@@ -167,7 +167,7 @@ def test_a_pipeline_halts_or_quarantines_at_the_damage(kind: type[Database], che
         tables = [f"{DATABASE}.{table}" for table in "ab"]
         pipeline = mesh.pipeline("damaged", server, tables)
         pipeline.until(lambda: pipeline.shows(*tables), "both tables to be shown")
-        for reader in mesh.of("reader"):
+        for reader in mesh.running("reader"):
             mesh.kill(reader)
         file = write(server)
         event = damage(server, file, length_byte)

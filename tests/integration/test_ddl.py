@@ -88,21 +88,21 @@ ALTERS = {  # what comes after ALTER TABLE t, and whether it is followed in plac
 _COUNTED = ("tinyint", "smallint", "mediumint", "int", "bigint", "year")
 
 
-def told(schema: TableSchema) -> dict[str, object]:
+def comparable(schema: TableSchema) -> dict[str, object]:
     """What must be equal: all but widths of display, of which the catalogues tell some."""
 
-    def column(one: Column) -> object:
-        kind = parse_type(one.mysql_type)
+    def column(declared: Column) -> object:
+        kind = parse_type(declared.mysql_type)
         numbers = () if kind.base in _COUNTED else kind.numbers
-        type_of = (kind.base, numbers, kind.members, kind.unsigned, one.mysql_type == "tinyint(1)")
-        return type_of, one.charset, one.nullable, one.generated
+        type_of = (kind.base, numbers, kind.members, kind.unsigned, declared.mysql_type == "tinyint(1)")
+        return type_of, declared.charset, declared.nullable, declared.generated
 
-    return {one.name: column(one) for one in schema.columns} | {"": (schema.key, schema.charset)}
+    return {declared.name: column(declared) for declared in schema.columns} | {"": (schema.key, schema.charset)}
 
 
 def differences(found: TableSchema, wanted: TableSchema) -> list[str]:
     """One line a column that differs, or that the columns are others."""
-    ours, theirs = told(found), told(wanted)
+    ours, theirs = comparable(found), comparable(wanted)
     if list(ours) != list(theirs):
         return [f"{list(ours)} for {list(theirs)}"]
     return [f"{name}: {ours[name]} for {theirs[name]}" for name in ours if ours[name] != theirs[name]]
@@ -110,7 +110,7 @@ def differences(found: TableSchema, wanted: TableSchema) -> list[str]:
 
 def test_a_column_of_every_spelling_is_what_the_catalogue_shows(source: Database, database: str) -> None:
     spelt = FOLLOWED + (FOLLOWED_BY_MYSQL if isinstance(source, MySQL) else FOLLOWED_BY_MARIADB)
-    added = ", ".join(f"`{one}` {one}" for one in spelt)
+    added = ", ".join(f"`{spelling}` {spelling}" for spelling in spelt)
     table = f"{database}.t"
     source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
     with stream(source, [table]) as it:
@@ -123,9 +123,9 @@ def test_a_column_of_every_spelling_is_what_the_catalogue_shows(source: Database
         assert it.faults == []
         schema = it.routes[table].schema
     with connected(source) as (conn, _):
-        there = table_schema(conn, table)
-        before, after = rows_of(conn, there, None, None).to_pylist()
-    assert differences(schema, there) == []
+        catalogued = table_schema(conn, table)
+        before, after = rows_of(conn, catalogued, None, None).to_pylist()
+    assert differences(schema, catalogued) == []
     assert {name: streamed[name] for name in after} == after
     defaults = {column.name: default_value(column, column.arrow.type) for column in schema.columns[1:]}
     assert {name: before[name] for name in defaults} == defaults

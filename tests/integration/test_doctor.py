@@ -21,9 +21,9 @@ def doctor(*arguments: str, **environ: str) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, "-m", "cutline.services.run.cli", "doctor", "--json", *arguments]
     done = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, check=False)
     assert done.stderr == ""
-    told = json.loads(done.stdout)
-    assert told["ok"] == (done.returncode == 0) == all(one["ok"] for one in told["findings"])
-    return done.returncode, {one["name"]: one for one in told["findings"]}
+    report = json.loads(done.stdout)
+    assert report["ok"] == (done.returncode == 0) == all(finding["ok"] for finding in report["findings"])
+    return done.returncode, {finding["name"]: finding for finding in report["findings"]}
 
 
 def pipeline(source: Database, database: str, folder: Path, **source_settings: Any) -> str:
@@ -72,7 +72,7 @@ def test_each_fault_has_its_remedy_and_hides_no_other(source: Database, database
         CUTLINE_REDIS_URL="redis://127.0.0.1:1/0",
     )
     assert code == 1
-    faults = {name: one["remedy"] for name, one in found.items() if not one["ok"]}
+    faults = {name: finding["remedy"] for name, finding in found.items() if not finding["ok"]}
     assert set(faults) >= {"Redis", "Spark's jars", "source", "store"}
     assert "cutline setup" in faults["Spark's jars"]
     assert "nobody" in faults["source"]

@@ -25,7 +25,7 @@ from tests.servers import Database
 Fresh = Callable[[Database], str]
 
 
-def told(source: Database, table: str, case: Case) -> None:
+def run_case(source: Database, table: str, case: Case) -> None:
     """What happens to a table after the start; in a session that fills what an INSERT leaves out."""
     before = () if ".unread_" in table else (rows(table), *BEFORE)
     with contextlib.closing(source.connect()) as conn, conn.cursor() as cursor:
@@ -55,20 +55,20 @@ def test_a_stream_that_starts_before_schema_changes_goes_through_them(
         source.execute(f"CREATE TABLE {table} {case.create}", *(text.replace("{t}", table) for text in case.first))
     at = here(source)
     for table, case in every.items():
-        told(source, table, case)
+        run_case(source, table, case)
     with Mesh(tmp_path, readers=1) as mesh, writing(mesh):
         pipeline = mesh.pipeline("start", source, list(every), start=f"{{file: {at.file}, position: {at.offset}}}")
         pipeline.until(lambda: pipeline.shows(min(every)), "a first table to be live", 300)
-        mesh.kill(mesh.of("reader")[0])
+        mesh.kill(mesh.running("reader")[0])
         mesh.start("reader")
         end = pipeline.catches_up(*every, seconds=600)
         savepoint(pipeline, "last", 600)
         definition: Any = pipeline.store.definition()
     again = {table: end.tables[table].generation > 1 for table in every}
     reader = session.for_pipeline(spark, definition["sink"])
-    said = []
+    faults = []
     for table, case in every.items():
         kept = () if again[table] or ".unread_" in table else case.kept
-        said += compared(source, reader, table, kept)
-    assert said == []
+        faults += compared(source, reader, table, kept)
+    assert faults == []
     assert again == {table: read_again(table, case) for table, case in every.items()}

@@ -16,17 +16,17 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
 from tests.conftest import FULL
-from tests.integration.spark_bench import Bench, Row, T, order, same
+from tests.integration.spark_bench import Row, SparkBench, T, order, same
 
 ROUNDS, SEEDS = (8, range(40)) if FULL else (3, (5, 6))
 
 
 @pytest.fixture
-def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBench]:
     """A bench whose Spark writer expires and compacts only when a test calls for it."""
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 1e9)
     monkeypatch.setattr(upkeep, "COMPACTION_REST", 1e9)
-    made = Bench(spark, tmp_path)
+    made = SparkBench(spark, tmp_path)
     yield made
     made.close()
 
@@ -42,7 +42,7 @@ def expire_now(incarnation: Incarnation, monkeypatch: pytest.MonkeyPatch, grace_
         incarnation.upkeep.run()
 
 
-def whole(bench: Bench) -> int:
+def whole(bench: SparkBench) -> int:
     """Read every snapshot of the table by Spark and by PyIceberg, compare with the model; return how many there are."""
     named = {record.tables[T.table_id].work.snapshot_id: record.n for record in bench.journal.store.publications()}
     sink = bench.journal.sink["warehouse"]
@@ -58,11 +58,13 @@ def whole(bench: Bench) -> int:
     return len(table.metadata.snapshots)
 
 
-def files(bench: Bench, kind: str) -> set[str]:
+def files(bench: SparkBench, kind: str) -> set[str]:
     return {path.name for path in (bench.journal.root / "lake" / "shop" / "orders").rglob(f"*.{kind}")}
 
 
-def test_a_replaced_vector_leaves_the_living_ones_of_its_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_vector_leaves_the_living_ones_of_its_file(
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """1. Two data files, and a change in each: their vectors share a file. 2. A change in the first alone, an insert.
     3. Expiry retains the last snapshot alone. 4. A change in the second file too: the shared file may go.
     """
@@ -94,7 +96,7 @@ def test_a_replaced_vector_leaves_the_living_ones_of_its_file(bench: Bench, monk
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_snapshot_that_an_expiry_retains_is_read_whole(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, seed: int
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """A random history of a table in several data files, an expiry at the end of each round.
 

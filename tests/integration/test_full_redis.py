@@ -67,10 +67,10 @@ async def test_in_a_full_redis_a_lease_is_renewed_and_a_service_and_an_epoch_sta
         assert await lease.acquire()
         assert await redis.pttl(lease.name) > 50_000
         assert not await other.acquire()
-        for one in (service(), gave_up):
+        for presence in (service(), gave_up):
             await redis.pexpire("cutline:service:r1", 2000)
             with suppress(Unavailable):
-                await registry.announce_presence(one)
+                await registry.announce_presence(presence)
             assert await redis.pttl("cutline:service:r1") > 4000
         await registry.announce_epoch("shop", 7)
         assert await registry.services() == [service()]
@@ -141,16 +141,16 @@ async def test_all_channels_together_stay_under_the_limit_when_no_writer_takes_a
             ]  # fmt: skip
         body = bytes(3 * MIB)
 
-        async def sends(one: Links) -> None:
+        async def sends(link: Links) -> None:
             for _ in range(4):
                 for j in range(writers):
                     message = Records(
                         table_id="d.t", generation=1, schema="s", rows=1, split_id="x", attempt=1, body=body
                     )
-                    await one.send(Send(receiver=f"w{j}", message=message))
+                    await link.send(Send(receiver=f"w{j}", message=message))
 
-        tasks = [asyncio.create_task(one.idle()) for one in links]
-        sending = [asyncio.create_task(sends(one)) for one in links]
+        tasks = [asyncio.create_task(link.idle()) for link in links]
+        sending = [asyncio.create_task(sends(link)) for link in links]
         tasks += sending
         used, steady_since = 0, time.monotonic()
         async with asyncio.timeout(60):
@@ -177,8 +177,8 @@ async def test_all_channels_together_stay_under_the_limit_when_no_writer_takes_a
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for one in links:
-            await one.close()
+        for link in links:
+            await link.close()
 
 
 async def _taking(receiver: Receiver, count: int, size: int) -> None:
@@ -196,8 +196,8 @@ def test_a_channels_credit_is_its_share_of_a_quarter_of_redis() -> None:
     assert credit_bytes(512 * MIB, pipelines=1, channels=4) == CREDIT_BYTES
     assert credit_bytes(512 * MIB, pipelines=1, channels=16) == 8 * MIB
     for pipelines, readers, writers in ((1, 16, 2), (1, 100, 10), (4, 20, 5)):
-        one = credit_bytes(512 * MIB, pipelines=pipelines, channels=readers * writers)
-        assert pipelines * readers * writers * one <= 128 * MIB
+        credit = credit_bytes(512 * MIB, pipelines=pipelines, channels=readers * writers)
+        assert pipelines * readers * writers * credit <= 128 * MIB
     assert credit_bytes(MIB, pipelines=50, channels=1000) == channels.LEAST_CREDIT_BYTES < FRAGMENT_BYTES
 
 
@@ -224,7 +224,7 @@ def test_a_writer_that_hangs_and_is_killed_never_fills_a_small_redis_and_the_pip
             database=schema,
         )
     with small(tmp_path, 32, readers=4, writers=2) as mesh, mesh.redis.client() as client:
-        said = cast(Any, client)
+        untyped = cast(Any, client)
         pipeline = mesh.pipeline("small", mariadb, [table], chunk_rows=50)
 
         def begun() -> bool:
@@ -232,16 +232,16 @@ def test_a_writer_that_hangs_and_is_killed_never_fills_a_small_redis_and_the_pip
             return tables.get(table, {}).get("splits_done", 0) > 0
 
         pipeline.until(begun, "the first chunk")
-        writer = mesh.of("writer")[0]
+        writer = mesh.running("writer")[0]
         writer.popen.send_signal(signal.SIGSTOP)
         used, deadline = 0, time.monotonic() + 6
         while time.monotonic() < deadline:
-            used = max(used, said.info("memory")["used_memory"])
+            used = max(used, untyped.info("memory")["used_memory"])
             time.sleep(0.05)
         assert used < 24 * MIB
         mesh.kill(writer)
         mesh.start("writer")
         end = pipeline.catches_up(table, seconds=120)
-        assert said.info("stats").get("evicted_keys") == 0
+        assert untyped.info("stats").get("evicted_keys") == 0
     last = next(cut for cut in cuts(pipeline) if cut.slot == end.slot)
     assert differences(last.tables[table].content, content(mariadb, table, ["id"])) == []

@@ -48,8 +48,8 @@ def rows_done(pipeline: Pipeline, table: str) -> int:
 
 def waiting_for(pipeline: Pipeline) -> str | None:
     """What the reader says it waits for, "" if for nothing; None before its first word."""
-    told = pipeline.status().get("reader-0")
-    return None if told is None else told["waiting_for"] or ""
+    status = pipeline.status().get("reader-0")
+    return None if status is None else status["waiting_for"] or ""
 
 
 def keeps(pipeline: Pipeline, table: str, limit: int) -> None:
@@ -60,15 +60,15 @@ def keeps(pipeline: Pipeline, table: str, limit: int) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("of", ["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
+@pytest.mark.parametrize("flavour", ["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
 def test_limits_changed_in_the_middle_of_a_snapshot_show_in_its_rate_and_outlive_a_leader(
-    request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, of: str
+    request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, flavour: str
 ) -> None:
     """1. A snapshot begins at 3,000 rows a second for both readers together.
     2. It is limited to bytes of 300, and the leader gets SIGKILL at once; 3. the next one knows that, and it is kept.
     4. It is limited to 100 rows instead. 5. That is lifted: the rest, else a matter of minutes, is there soon.
     """
-    source: Database = request.getfixturevalue(of)
+    source: Database = request.getfixturevalue(flavour)
     table = filled(source, fresh_database(source), 20_000)
     with Mesh(tmp_path) as mesh:
         pipeline = mesh.pipeline("slow", source, [table], chunk_rows=100, snapshot={"max_rows_per_second": 3000})
@@ -88,13 +88,13 @@ def test_limits_changed_in_the_middle_of_a_snapshot_show_in_its_rate_and_outlive
         pipeline.until(lambda: pipeline.shows(table), "the whole table", 150)
 
 
-@pytest.mark.parametrize("of", ["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
+@pytest.mark.parametrize("flavour", ["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
 def test_a_source_that_is_away_in_the_middle_of_a_snapshot_uses_up_no_attempts_of_its_chunks(
-    request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, of: str
+    request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, flavour: str
 ) -> None:
     """1. A table is read slowly, in small chunks. 2. The source gets SIGKILL, and is away for 15 s. 3. It is back: the
     table is shown, in its first generation."""
-    source: Database = request.getfixturevalue(of)
+    source: Database = request.getfixturevalue(flavour)
     table = filled(source, fresh_database(source), 5000)
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
         pipeline = mesh.pipeline("away", source, [table], chunk_rows=20, snapshot={"max_rows_per_second": 200})
@@ -120,26 +120,26 @@ def busy(server: Database, threads: int) -> Iterator[None]:
             connection.cursor().execute("SELECT SLEEP(600)")
 
     connections = [server.connect() for _ in range(threads)]
-    workers = [threading.Thread(target=work, args=(one,), daemon=True) for one in connections]
+    workers = [threading.Thread(target=work, args=(connection,), daemon=True) for connection in connections]
     for worker in workers:
         worker.start()
     try:
         yield
     finally:
-        for one in connections:
-            server.execute(f"KILL {one.thread_id()}")
+        for connection in connections:
+            server.execute(f"KILL {connection.thread_id()}")
         for worker in workers:
             worker.join()
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("of", ["mysql", pytest.param("mariadb", marks=pytest.mark.full)])
+@pytest.mark.parametrize("flavour", ["mysql", pytest.param("mariadb", marks=pytest.mark.full)])
 def test_readers_wait_while_the_source_is_busy_and_say_so(
-    request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, of: str
+    request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, flavour: str
 ) -> None:
     """1. The source is busy before the first row is read: none is.
     2. It is again in the middle of the only chunk, of 40 MB: the rest waits."""
-    source: Database = request.getfixturevalue(of)
+    source: Database = request.getfixturevalue(flavour)
     schema = fresh_database(source)
     table = f"{schema}.t"
     source.execute(
@@ -150,7 +150,7 @@ def test_readers_wait_while_the_source_is_busy_and_say_so(
     snapshot = {"max_threads_running": 20, "max_bytes_per_second": 2_000_000, "max_select_seconds": 300}
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
 
-        def told() -> bool:
+        def waits() -> bool:
             return "less busy" in (waiting_for(pipeline) or "")
 
         def reading() -> bool:
@@ -161,38 +161,38 @@ def test_readers_wait_while_the_source_is_busy_and_say_so(
             running = "SHOW GLOBAL STATUS LIKE 'Threads_running'"
             waited(lambda: int(source.execute(running)[0][1]) > 25, "a busy server", 30)
             pipeline = mesh.pipeline("polite", source, [table], chunk_rows=1000, snapshot=snapshot)
-            pipeline.until(told, "the reader to wait")
+            pipeline.until(waits, "the reader to wait")
             pipeline.goes_on(1)
             assert not reading()
         pipeline.until(reading, "the chunk's SELECT")
         with busy(source, 30):
-            pipeline.until(told, "the reader to wait in the middle of the chunk")
+            pipeline.until(waits, "the reader to wait in the middle of the chunk")
             assert rows_done(pipeline, table) == 0
         pipeline.until(lambda: pipeline.shows(table), "the table, now that nothing keeps it")
         pipeline.until(lambda: waiting_for(pipeline) == "", "nothing to be waited for")
 
 
-@pytest.mark.parametrize("of", ["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
+@pytest.mark.parametrize("flavour", ["mariadb", pytest.param("mysql", marks=pytest.mark.full)])
 def test_a_client_that_takes_the_pipelines_server_id_is_left_alone_and_the_pipeline_goes_on_by_another(
-    request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, of: str
+    request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, flavour: str
 ) -> None:
     """1. A pipeline whose table is live holds one binlog connection, whose session is in UTC.
     2. Another replica reads the binlog with the same server id (MariaDB ends the older connection of an id).
     3. Changes go on arriving, and the other replica goes on reading, over one connection each.
     """
-    source: Database = request.getfixturevalue(of)
+    source: Database = request.getfixturevalue(flavour)
     table = filled(source, fresh_database(source), 1000)
     dumps = "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'"
     others = set(source.execute(dumps))  # that tests before this one left to the server
 
-    def ours() -> int:
+    def dumps_held() -> int:
         return len(set(source.execute(dumps)) - others)
 
     at = Source(host=source.host, port=source.port, user=source.user, password=source.password)
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
         pipeline = mesh.pipeline("rival", source, [table])
         pipeline.catches_up(table)
-        waited(lambda: ours() == 1, "one binlog connection", 30)
+        waited(lambda: dumps_held() == 1, "one binlog connection", 30)
         with closing(connect(at)) as conn:
             assert variables(conn, "time_zone")["time_zone"] == "SYSTEM"
             assert conn.cursor().execute("SELECT 1 WHERE @@time_zone = '+00:00' AND @@net_write_timeout = 3600") == 1
@@ -205,18 +205,18 @@ def test_a_client_that_takes_the_pipelines_server_id_is_left_alone_and_the_pipel
                 source.execute(f"UPDATE {table} SET v = 'y{number}' WHERE id = 7")
                 pipeline.catches_up(table)
                 place = read(place).position
-            waited(lambda: ours() == 2, "one binlog connection for each of the two", 30)
+            waited(lambda: dumps_held() == 2, "one binlog connection for each of the two", 30)
 
 
-@pytest.mark.parametrize("of", ["mysql", pytest.param("mariadb", marks=pytest.mark.full)])
+@pytest.mark.parametrize("flavour", ["mysql", pytest.param("mariadb", marks=pytest.mark.full)])
 def test_tables_are_chunked_by_a_column_or_known_by_an_identity_that_table_options_name(
-    request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, of: str
+    request: pytest.FixtureRequest, fresh_database: Fresh, tmp_path: Path, flavour: str
 ) -> None:
     """1. A table is chunked by a column that is no key, while rows move from chunk to chunk.
     2. One without a key is known by columns that somebody vouches for; 3. one where that is wrong is quarantined,
     4. and so is one without an index to read it by. 5. The first two come to equal the source.
     """
-    source: Database = request.getfixturevalue(of)
+    source: Database = request.getfixturevalue(flavour)
     schema = fresh_database(source)
     moved, vouched = f"{schema}.moved", f"{schema}.vouched"
     filled(source, schema, 3000)
@@ -239,11 +239,11 @@ def test_tables_are_chunked_by_a_column_or_known_by_an_identity_that_table_optio
     ]
 
     def move(cursor: Any, luck: random.Random, number: int) -> None:
-        of = luck.randrange(3000)
-        cursor.execute(f"UPDATE {moved} SET at = {luck.randrange(50)}, v = v + 1 WHERE id = {of}")
+        row = luck.randrange(3000)
+        cursor.execute(f"UPDATE {moved} SET at = {luck.randrange(50)}, v = v + 1 WHERE id = {row}")
         cursor.execute(f"DELETE FROM {moved} WHERE id = {luck.randrange(3000)} AND v > 0")
-        cursor.execute(f"INSERT IGNORE INTO {moved} VALUES ({of}, {luck.randrange(50)}, 1)")
-        cursor.execute(f"UPDATE {vouched} SET v = v + 1 WHERE a = {of % 100} AND b = 'b{of}'")
+        cursor.execute(f"INSERT IGNORE INTO {moved} VALUES ({row}, {luck.randrange(50)}, 1)")
+        cursor.execute(f"UPDATE {vouched} SET v = v + 1 WHERE a = {row % 100} AND b = 'b{row}'")
 
     with Mesh(tmp_path) as mesh, Hammer(source, move, threads=2, pause_seconds=0.01) as movers:
         pipeline = mesh.pipeline("steps", source, [f"{schema}.*"], table_options=options)
@@ -253,7 +253,7 @@ def test_tables_are_chunked_by_a_column_or_known_by_an_identity_that_table_optio
     last = next(cut for cut in cuts(pipeline) if cut.slot == end.slot)
     for name, key in ((moved, ["id"]), (vouched, ["a", "b"])):
         assert differences(last.tables[name].content, content(source, name, key)) == []
-    causes = {name.partition(".")[2]: of.cause for name, of in end.tables.items() if of.cause}
+    causes = {name.partition(".")[2]: table.cause for name, table in end.tables.items() if table.cause}
     assert set(causes) == {"twice", "rarely", "slow"}
     assert "several rows with the same a, b" in causes["twice"]
     assert "several rows with the same a, b" in causes["rarely"]
@@ -274,9 +274,9 @@ def test_a_replica_is_read_while_its_source_is_written_and_refused_by_name_if_it
     columns = {"shop.t": (("id", "v"), ("id",))}
 
     def change(cursor: Any, luck: random.Random, number: int) -> None:
-        one = luck.randrange(1, 4000)
-        cursor.execute(f"INSERT IGNORE INTO shop.t VALUES ({one}, 'new')")
-        cursor.execute(f"UPDATE shop.t SET v = 'c{luck.randrange(1000)}' WHERE id BETWEEN {one} AND {one + 5}")
+        row = luck.randrange(1, 4000)
+        cursor.execute(f"INSERT IGNORE INTO shop.t VALUES ({row}, 'new')")
+        cursor.execute(f"UPDATE shop.t SET v = 'c{luck.randrange(1000)}' WHERE id BETWEEN {row} AND {row + 5}")
         cursor.execute(f"DELETE FROM shop.t WHERE id = {luck.randrange(1, 4000)}")
 
     with make() as first, make(**{of_replicas: True}) as replica:
@@ -322,8 +322,10 @@ STATUS = {"mariadb": "SHOW ALL SLAVES STATUS", "mysql": "SHOW REPLICA STATUS"}
 def follow(replica: Database, source: Database) -> None:
     """Make `replica` replicate `source`."""
     if replica.flavour == "mariadb":
-        of = f"MASTER_HOST='{source.host}', MASTER_PORT={source.port}, MASTER_USER='root', MASTER_USE_GTID=slave_pos"
-        replica.execute("SET GLOBAL gtid_slave_pos = ''", f"CHANGE MASTER TO {of}", "START SLAVE")
+        options = (
+            f"MASTER_HOST='{source.host}', MASTER_PORT={source.port}, MASTER_USER='root', MASTER_USE_GTID=slave_pos"
+        )
+        replica.execute("SET GLOBAL gtid_slave_pos = ''", f"CHANGE MASTER TO {options}", "START SLAVE")
     else:
-        of = f"SOURCE_HOST='{source.host}', SOURCE_PORT={source.port}, SOURCE_USER='root', SOURCE_AUTO_POSITION=1"
-        replica.execute(f"CHANGE REPLICATION SOURCE TO {of}, GET_SOURCE_PUBLIC_KEY=1", "START REPLICA")
+        options = f"SOURCE_HOST='{source.host}', SOURCE_PORT={source.port}, SOURCE_USER='root', SOURCE_AUTO_POSITION=1"
+        replica.execute(f"CHANGE REPLICATION SOURCE TO {options}, GET_SOURCE_PUBLIC_KEY=1", "START REPLICA")

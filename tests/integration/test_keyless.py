@@ -30,8 +30,8 @@ def test_every_publication_has_each_inserted_row_once(
     source.execute("FLUSH BINARY LOGS")
     numbers = (itertools.count(), itertools.count())
 
-    def insert(cursor: Any, luck: Any, who: int) -> None:
-        pair = (who, next(numbers[who])) * 2
+    def insert(cursor: Any, luck: Any, writer: int) -> None:
+        pair = (writer, next(numbers[writer])) * 2
         cursor.execute(f"INSERT INTO {name} (who, number, line) VALUES (%s, %s, 'same'), (%s, %s, 'same')", pair)
 
     with Mesh(tmp_path) as mesh, Hammer(source, insert, threads=2, pause_seconds=0.05) as inserting:
@@ -39,7 +39,7 @@ def test_every_publication_has_each_inserted_row_once(
         definition: Any = pipeline.store.definition()
         with writing(mesh):
             pipeline.until(lambda: showing(pipeline, name), "the table in a publication", 120)
-            mesh.kill(mesh.of("reader")[0])
+            mesh.kill(mesh.running("reader")[0])
             mesh.start("reader")
             pipeline.next_epoch(1)
         with writing(mesh):
@@ -49,36 +49,36 @@ def test_every_publication_has_each_inserted_row_once(
             inserting.stop()
             pipeline.catches_up(name)
             last = savepoint(pipeline, "last")
-            there = Counter(source.execute(f"SELECT who, number, line FROM {name}"))
+            inserted = Counter(source.execute(f"SELECT who, number, line FROM {name}"))
             source.execute(f"UPDATE {name} SET line = 'other' WHERE number = 3")
             pipeline.until(lambda: pipeline.phase(name) == "quarantined", "the quarantine")
             savepoint(pipeline, "after")
     newest: Any = pipeline.checkpoint()
     assert "only its INSERTs" in newest.tables[name].cause
     reader = session.for_pipeline(spark, definition["sink"])
-    versions = dict.fromkeys(one.tables[name].main.snapshot_id for one in showing(pipeline, name))
+    versions = dict.fromkeys(publication.tables[name].main.snapshot_id for publication in showing(pipeline, name))
     assert len(versions) >= 3  # a savepoint soon after a restore may show what the first publication does
     for version in versions:
         assert first_pairs(rows(reader, name, version)), f"snapshot {version}"
-    assert rows(reader, name, f"'checkpoint_{last}'") == rows(reader, name) == there
+    assert rows(reader, name, f"'checkpoint_{last}'") == rows(reader, name) == inserted
 
 
 def showing(pipeline: Pipeline, name: str) -> list[Any]:
     """The publications that show the table at their own cut."""
     records = pipeline.store.publications()
-    return [one for one in records if name in one.tables and one.tables[name].shown]
+    return [publication for publication in records if name in publication.tables and publication.tables[name].shown]
 
 
 def rows(reader: Any, name: str, version: object = None) -> Counter[tuple[Any, ...]]:
-    of = f" VERSION AS OF {version}" if version is not None else ""
-    found = reader.sql(f"SELECT who, number, line FROM lake.{name}{of}").toArrow().to_pylist()
+    at_version = f" VERSION AS OF {version}" if version is not None else ""
+    found = reader.sql(f"SELECT who, number, line FROM lake.{name}{at_version}").toArrow().to_pylist()
     return Counter(tuple(row.values()) for row in found)
 
 
 def first_pairs(found: Counter[tuple[Any, ...]]) -> bool:
     """Whether these are the table's first rows, and of each connection its first n pairs."""
     wanted = Counter({(-1, 0, None): FIRST})
-    for who in (0, 1):
-        pairs = sum(1 for row in found if row[0] == who)
-        wanted |= Counter({(who, number, "same"): 2 for number in range(pairs)})
+    for writer in (0, 1):
+        pairs = sum(1 for row in found if row[0] == writer)
+        wanted |= Counter({(writer, number, "same"): 2 for number in range(pairs)})
     return found == wanted

@@ -28,7 +28,7 @@ from cutline.services.sources.mysql.keys import next_bound
 from cutline.services.sources.mysql.watermark import ChunkHighs, fold
 from tests.conftest import FULL
 from tests.integration.sources import connected, here, rows_of, source_of
-from tests.integration.streams import Content, follow, told
+from tests.integration.streams import Content, as_text, follow
 from tests.servers import Database
 
 ROUNDS, STEP = (400, 1) if FULL else (60, 4)
@@ -79,7 +79,7 @@ KEYS: dict[str, tuple[str, tuple[str, ...]]] = {
     "binary": ("BINARY(4)", ("'a'", "'ab'", "x'ff00'", "x'00'", "x'61000001'", "''", "'A'", "x'80000000'")),
     "varbinary": ("VARBINARY(9)", ("''", "'a'", "x'6100'", "x'ff'", "x'00'", "x'0000'", "'A'", "'a '")),
     "uuid_binary": ("BINARY(16)", tuple(f"x'{uuid.replace('-', '')}'" for uuid in UUIDS)),
-    "uuid_text": ("CHAR(36) CHARACTER SET ascii", tuple(f"'{one}'" for uuid in UUIDS for one in (uuid, uuid.upper()))),
+    "uuid_text": ("CHAR(36) CHARACTER SET ascii", tuple(f"'{key}'" for uuid in UUIDS for key in (uuid, uuid.upper()))),
     "general": ("VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", TEXT),
     "unicode": ("VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_520_ci",
                 (*TEXT, "'\U0001f600'", "'\U0001f601'")),
@@ -142,18 +142,18 @@ class Tables:
     def change(self, cursor: Any) -> None:
         """One random change of every table."""
         for name, pool in self.pools.items():
-            one, other = self.luck.choice(pool), self.luck.choice(pool)
+            key, other = self.luck.choice(pool), self.luck.choice(pool)
             match self.luck.randrange(8):
                 case 0 | 1:
                     self.insert(cursor, name)
                 case 2:
                     self.insert(cursor, name, "REPLACE")
                 case 3:
-                    cursor.execute(f"DELETE FROM {name} WHERE k = {one}")
+                    cursor.execute(f"DELETE FROM {name} WHERE k = {key}")
                 case 4:
-                    cursor.execute(f"UPDATE {name} SET v = v + 1 WHERE k = {one}")
+                    cursor.execute(f"UPDATE {name} SET v = v + 1 WHERE k = {key}")
                 case 5 | 6:
-                    cursor.execute(f"UPDATE IGNORE {name} SET k = {other} WHERE k = {one}")
+                    cursor.execute(f"UPDATE IGNORE {name} SET k = {other} WHERE k = {key}")
                 case _:  # the same key for MySQL, other bytes
                     cursor.execute(f"UPDATE {name} SET k = {other} WHERE k = {other}")
 
@@ -220,13 +220,13 @@ def test_tables_of_every_key_come_out_exact_while_rows_and_keys_change(
             bounds, read = chunks(source, schema, mode, STEP + number % 2)
             ends: list[ChunkEnd] = [parts[-1] for parts in read]
             rows = [row for parts in read for batch in parts[:-1] for row in batch.to_pylist()]
-            lake[schema.table_id] = dict(told(row, schema) for row in rows)
+            lake[schema.table_id] = dict(as_text(row, schema) for row in rows)
             if len(rows) != len(lake[schema.table_id]):
                 raise AssertionError(f"{name}: a key is in two chunks: {rows}, {bounds}")
             low, high = fold([(end.low, end.high) for end in ends])
             splits = [
-                CompletedSplit(split_start=start, split_end=end, high=one.high)
-                for start, end, one in zip(bounds, bounds[1:], ends, strict=False)
+                CompletedSplit(split_start=start, split_end=end, high=chunk_end.high)
+                for start, end, chunk_end in zip(bounds, bounds[1:], ends, strict=False)
             ]
             routes[schema.table_id] = Route(
                 table_id=schema.table_id, generation=1, schema=schema, low=low, high=high,
@@ -235,7 +235,7 @@ def test_tables_of_every_key_come_out_exact_while_rows_and_keys_change(
     faults = follow(source, routes, lake, strict=mode == "exact")
     with connected(source) as (conn, _):
         for name, schema in schemas.items():
-            truth = dict(told(row, schema) for row in rows_of(conn, schema, None, None).to_pylist())
+            truth = dict(as_text(row, schema) for row in rows_of(conn, schema, None, None).to_pylist())
             if truth != lake[schema.table_id]:
                 faults.append(f"{name}: the table has {truth}, chunks and stream {lake[schema.table_id]}")
     assert not faults, "\n".join(faults)
@@ -257,12 +257,12 @@ UNTOLD: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", UNTOLD)
+@pytest.mark.parametrize("case", UNTOLD)
 def test_a_key_that_is_another_s_in_the_lake_is_refused_by_name_on_both_paths(
-    source: Database, database: str, what: str
+    source: Database, database: str, case: str
 ) -> None:
     """1. A table with only the other value is read and followed. 2. With both: by SELECT, as a bound, as a change."""
-    kind, odd, other = UNTOLD[what]
+    kind, odd, other = UNTOLD[case]
     table = f"{database}.t"
     source.execute("SET sql_mode = ''", f"CREATE TABLE {table} (v INT, k {kind} PRIMARY KEY)")
     begin = here(source)
@@ -281,7 +281,7 @@ def test_a_key_that_is_another_s_in_the_lake_is_refused_by_name_on_both_paths(
 
         got = read(begin)
         assert not got.faults
-        assert [row["k"] for one in got.batches for row in one.batch.to_pylist()] == batch["k"].to_pylist()
+        assert [row["k"] for streamed in got.batches for row in streamed.batch.to_pylist()] == batch["k"].to_pylist()
         source.execute("SET sql_mode = ''", f"INSERT INTO {table} VALUES (2, {odd})")
         (fault,) = read(got.position).faults
     assert (fault.table_id, fault.restart) == (table, False)

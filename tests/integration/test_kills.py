@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.mesh import Mesh, Service, connection, waited
+from tests.integration.mesh import Mesh, ServiceProcess, connection, waited
 from tests.servers import MySQL
 
 KILLS = 30
@@ -21,7 +21,7 @@ DUMPING = """
 import asyncio, runpy, signal, sys
 
 
-class Loop(asyncio.DefaultEventLoopPolicy):
+class DumpingPolicy(asyncio.DefaultEventLoopPolicy):
     def new_event_loop(self):
         loop = super().new_event_loop()
 
@@ -33,7 +33,7 @@ class Loop(asyncio.DefaultEventLoopPolicy):
         return loop
 
 
-asyncio.set_event_loop_policy(Loop())
+asyncio.set_event_loop_policy(DumpingPolicy())
 runpy.run_module("cutline.services.enumerator", run_name="__main__")
 """
 """An enumerator that prints the stacks of its tasks at SIGUSR1."""
@@ -52,7 +52,7 @@ def test_the_mesh_recovers_from_kill_after_kill(
     luck, name = random.Random(seed), f"{fresh_database(mysql)}.a"
     mysql.execute(f"CREATE TABLE {name} (id INT PRIMARY KEY AUTO_INCREMENT, a INT)")
     mysql.execute(f"INSERT INTO {name} (a) VALUES {', '.join(['(1)'] * 500)}")
-    told: set[int] = set()
+    dumped: set[int] = set()
     with Mesh(tmp_path, enumerators=2, programs={"enumerator": ("-c", DUMPING)}) as mesh:
         pipeline = mesh.pipeline("kills", mysql, [name], chunk_rows=20)
         pipeline.until(pipeline.checkpoint, "a first checkpoint")
@@ -60,7 +60,7 @@ def test_the_mesh_recovers_from_kill_after_kill(
             time.sleep(luck.choice((0.0, 0.5, 2.0, 5.0)) * luck.random())
             mysql.execute(f"INSERT INTO {name} (a) VALUES ({kill})")
             role = luck.choice(("reader", "reader", "writer", "enumerator"))
-            victim: Service = luck.choice(mesh.of(role))
+            victim: ServiceProcess = luck.choice(mesh.running(role))
             epochs, slot = len(pipeline.epochs()), pipeline.entries()[-1].slot
             leads = role != "enumerator" or victim is mesh.leader(pipeline)
             began = time.monotonic()
@@ -73,15 +73,15 @@ def test_the_mesh_recovers_from_kill_after_kill(
                 newest = pipeline.checkpoint()
                 if newest is not None and newest.slot > slot and (not leads or len(pipeline.epochs()) > epochs):
                     return newest.slot > pipeline.epochs()[-1].slot
-                if time.monotonic() - began > LONG_SECONDS and kill not in told:
-                    told.add(kill)
-                    for enumerator in mesh.of("enumerator"):
+                if time.monotonic() - began > LONG_SECONDS and kill not in dumped:
+                    dumped.add(kill)
+                    for enumerator in mesh.running("enumerator"):
                         os.kill(enumerator.popen.pid, signal.SIGUSR1)
                 return False
 
-            what = f"a checkpoint after kill {kill} of a {role} (CUTLINE_TEST_SEED={seed})"
-            waited(recovered, what, LONGEST_SECONDS, pipeline.told)
-            print(f"{what}: {time.monotonic() - began:.1f} s")
+            goal = f"a checkpoint after kill {kill} of a {role} (CUTLINE_TEST_SEED={seed})"
+            waited(recovered, goal, LONGEST_SECONDS, pipeline.progress)
+            print(f"{goal}: {time.monotonic() - began:.1f} s")
         end = pipeline.catches_up(name)
         with connection(mysql) as conn, conn.cursor() as cursor:
             cursor.execute(f"SELECT COUNT(*) FROM {name}")

@@ -39,7 +39,7 @@ def test_the_sum_over_two_tables_is_constant_in_every_publication_of_the_lake(
         with writing(mesh):
             pipeline.until(lambda: _shows(pipeline, bank), "both tables in a publication", 120)
             kept.append(savepoint(pipeline, "first"))
-            mesh.kill(mesh.of("reader")[0])
+            mesh.kill(mesh.running("reader")[0])
             mesh.start("reader")
             pipeline.next_epoch(1)
         with writing(mesh):

@@ -116,13 +116,13 @@ def test_many_tables_go_from_snapshot_to_live_and_are_followed(tables: int, alte
 
         pipeline.until(reached, f"a checkpoint at {target}", patience)
         assert shown(pipeline) == {"live": tables, "shown": tables}
-        assert len(pipeline.epochs()) == 1, pipeline.told()
+        assert len(pipeline.epochs()) == 1, pipeline.progress()
         last = max(cuts(pipeline), key=lambda cut: cut.slot)
         assert last.tables.keys() == {f"many.t{at}" for at in range(tables)}
         faults = {
-            name: said
+            name: differing
             for name, table in last.tables.items()
-            if (said := differences(table.content, content(server, name, ["id"]))) or table.doubled
+            if (differing := differences(table.content, content(server, name, ["id"]))) or table.doubled
         }
         assert not faults
         assert len(last.tables["many.t0"].schema.columns) == 9

@@ -134,7 +134,7 @@ def test_rows_of_12_mib(mysql: Database, database: str) -> None:
     table, mib, rows = f"{database}.large", 12, 40
     mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v LONGBLOB)")
     values = [f"({n}, REPEAT('{n % 10}', {mib << 20}))" for n in range(rows)]
-    check(mysql, table, rows, *(f"INSERT INTO {table} VALUES {one}" for one in values))
+    check(mysql, table, rows, *(f"INSERT INTO {table} VALUES {value}" for value in values))
 
 
 def test_500_columns(mysql: Database, database: str) -> None:
@@ -200,10 +200,10 @@ def test_rows_of_63_mib_through_a_reader_at_work(
                 server.execute(*statements)
             pipeline.catches_up("d.t", seconds=300)
             most[step] = peaks(mesh)
-            (reader_,) = mesh.of("reader")
+            (reader_,) = mesh.running("reader")
             Path(f"/proc/{reader_.popen.pid}/clear_refs").write_text("5")
         print(most)
-        assert max(of["reader"] for of in most.values()) < LIMIT_MIB, most
+        assert max(step_peaks["reader"] for step_peaks in most.values()) < LIMIT_MIB, most
 
 
 ROWS, AT_ONCE = 5_000_000, 100_000
@@ -245,8 +245,8 @@ def test_a_transaction_of_5_million_rows_reaches_the_lake_although_its_readers_d
 
         pipeline.until(inside, "a checkpoint inside the transaction", 300)
         first = peaks(mesh)
-        for one in mesh.of("reader"):
-            mesh.kill(one)
+        for reader in mesh.running("reader"):
+            mesh.kill(reader)
             mesh.start("reader")
         newest = pipeline.catches_up("d.t", seconds=600)
         assert len(pipeline.epochs()) > 1
@@ -257,8 +257,8 @@ def test_a_transaction_of_5_million_rows_reaches_the_lake_although_its_readers_d
     print(most)
     warehouse = tmp_path / "lake"
     table = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse)).load_table("d.t")
-    counts = {one.snapshot_id: (one.summary or {})["total-records"] for one in table.snapshots()}
-    assert {counts[one.snapshot_id] for one in table.history()} <= {"0", f"{ROWS}"}
+    counts = {snapshot.snapshot_id: (snapshot.summary or {})["total-records"] for snapshot in table.snapshots()}
+    assert {counts[entry.snapshot_id] for entry in table.history()} <= {"0", f"{ROWS}"}
     rows = total = 0
     seen = np.zeros(ROWS, bool)
     for batch in table.scan(selected_fields=("id", "v")).to_arrow_batch_reader():

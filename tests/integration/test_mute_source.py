@@ -47,8 +47,8 @@ class Mute:
             finally:
                 server.shutdown(socket.SHUT_RDWR)
                 thread.join()
-                for one in taken:
-                    one.close()
+                for connection in taken:
+                    connection.close()
 
 
 @pytest.mark.alone
@@ -64,21 +64,27 @@ def test_pipelines_whose_source_never_answers_hold_up_no_checkpoint_of_another(
     with Mute().listening() as mute, Mesh(tmp_path, readers=1, writers=1) as mesh:
         silent = cast(Any, SimpleNamespace(host=mute.host, port=mute.port))
         stuck = [mesh.pipeline(f"stuck{number}", silent, ["shop.*"]) for number in range(PIPELINES)]
-        for one in stuck:
-            one.until(lambda one=one: one.status().get("enumerator", {}).get("state") == "leading", "it to be led", 30)
+        for pipeline in stuck:
+            pipeline.until(
+                lambda pipeline=pipeline: pipeline.status().get("enumerator", {}).get("state") == "leading",
+                "it to be led",
+                30,
+            )
         good = mesh.pipeline("good", mariadb, [table])
         good.until(lambda: good.shows(table), "the table to be shown", 30)
         begun = time.monotonic()
         while time.monotonic() - begun < SECONDS:
             mariadb.execute(f"INSERT INTO {table} SELECT MAX(id) + 1 FROM {table}")
             good.goes_on(1, seconds=5)
-        for one in stuck:
-            told = one.until(lambda one=one: one.status()["enumerator"]["waiting_for"], "what it waits for", 40)
-            assert f"{mute.host}:{mute.port}" in told
+        for pipeline in stuck:
+            waiting_for = pipeline.until(
+                lambda pipeline=pipeline: pipeline.status()["enumerator"]["waiting_for"], "what it waits for", 40
+            )
+            assert f"{mute.host}:{mute.port}" in waiting_for
         written = [entry.written_at for entry in good.entries() if isinstance(entry, CheckpointEntry)]
         assert max(later - earlier for earlier, later in itertools.pairwise(written)) < 5
         assert len(good.epochs()) == 1
-        assert all(len(one.epochs()) == 1 for one in stuck)
+        assert all(len(pipeline.epochs()) == 1 for pipeline in stuck)
         assert [cut.slot for cut in cuts(good) if table in cut.tables]
         for role in ("enumerator", "reader", "writer"):
-            assert mesh.leave(mesh.of(role)[0]) == 0
+            assert mesh.leave(mesh.running(role)[0]) == 0

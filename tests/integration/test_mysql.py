@@ -78,22 +78,22 @@ def test_a_host_that_does_not_exist_is_a_fault_of_the_configuration() -> None:
 def test_a_server_that_is_down_or_goes_away_is_unavailable(source: Database) -> None:
     with pytest.raises(Unavailable, match="is the server up"):
         connect(Source(host="127.0.0.1", port=1, user="x"))
-    with connected(source) as (conn, of):
+    with connected(source) as (conn, server_info):
         source.execute(f"KILL {conn.thread_id()}")
         with pytest.raises(Unavailable):
-            flushed_position(conn, of)
+            flushed_position(conn, server_info)
 
 
 def test_what_is_wrong_with_a_table_names_the_table(source: Database, database: str) -> None:
     source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
-    with connected(source) as (conn, of):
+    with connected(source) as (conn, server_info):
         schema = table_schema(conn, f"{database}.t")
         source.execute(f"DROP TABLE {database}.t")
         with pytest.raises(NextGeneration) as caught:
             key_range(conn, schema)
         assert caught.value.table == f"{database}.t"
         with pytest.raises(NoTable, match="There is no table"):
-            describe(conn, of, f"{database}.t")
+            describe(conn, server_info, f"{database}.t")
 
 
 def test_a_table_that_may_not_be_read_any_more_is_not_taken_for_one_that_is_gone(
@@ -107,21 +107,21 @@ def test_a_table_that_may_not_be_read_any_more_is_not_taken_for_one_that_is_gone
         source.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"CREATE USER {user} IDENTIFIED BY 'x'")
         source.execute(f"GRANT INSERT, SELECT ON {on} TO {user}")
         with closing(connect(Source(host=source.host, port=source.port, user=user, password="x"))) as conn:
-            of = identify(conn)
-            assert describe(conn, of, table).schema.key == ("id",)
+            server_info = identify(conn)
+            assert describe(conn, server_info, table).schema.key == ("id",)
             source.execute(f"REVOKE INSERT, SELECT ON {on} FROM {user}")
             with pytest.raises(SourceLost, match=f"{table} may not be read: .* GRANT SELECT") as hidden:
-                describe(conn, of, table)
+                describe(conn, server_info, table)
             assert not isinstance(hidden.value, NoTable)
             source.execute(f"GRANT SELECT ON {on} TO {user}", f"DROP TABLE {table}")
             with pytest.raises(NoTable):
-                describe(conn, of, table)
+                describe(conn, server_info, table)
             source.execute(f"CREATE VIEW {table} AS SELECT 1 AS id")
             with pytest.raises(NoTable):
-                describe(conn, of, table)
+                describe(conn, server_info, table)
             source.execute(f"DROP DATABASE {name}")
             with pytest.raises(NoTable):
-                describe(conn, of, table)
+                describe(conn, server_info, table)
         source.execute(f"DROP USER {user}")
 
 
@@ -133,35 +133,39 @@ def test_a_server_keeps_its_identity_over_a_restart_and_shares_it_with_no_other(
 ) -> None:
     seen = []
     for server in (mariadb, mysql, mysql_nogtid):
-        with connected(server) as (_, of):
-            seen.append(of)
-    assert len({of.identity for of in seen}) == 3
-    assert [(of.flavour, of.gtid) for of in seen] == [("mariadb", True), ("mysql", True), ("mysql", False)]
+        with connected(server) as (_, server_info):
+            seen.append(server_info)
+    assert len({server_info.identity for server_info in seen}) == 3
+    assert [(server_info.flavour, server_info.gtid) for server_info in seen] == [
+        ("mariadb", True),
+        ("mysql", True),
+        ("mysql", False),
+    ]
     mariadb.restart()
-    with connected(mariadb) as (_, of):
-        assert of == seen[0]
+    with connected(mariadb) as (_, server_info):
+        assert server_info == seen[0]
 
 
 def test_positions_of_the_server_can_be_gone_on_from(source: Database, database: str) -> None:
     source.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
-    with connected(source) as (conn, of):
+    with connected(source) as (conn, server_info):
         first, now, flushed = (
-            first_position(conn, of),
-            current_position(conn, of),
-            flushed_position(conn, of),
+            first_position(conn, server_info),
+            current_position(conn, server_info),
+            flushed_position(conn, server_info),
         )
-        for position in (first, now, position_at(conn, of, flushed)):
-            verify_position(conn, of, position)
-            assert position.server == of.identity
+        for position in (first, now, position_at(conn, server_info, flushed)):
+            verify_position(conn, server_info, position)
+            assert position.server == server_info.identity
         assert now.not_before(first)
-        assert first.file_position <= file_start(conn, of) <= flushed
+        assert first.file_position <= file_start(conn, server_info) <= flushed
 
 
-def purge(server: Database, conn: Connection, of: Server) -> None:
+def purge(server: Database, conn: Connection, server_info: Server) -> None:
     """Purge all binlog files but the last; MariaDB keeps those that its engine may still need for a moment."""
     deadline = time.monotonic() + 60
     while len(binlogs(conn)) > 1:
-        server.execute(f"PURGE BINARY LOGS TO '{flushed_position(conn, of).file}'")
+        server.execute(f"PURGE BINARY LOGS TO '{flushed_position(conn, server_info).file}'")
         assert time.monotonic() < deadline
 
 
@@ -169,32 +173,36 @@ def purge(server: Database, conn: Connection, of: Server) -> None:
 def test_a_purged_or_reset_binlog_does_not_go_unseen(make: Callable[[], Database]) -> None:
     with make() as server:
         server.execute("CREATE DATABASE a", "CREATE TABLE a.t (id INT PRIMARY KEY)", "INSERT INTO a.t VALUES (1)")
-        with connected(server) as (conn, of):
-            old = current_position(conn, of)
-            file = flushed_position(conn, of).file
+        with connected(server) as (conn, server_info):
+            old = current_position(conn, server_info)
+            file = flushed_position(conn, server_info).file
             server.execute("INSERT INTO a.t VALUES (2)", "FLUSH BINARY LOGS", "INSERT INTO a.t VALUES (3)")
-            verify_position(conn, of, old)
-            later = current_position(conn, of)
-            purge(server, conn, of)
+            verify_position(conn, server_info, old)
+            later = current_position(conn, server_info)
+            purge(server, conn, server_info)
             with pytest.raises(SourceLost, match="purged"):
-                verify_position(conn, of, old)
-            verify_position(conn, of, later)
-            server.execute("RESET BINARY LOGS AND GTIDS" if of.mysql else "RESET MASTER")
+                verify_position(conn, server_info, old)
+            verify_position(conn, server_info, later)
+            server.execute("RESET BINARY LOGS AND GTIDS" if server_info.mysql else "RESET MASTER")
             with pytest.raises(SourceLost, match=r"reset|purged"):
-                verify_position(conn, of, later)
-            gone = Position(server=of.identity, file=file, offset=10_000_000)
+                verify_position(conn, server_info, later)
+            gone = Position(server=server_info.identity, file=file, offset=10_000_000)
             with pytest.raises(SourceLost, match=r"reset|purged"):
-                verify_position(conn, of, gone)
+                verify_position(conn, server_info, gone)
 
 
 def test_the_position_of_another_server_is_refused(mariadb: MariaDB, mysql: MySQL, mysql_nogtid: MySQL) -> None:
-    with connected(mysql) as (conn, of):
+    with connected(mysql) as (conn, server_info):
         mysql.execute("CREATE DATABASE IF NOT EXISTS x")
-        theirs = current_position(conn, of)
-    with connected(mysql_nogtid) as (conn, of), pytest.raises(SourceLost, match="The source changed"):
-        verify_position(conn, of, Position(server="other", file="binlog.000001", offset=4))
-    with MySQL() as other, connected(other) as (conn, of), pytest.raises(SourceLost, match="lacks transactions"):
-        verify_position(conn, of, theirs)
+        foreign = current_position(conn, server_info)
+    with connected(mysql_nogtid) as (conn, server_info), pytest.raises(SourceLost, match="The source changed"):
+        verify_position(conn, server_info, Position(server="other", file="binlog.000001", offset=4))
+    with (
+        MySQL() as other,
+        connected(other) as (conn, server_info),
+        pytest.raises(SourceLost, match="lacks transactions"),
+    ):
+        verify_position(conn, server_info, foreign)
 
 
 def test_a_consistent_snapshot_of_mariadb_sees_nothing_past_its_position(
@@ -202,10 +210,10 @@ def test_a_consistent_snapshot_of_mariadb_sees_nothing_past_its_position(
 ) -> None:
     name = fresh_database(mariadb)
     mariadb.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)", f"INSERT INTO {name}.t VALUES (1)")
-    with connected(mariadb) as (conn, of):
+    with connected(mariadb) as (conn, server_info):
         at = begin_snapshot(conn)
         mariadb.execute(f"INSERT INTO {name}.t VALUES (2)")
-        assert flushed_position(conn, of) > at
+        assert flushed_position(conn, server_info) > at
         schema = table_schema(conn, f"{name}.t")
         assert key_range(conn, schema) == (1, 1)
         end_snapshot(conn)
@@ -217,10 +225,10 @@ def test_a_snapshot_of_mysql_is_begun_between_its_watermarks_and_sees_nothing_pa
 ) -> None:
     name = fresh_database(mysql)
     mysql.execute(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)", f"INSERT INTO {name}.t VALUES (1)")
-    with connected(mysql) as (conn, of), connected(mysql) as (other, _):
+    with connected(mysql) as (conn, server_info), connected(mysql) as (other, _):
         schema = table_schema(conn, f"{name}.t")
-        taken = begin_reading_between(conn, of)
-        assert taken == (gtid_executed(other), flushed_position(other, of))
+        taken = begin_reading_between(conn, server_info)
+        assert taken == (gtid_executed(other), flushed_position(other, server_info))
         mysql.execute(f"INSERT INTO {name}.t VALUES (2)")
         assert key_range(conn, schema) == (1, 1)
         end_snapshot(conn)
@@ -250,9 +258,9 @@ def test_a_table_is_described_with_its_columns_identity_and_size(source: Databas
         f"INSERT INTO {database}.`a.b``c` (v, id, e) VALUES ('a', 1, 'x'), ('b', 2, 'x')",
         f"CREATE VIEW {database}.view_of AS SELECT 1",
     )
-    with connected(source) as (conn, of):
+    with connected(source) as (conn, server_info):
         assert [name for name in list_tables(conn) if name.startswith(f"{database}.")] == [f"{database}.a.b`c"]
-        info = describe(conn, of, f"{database}.a.b`c")
+        info = describe(conn, server_info, f"{database}.a.b`c")
     assert info.faults == ()
     assert info.engine == "InnoDB"
     assert info.schema.key == ("e", "id")
@@ -277,17 +285,17 @@ def test_the_identity_is_the_primary_key_or_else_the_smallest_unique_key_without
         f"CREATE TABLE {database}.c (x VARCHAR(9) NOT NULL, y INT UNIQUE, UNIQUE (x(3)))",
         f"CREATE TABLE {database}.d (x INT)",
     )
-    with connected(source) as (conn, of):
-        infos = [describe(conn, of, f"{database}.{name}") for name in "abcd"]
-        appended = [describe(conn, of, f"{database}.{name}", keyless=True).faults for name in "abcd"]
-        unproven = describe(conn, replace(of, gtid=False), f"{database}.d", keyless=True).faults
+    with connected(source) as (conn, server_info):
+        infos = [describe(conn, server_info, f"{database}.{name}") for name in "abcd"]
+        appended = [describe(conn, server_info, f"{database}.{name}", keyless=True).faults for name in "abcd"]
+        unproven = describe(conn, replace(server_info, gtid=False), f"{database}.d", keyless=True).faults
     assert [info.schema.key for info in infos] == [("y",), ("y",), (), ()]
     assert [info.integer_key for info in infos] == [True, True, False, False]
     assert infos[0].faults == infos[1].faults == ()
     assert "prefix" in infos[2].faults[0]
     assert "add a primary key" in infos[3].faults[0]
     assert appended == [(), (), (), ()]
-    assert ["gtid_mode=ON" in fault for fault in unproven] == [True] * of.mysql
+    assert ["gtid_mode=ON" in fault for fault in unproven] == [True] * server_info.mysql
 
 
 def test_a_primary_key_that_mysql_made_and_hides_is_the_identity(
@@ -297,8 +305,8 @@ def test_a_primary_key_that_mysql_made_and_hides_is_the_identity(
     mysql.execute("SET SESSION sql_generate_invisible_primary_key = ON", f"CREATE TABLE {table} (v INT)")
     mysql.execute(f"{shows} = OFF")
     try:
-        with connected(mysql) as (conn, of):
-            info = describe(conn, of, table)
+        with connected(mysql) as (conn, server_info):
+            info = describe(conn, server_info, table)
     finally:
         mysql.execute(f"{shows} = ON")
     assert (info.schema.key, info.faults) == (("my_row_id",), ())
@@ -313,11 +321,14 @@ def test_what_can_not_be_captured_is_named_with_its_remedy(source: Database, dat
         f"CREATE TABLE {database}.old (id INT PRIMARY KEY) ENGINE=MyISAM",
         database=database,
     )
-    with connected(source) as (conn, of):
-        faults = {name: describe(conn, of, f"{database}.{name}").faults for name in ("child", "plain", "old", "parent")}
+    with connected(source) as (conn, server_info):
+        faults = {
+            name: describe(conn, server_info, f"{database}.{name}").faults
+            for name in ("child", "plain", "old", "parent")
+        }
     assert faults["plain"] == faults["parent"] == ()
     assert "ENGINE=InnoDB" in faults["old"][0]
-    if of.mysql:  # 9.6 and newer log the child's rows
+    if server_info.mysql:  # 9.6 and newer log the child's rows
         assert faults["child"] == ()
     else:
         assert "ON DELETE SET NULL" in faults["child"][0]
@@ -331,8 +342,8 @@ def test_a_mysql_that_cascades_inside_innodb_has_its_children_refused() -> None:
             "CREATE TABLE a.child (id INT PRIMARY KEY, p INT,"
             " FOREIGN KEY (p) REFERENCES a.parent (id) ON UPDATE CASCADE)",
         )
-        with connected(server) as (conn, of):
-            assert "ON UPDATE CASCADE" in describe(conn, of, "a.child").faults[0]
+        with connected(server) as (conn, server_info):
+            assert "ON UPDATE CASCADE" in describe(conn, server_info, "a.child").faults[0]
 
 
 # --- preflight --------------------------------------------------------------------------------------------------------
@@ -362,9 +373,9 @@ def test_a_sound_source_has_no_faults(source: Database, database: str) -> None:
     for start in ("initial", "latest", "earliest"):
         check_source(parse(pipeline(source, f"{database}.*", start=start)))
     high = flushed_high(parse(pipeline(source, f"{database}.*")))
-    with connected(source) as (conn, of):
-        assert high.server == of.identity
-        assert high.file_position <= flushed_position(conn, of)
+    with connected(source) as (conn, server_info):
+        assert high.server == server_info.identity
+        assert high.file_position <= flushed_position(conn, server_info)
 
 
 @pytest.mark.usefixtures("password")
@@ -431,8 +442,8 @@ def test_a_server_without_binlog_or_with_a_filtered_one_is_a_fault(make: type[Da
 
 
 def test_a_position_between_no_two_events_is_refused_by_mariadb(mariadb: MariaDB) -> None:
-    with connected(mariadb) as (conn, of), pytest.raises(SourceLost, match="no event that begins or ends"):
-        position_at(conn, of, FilePosition(flushed_position(conn, of).file, 10**9))
+    with connected(mariadb) as (conn, server_info), pytest.raises(SourceLost, match="no event that begins or ends"):
+        position_at(conn, server_info, FilePosition(flushed_position(conn, server_info).file, 10**9))
 
 
 def test_a_column_that_the_server_takes_for_another_is_a_fault(source: Database, database: str) -> None:
@@ -450,10 +461,10 @@ def test_a_column_that_the_server_takes_for_another_is_a_fault(source: Database,
         database=database,
     )
     with closing(source.connect_as_cdc()) as conn:
-        of = identify(conn)
-        first, second = (describe(conn, of, f"{database}.{name}").faults for name in ("few", "many"))
+        server_info = identify(conn)
+        first, second = (describe(conn, server_info, f"{database}.{name}").faults for name in ("few", "many"))
     assert first == ()
-    assert ["rename one of them" in fault for fault in second] == ([] if of.mysql else [True])
+    assert ["rename one of them" in fault for fault in second] == ([] if server_info.mysql else [True])
 
 
 def test_tables_that_differ_in_case_alone_have_columns_of_their_own(source: Database, database: str) -> None:
@@ -482,22 +493,22 @@ def test_many_tables_are_described_together_in_a_few_questions_as_each_by_itself
         database=database,
     )
     names = [f"{database}.{name}" for name in ("T1", "keyless", "seen", "absent")]
-    names += [f"{of}.t{n}" for of in (database, other) for n in range(many)]
-    with connected(source) as (conn, of):
-        few = {name: described(conn, of, name) for name in names[:40]}
+    names += [f"{schema}.t{n}" for schema in (database, other) for n in range(many)]
+    with connected(source) as (conn, server_info):
+        few = {name: described(conn, server_info, name) for name in names[:40]}
         begun = int(ask(conn, "SHOW SESSION STATUS LIKE 'Questions'")[0][1])
-        found = describe_all(conn, of, [TableAsked(table_id=name) for name in names])
+        found = describe_all(conn, server_info, [TableAsked(table_id=name) for name in names])
         questions = int(ask(conn, "SHOW SESSION STATUS LIKE 'Questions'")[0][1]) - begun
     assert list(found) == names
-    assert {name: str(found[name]) for name in few} == {name: str(one) for name, one in few.items()}
+    assert {name: str(found[name]) for name in few} == {name: str(alone) for name, alone in few.items()}
     kinds = [type(found[name]) for name in names]
     assert kinds[2:4] == [NoTable, NoTable]
     assert set(kinds[4:]) == {TableInfo}
     assert questions < 20 + (0 if source.flavour == "mysql" else len(names))
 
 
-def described(conn: Connection, of: Server, name: str) -> TableInfo | SourceLost:
+def described(conn: Connection, server_info: Server, name: str) -> TableInfo | SourceLost:
     try:
-        return describe(conn, of, name)
+        return describe(conn, server_info, name)
     except SourceLost as error:
         return error

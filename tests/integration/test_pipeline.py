@@ -48,11 +48,11 @@ def test_the_sum_over_two_tables_is_constant_while_services_are_killed(
         pipeline = mesh.pipeline("bank", source, [f"{bank.schema}.*"], chunk_rows=10)
         pipeline.until(lambda: pipeline.checkpoint(), "a first checkpoint")
         luck = random.Random(3)
-        mesh.kill(luck.choice(mesh.of("reader")))
+        mesh.kill(luck.choice(mesh.running("reader")))
         mesh.start("reader")
         pipeline.next_epoch(1)
         pipeline.until(lambda: pipeline.shows(*bank.names), "both tables to be shown")
-        mesh.kill(luck.choice(mesh.of("writer")))
+        mesh.kill(luck.choice(mesh.running("writer")))
         mesh.start("writer")
         pipeline.next_epoch(2)
         mesh.kill(mesh.leader(pipeline))
@@ -60,7 +60,7 @@ def test_the_sum_over_two_tables_is_constant_while_services_are_killed(
         mesh.start("reader")
         pipeline.next_epoch(4)
         assert len(pipeline.epochs()[4].members.readers) == 3
-        mesh.leave(mesh.of("writer")[0])
+        mesh.leave(mesh.running("writer")[0])
         pipeline.next_epoch(5, seconds=90)
         assert len(pipeline.epochs()[5].members.writers) == 1
         pipeline.goes_on(2)
@@ -84,11 +84,11 @@ def test_services_that_are_asked_to_end_are_done_without_at_once_and_nothing_is_
         pipeline.until(lambda: pipeline.shows(*bank.names), "both tables to be shown")
         pipeline.until(lambda: control.popen.pid in mesh.present(), "the control service")
         for role in ("reader", "writer"):
-            epochs, gone = len(pipeline.epochs()), mesh.of(role)[0]
+            epochs, gone = len(pipeline.epochs()), mesh.running(role)[0]
             assert mesh.leave(gone) == 0
             assert gone.popen.pid not in mesh.present()
             epoch = pipeline.epochs()[epochs]
-            assert epoch.cause == "services of this epoch are leaving", pipeline.told()
+            assert epoch.cause == "services of this epoch are leaving", pipeline.progress()
             assert epoch.base == epoch.slot - 1
             assert len(getattr(epoch.members, f"{role}s")) == 1
             pipeline.next_epoch(epochs)
@@ -390,10 +390,10 @@ def test_a_transaction_of_300000_rows_is_taken_in_bounded_memory_and_never_shown
 
         def whole() -> bool:
             nonlocal peak
-            peak = max(peak, *(reader.rss_mib for reader in mesh.of("reader")))
+            peak = max(peak, *(reader.rss_mib for reader in mesh.running("reader")))
             newest = pipeline.checkpoint()
             return newest is not None and not newest.inside and sum(
-                one.rows for entry in pipeline.entries() for one in getattr(entry, "staged", ())
+                file.rows for entry in pipeline.entries() for file in getattr(entry, "staged", ())
             ) >= 2 * rows  # fmt: skip
 
         pipeline.until(whole, "the transaction", 120)
@@ -426,7 +426,7 @@ def test_cuts_that_can_be_shown_go_on_while_transactions_as_large_as_a_read_come
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
         pipeline = mesh.pipeline("busy", mysql, [table], interval_seconds=0.2)
         pipeline.until(lambda: pipeline.shows(table), "the table to be shown")
-        for reader in mesh.of("reader"):
+        for reader in mesh.running("reader"):
             mesh.kill(reader)
         begun = len(pipeline.entries())
         for _ in range(40):
@@ -472,7 +472,7 @@ def test_without_the_right_to_see_prepared_xa_transactions_a_pipeline_runs_and_s
             last = next(cut for cut in cuts(pipeline) if cut.slot == end.slot)
             assert sorted(row["id"] for row in last.tables["x.t"].content.values()) == [1, 2]
         logs = "".join(path.read_text() for path in mesh.folder.glob("enumerator-*.log"))
-        assert logs.count("may not list prepared XA transactions") == 1, mesh.told()
+        assert logs.count("may not list prepared XA transactions") == 1, mesh.log_ends()
 
 
 # --- the tests of the tests -------------------------------------------------------------------------------------------

@@ -233,11 +233,11 @@ def test_a_table_is_read_as_it_was_before_it_was_altered(
         transaction(server, *(f"INSERT INTO {table} VALUES ({n}, 'a{n}', {n}, NULL, 'd')" for n in range(3)))
     server.execute(f"ALTER TABLE {table} ADD n INT FIRST, DROP c, RENAME COLUMN a TO z, MODIFY b BIGINT")
     server.execute(f"INSERT INTO {table} VALUES (7, 3, 'z3', 1 << 40, 'd')", f"TRUNCATE {table}")
-    with connected(server) as (conn, of):
+    with connected(server) as (conn, server_info):
         now = table_schema(conn, table)
-        at = flushed_position(conn, of)
-        gtids = str(gtid_executed(conn)) if of.mysql and of.gtid else ""
-    looked_at = Low(server=of.identity, file=at.file, offset=at.offset, gtids=gtids)
+        at = flushed_position(conn, server_info)
+        gtids = str(gtid_executed(conn)) if server_info.mysql and server_info.gtid else ""
+    looked_at = Low(server=server_info.identity, file=at.file, offset=at.offset, gtids=gtids)
     for limits in ({}, {"max_rows": 1}):
         with stream(server, [table], begin) as it:
             it.routes[table] = replace(it.routes[table], live=True, looked_at=looked_at)
@@ -251,7 +251,9 @@ def test_a_table_is_read_as_it_was_before_it_was_altered(
                 (n, f"a{n}", n, b"d\0\0\0\0") for n in range(3)
             ]
         assert (rows[-1]["n"], rows[-1]["id"], rows[-1]["z"], rows[-1]["b"]) == (7, 3, "z3", 1 << 40)
-        assert [(one.name, one.arrow.type) for one in last.columns] == [(c.name, c.arrow.type) for c in now.columns]
+        assert [(column.name, column.arrow.type) for column in last.columns] == [
+            (c.name, c.arrow.type) for c in now.columns
+        ]
         ids = [column.field_id for column in last.columns]
         assert (ids == [1, 2, 3, 4, 5]) is not read
 
@@ -288,8 +290,8 @@ def test_a_stream_ends_just_at_its_stop_however_it_is_named(story: Story, limits
 
 
 def named_by_time(at: datetime) -> Stop:
-    of = Server(flavour="mysql", version=(9,), identity="s", gtid=True)
-    return stop_at(of, Point(timestamp=at))
+    server_info = Server(flavour="mysql", version=(9,), identity="s", gtid=True)
+    return stop_at(server_info, Point(timestamp=at))
 
 
 def test_a_stop_that_the_source_has_not_passed_is_found_when_it_has(server: Database, fresh_database: Any) -> None:
@@ -300,28 +302,28 @@ def test_a_stop_that_the_source_has_not_passed_is_found_when_it_has(server: Data
     stops = [later, Stop(server=at.server, file=at.file, offset=at.offset + 10)]
     if at.gtids:
         if isinstance(server, MySQL):
-            with connected(server) as (_, of):
-                stops.append(Stop(gtids=next_gtid(at.gtids, of.identity)))
+            with connected(server) as (_, server_info):
+                stops.append(Stop(gtids=next_gtid(at.gtids, server_info.identity)))
         else:
             domain, number, sequence = at.gtids.split(",")[0].split("-")
             stops.append(Stop(gtids=f"{domain}-{number}-{int(sequence) + 1}"))
     places = places_of(server)
     assert [places.stop(stop) for stop in stops] == [None] * len(stops)
     server.execute(f"INSERT INTO {table} VALUES (1)")
-    one = here(server)
+    now = here(server)
     found = [places.stop(stop) for stop in stops[1:]]
-    assert all(place is not None and place.same_place(one) for place in found)
+    assert all(place is not None and place.same_place(now) for place in found)
     deadline = time.monotonic() + 30
     while (place := places.stop(later)) is None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert place.same_place(one)
+    assert place.same_place(now)
 
 
 def next_gtid(gtids: str, server: str) -> str:
     """The next untagged GTID that this server will give."""
-    of = next(part for part in gtids.split(",") if part.startswith(server))
-    words = itertools.takewhile(lambda word: word[0].isdigit(), of.split(":")[1:])
+    own = next(part for part in gtids.split(",") if part.startswith(server))
+    words = itertools.takewhile(lambda word: word[0].isdigit(), own.split(":")[1:])
     last = max(int(word.rpartition("-")[2]) for word in words)
     return f"{server}:{last + 1}"
 

@@ -21,8 +21,8 @@ async def test_services_are_listed_by_role_with_what_they_gave_up(redis: Client)
     assert await registry.services() == []
     lost = GaveUp(epoch=7, cause="channel x is lost", halts=False)
     writer = service("w1", "writer", failed={"shop": lost}, leaving=True)
-    for one in (writer, service("r2"), service("r1")):
-        await registry.announce_presence(one)
+    for member in (writer, service("r2"), service("r1")):
+        await registry.announce_presence(member)
     assert await registry.services() == [service("r1"), service("r2"), writer]
 
 

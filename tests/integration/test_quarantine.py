@@ -29,15 +29,15 @@ from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.serve import PipelineApplier
 from tests.integration.mesh import Mesh
-from tests.integration.spark_bench import Bench, Row, T, U, order, same
+from tests.integration.spark_bench import Row, SparkBench, T, U, order, same
 from tests.servers import Database, MariaDB
 
 BAD, HEALTHY = U.table_id, T.table_id
 
 
 @pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(spark, tmp_path)
+def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
+    made = SparkBench(spark, tmp_path)
     yield made
     made.close()
 
@@ -46,28 +46,28 @@ def stock(item: int, amount: int) -> Row:
     return {"place": f"p{item}", "item": item, "amount": amount}
 
 
-def sql(*statements: str) -> Callable[[Bench], None]:
-    def run(bench: Bench) -> None:
+def sql(*statements: str) -> Callable[[SparkBench], None]:
+    def run(bench: SparkBench) -> None:
         for statement in statements:
             bench.session.sql(statement)
 
     return run
 
 
-def folder(bench: Bench) -> Path:
+def folder(bench: SparkBench) -> Path:
     return bench.journal.root / "lake" / "shop" / "stock"
 
 
-def files_away(bench: Bench) -> None:
+def files_away(bench: SparkBench) -> None:
     # Chunks lie in the store, where they were staged; what the changes left lies in the table's folder.
     (folder(bench) / "data").rename(folder(bench) / "away")
 
 
-def files_back(bench: Bench) -> None:
+def files_back(bench: SparkBench) -> None:
     shutil.copytree(folder(bench) / "away", folder(bench) / "data", dirs_exist_ok=True)
 
 
-def expired(bench: Bench) -> None:
+def expired(bench: SparkBench) -> None:
     """A user rolls `main` back to its first snapshot, drops the unknown branch, and expires the rest."""
     java = bench.lake().ensure(BAD).java
     first = java.snapshots().iterator().next().snapshotId()
@@ -79,8 +79,8 @@ def expired(bench: Bench) -> None:
 class Fault:
     """A fault of a table: how to cause and undo it, and its cause's text; `lost`: the rows must be read again."""
 
-    do: Callable[[Bench], None]
-    undo: Callable[[Bench], None]
+    do: Callable[[SparkBench], None]
+    undo: Callable[[SparkBench], None]
     cause: str
     lost: bool = False
 
@@ -114,7 +114,7 @@ FAULTS = {
 }
 
 
-def both_live(bench: Bench) -> Incarnation:
+def both_live(bench: SparkBench) -> Incarnation:
     """Two tables that are live and have changed once, so that both have files of their own in the lake."""
     journal = bench.journal
     journal.table(T)
@@ -129,17 +129,17 @@ def both_live(bench: Bench) -> Incarnation:
     return bench.apply(incarnation)
 
 
-def newest(bench: Bench) -> Publication:
+def newest(bench: SparkBench) -> Publication:
     return bench.journal.store.publications()[-1]
 
 
-def live(bench: Bench) -> bool:
+def live(bench: SparkBench) -> bool:
     """Whether the newest publication shows the bad table again, at its own cut."""
     table = newest(bench).tables[BAD]
     return table.shown and table.state == "live" and table.held is None
 
 
-def parked(bench: Bench) -> str:
+def parked(bench: SparkBench) -> str:
     """The cause of the bad table's quarantine in the newest publication, which shows the healthy one exactly."""
     record = newest(bench)
     assert record.n == bench.journal.store.last_slot()
@@ -155,12 +155,12 @@ def parked(bench: Bench) -> str:
     return table.held.cause
 
 
-def branches(bench: Bench, table: str) -> set[str]:
+def branches(bench: SparkBench, table: str) -> set[str]:
     found = bench.session.sql(f"SELECT name FROM lake.{table}.refs WHERE type = 'BRANCH'").toArrow()
     return set(found["name"].to_pylist())
 
 
-def read_again(bench: Bench, generation: int = 2) -> None:
+def read_again(bench: SparkBench, generation: int = 2) -> None:
     """Begin the table's next generation, with its present rows, as the enumerator does when asked."""
     journal = bench.journal
     rows = list(journal.models[BAD].values())
@@ -170,25 +170,25 @@ def read_again(bench: Bench, generation: int = 2) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_table_that_cannot_be_applied_is_quarantined_alone_and_the_next_start_brings_it_back(
-    bench: Bench, fault: str
+    bench: SparkBench, fault: str
 ) -> None:
     """1. Both tables are live. 2. The fault; both change, in two checkpoints. 3. It is undone. 4. The next start."""
-    what, journal = FAULTS[fault], bench.journal
+    planted, journal = FAULTS[fault], bench.journal
     incarnation = both_live(bench)
     before = newest(bench).position
-    what.do(bench)
+    planted.do(bench)
     for number in (1, 2):
         journal.change(T, ("+U", order(number, "second")), ("-D", order(5)))
         journal.change(U, ("+U", stock(number, 200)), ("-D", stock(5, 5)), ("+I", stock(6 + number, 6)))
         journal.checkpoint(kept=number == 2)
         bench.apply(incarnation)
-        assert re.search(what.cause, cause := parked(bench)), cause
+        assert re.search(planted.cause, cause := parked(bench)), cause
     assert newest(bench).position_of(BAD) == before
-    what.undo(bench)
+    planted.undo(bench)
     journal.change(T, ("+I", order(9)))
     journal.checkpoint()
     again = bench.apply()
-    if what.lost:
+    if planted.lost:
         parked(bench)
         assert again.progress.read_again == {BAD: 1}
         read_again(bench)
@@ -203,7 +203,7 @@ def test_a_table_that_cannot_be_applied_is_quarantined_alone_and_the_next_start_
         assert same(bench.rows(table), journal.at[last][table])
 
 
-def test_a_table_of_another_owner_with_that_name_does_not_delay_the_others(bench: Bench) -> None:
+def test_a_table_of_another_owner_with_that_name_does_not_delay_the_others(bench: SparkBench) -> None:
     """1. A table of the name is there. 2. Snapshot, changes and a TRUNCATE of ours. 3. It is removed. 4. A start."""
     journal = bench.journal
     bench.session.sql("CREATE NAMESPACE lake.shop")
@@ -256,7 +256,7 @@ def test_a_table_of_another_owner_with_that_name_does_not_delay_the_others(bench
     ],
 )
 def test_a_users_change_to_rows_or_columns_of_main_stops_nothing_and_the_next_cut_replaces_it(
-    bench: Bench, statement: str
+    bench: SparkBench, statement: str
 ) -> None:
     journal, incarnation = bench.journal, both_live(bench)
     bench.session.sql(statement)
@@ -271,7 +271,7 @@ def test_a_users_change_to_rows_or_columns_of_main_stops_nothing_and_the_next_cu
     assert same(bench.rows(BAD), journal.at[last][BAD])
 
 
-def test_a_retry_brings_a_table_back_without_another_start(bench: Bench) -> None:
+def test_a_retry_brings_a_table_back_without_another_start(bench: SparkBench) -> None:
     journal, incarnation = bench.journal, both_live(bench)
     FAULTS["a partition field"].do(bench)
     journal.change(U, ("+U", stock(1, 200)))
@@ -295,7 +295,7 @@ def test_a_retry_brings_a_table_back_without_another_start(bench: Bench) -> None
 
 
 def test_staged_files_of_a_quarantined_table_are_kept_no_longer_than_those_of_others(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. A table is quarantined while its snapshot goes on. 2. Its files are swept in their time, chunks too.
     3. The fault is undone: the next start has it read again. 4. Its next generation comes.
@@ -339,15 +339,15 @@ def test_staged_files_of_a_quarantined_table_are_kept_no_longer_than_those_of_ot
     assert same(bench.rows(BAD), journal.at[last][BAD])
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def until(condition: Callable[[], object], goal: str, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come"
+        assert time.monotonic() < deadline, f"{goal} did not come"
         time.sleep(0.05)
 
 
 def test_commits_of_others_go_first_and_endless_ones_quarantine_the_table(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user's commit comes between our look at the table and our commit: twice, then each time."""
     journal, incarnation = bench.journal, both_live(bench)
@@ -387,7 +387,7 @@ def test_commits_of_others_go_first_and_endless_ones_quarantine_the_table(
     assert same(bench.rows(BAD), journal.at[last][BAD])
 
 
-def test_a_lake_that_does_not_answer_quarantines_no_table(bench: Bench) -> None:
+def test_a_lake_that_does_not_answer_quarantines_no_table(bench: SparkBench) -> None:
     """1. The warehouse can't be written. 2. Another catalogue, an empty one, stands in the place of the lake's."""
     journal, incarnation = bench.journal, both_live(bench)
     warehouse, away = bench.journal.root / "lake", bench.journal.root / "away"
@@ -416,7 +416,7 @@ def test_a_lake_that_does_not_answer_quarantines_no_table(bench: Bench) -> None:
     assert bench.agree() == 3
 
 
-def test_a_lost_staged_file_quarantines_no_table(bench: Bench) -> None:
+def test_a_lost_staged_file_quarantines_no_table(bench: SparkBench) -> None:
     journal, incarnation = bench.journal, both_live(bench)
     journal.change(U, ("+U", stock(1, 200)))
     (record,) = journal.staged
@@ -434,7 +434,7 @@ def test_a_lost_staged_file_quarantines_no_table(bench: Bench) -> None:
 class Applier:
     """The Spark writer as its process serves a pipeline, in a thread, with the statuses that it reports."""
 
-    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float]) -> None:
+    def __init__(self, bench: SparkBench, monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float]) -> None:
         monkeypatch.setattr(PipelineApplier, "AGAIN_SECONDS", pauses)
         self.statuses: list[dict[str, Any]] = []
         self.asked = False
@@ -462,7 +462,7 @@ class Applier:
 
 
 def test_a_start_that_fails_removes_its_branches_waits_longer_each_time_and_reports_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Both tables are live. 2. Both change, and a publication can't be made, six times. 3. It can be."""
     journal, _ = bench.journal, both_live(bench)
@@ -500,7 +500,7 @@ def test_a_start_that_fails_removes_its_branches_waits_longer_each_time_and_repo
     assert bench.agree() == 3
 
 
-def test_killed_starts_leave_at_most_one_branch_and_those_of_a_user_and_a_newer_start_stay(bench: Bench) -> None:
+def test_killed_starts_leave_at_most_one_branch_and_those_of_a_user_and_a_newer_start_stay(bench: SparkBench) -> None:
     """1. Six starts die after they applied. 2. A user has a branch of such a name; a newer start is at work too."""
 
     class Killed(Exception):
@@ -540,7 +540,7 @@ def test_killed_starts_leave_at_most_one_branch_and_those_of_a_user_and_a_newer_
 
 
 def test_upkeep_does_not_wait_for_a_publication_and_one_bad_table_does_not_stop_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Both get many files. 2. A user drops one. 3. A checkpoint inside a transaction is applied, not published."""
     monkeypatch.setattr(upkeep, "COMPACTION_REST", 0.0)

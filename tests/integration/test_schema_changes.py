@@ -130,10 +130,10 @@ def test_every_change_arrives_whenever_it_comes(
     The lake then equals the source; live tables changed in place, or in their next generation, as their case says.
     """
     schema = fresh_database(source)
-    of = {
+    by_moment = {
         moment: {f"{schema}.{name}": case for name, case in cases.items()} for moment, cases in chosen(source).items()
     }
-    every = {name: case for cases in of.values() for name, case in cases.items()}
+    every = {name: case for cases in by_moment.values() for name, case in cases.items()}
     source.execute(
         f"CREATE TABLE {schema}.a_hot (id INT PRIMARY KEY, n INT)", f"INSERT INTO {schema}.a_hot VALUES (1, 0)"
     )
@@ -148,19 +148,19 @@ def test_every_change_arrives_whenever_it_comes(
     hot = Hammer(source, lambda c, *_: c.execute(f"UPDATE {schema}.a_hot SET n = n + 1"), threads=1, pause_seconds=0.02)
     with Mesh(tmp_path, readers=1, programs={"reader": ("-c", READER)}) as mesh, writing(mesh), hot:
         pipeline = mesh.pipeline("changes", source, names, chunk_rows=5, interval_seconds=2.0)
-        with between_chunks(pipeline, of["snapshot"]):
+        with between_chunks(pipeline, by_moment["snapshot"]):
             pipeline.until(
                 lambda: (now := phases(pipeline)).keys() == set(names) and set(now.values()) <= {"catch-up", "live"},
                 "all chunks to be read",
                 300,
             )
         late = [name for name, phase in phases(pipeline).items() if phase == "catch-up"]
-        assert set(late) & set(of["catchup"])
-        for table, case in of["catchup"].items():
+        assert set(late) & set(by_moment["catchup"])
+        for table, case in by_moment["catchup"].items():
             changed(source, case, table)
         (tmp_path / "hold").unlink()
-        pipeline.until(lambda: published(pipeline, of["live"]), "the live tables to be published", 300)
-        for table, case in of["live"].items():
+        pipeline.until(lambda: published(pipeline, by_moment["live"]), "the live tables to be published", 300)
+        for table, case in by_moment["live"].items():
             changed(source, case, table)
         hot.stop()
         end = pipeline.catches_up(*names, seconds=300)
@@ -169,12 +169,14 @@ def test_every_change_arrives_whenever_it_comes(
     reader = session.for_pipeline(spark, definition["sink"])
     assert compared(source, reader, f"{schema}.a_hot") == []
     again = {name: end.tables[name].generation > 1 for name in every}
-    assert {name: again[name] for name in of["live"]} == {name: case.again for name, case in of["live"].items()}
-    said = []
+    assert {name: again[name] for name in by_moment["live"]} == {
+        name: case.again for name, case in by_moment["live"].items()
+    }
+    faults = []
     for name, case in every.items():  # a table that was read again has the source's columns
-        said += compared(source, reader, name, () if again[name] else case.kept)
-    assert said == []
-    for name, case in of["live"].items():
+        faults += compared(source, reader, name, () if again[name] else case.kept)
+    assert faults == []
+    for name, case in by_moment["live"].items():
         if case.name == "drop":
             found = in_lake(reader, name, ["id"])
             assert (found.rows[(8,)]["b"], found.rows[(6,)]["b"], found.rows[(600,)]["b"]) == (8, None, None)
@@ -214,12 +216,12 @@ def test_each_policy_shows_changed_columns_in_its_own_way(
     stays = ("ALTER TABLE {t} ADD INDEX i (b), ALTER COLUMN e SET DEFAULT 'y'", "TRUNCATE {t}")
     again = ("ALTER TABLE {t} MODIFY d DATETIME, DROP COLUMN c",)
     both = {"t": COLUMNS_CHANGE, "again": again}
-    of = {"exact": both, "ignore": both, "halt": both | {"stays": stays}}
-    schemas = {policy: fresh_database(source) for policy in of}
+    by_policy = {"exact": both, "ignore": both, "halt": both | {"stays": stays}}
+    schemas = {policy: fresh_database(source) for policy in by_policy}
     early = {
         f"{schema}.snapshot_t": Case(name="early", ddl=("ALTER TABLE {t} ADD n INT",)) for schema in schemas.values()
     }
-    for name in (*early, *(f"{schemas[policy]}.{table}" for policy, tables in of.items() for table in tables)):
+    for name in (*early, *(f"{schemas[policy]}.{table}" for policy, tables in by_policy.items() for table in tables)):
         source.execute(f"CREATE TABLE {name} {CREATE}", rows(name))
     with Mesh(tmp_path, readers=1, writers=1, programs={"reader": ("-c", READER)}) as mesh, writing(mesh):
         pipelines = {
@@ -228,10 +230,10 @@ def test_each_policy_shows_changed_columns_in_its_own_way(
         }
         halts = pipelines["halt"]
         with between_chunks(halts, early):
-            for policy, tables in of.items():
+            for policy, tables in by_policy.items():
                 names = [f"{schemas[policy]}.{table}" for table in tables]
                 pipelines[policy].until(lambda p=policy, n=names: published(pipelines[p], n), "its publication", 300)
-        for policy, tables in of.items():
+        for policy, tables in by_policy.items():
             for table, statements in tables.items():
                 changed(source, Case(name=table, ddl=statements), f"{schemas[policy]}.{table}")
         stopped = {name: f"{schemas['halt']}.{name}" for name in ("t", "again", "snapshot_t")}

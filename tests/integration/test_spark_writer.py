@@ -38,14 +38,14 @@ from cutline.spark_writer import apply, staged, upkeep
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg import durable
 from cutline.spark_writer.iceberg.maintenance import expire
-from tests.integration.spark_bench import Bench, Journal, Row, T, U, load_iceberg, order, same, schema
+from tests.integration.spark_bench import Journal, Row, SparkBench, T, U, load_iceberg, order, same, schema
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def bench(spark: Any, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(spark, tmp_path)
+def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
+    made = SparkBench(spark, tmp_path)
     yield made
     made.close()
 
@@ -73,7 +73,7 @@ def busy_history(journal: Journal, seed: int, checkpoints: int = 6) -> None:
         journal.checkpoint(inside=not last and draw.random() < 0.3, kept=draw.random() < 0.4)
 
 
-def test_every_publication_equals_the_source_at_its_cut(bench: Bench) -> None:
+def test_every_publication_equals_the_source_at_its_cut(bench: SparkBench) -> None:
     journal = bench.journal
     journal.table(T, phase="snapshot")
     journal.chunk(T, [order(number) for number in range(10)])
@@ -97,13 +97,13 @@ def test_every_publication_equals_the_source_at_its_cut(bench: Bench) -> None:
     assert bench.agree() == 4
 
 
-def test_several_checkpoints_are_applied_at_once_but_a_kept_cut_is_published_alone(bench: Bench) -> None:
+def test_several_checkpoints_are_applied_at_once_but_a_kept_cut_is_published_alone(bench: SparkBench) -> None:
     busy_history(bench.journal, seed=1, checkpoints=8)
     bench.apply()
     assert 2 <= bench.agree() < 10
 
 
-def test_an_inactive_table_does_not_delay_the_others(bench: Bench) -> None:
+def test_an_inactive_table_does_not_delay_the_others(bench: SparkBench) -> None:
     """A table of a type that the lake can't hold, quarantined from the start; another quarantined while it was live."""
     journal = bench.journal
     odd = schema("shop.odd", ("id",), id="int", what="mystery")
@@ -123,7 +123,7 @@ def test_an_inactive_table_does_not_delay_the_others(bench: Bench) -> None:
     assert same(bench.rows(T.table_id), journal.at[first][T.table_id])
 
 
-def test_a_dropped_table_keeps_its_last_content_until_it_is_created_again(bench: Bench) -> None:
+def test_a_dropped_table_keeps_its_last_content_until_it_is_created_again(bench: SparkBench) -> None:
     """1. Live. 2. Dropped: its next generation is empty and not shown. 3. Created again."""
     journal = bench.journal
     journal.table(T)
@@ -146,7 +146,7 @@ def test_a_dropped_table_keeps_its_last_content_until_it_is_created_again(bench:
     assert same(bench.rows(T.table_id), journal.at[again][T.table_id])
 
 
-def test_a_table_that_is_empty_at_the_source_is_an_empty_table_in_the_lake(bench: Bench) -> None:
+def test_a_table_that_is_empty_at_the_source_is_an_empty_table_in_the_lake(bench: SparkBench) -> None:
     bench.journal.table(U)
     bench.journal.checkpoint(kept=True)
     bench.apply()
@@ -155,7 +155,7 @@ def test_a_table_that_is_empty_at_the_source_is_an_empty_table_in_the_lake(bench
 
 
 @pytest.mark.parametrize("driver_rows", [10**9, -1], ids=["found by Arrow", "found by Spark"])
-def test_keys_and_values_of_every_type_stay_exact(bench: Bench, driver_rows: int) -> None:
+def test_keys_and_values_of_every_type_stay_exact(bench: SparkBench, driver_rows: int) -> None:
     journal = bench.journal
     wide = schema(
         "shop.wide",
@@ -206,7 +206,7 @@ def test_keys_and_values_of_every_type_stay_exact(bench: Bench, driver_rows: int
     assert len(bench.rows("shop.wide")[1]) == len(first) - 1
 
 
-def test_truncate_drops_earlier_rows_of_the_same_checkpoint_too(bench: Bench) -> None:
+def test_truncate_drops_earlier_rows_of_the_same_checkpoint_too(bench: SparkBench) -> None:
     journal = bench.journal
     journal.table(T)
     journal.table(U)
@@ -225,7 +225,7 @@ def test_truncate_drops_earlier_rows_of_the_same_checkpoint_too(bench: Bench) ->
     assert bench.rows(T.table_id)[1] == [order(1, "after")]
 
 
-def test_columns_are_added_renamed_dropped_and_widened_at_their_own_cut(bench: Bench) -> None:
+def test_columns_are_added_renamed_dropped_and_widened_at_their_own_cut(bench: SparkBench) -> None:
     """1. Live rows. 2. ADD with a default, between changes of one checkpoint. 3. RENAME. 4. DROP and widen.
 
     Old rows show the default and keep their values under the new name; each older publication keeps its own columns;
@@ -290,7 +290,7 @@ def test_columns_are_added_renamed_dropped_and_widened_at_their_own_cut(bench: B
     assert readers(bench, U.table_id) == journal.at[max(journal.at)][U.table_id][1]
 
 
-def readers(bench: Bench, table: str) -> list[Row]:
+def readers(bench: SparkBench, table: str) -> list[Row]:
     """Read `main` by PyIceberg and by DuckDB; both must agree; return it in the model's order."""
     warehouse = bench.journal.sink["warehouse"]
     catalog = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse))
@@ -306,7 +306,7 @@ def readers(bench: Bench, table: str) -> list[Row]:
     return wanted[1]
 
 
-def test_pyiceberg_and_duckdb_read_the_same_rows(bench: Bench) -> None:
+def test_pyiceberg_and_duckdb_read_the_same_rows(bench: SparkBench) -> None:
     busy_history(bench.journal, seed=2)
     bench.apply()
     for table in (T.table_id, U.table_id):
@@ -314,7 +314,7 @@ def test_pyiceberg_and_duckdb_read_the_same_rows(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("columns", ["the same", "other types", "one more between"])
-def test_a_new_generation_is_shown_only_when_it_is_live(bench: Bench, columns: str) -> None:
+def test_a_new_generation_is_shown_only_when_it_is_live(bench: SparkBench, columns: str) -> None:
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(number) for number in range(10)])
@@ -353,7 +353,7 @@ def test_a_new_generation_is_shown_only_when_it_is_live(bench: Bench, columns: s
     assert bench.agree() == 5
 
 
-def test_a_chunk_without_field_ids_is_rewritten(bench: Bench) -> None:
+def test_a_chunk_without_field_ids_is_rewritten(bench: SparkBench) -> None:
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(number) for number in range(5)], field_ids=False)
@@ -365,7 +365,7 @@ def test_a_chunk_without_field_ids_is_rewritten(bench: Bench) -> None:
     assert sorted("/staged/" in path for path in files) == [False, True]
 
 
-def test_inserts_into_a_table_without_a_key_are_appended_once_each(bench: Bench) -> None:
+def test_inserts_into_a_table_without_a_key_are_appended_once_each(bench: SparkBench) -> None:
     """1. Equal rows in one chunk, then by inserts, and a start that dies once they were added and not published.
     2. A new column, TRUNCATE, equal rows again. 3. An update can't be applied, nor an insert that came twice.
     """
@@ -396,7 +396,7 @@ def test_inserts_into_a_table_without_a_key_are_appended_once_each(bench: Bench)
         bench.apply(incarnation)
 
 
-def test_a_publication_names_only_what_was_synced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publication_names_only_what_was_synced(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file of the lake, then the catalogue; each publication has data files and deletion vectors of its own."""
     journal, synced, published = bench.journal, list[str](), list[int]()
     folder, sync = journal.root / "lake", durable.sync
@@ -425,7 +425,7 @@ def test_a_publication_names_only_what_was_synced(bench: Bench, monkeypatch: pyt
     assert len(set(published)) == 3
 
 
-def test_a_checkpoint_of_any_size_is_applied_in_portions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_any_size_is_applied_in_portions(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups of three rows, portions of two of them: keys that come again in later portions, and a TRUNCATE."""
     portions: list[int] = []
     reduce = apply.reduce
@@ -453,7 +453,7 @@ def test_a_checkpoint_of_any_size_is_applied_in_portions(bench: Bench, monkeypat
     assert bench.agree() == 2
 
 
-def test_a_new_column_shows_though_the_changes_with_it_leave_no_row(bench: Bench) -> None:
+def test_a_new_column_shows_though_the_changes_with_it_leave_no_row(bench: SparkBench) -> None:
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(1)])
@@ -469,7 +469,7 @@ def test_a_new_column_shows_though_the_changes_with_it_leave_no_row(bench: Bench
 
 @pytest.mark.full
 @pytest.mark.parametrize("checkpoints", [50, 1])
-def test_a_backlog_of_five_million_changes_is_applied_in_bounded_memory(bench: Bench, checkpoints: int) -> None:
+def test_a_backlog_of_five_million_changes_is_applied_in_bounded_memory(bench: SparkBench, checkpoints: int) -> None:
     """The same changes in 50 checkpoints or in one; the last of each of 1,000,000 keys is what stays."""
     changes, keys = 5_000_000, 1_000_000
     draw, journal, process = np.random.default_rng(1), bench.journal, psutil.Process()
@@ -514,7 +514,7 @@ def test_a_backlog_of_five_million_changes_is_applied_in_bounded_memory(bench: B
     assert most[1] < 3 << 30
 
 
-def test_a_second_owner_is_refused(bench: Bench) -> None:
+def test_a_second_owner_is_refused(bench: SparkBench) -> None:
     journal = bench.journal
     journal.table(T)
     journal.checkpoint()
@@ -524,7 +524,7 @@ def test_a_second_owner_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("step", ["claimed", "applying", "applied", "published", "shown", "recorded"])
-def test_a_crash_after_any_step_leaves_nothing_lost_or_doubled(bench: Bench, step: str) -> None:
+def test_a_crash_after_any_step_leaves_nothing_lost_or_doubled(bench: SparkBench, step: str) -> None:
     """1. Apply part of a history. 2. Die after `step` of the next publication. 3. A new incarnation ends exact."""
 
     class Crash(Exception):
@@ -550,13 +550,13 @@ def test_a_crash_after_any_step_leaves_nothing_lost_or_doubled(bench: Bench, ste
     assert bench.agree() == len(journal.store.publications()) >= 2
 
 
-def _stepped(incarnation: Incarnation, crash: Callable[[str], None], bench: Bench) -> None:
+def _stepped(incarnation: Incarnation, crash: Callable[[str], None], bench: SparkBench) -> None:
     incarnation._reached = crash
     bench.apply(incarnation)
 
 
 @pytest.mark.parametrize("step", ["applying", "applied", "published"])
-def test_a_zombie_that_wakes_after_its_successors_commits_changes_nothing(bench: Bench, step: str) -> None:
+def test_a_zombie_that_wakes_after_its_successors_commits_changes_nothing(bench: SparkBench, step: str) -> None:
     """1. A falls asleep after `step`. 2. B takes over and publishes further cuts. 3. A wakes and is refused."""
     journal = bench.journal
     journal.table(T)
@@ -597,7 +597,7 @@ def test_a_zombie_that_wakes_after_its_successors_commits_changes_nothing(bench:
     assert bench.agree() == 4
 
 
-def test_a_start_with_an_outdated_view_of_the_journal_does_not_move_main_back(bench: Bench) -> None:
+def test_a_start_with_an_outdated_view_of_the_journal_does_not_move_main_back(bench: SparkBench) -> None:
     """1. A publishes. 2. B claims and reads the journal. 3. A publishes again. 4. B shows what it has read."""
     journal = bench.journal
     journal.table(T)
@@ -618,7 +618,7 @@ def test_a_start_with_an_outdated_view_of_the_journal_does_not_move_main_back(be
     assert bench.agree() == 2
 
 
-def test_a_start_that_was_overtaken_does_not_leave_a_quarantined_table_where_it_was_before(bench: Bench) -> None:
+def test_a_start_that_was_overtaken_does_not_leave_a_quarantined_table_where_it_was_before(bench: SparkBench) -> None:
     """1. A and B stand at publication 2. 2. A makes publication 3. 3. The table is quarantined. 4. B goes on."""
     journal = bench.journal
     journal.table(T)
@@ -640,7 +640,7 @@ def test_a_start_that_was_overtaken_does_not_leave_a_quarantined_table_where_it_
     assert same(bench.rows(T.table_id), journal.at[3][T.table_id])
 
 
-def test_an_epoch_based_on_an_older_checkpoint_leaves_the_later_ones_out(bench: Bench) -> None:
+def test_an_epoch_based_on_an_older_checkpoint_leaves_the_later_ones_out(bench: SparkBench) -> None:
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(number) for number in range(8)])
@@ -661,7 +661,7 @@ def test_an_epoch_based_on_an_older_checkpoint_leaves_the_later_ones_out(bench: 
 
 
 def test_savepoints_are_kept_by_number_and_the_others_release_their_snapshots(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Three savepoints and more. 2. Upkeep with room for two: the first one's tag and publication go, and
     the entries after the last one; a tag of somebody else stays. 3. A restore to the last one works."""
@@ -700,7 +700,7 @@ def test_savepoints_are_kept_by_number_and_the_others_release_their_snapshots(
 
 
 def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Many small publications with upkeep after each. 2. Another incarnation, and upkeep that expires all it may."""
     monkeypatch.setattr(upkeep, "COMPACTION_REST", 0.0)
@@ -753,7 +753,7 @@ def test_small_files_are_merged_and_old_snapshots_expire_between_publications(
     assert same(bench.rows(T.table_id), journal.at[newest][T.table_id])
 
 
-def test_the_files_of_a_snapshot_are_not_merged_before_their_table_is_live(bench: Bench) -> None:
+def test_the_files_of_a_snapshot_are_not_merged_before_their_table_is_live(bench: SparkBench) -> None:
     journal = bench.journal
     journal.table(T, phase="snapshot")
     for number in range(upkeep.TIER):
@@ -771,7 +771,7 @@ def test_the_files_of_a_snapshot_are_not_merged_before_their_table_is_live(bench
     assert file.rows == upkeep.TIER
 
 
-def test_expiry_spares_staged_files_of_entries_that_are_not_published(bench: Bench) -> None:
+def test_expiry_spares_staged_files_of_entries_that_are_not_published(bench: SparkBench) -> None:
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(1)])
@@ -844,7 +844,7 @@ class Child:
         self.process.wait(30)
 
 
-def test_a_process_killed_in_the_middle_and_one_that_sleeps_through_its_successor(bench: Bench) -> None:
+def test_a_process_killed_in_the_middle_and_one_that_sleeps_through_its_successor(bench: SparkBench) -> None:
     """1. A real process is killed (SIGKILL) in the middle of applying. 2. Another is stopped (SIGSTOP) before its
     publication. 3. This process takes over and publishes. 4. The stopped one goes on (SIGCONT) and is refused.
     """
@@ -875,7 +875,7 @@ def test_a_process_killed_in_the_middle_and_one_that_sleeps_through_its_successo
     assert bench.agree() == len(journal.store.publications())
 
 
-def test_the_lake_lists_every_table_at_every_publication(bench: Bench) -> None:
+def test_the_lake_lists_every_table_at_every_publication(bench: SparkBench) -> None:
     journal = bench.journal
     busy_history(journal, seed=4)
     incarnation = bench.apply()

@@ -51,7 +51,7 @@ async def main():
             requests = await registry.take_requests("shop")
         except Unavailable:
             requests = []
-        nonces = [one["nonce"] for one in requests] if plan.get("answers", True) else []
+        nonces = [request["nonce"] for request in requests] if plan.get("answers", True) else []
         if nonces or (plan.get("publishes") and published is None):
             high = flushed_high(config)
             at = Position(server=high.server, file=high.file, offset=high.offset, gtids="", rows=0)
@@ -59,8 +59,8 @@ async def main():
             slot, kept = store.last_slot() + 1, bool(nonces)
             store.put_entry(records.checkpoint(slot, kept=kept, request=nonces[0] if nonces else None))
             tables = {
-                name: PublishedTable(state=one["phase"], generation=1, main=Main(snapshot_id=1), work=None)
-                for name, one in plan["tables"].items()
+                name: PublishedTable(state=table["phase"], generation=1, main=Main(snapshot_id=1), work=None)
+                for name, table in plan["tables"].items()
             }
             store.publish(
                 Publication(
@@ -78,11 +78,11 @@ import os, sys
 from cutline.services.run import cli, run
 from cutline.services.run.supervisor import Child
 
-def one(config, workdir):
+def service_children(config, workdir):
     log = workdir / "logs" / "mesh.log"
     return [Child(name="mesh", command=[sys.executable, os.environ["MESH"]], log=log)]
 
-run._service_children = one
+run._service_children = service_children
 cli.main()
 """
 
@@ -118,15 +118,15 @@ class Running:
     def until(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
-            assert self.process.poll() is None, self.told()
-            assert time.monotonic() < deadline, self.told()
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
             time.sleep(0.05)
 
-    def told(self) -> str:
+    def output(self) -> str:
         return self.out.read_text()
 
     def says(self, words: str) -> None:
-        self.until(lambda: words in self.told())
+        self.until(lambda: words in self.output())
 
     def pids(self) -> dict[str, int]:
         path = self.workdir / "run.json"
@@ -143,7 +143,7 @@ class Running:
         assert not [pid for pid in pids.values() if psutil.pid_exists(pid)]
         assert not (self.workdir / "run.json").exists()
         assert not (self.workdir / "tmp").exists()
-        return code, self.told().splitlines()[-1]
+        return code, self.output().splitlines()[-1]
 
 
 @pytest.fixture
@@ -164,18 +164,18 @@ def start(
         return started[-1]
 
     yield run
-    for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
+    for running in started:
+        if running.process.poll() is None:
+            running.process.kill()
+            running.process.wait()
 
 
 def test_ctrl_c_takes_a_savepoint_and_ends_with_0_and_the_same_command_resumes(start: Callable[..., Running]) -> None:
     for slot in (1, 2):
-        one = start({"tables": {"t.a": LIVE}})
-        one.says("t.a: live, 3 rows")
-        one.interrupt()
-        code, last = one.ends()
+        running = start({"tables": {"t.a": LIVE}})
+        running.says("t.a: live, 3 rows")
+        running.interrupt()
+        code, last = running.ends()
         assert (code, last) == (
             0,
             f"savepoint: checkpoint {slot} is published and kept; the same command resumes there",
@@ -183,25 +183,25 @@ def test_ctrl_c_takes_a_savepoint_and_ends_with_0_and_the_same_command_resumes(s
 
 
 def test_status_shows_a_run_from_another_terminal(start: Callable[..., Running], tmp_path: Path) -> None:
-    one = start({"tables": {"t.a": LIVE, "t.b": FAULTY}})
-    one.says("t.b: quarantined")
+    running = start({"tables": {"t.a": LIVE, "t.b": FAULTY}})
+    running.says("t.b: quarantined")
     shown = CliRunner().invoke(cli.main, ["status", str(tmp_path / "pipeline.yaml")])
     assert (shown.exit_code, shown.stdout.splitlines()[:2]) == (
         0,
         ["t.a: live, 3 rows", "t.b: quarantined, 3 rows: it has no primary key; add one"],
     )
-    one.interrupt()
-    assert one.ends()[0] == 0
+    running.interrupt()
+    assert running.ends()[0] == 0
     assert CliRunner().invoke(cli.main, ["status", str(tmp_path / "pipeline.yaml")]).exit_code == 2
 
 
 def test_a_second_ctrl_c_stops_at_once_with_1(start: Callable[..., Running]) -> None:
-    one = start({"tables": {"t.a": LIVE}, "answers": False})
-    one.says("t.a: live")
-    one.interrupt()
-    one.says("waiting for the savepoint's checkpoint")
-    one.interrupt()
-    code, last = one.ends(10.0)
+    running = start({"tables": {"t.a": LIVE}, "answers": False})
+    running.says("t.a: live")
+    running.interrupt()
+    running.says("waiting for the savepoint's checkpoint")
+    running.interrupt()
+    code, last = running.ends(10.0)
     assert code == 1
     assert "stopped without a savepoint; the same command resumes" in last
 
@@ -219,17 +219,17 @@ def test_caught_up_waits_for_a_position_taken_after_the_tables_were_live(
     start: Callable[..., Running], mariadb: MariaDB, tmp_path: Path
 ) -> None:
     """1. A publication, then a commit at the source.  2. No later publication comes, so the run does not end."""
-    one = start({"tables": {"t.a": LIVE | {"phase": "catch-up"}}, "publishes": True}, "--until", "caught-up")
-    one.says("t.a: catch-up")
-    one.interrupt()
-    assert one.ends()[0] == 0
+    running = start({"tables": {"t.a": LIVE | {"phase": "catch-up"}}, "publishes": True}, "--until", "caught-up")
+    running.says("t.a: catch-up")
+    running.interrupt()
+    assert running.ends()[0] == 0
     mariadb.execute("FLUSH BINARY LOGS")
-    one = start({"tables": {"t.a": LIVE}}, "--until", "caught-up")
-    one.says("t.a: live")
+    running = start({"tables": {"t.a": LIVE}}, "--until", "caught-up")
+    running.says("t.a: live")
     with pytest.raises(subprocess.TimeoutExpired):
-        one.process.wait(3.0)
-    one.interrupt()
-    assert one.ends()[0] == 0
+        running.process.wait(3.0)
+    running.interrupt()
+    assert running.ends()[0] == 0
 
 
 @pytest.mark.parametrize("goal", ["snapshot", "caught-up"])
@@ -245,9 +245,9 @@ def test_until_ends_with_0_and_names_the_table_that_is_dropped(
     start: Callable[..., Running], goal: str, tables: dict[str, Any]
 ) -> None:
     plan = {"tables": tables, "publishes": True, "no_stream": "t.a" not in tables}
-    one = start(plan, "--until", goal)
-    assert one.ends() == (0, "dropped at the source: t.c; the lake keeps their last content")
-    assert "t.c: dropped: there is no table t.c" in one.told()
+    running = start(plan, "--until", goal)
+    assert running.ends() == (0, "dropped at the source: t.c; the lake keeps their last content")
+    assert "t.c: dropped: there is no table t.c" in running.output()
 
 
 def test_a_pipeline_whose_tables_are_all_quarantined_at_once_ends_with_1(start: Callable[..., Running]) -> None:
@@ -276,81 +276,83 @@ def test_a_pipeline_that_halts_ends_the_run_with_1_and_its_cause(start: Callable
 def test_a_spark_writer_that_can_not_go_on_ends_the_run_with_its_cause(
     start: Callable[..., Running], kind: str, code: int
 ) -> None:
-    one = start({"tables": {}, "spark": {"error": "the lake table lake.t.a belongs to pipeline market", "kind": kind}})
-    assert one.ends() == (code, "cutline: the lake table lake.t.a belongs to pipeline market")
+    running = start(
+        {"tables": {}, "spark": {"error": "the lake table lake.t.a belongs to pipeline market", "kind": kind}}
+    )
+    assert running.ends() == (code, "cutline: the lake table lake.t.a belongs to pipeline market")
 
 
 def test_a_spark_writer_that_tries_again_is_said_and_goes_on(start: Callable[..., Running]) -> None:
-    one = start({"tables": {"t.a": LIVE}, "spark": {"error": "the catalogue is locked", "again_seconds": 4.0}})
-    one.says("spark_writer: the catalogue is locked; starting again in 4 s")
-    one.interrupt()
-    assert one.ends()[0] == 0
+    running = start({"tables": {"t.a": LIVE}, "spark": {"error": "the catalogue is locked", "again_seconds": 4.0}})
+    running.says("spark_writer: the catalogue is locked; starting again in 4 s")
+    running.interrupt()
+    assert running.ends()[0] == 0
 
 
 def test_redis_and_services_that_are_killed_are_started_again_and_said(start: Callable[..., Running]) -> None:
     """1. SIGKILL to Redis: it comes back on its port, empty.  2. SIGKILL to the mesh.  3. A savepoint works then."""
-    one = start({"tables": {"t.a": LIVE}})
-    one.says("t.a: live")
+    running = start({"tables": {"t.a": LIVE}})
+    running.says("t.a: live")
     for name in ("Redis", "mesh"):
-        before = one.pids()[name]
+        before = running.pids()[name]
         os.kill(before, signal.SIGKILL)
-        one.says(f"the {name} ({before}) was ended by SIGKILL; it is started again")
-        one.until(lambda name=name, before=before: one.pids().get(name, before) != before)
-    one.interrupt()
-    assert one.ends()[0] == 0
+        running.says(f"the {name} ({before}) was ended by SIGKILL; it is started again")
+        running.until(lambda name=name, before=before: running.pids().get(name, before) != before)
+    running.interrupt()
+    assert running.ends()[0] == 0
 
 
 def test_a_run_that_is_killed_leaves_nothing_running_and_the_next_one_works(start: Callable[..., Running]) -> None:
-    one = start({"tables": {"t.a": LIVE}})
-    one.says("t.a: live")
-    pids = one.pids()
-    one.process.kill()
-    one.process.wait()
+    running = start({"tables": {"t.a": LIVE}})
+    running.says("t.a: live")
+    pids = running.pids()
+    running.process.kill()
+    running.process.wait()
     deadline = time.monotonic() + 10
     while any(psutil.pid_exists(pid) for pid in pids.values()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    (one.workdir / "tmp" / "left").touch()
-    one = start({"tables": {"t.a": LIVE}})
-    one.says("t.a: live")
-    assert not (one.workdir / "tmp" / "left").exists()
-    one.interrupt()
-    assert one.ends()[0] == 0
+    (running.workdir / "tmp" / "left").touch()
+    running = start({"tables": {"t.a": LIVE}})
+    running.says("t.a: live")
+    assert not (running.workdir / "tmp" / "left").exists()
+    running.interrupt()
+    assert running.ends()[0] == 0
 
 
 def test_a_second_run_of_the_same_pipeline_is_refused_with_2(start: Callable[..., Running]) -> None:
-    one = start({"tables": {"t.a": LIVE}})
-    one.says("t.a: live")
+    running = start({"tables": {"t.a": LIVE}})
+    running.says("t.a: live")
     second = start({"tables": {}})
     assert second.process.wait(20) == 2
-    assert "another `cutline run` works in" in second.told()
-    one.interrupt()
-    assert one.process.wait(30) == 0
+    assert "another `cutline run` works in" in second.output()
+    running.interrupt()
+    assert running.process.wait(30) == 0
 
 
 def test_a_redis_that_does_not_answer_is_said_and_waited_for(start: Callable[..., Running]) -> None:
-    one = start({"tables": {"t.a": LIVE}})
-    one.says("t.a: live")
-    redis = one.pids()["Redis"]
+    running = start({"tables": {"t.a": LIVE}})
+    running.says("t.a: live")
+    redis = running.pids()["Redis"]
     os.kill(redis, signal.SIGSTOP)
     try:
-        one.says("does not answer; trying again")
+        running.says("does not answer; trying again")
     finally:
         os.kill(redis, signal.SIGCONT)
-    one.interrupt()
-    assert one.ends()[0] == 0
+    running.interrupt()
+    assert running.ends()[0] == 0
 
 
 def test_a_redis_that_is_down_at_the_start_is_waited_for_and_used_when_it_comes(start: Callable[..., Running]) -> None:
     with Redis() as redis:
         redis.stop()
-        one = start({"tables": {"t.a": LIVE}}, redis_url=redis.url)
-        one.says(f"Redis at 127.0.0.1:{redis.port} does not answer; trying again")
+        running = start({"tables": {"t.a": LIVE}}, redis_url=redis.url)
+        running.says(f"Redis at 127.0.0.1:{redis.port} does not answer; trying again")
         redis.start()
-        one.says("t.a: live")
-        assert "Redis" not in one.pids()
-        one.interrupt()
-        assert one.ends()[0] == 0
+        running.says("t.a: live")
+        assert "Redis" not in running.pids()
+        running.interrupt()
+        assert running.ends()[0] == 0
 
 
 def test_a_source_that_is_down_when_a_known_pipeline_starts_is_waited_for(
@@ -363,14 +365,14 @@ def test_a_source_that_is_down_when_a_known_pipeline_starts_is_waited_for(
             f"name: shop\nsource: {{host: {server.host}, port: {server.port}, user: cdc, password_env: CDC_PASSWORD}}\n"
             "tables: [shop.a]\nsink: {warehouse: lake}\n"
         )
-        one = start({"tables": {"shop.a": LIVE}})
-        one.says("shop.a: live")
-        one.interrupt()
-        assert one.ends()[0] == 0
+        running = start({"tables": {"shop.a": LIVE}})
+        running.says("shop.a: live")
+        running.interrupt()
+        assert running.ends()[0] == 0
         server.stop()
-        one = start({"tables": {"shop.a": LIVE}})
-        one.says("is the server up?; trying again in")
+        running = start({"tables": {"shop.a": LIVE}})
+        running.says("is the server up?; trying again in")
         server.start()
-        one.says("shop.a: live")
-        one.interrupt()
-        assert one.ends()[0] == 0
+        running.says("shop.a: live")
+        running.interrupt()
+        assert running.ends()[0] == 0

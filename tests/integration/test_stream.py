@@ -91,10 +91,10 @@ def test_a_pipeline_ends_at_its_stop_and_shows_no_later_change_though_services_a
         for pipeline in pipelines.values():
             pipeline.until(lambda pipeline=pipeline: pipeline.shows(*bank.names), "both tables to be shown")
         with bank.moving():
-            mesh.kill(mesh.of("reader")[0])
+            mesh.kill(mesh.running("reader")[0])
             mesh.start("reader")
             found = {name: ends(pipeline) for name, pipeline in pipelines.items()}
-            mesh.kill(mesh.of("reader")[0])
+            mesh.kill(mesh.running("reader")[0])
             mesh.start("reader")
             for name, pipeline in pipelines.items():
                 pipeline.until(
@@ -105,7 +105,7 @@ def test_a_pipeline_ends_at_its_stop_and_shows_no_later_change_though_services_a
                 assert again.position == found[name].position
     faults = []
     for name, pipeline in pipelines.items():
-        assert {of.phase for of in found[name].tables.values()} == {"live"}
+        assert {table.phase for table in found[name].tables.values()} == {"live"}
         faults += [f"{name}: {line}" for line in judge(pipeline, bank.history, bank.tables)[1]]
     assert not faults, "\n".join(faults[:20])
     ends_at = FilePosition(found["place"].position.file, found["place"].position.offset)
@@ -132,9 +132,9 @@ def test_a_table_whose_snapshot_ends_after_the_stop_is_told_and_the_pipeline_end
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
         pipeline = mesh.pipeline("late", source, [table], stop=f"{{file: {at.file}, position: {at.offset}}}")
         entry = ends(pipeline)
-    of = entry.tables[table]
-    assert (of.phase, of.show) == ("quarantined", False)
-    assert f"{table} can't be shown at the stop" in of.cause
+    state = entry.tables[table]
+    assert (state.phase, state.show) == ("quarantined", False)
+    assert f"{table} can't be shown at the stop" in state.cause
 
 
 @pytest.mark.full
@@ -201,7 +201,7 @@ def test_every_start_begins_where_it_says_and_goes_on_over_a_restart(
         for pipeline in pipelines.values():
             pipeline.until(lambda pipeline=pipeline: pipeline.shows(table), f"{pipeline.name} to show the table")
         source.execute(f"INSERT INTO {table} VALUES (100, 2)")
-        for service in (*mesh.of("reader"), *mesh.of("enumerator")):
+        for service in (*mesh.running("reader"), *mesh.running("enumerator")):
             mesh.kill(service)
             mesh.start(service.role)
         source.execute("FLUSH BINARY LOGS", f"UPDATE {table} SET v = 3 WHERE id IN (20, 100)")
@@ -244,7 +244,7 @@ def test_xa_transactions_come_with_their_commit_though_prepared_before_the_snaps
             prepare(source, f"'{name}'", f"INSERT INTO {table} VALUES ({row}, 5)")
         source.execute(f"UPDATE {table} SET v = 7 WHERE id = 1")
         pipeline.catches_up(table)
-        for service in mesh.of("reader"):
+        for service in mesh.running("reader"):
             mesh.kill(service)
             mesh.start("reader")
         source.execute("FLUSH BINARY LOGS", "XA COMMIT 'one'", "XA ROLLBACK 'two'")
@@ -276,7 +276,7 @@ def test_a_binlog_that_was_reset_halts_the_pipeline_whatever_was_logged_since(
         pipeline.until(lambda: pipeline.shows("shop.a"), "the table to be shown")
         server.execute(*(f"INSERT INTO shop.a VALUES ({n}, 0)" for n in range(20)))
         pipeline.catches_up("shop.a")
-        reader = mesh.of("reader")[0]
+        reader = mesh.running("reader")[0]
         if moment == "down":
             mesh.kill(reader)
         server.execute("RESET BINARY LOGS AND GTIDS" if isinstance(server, MySQL) else "RESET MASTER")
@@ -304,9 +304,9 @@ class Relay:
     def lead_to(self, target: Database) -> None:
         """Break every connection; the next ones lead there."""
         self.target = target
-        for one in list(self._open):
+        for connection in list(self._open):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._listener.close()
@@ -321,11 +321,11 @@ class Relay:
                 for pair in ((near, far), (far, near)):
                     threading.Thread(target=self._copy, args=pair, daemon=True).start()
 
-    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while data := one.recv(1 << 16):
-                other.sendall(data)
-        for end in (one, other):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             self._open.discard(end)
@@ -386,7 +386,7 @@ def test_a_fail_over_to_a_replica_loses_and_doubles_nothing(kind: type[Database]
             for pipeline in (first, second):
                 pipeline.server = replica
                 end = pipeline.catches_up(*bank.names)
-                assert {of.generation for of in end.tables.values()} == {1}, pipeline.told()
+                assert {table.generation for table in end.tables.values()} == {1}, pipeline.progress()
                 for name in bank.names:
                     assert differences(shown(pipeline, name), content(replica, name, ["id"])) == []
 

@@ -179,19 +179,19 @@ class Readings:
         return values
 
 
-def same(expected: pa.Table, found: pa.Table, schema: TableSchema, what: str, without: Sequence[str] = ()) -> None:
+def same(expected: pa.Table, found: pa.Table, schema: TableSchema, ways: str, without: Sequence[str] = ()) -> None:
     """Equal values and types, byte for byte (a NaN can't come, and -0.0 differs from 0.0)."""
-    assert found.num_rows == expected.num_rows, what
+    assert found.num_rows == expected.num_rows, ways
     for column in schema.columns:
         if column.name in without:
             continue
         left = expected.column(column.name).combine_chunks()
         right = found.column(column.name).combine_chunks()
-        assert left.type == right.type, f"{what}, {column.name}"
+        assert left.type == right.type, f"{ways}, {column.name}"
         if not _identical(left, right):
             pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
             differing = [(row, a, b) for row, (a, b) in enumerate(pairs) if repr(a) != repr(b)]
-            raise AssertionError(f"{what}: {column.name} {column.mysql_type}: {differing[:3]} of {len(differing)}")
+            raise AssertionError(f"{ways}: {column.name} {column.mysql_type}: {differing[:3]} of {len(differing)}")
 
 
 def _identical(left: pa.Array, right: pa.Array) -> bool:
@@ -451,9 +451,9 @@ def test_timestamps_around_a_dst_change_are_told_apart_whatever_the_zones_are(
         expected.append(AUTUMN + 3600)
         cursor.execute("SET time_zone = '+00:00'")
         schema = described(source, connection, f"{database}.t")
-    with closing(seam_connection(source)) as ours:
+    with closing(seam_connection(source)) as seam:
         for module in BOTH:
-            by_select = selected(module, ours, schema)
+            by_select = selected(module, seam, schema)
             assert by_select.column("ts").cast(pa.int64()).to_pylist() == [at * 10**6 + 500_000 for at in expected]
             assert by_select.column("d").cast(pa.int64()).to_pylist() == [at * 10**6 for at in expected]
             same(by_select, changed(module, source, start, schema), schema, "SELECT and inserted image")
@@ -498,8 +498,8 @@ CHARACTER_SETS = sorted(charsets._COLLATIONS.keys() - {"binary"})
 
 
 def character_sets(server: Database) -> list[str]:
-    there = {name for (name,) in server.execute("SELECT character_set_name FROM information_schema.character_sets")}
-    return [name for name in CHARACTER_SETS if name in there]
+    known = {name for (name,) in server.execute("SELECT character_set_name FROM information_schema.character_sets")}
+    return [name for name in CHARACTER_SETS if name in known]
 
 
 def test_text_of_every_character_set_comes_as_utf_8(source: Database, database: str) -> None:
@@ -554,11 +554,12 @@ def test_the_tables_of_character_sets_are_the_servers(source: Database, database
             assert tuple(int(code, 16) for code in found) == points, name
             asked = ", ".join(again(f"x'{byte:02X}'", name) for byte in range(256))
             ((*same,),) = source.execute(f"SELECT {asked}")
-            told = [
-                point if one and point != 0xFFFD else codes.P_AMBIGUOUS for one, point in zip(same, points, strict=True)
+            expected = [
+                point if unchanged and point != 0xFFFD else codes.P_AMBIGUOUS
+                for unchanged, point in zip(same, points, strict=True)
             ]
-            assert charsets.key_points(name) == tuple(told), name
-            assert (codes.P_AMBIGUOUS not in told) == (name in keys._ONE_TO_ONE), name
+            assert charsets.key_points(name) == tuple(expected), name
+            assert (codes.P_AMBIGUOUS not in expected) == (name in keys._ONE_TO_ONE), name
     for number, name in source.execute(
         "SELECT id, character_set_name FROM information_schema.collations WHERE id IS NOT NULL"
     ):
@@ -586,8 +587,8 @@ def test_pairs_of_the_multi_byte_character_sets_are_the_servers(source: Database
                     assert charsets.to_text(raw, name) == chr(int(code, 16)), (name, raw.hex())
                     if name != "gb18030":
                         at = 256 * (raw[-2] + 1) + raw[-1] + (0x10000 if len(raw) == 3 else 0)
-                        told = charsets.key_points(name)[at] != codes.P_AMBIGUOUS
-                        assert told == (same and code != "0000FFFD"), (name, raw.hex())
+                        unambiguous = charsets.key_points(name)[at] != codes.P_AMBIGUOUS
+                        assert unambiguous == (same and code != "0000FFFD"), (name, raw.hex())
                     compared += 1
         assert compared > 90_000
 
@@ -960,8 +961,8 @@ class Generated:
         """What follows id and touched in CREATE TABLE."""
         parts = [f"c{i} {kind}{' NOT NULL' if i == self.key else ''}" for i, kind in enumerate(self.kinds)]
         parts += [
-            f"g{i} {self.kinds[i].removesuffix(' NULL')} GENERATED ALWAYS AS (c{i}) {how}"
-            for i, how in self.computed.items()
+            f"g{i} {self.kinds[i].removesuffix(' NULL')} GENERATED ALWAYS AS (c{i}) {storage}"
+            for i, storage in self.computed.items()
         ]
         return ", ".join([*parts, f"UNIQUE KEY (c{self.key}, id)"] if self.key is not None else parts)
 
@@ -977,7 +978,7 @@ def tables(draw: st.DrawFn, column: st.SearchStrategy[tuple[str, st.SearchStrate
     kinds = [kind for kind, _ in columns]
     able = [i for i, kind in enumerate(kinds) if KEYED.match(kind)]
     key = draw(st.none() | st.sampled_from(able)) if able else None
-    values = [of if i == key else st.none() | of for i, (_, of) in enumerate(columns)]
+    values = [strategy if i == key else st.none() | strategy for i, (_, strategy) in enumerate(columns)]
     rows = draw(st.lists(st.tuples(*values), min_size=1, max_size=6))
     computed = draw(st.dictionaries(st.integers(0, len(kinds) - 1), st.sampled_from(["VIRTUAL", "STORED"]), max_size=3))
     return Generated(kinds=kinds, rows=[list(row) for row in rows], computed=computed, key=key)
@@ -1017,26 +1018,26 @@ def as_pymysql_reads(source: Database, database: str, found: Readings) -> None:
     """PyMySQL is right about all but FLOAT (six digits), TIME below zero, and dates that Python has not."""
     with closing(connect(source, database)) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT * FROM t ORDER BY id")
-        theirs = cursor.fetchall()
+        their_rows = cursor.fetchall()
     for at, column in enumerate(found.schema.columns):
         kind = parse_type(column.mysql_type)
         if kind.base in ("float", "vector"):
             continue
         for row, value in enumerate(found.column(column.name)):
-            said = theirs[row][at]
-            if value is None or said is None:
-                assert value is said, column
+            theirs = their_rows[row][at]
+            if value is None or theirs is None:
+                assert value is theirs, column
             elif kind.base == "time":
                 if value >= 0:
-                    assert datetime.timedelta(microseconds=value) == said, column
+                    assert datetime.timedelta(microseconds=value) == theirs, column
             elif kind.base == "bit" and kind.numbers in ((), (1,)):
-                assert value == bool(said[0]), column
+                assert value == bool(theirs[0]), column
             elif kind.base == "timestamp":
-                assert value.replace(tzinfo=None) == said, column
+                assert value.replace(tzinfo=None) == theirs, column
             elif kind.base == "decimal" or isinstance(value, decimal.Decimal):
-                assert decimal.Decimal(value) == said, column
+                assert decimal.Decimal(value) == theirs, column
             else:
-                assert value == said, column
+                assert value == theirs, column
 
 
 def replicated(source: Database, database: str, found: Readings) -> list[dict[str, Any]]:
@@ -1064,33 +1065,33 @@ PYTHONS = ("utf8mb4", "utf8mb3", "ascii", "latin2", "latin5", "cp850", "cp852", 
 
 def as_mysql_replication_reads(source: Database, database: str, found: Readings) -> None:
     """mysql-replication is right about all but what `test_where_mysql_replication_is_wrong` shows."""
-    theirs = replicated(source, database, found)
+    their_rows = replicated(source, database, found)
     for column in found.schema.columns:
         kind = parse_type(column.mysql_type)
-        for ours, row in zip(found.inserted.column(column.name).to_pylist(), theirs, strict=True):
-            said = row[column.name]
+        for ours, row in zip(found.inserted.column(column.name).to_pylist(), their_rows, strict=True):
+            theirs = row[column.name]
             if ours is None:
-                assert said is None, column
+                assert theirs is None, column
             elif kind.base == "set":
-                assert (said or set()) - {""} == set(ours.split(",")) - {""}, column
+                assert (theirs or set()) - {""} == set(ours.split(",")) - {""}, column
             elif kind.base == "bit":
-                assert (int.from_bytes(ours, "big") if isinstance(ours, bytes) else ours) == int(said, 2), column
+                assert (int.from_bytes(ours, "big") if isinstance(ours, bytes) else ours) == int(theirs, 2), column
             elif kind.base == "year":
-                assert ours == said or (ours, said) == (0, 1900), column
+                assert ours == theirs or (ours, theirs) == (0, 1900), column
             elif kind.base == "time":
-                assert ours < 0 or datetime.timedelta(microseconds=ours) == said, column
+                assert ours < 0 or datetime.timedelta(microseconds=ours) == theirs, column
             elif kind.base == "timestamp":
-                assert ours.replace(tzinfo=None) == said, column
+                assert ours.replace(tzinfo=None) == theirs, column
             elif kind.base == "binary":
-                assert ours.rstrip(b"\0") == (said or b"").rstrip(b"\0"), column
+                assert ours.rstrip(b"\0") == (theirs or b"").rstrip(b"\0"), column
             elif kind.base == "decimal" or isinstance(ours, decimal.Decimal):
-                assert decimal.Decimal(ours) == said, column
+                assert decimal.Decimal(ours) == theirs, column
             elif isinstance(ours, bytes):
-                assert ours == (said or b""), column
+                assert ours == (theirs or b""), column
             elif kind.base == "json":
-                assert json.loads(ours) == _decoded(said), column
+                assert json.loads(ours) == _decoded(theirs), column
             elif kind.base == "enum" or column.charset is None or column.charset in PYTHONS:
-                assert ours == said, column
+                assert ours == theirs, column
 
 
 def _decoded(value: Any) -> Any:
@@ -1116,10 +1117,10 @@ def test_where_mysql_replication_is_wrong(source: Database, database: str) -> No
     ]
     columns = ", ".join(f"c{at} {kind}" for at, (kind, *_) in enumerate(wrong))
     found = read_all_ways(source, database, columns, [", ".join(value for _, value, *_ in wrong)])
-    (theirs,) = replicated(source, database, found)
-    for at, (kind, _, ours, said) in enumerate(wrong):
+    (their_row,) = replicated(source, database, found)
+    for at, (kind, _, ours, theirs) in enumerate(wrong):
         assert found.column(f"c{at}") == [ours], kind
-        assert theirs[f"c{at}"] == said, kind
+        assert their_row[f"c{at}"] == theirs, kind
 
 
 def test_peers_read_the_same_where_they_are_right(source: Database, database: str) -> None:
