@@ -102,13 +102,13 @@ class Demo:
             return {}
         return seen
 
-    def wait(self, what: str, holds: Callable[[], Any], seconds: float = STEP_SECONDS) -> Any:
+    def wait(self, goal: str, holds: Callable[[], Any], seconds: float = STEP_SECONDS) -> Any:
         """Wait until `holds()` is true and return its value; end the demo after the deadline."""
         deadline = time.monotonic() + seconds
         while not (answer := holds()):
             if time.monotonic() > deadline:
                 tail = (self.folder / "run.log").read_text(errors="replace")[-3000:]
-                raise SystemExit(f"demo: waited {seconds:.0f} s in vain until {what}\n{tail}")
+                raise SystemExit(f"demo: waited {seconds:.0f} s in vain until {goal}\n{tail}")
             time.sleep(0.1)
             self.seen_run()
         return answer

@@ -31,7 +31,7 @@ from typing import Any
 from cutline.services.sources.mysql.connection import Source
 from tests.bench.customer import Changes, Transactions, load
 from tests.bench.many import Crowd, make
-from tests.bench.mesh import Mesh
+from tests.bench.mesh import BenchMesh
 from tests.bench.pipelines import copied
 from tests.bench.readers import Figures, binlog_to_arrow, in_a_fresh_process, place, select_to_arrow
 from tests.programs import Missing
@@ -117,7 +117,7 @@ class Bench:
         if "binlog_to_arrow" in self.only and changes is not None:
             self.binlog(changes)
         if self.only & {"snapshot_to_iceberg", "changes_to_iceberg", "freshness"}:
-            with Mesh(self.server, self.folder) as mesh:
+            with BenchMesh(self.server, self.folder) as mesh:
                 self.say("warms Spark up")
                 mesh.warm()
                 if self.only & {"snapshot_to_iceberg", "changes_to_iceberg"}:
@@ -139,7 +139,7 @@ class Bench:
                 raise RuntimeError(f"{count} changes were written, {figures['rows']} were read")
             self.tell("binlog_to_arrow", figures, before, transactions_of=transactions_of)
 
-    def iceberg(self, mesh: Mesh, changes: Changes | None) -> None:
+    def iceberg(self, mesh: BenchMesh, changes: Changes | None) -> None:
         """Measure the snapshot, then backlogs on the same pipeline."""
         with copied(mesh, "customer", TABLE) as pipeline:
             self.say(f"copies {TABLE}")
@@ -158,7 +158,7 @@ class Bench:
                     "changes_to_iceberg", figures, before, transactions_of=transactions_of, rows_of_table=self.rows
                 )
 
-    def freshness(self, mesh: Mesh) -> None:
+    def freshness(self, mesh: BenchMesh) -> None:
         """Measure a constant rate of changes, for each checkpoint interval."""
         rows = min(FRESH_ROWS, self.rows)
         load(self.server, FRESH_TABLE, rows)
@@ -176,7 +176,7 @@ class Bench:
         if "idle_checkpoint" in self.only:
             self.say(f"makes {IDLE_TABLES:,} tables")
             make(self.server, "idle", IDLE_TABLES)
-            with Mesh(self.server, self.folder / "idle") as mesh:
+            with BenchMesh(self.server, self.folder / "idle") as mesh:
                 crowd = Crowd(mesh, "idle", IDLE_TABLES, interval_seconds=5.0)
                 crowd.go_live()
                 self.say("takes checkpoints of tables that do not change")
@@ -185,7 +185,7 @@ class Bench:
         if "many_tables" in self.only:
             self.say(f"makes {CHANGED_TABLES:,} tables")
             make(self.server, "crowd", CHANGED_TABLES)
-            with Mesh(self.server, self.folder / "crowd") as mesh:
+            with BenchMesh(self.server, self.folder / "crowd") as mesh:
                 self.say("warms Spark up")
                 mesh.warm()
                 crowd = Crowd(mesh, "crowd", CHANGED_TABLES, interval_seconds=1.0)

@@ -183,7 +183,7 @@ class Changes:
             raise failed[0]
 
 
-class Stream(threading.Thread):
+class SteadyUpdates(threading.Thread):
     """Commits single-row updates of random keys at a constant rate, and records when each commit returned.
 
     `returned[i]` is the `time.time()` at which the commit of change i + 1 returned. One connection writes, so the

@@ -18,7 +18,7 @@ from typing import Any
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
-from tests.bench.mesh import Mesh
+from tests.bench.mesh import BenchMesh
 from tests.bench.readers import Figures
 from tests.servers import Database
 
@@ -73,7 +73,7 @@ def make(server: Database, database: str, tables: int) -> None:
 class Crowd:
     """One pipeline of many tables."""
 
-    def __init__(self, mesh: Mesh, database: str, tables: int, *, interval_seconds: float) -> None:
+    def __init__(self, mesh: BenchMesh, database: str, tables: int, *, interval_seconds: float) -> None:
         self.mesh, self.database, self.tables = mesh, database, tables
         self.config: PipelineConfig = mesh.pipeline(
             database, f"{database}.*", start="latest", checkpoint={"interval_seconds": interval_seconds}

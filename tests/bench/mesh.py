@@ -1,7 +1,8 @@
 """The mesh as `cutline run` starts it, but in groups, so that a measurement can start when Spark is warm.
 
-`Mesh` owns a Redis and three groups of processes (the same modules, counts and settings): "spark", "workers" (readers,
-writers, control), "enumerators". `Watch` reads the lake's catalogue, and so sees what a reader of the lake sees.
+`BenchMesh` owns a Redis and three groups of processes (the same modules, counts and settings): "spark", "workers"
+(readers, writers, control), "enumerators". `Watch` reads the lake's catalogue, and so sees what a reader of the lake
+sees.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _WARM = "warm"
 _WARM_ROWS = 40_000
 
 
-class Mesh:
+class BenchMesh:
     """Processes and pipelines of one bench in `folder`; the end of the `with` ends all processes."""
 
     def __init__(self, server: Database, folder: Path) -> None:
@@ -49,7 +50,7 @@ class Mesh:
         self.redis = Redis(maxmemory="512mb", maxmemory_policy="noeviction")
         self._groups: dict[str, Supervisor] = {}
 
-    def __enter__(self) -> Mesh:
+    def __enter__(self) -> BenchMesh:
         (self.folder / "logs").mkdir(parents=True)
         (self.folder / "tmp").mkdir()
         self.store.prepare()
@@ -112,14 +113,14 @@ class Mesh:
             if (running := self._groups.pop(group, None)) is not None:
                 asyncio.run(running.stop())
 
-    def wait(self, what: str, holds: Callable[[], T], seconds: float = LONGEST_SECONDS) -> T:
+    def wait(self, goal: str, holds: Callable[[], T], seconds: float = LONGEST_SECONDS) -> T:
         """Poll until `holds()` is true and return it; RuntimeError after `seconds`, or if a process ended."""
         deadline = time.monotonic() + seconds
         looked = 0.0
         while not (found := holds()):
             now = time.monotonic()
             if now > deadline:
-                raise RuntimeError(f"waited {seconds:.0f} s in vain until {what}\n{self.logs()}")
+                raise RuntimeError(f"waited {seconds:.0f} s in vain until {goal}\n{self.logs()}")
             if now - looked > 1.0:
                 self._look()
                 looked = now

@@ -19,8 +19,8 @@ from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.positions import GtidSet, MariaGtid, Position
 from cutline.common.store.store import PipelineStore
 from cutline.services.sources.mysql.connection import Source
-from tests.bench.customer import Changes, Stream, Transactions
-from tests.bench.mesh import Mesh, Watch
+from tests.bench.customer import Changes, SteadyUpdates, Transactions
+from tests.bench.mesh import BenchMesh, Watch
 from tests.bench.meter import Meter
 from tests.bench.readers import Figures, place
 from tests.servers import Database
@@ -32,7 +32,7 @@ SETTLE_SECONDS = 15.0
 class Copied:
     """A pipeline of the mesh for one table."""
 
-    def __init__(self, mesh: Mesh, name: str, table: str, **more: Any) -> None:
+    def __init__(self, mesh: BenchMesh, name: str, table: str, **more: Any) -> None:
         self.mesh, self.table = mesh, table
         self.config: PipelineConfig = mesh.pipeline(name, table, **more)
         self.store: PipelineStore = mesh.store.pipeline(name)
@@ -78,13 +78,15 @@ class Copied:
         at = self.watch.position()
         assert at is not None
         before = _commits(at)
-        stream = Stream(self.mesh.server, self.table, rows, per_second=per_second, seconds=SETTLE_SECONDS + seconds)
+        updates = SteadyUpdates(
+            self.mesh.server, self.table, rows, per_second=per_second, seconds=SETTLE_SECONDS + seconds
+        )
         total = int(per_second * (SETTLE_SECONDS + seconds))
         shown: list[tuple[float, int]] = []
 
         def covered() -> bool:
-            if stream.failed is not None:
-                raise stream.failed
+            if updates.failed is not None:
+                raise updates.failed
             position = self.watch.position()
             assert position is not None
             if not shown or shown[-1][1] != _commits(position) - before:
@@ -92,10 +94,10 @@ class Copied:
             return shown[-1][1] >= total
 
         with self.mesh.metered() as meter:
-            stream.start()
+            updates.start()
             self.mesh.wait("all changes are published", covered, 3 * (SETTLE_SECONDS + seconds) + 60)
         compare(self)
-        returned = stream.returned
+        returned = updates.returned
         first = int(per_second * SETTLE_SECONDS)
         late_ms, views = [], iter(shown)
         when, upto = next(views)
@@ -115,7 +117,7 @@ class Copied:
 
 
 @contextmanager
-def copied(mesh: Mesh, name: str, table: str, **more: Any) -> Iterator[Copied]:
+def copied(mesh: BenchMesh, name: str, table: str, **more: Any) -> Iterator[Copied]:
     """A pipeline for one table, removed at the end of the `with`."""
     pipeline = Copied(mesh, name, table, **more)
     try:

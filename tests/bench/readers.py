@@ -47,8 +47,8 @@ def place(source: Source) -> Position:
     return Position(server=server.identity, file=at.file, offset=at.offset, gtids=gtids)
 
 
-class Clock:
-    """Wall time and CPU time of this process since the clock was created."""
+class Stopwatch:
+    """Wall time and CPU time of this process since it was created."""
 
     def __init__(self) -> None:
         self._cpu, self._wall = time.process_time(), time.perf_counter()
@@ -87,7 +87,7 @@ def select_to_arrow(source: Source, table: str) -> Figures:
     splitter.ranged(KeyRange(low=low, high=high))
     splits = splitter.take(1_000_000)
     aged = AgedPositions()
-    clock, rows, ended = Clock(), 0, 0
+    stopwatch, rows, ended = Stopwatch(), 0, 0
     for split in splits:
         for item in read_chunk(opened, split, mode="replay", aged=aged, seconds=600.0):
             if isinstance(item, ChunkEnd):
@@ -96,7 +96,7 @@ def select_to_arrow(source: Source, table: str) -> Figures:
                 rows += item.num_rows
     if rows != ended or not splitter.done:
         raise RuntimeError(f"the chunks of {table} ended with {ended} rows, but gave {rows}")
-    return clock.figures(rows) | {"chunks": len(splits)}
+    return stopwatch.figures(rows) | {"chunks": len(splits)}
 
 
 def binlog_to_arrow(source: Source, table: str, begin: Position, end: Position) -> Figures:
@@ -109,7 +109,7 @@ def binlog_to_arrow(source: Source, table: str, begin: Position, end: Position) 
     low = Low(server=begin.server, file=begin.file, offset=begin.offset, gtids=begin.gtids)
     high = High(server=begin.server, file=begin.file, offset=begin.offset)
     route = Route(table_id=table, generation=1, schema=schema, low=low, high=high)
-    clock, rows, reads, position = Clock(), 0, 0, begin
+    stopwatch, rows, reads, position = Stopwatch(), 0, 0, begin
     with closing(BinlogCursor(opened, server_id=3_000_000_001)) as cursor:
         while not position.not_before(end):
             got = cursor.read(
@@ -124,4 +124,4 @@ def binlog_to_arrow(source: Source, table: str, begin: Position, end: Position) 
                 raise RuntimeError(f"the backlog could not be read: {got.faults[0].cause}")
             rows += sum(batch.batch.num_rows for batch in got.batches)
             position, reads = got.position, reads + 1
-    return clock.figures(rows) | {"reads": reads}
+    return stopwatch.figures(rows) | {"reads": reads}

@@ -112,11 +112,11 @@ def fuzz(name: str, inputs: int, seed: int, findings: Path) -> dict[str, object]
 
 def compare(corpus: str, findings: Path) -> None:
     """SystemExit if the interpreted sources make something else of one of the inputs CORPUS/TARGET/NAME."""
-    told = [_worker("tell", modules, corpus, sanitized=False) for modules in ("-", "interpreted")]
-    for one in told:
-        if one.returncode:
-            raise SystemExit(f"cutline: a finding\n{one.stdout[-6000:]}")
-    for left, right in zip(*(one.stdout.splitlines() for one in told), strict=True):
+    runs = [_worker("tell", modules, corpus, sanitized=False) for modules in ("-", "interpreted")]
+    for run in runs:
+        if run.returncode:
+            raise SystemExit(f"cutline: a finding\n{run.stdout[-6000:]}")
+    for left, right in zip(*(run.stdout.splitlines() for run in runs), strict=True):
         if left != right:
             name = left.split()[0]
             file = findings / f"differs-{name.replace('/', '-')}"
@@ -151,7 +151,7 @@ def main() -> None:
     ]
     begun, total = time.monotonic(), 0
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
-        running = [pool.submit(fuzz, *one, findings) for one in work]
+        running = [pool.submit(fuzz, *arguments, findings) for arguments in work]
         try:
             for ended in concurrent.futures.as_completed(running):
                 figures = ended.result()

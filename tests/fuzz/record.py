@@ -177,16 +177,17 @@ def load() -> tuple[list[Recording], list[Result]]:
     body = json.loads(lzma.decompress(SEEDS.read_bytes()))
     recordings = [
         Recording(
-            name=one["name"],
-            flavour=one["flavour"],
-            checksum=one["checksum"],
-            tables=tuple(map(_schema, one["tables"])),
-            events=tuple(map(base64.b64decode, one["events"])),
+            name=recording["name"],
+            flavour=recording["flavour"],
+            checksum=recording["checksum"],
+            tables=tuple(map(_schema, recording["tables"])),
+            events=tuple(map(base64.b64decode, recording["events"])),
         )
-        for one in body["recordings"]
+        for recording in body["recordings"]
     ]
     results = [
-        Result(schema=_schema(one["schema"]), packets=base64.b64decode(one["packets"])) for one in body["results"]
+        Result(schema=_schema(result["schema"]), packets=base64.b64decode(result["packets"]))
+        for result in body["results"]
     ]
     return recordings, results
 

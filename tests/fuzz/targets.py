@@ -103,12 +103,12 @@ def damaged(data: bytes, luck: random.Random, front: int = 0) -> bytes:
             made[at:at] = luck.randbytes(luck.randrange(1, 9))
         case 8:
             size = luck.randrange(1, 1 + min(200, len(made)))
-            of = luck.randrange(len(made))
-            made[at:at] = made[of : of + size]
+            start = luck.randrange(len(made))
+            made[at:at] = made[start : start + size]
         case _:
-            of = luck.randrange(len(made))
+            start = luck.randrange(len(made))
             size = luck.randrange(1, 17)
-            made[at : at + size] = made[of : of + size]
+            made[at : at + size] = made[start : start + size]
     return bytes(made)
 
 
@@ -177,7 +177,7 @@ def _pairs(recording: record.Recording) -> list[tuple[TableSchema, bytes, int, b
     return found
 
 
-def _told(batch: pa.RecordBatch | None) -> object:
+def _content(batch: pa.RecordBatch | None) -> object:
     return None if batch is None else repr(batch.to_pylist())
 
 
@@ -214,11 +214,11 @@ class Rows:
             return ()
         number, kind, first, last = data[0] % (2 * len(self._cases)), *data[1:4]
         decoder, place = self._decoder(number, tell)
-        said: object
+        result: object
         try:
-            said = decoder.rows(kind, data[4:], first, last if last < 255 else -1)
+            result = decoder.rows(kind, data[4:], first, last if last < 255 else -1)
         except Damaged as error:
-            said = repr(error)
+            result = repr(error)
         if not tell and decoder.waiting < self._TAKEN_ROWS:
             return ()
         batch = None
@@ -228,7 +228,7 @@ class Rows:
             del self._decoders[number]
         elif batch is not None:
             batch.validate(full=True)
-        return said, decoder.ended, place.row, _told(batch) if tell else None
+        return result, decoder.ended, place.row, _content(batch) if tell else None
 
     def mutate(self, data: bytes, luck: random.Random) -> bytes:
         if luck.random() < 0.1:
@@ -264,16 +264,16 @@ class TableMaps:
             return (repr(error),)
         if decoder.faults or not event:
             return decoder.faults
-        said = ""
+        refusal = ""
         batch = None
         try:
             decoder.rows(event[0], event[1:])
             batch = decoder.take()
         except Damaged as error:
-            said = repr(error)
+            refusal = repr(error)
         if batch is not None:
             batch.validate(full=True)
-        return said, _told(batch) if tell else None
+        return refusal, _content(batch) if tell else None
 
     def mutate(self, data: bytes, luck: random.Random) -> bytes:
         end = 3 + int.from_bytes(data[1:3], "little")
@@ -296,8 +296,8 @@ class Results:
     def __init__(self, results: list[record.Result]) -> None:
         self._schemas = [result.schema for result in results]
         self.seeds = []
-        said = (b"\xff\x15\x04#28000Access denied", b"\xfe\0\0\x0a\0", b"")
-        self._others: list[tuple[int, bytes]] = [(0, packet) for packet in said]
+        answers = (b"\xff\x15\x04#28000Access denied", b"\xfe\0\0\x0a\0", b"")
+        self._others: list[tuple[int, bytes]] = [(0, packet) for packet in answers]
         for number, result in enumerate(results):
             packets, at = [], 0
             while at < len(result.packets):
@@ -313,20 +313,20 @@ class Results:
         decoder = ResultDecoder(self._schemas[data[0] % len(self._schemas)])
         wire = _wire(items(data[2:]), 5)
         step = data[1] * 8 + 1 if data[1] else len(wire)
-        said = ""
+        refusal = ""
         try:
             for at in range(0, len(wire), max(1, step)):
                 decoder.feed(wire[at : at + step])
         except (Damaged, pymysql.err.OperationalError) as error:
-            said = repr(error)
+            refusal = repr(error)
         batch = None
         try:
             batch = decoder.take()
         except Damaged as error:
-            said += repr(error)
+            refusal += repr(error)
         if batch is not None:
             batch.validate(full=True)
-        return said, decoder.done, _told(batch) if tell else None
+        return refusal, decoder.done, _content(batch) if tell else None
 
     def mutate(self, data: bytes, luck: random.Random) -> bytes:
         packets = items(data[2:])
@@ -344,7 +344,7 @@ class Results:
 _READABLE = os.open(os.devnull, os.O_RDONLY)
 
 
-class _Wire:
+class _InputSocket:
     """A socket that gives these bytes, so many at a time, and the clock of a world in which only waiting takes time."""
 
     def __init__(self, data: bytes, step: int) -> None:
@@ -411,21 +411,21 @@ class Streams:
                     body += struct.pack("<I", zlib.crc32(body) ^ (flags & KEEP_CHECKSUM))
                 body = b"\0" + body
             bodies.append((flags, body))
-        told: list[object] = []
+        outcome: list[object] = []
         clock = cursor_module.time
         try:
-            self._read(recording, _wire(bodies, 1), limits, told if tell else None)
+            self._read(recording, _wire(bodies, 1), limits, outcome if tell else None)
         except SourceLost as error:
-            told.append(error.cause)
+            outcome.append(error.cause)
             if not _PLACE.search(error.cause):
                 raise Finding(f"no file and offset: {error.cause}") from error
         except (Unavailable, ConfigError) as error:
-            told.append(repr(error))
+            outcome.append(repr(error))
         finally:
             cursor_module.time = dump.time = clock
-        return tuple(told)
+        return tuple(outcome)
 
-    def _read(self, recording: record.Recording, wire: bytes, limits: int, told: list[object] | None) -> None:
+    def _read(self, recording: record.Recording, wire: bytes, limits: int, outcome: list[object] | None) -> None:
         """Read the dump to its end, as a reader does: tables leave at a fault, schemas change."""
         server = Server(flavour=recording.flavour, version=(9, 7), identity="server", gtid=True)  # type: ignore[arg-type]
         position = Position(server="server", file="binlog.000001", offset=4)
@@ -436,7 +436,7 @@ class Streams:
             for schema in recording.tables
         }
         cursor = cursor_module.BinlogCursor(_refused, server_id=1)
-        given = _Wire(wire, 7 if limits & 4 else len(wire) + 1)
+        given = _InputSocket(wire, 7 if limits & 4 else len(wire) + 1)
         cursor_module.time = dump.time = given  # type: ignore[assignment]
         connection = dump.Dump(SimpleNamespace(_sock=given), server_id=1)  # type: ignore[arg-type]
         # no larger than the packets, so that the sanitizer sees what reads behind them
@@ -459,9 +459,9 @@ class Streams:
                 batch.batch.validate(full=True)
             if not changes.position.not_before(position):
                 raise Finding(f"{changes.position} is before {position}")
-            if told is not None:
-                told += [str(changes.position), [_told(batch.batch) for batch in changes.batches]]
-                told += [changes.faults, [change.ddl for change in changes.schemas]]
+            if outcome is not None:
+                outcome += [str(changes.position), [_content(batch.batch) for batch in changes.batches]]
+                outcome += [changes.faults, [change.ddl for change in changes.schemas]]
             if changes.idle:
                 return
             position = changes.position
@@ -477,17 +477,17 @@ class Streams:
     def mutate(self, data: bytes, luck: random.Random) -> bytes:
         packets = items(data[2:])
         limits = data[1]
-        what = luck.random()
-        if what < 0.05:
+        chance = luck.random()
+        if chance < 0.05:
             limits = luck.randrange(64)
-        elif what < 0.2 or not packets:
+        elif chance < 0.2 or not packets:
             _shuffled(packets, self._others, luck)
         else:
             at = luck.randrange(len(packets))
             flags, event = packets[at]
-            if what < 0.3:
+            if chance < 0.3:
                 event = damaged(event[:19], luck) + event[19:]
-            elif what < 0.5 and len(event) > 19 and event[4] in _PACKED_ROWS:
+            elif chance < 0.5 and len(event) > 19 and event[4] in _PACKED_ROWS:
                 event = _repacked(event, lambda body: damaged(body, luck, front=40))
             else:
                 event = event[:19] + damaged(event[19:], luck, front=40)
@@ -507,11 +507,11 @@ def _unpacked(event: bytes) -> bytes:
 
 def _without_ends(events: Sequence[bytes]) -> tuple[bytes, ...]:
     """As MariaDB 11.8 writes them: of a transaction, only the first event and the last state where they end."""
-    told = []
+    written = []
     for event, following in pairwise((*events, b"")):
         between = event[4] in _BETWEEN or not following or following[4] in _BETWEEN
-        told.append(event if between else event[:13] + bytes(4) + event[17:])
-    return tuple(told)
+        written.append(event if between else event[:13] + bytes(4) + event[17:])
+    return tuple(written)
 
 
 def _repacked(event: bytes, change: Callable[[bytes], bytes]) -> bytes:

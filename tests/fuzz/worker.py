@@ -53,7 +53,7 @@ def fuzz(name: str, modules: str, corpus: str, flags: list[str]) -> None:
     for number, seed in enumerate(target.seeds if Path(corpus).is_dir() else ()):  # one input is replayed as it is
         (Path(corpus) / f"seed{number}").write_bytes(seed)
 
-    def one(data: bytes) -> None:
+    def run_input(data: bytes) -> None:
         begun = time.process_time()
         target.run(data)
         if time.process_time() - begun > HANG_SECONDS:
@@ -68,7 +68,7 @@ def fuzz(name: str, modules: str, corpus: str, flags: list[str]) -> None:
             data = target.mutate(data, luck)
         return data[:max_size]
 
-    atheris.Setup([sys.argv[0], *flags, f"-max_len={MAX_BYTES}", corpus], one, custom_mutator=mutate)
+    atheris.Setup([sys.argv[0], *flags, f"-max_len={MAX_BYTES}", corpus], run_input, custom_mutator=mutate)
     atheris.Fuzz()
 
 

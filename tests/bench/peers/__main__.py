@@ -36,7 +36,7 @@ from rich.table import Table
 from cutline.common.positions import Position
 from cutline.services.sources.mysql.connection import Source
 from tests.bench.customer import Changes, load
-from tests.bench.mesh import Mesh
+from tests.bench.mesh import BenchMesh
 from tests.bench.peers import clients
 from tests.bench.peers.jvm import Failed, Peer, peers
 from tests.bench.pipelines import copied
@@ -82,7 +82,7 @@ class Comparison:
         kept = {name: value for name, value in found.items() if not isinstance(value, dict)}
         print(json.dumps({"figure": figure, "peer": peer, **kept, "load_before": round(before, 2)}), flush=True)
 
-    def snapshot(self, mesh: Mesh, jvm: dict[str, Peer], number: int) -> None:
+    def snapshot(self, mesh: BenchMesh, jvm: dict[str, Peer], number: int) -> None:
         """Measure a snapshot by each reader."""
         host, port = self.server.host, self.server.port
         self.measure("snapshot", "Cutline to Arrow", lambda: in_a_fresh_process(select_to_arrow, self.source, TABLE))
@@ -123,7 +123,7 @@ class Comparison:
                 partial(peer.run, "backlog", port, self.changes, begin.file, begin.offset, *gtids),
             )
 
-    def _published(self, mesh: Mesh, number: int) -> Figures:
+    def _published(self, mesh: BenchMesh, number: int) -> Figures:
         with copied(mesh, f"customer-{number}", TABLE) as pipeline:
             found = pipeline.snapshot(self.rows)
         found["peak_rss_mib"] = max(found["peak_rss_mib_of"].values())
@@ -180,7 +180,7 @@ def main() -> int:
             tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder,
             MySQL(**own) as server,
             peers(tuple(JVM)) as (jvm, missing),
-            Mesh(server, Path(folder)) as mesh,
+            BenchMesh(server, Path(folder)) as mesh,
         ):
             run = Comparison(server, chosen.rows, changes)
             run.missing |= {JVM[name]: reason for name, reason in missing.items()}

@@ -9,7 +9,7 @@ from pymysql.cursors import SSCursor
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import UpdateRowsEvent
 
-from tests.bench.readers import Clock, Figures
+from tests.bench.readers import Figures, Stopwatch
 
 _FETCHED = 10_000
 
@@ -18,25 +18,25 @@ def connectorx(host: str, port: int, table: str) -> Figures:
     """Read the table as one Arrow table, over one connection."""
     import connectorx
 
-    clock = Clock()
+    stopwatch = Stopwatch()
     found = connectorx.read_sql(f"mysql://root@{host}:{port}/mysql", f"SELECT * FROM {table}", return_type="arrow")
-    return clock.figures(found.num_rows)
+    return stopwatch.figures(found.num_rows)
 
 
 def pymysql_rows(host: str, port: int, table: str, limit: int) -> Figures:
     """Read the first `limit` rows as Python tuples, not buffered."""
-    clock, rows = Clock(), 0
+    stopwatch, rows = Stopwatch(), 0
     with closing(pymysql.connect(host=host, port=port, user="root", cursorclass=SSCursor)) as connection:
         with connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {table} LIMIT {limit}")
             while block := cursor.fetchmany(_FETCHED):
                 rows += len(block)
-    return clock.figures(rows)
+    return stopwatch.figures(rows)
 
 
 def mysql_replication(host: str, port: int, table: str, file: str, offset: int, limit: int) -> Figures:
     """Read the first `limit` updates from this place on, as Python dicts."""
-    clock, rows = Clock(), 0
+    stopwatch, rows = Stopwatch(), 0
     database, _, name = table.partition(".")
     stream = BinLogStreamReader(
         connection_settings={"host": host, "port": port, "user": "root", "password": ""},
@@ -52,5 +52,5 @@ def mysql_replication(host: str, port: int, table: str, file: str, offset: int, 
         for event in stream:
             rows += len(event.rows)
             if rows >= limit:
-                return clock.figures(rows)
+                return stopwatch.figures(rows)
     raise RuntimeError(f"mysql-replication ended after {rows} of {limit} changes")

@@ -77,10 +77,10 @@ class Peer:
         return figures
 
 
-def _done(command: Sequence[str], what: str) -> None:
+def _done(command: Sequence[str], wanted: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
-        raise Missing(f"could not get {what}: {(done.stdout + done.stderr)[-1500:]}")
+        raise Missing(f"could not get {wanted}: {(done.stdout + done.stderr)[-1500:]}")
 
 
 @contextlib.contextmanager
