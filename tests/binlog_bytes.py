@@ -6,6 +6,7 @@ import zlib
 from typing import Any
 
 from cutline.common.schema import Column, TableSchema
+from cutline.services.sources.mysql.binlog.event_types import UPDATE_ROWS, WRITE_ROWS
 
 
 def schema_of(*columns: tuple[str, str], key: tuple[str, ...] = ("id",)) -> TableSchema:
@@ -81,11 +82,11 @@ def image(schema: TableSchema, values: list[Any]) -> bytes:
     return bytes(nulls) + made
 
 
-def event(schema: TableSchema, images: list[bytes], kind: int = 30) -> bytes:
-    """A row event's body (version 2, of table 7): for updates (31) before- and after-images in turn."""
+def event(schema: TableSchema, images: list[bytes], kind: int = WRITE_ROWS) -> bytes:
+    """A row event's body (version 2, of table 7): for updates before- and after-images in turn."""
     count = len(schema.columns)
     bitmap = b"\xff" * ((count + 7) // 8)
-    return b"\7\0\0\0\0\0\1\0" + b"\2\0" + packed(count) + bitmap * (2 if kind == 31 else 1) + b"".join(images)
+    return b"\7\0\0\0\0\0\1\0" + b"\2\0" + packed(count) + bitmap * (2 if kind == UPDATE_ROWS else 1) + b"".join(images)
 
 
 def compressed(value: bytes, length: int | None = None) -> bytes:

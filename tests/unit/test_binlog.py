@@ -46,6 +46,36 @@ from cutline.services.sources.mysql.binlog.event_bodies import (
     xid_in,
     xid_of,
 )
+from cutline.services.sources.mysql.binlog.event_types import (
+    ANNOTATE_ROWS,
+    ANONYMOUS_GTID,
+    ARTIFICIAL_FLAG,
+    BINLOG_CHECKPOINT,
+    DELETE_ROWS,
+    FORMAT_DESCRIPTION,
+    GTID,
+    GTID_LIST,
+    GTID_TAGGED,
+    HEADER_BYTES,
+    HEARTBEAT,
+    HEARTBEAT_V2,
+    IGNORABLE_FLAG,
+    MARIADB_GTID,
+    PARTIAL_UPDATE_ROWS,
+    QUERY,
+    QUERY_COMPRESSED,
+    ROTATE,
+    ROWS_QUERY,
+    TABLE_MAP,
+    TRANSACTION_PAYLOAD,
+    UPDATE_ROWS,
+    WRITE_ROWS,
+    WRITE_ROWS_COMPRESSED,
+    WRITE_ROWS_COMPRESSED_V1,
+    WRITE_ROWS_V1,
+    XA_PREPARE,
+    XID,
+)
 from cutline.services.sources.mysql.binlog.progress import Progress
 from cutline.services.sources.mysql.binlog.replay import Replay
 from cutline.services.sources.mysql.binlog.routes import MAX_DECODERS, Route, Routes
@@ -93,9 +123,9 @@ class Log:
         self.bytes = b""
 
     def event(self, kind: int, body: bytes, *, flags: int = 0) -> Log:
-        size = 19 + len(body) + 4 * self.checksum
+        size = HEADER_BYTES + len(body) + 4 * self.checksum
         self.at += size
-        end = self.at & 0xFFFFFFFF if self.states_ends or kind in (16, 33, 162) else 0
+        end = self.at & 0xFFFFFFFF if self.states_ends or kind in (XID, GTID, MARIADB_GTID) else 0
         event = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size, end, flags) + body
         if self.checksum:
             event += struct.pack("<I", zlib.crc32(event))
@@ -122,10 +152,10 @@ class Log:
             + struct.pack("<QBQQ", number, 2, 1, 2)
             + (1_700_000_000_000_000 + number).to_bytes(7, "little")
         )
-        return self.event(33, gtid)
+        return self.event(GTID, gtid)
 
     def query(self, text: str) -> Log:
-        return self.event(2, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0" + text.encode())
+        return self.event(QUERY, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0" + text.encode())
 
     def begin(self, number: int) -> Log:
         return self.gtid(number).query("BEGIN")
@@ -133,13 +163,13 @@ class Log:
     def transaction(self, number: int, *rows: bytes) -> Log:
         self.begin(number)
         for body in rows:
-            self.event(19, TABLE_MAP)
-            self.event(30, body)
-        return self.event(16, struct.pack("<Q", number))
+            self.event(TABLE_MAP, TABLE_MAP_BODY)
+            self.event(WRITE_ROWS, body)
+        return self.event(XID, struct.pack("<Q", number))
 
 
-TABLE_MAP = struct.pack("<IHH", 7, 0, 1) + b"\1d\0\1t\0\1\3\0\0"
-ROWS = struct.pack("<IHHH", 7, 0, 1, 2) + b"\1\xff\0\5\0\0\0"
+TABLE_MAP_BODY = struct.pack("<IHH", 7, 0, 1) + b"\1d\0\1t\0\1\3\0\0"
+ROWS_BODY = struct.pack("<IHHH", 7, 0, 1, 2) + b"\1\xff\0\5\0\0\0"
 
 
 def scanning(
@@ -169,7 +199,7 @@ def feed(into: Scanner, data: bytes, step: int = 1 << 20) -> list[tuple[int, int
         at += size
         while (code := into.scan()) != scanner.NEED:
             seen.append((code, into.event.type))
-            if code == scanner.EVENT and into.event.type == 19:
+            if code == scanner.EVENT and into.event.type == TABLE_MAP:
                 body = into.event.body
                 into.add_table(int.from_bytes(body[:6], "little"), MappedTable("d.t", body))
     return seen
@@ -180,9 +210,9 @@ def feed(into: Scanner, data: bytes, step: int = 1 << 20) -> list[tuple[int, int
 def test_transactions_are_taken_whatever_the_pieces_they_come_in(step: int, checksum: bool) -> None:
     log = Log(checksum=checksum)
     for number in (1, 2, 3, 7):
-        log.transaction(number, ROWS, ROWS)
+        log.transaction(number, ROWS_BODY, ROWS_BODY)
     it = scanning(checksum=checksum)
-    assert feed(it, log.bytes, step) == [(scanner.EVENT, 19)]
+    assert feed(it, log.bytes, step) == [(scanner.EVENT, TABLE_MAP)]
     assert it.gtids.take() == ([(PREFIX, 1, 3), (PREFIX, 7, 7)], [])
     assert it.pos == log.at
     assert it.tx.time_us == 1_700_000_000_000_007
@@ -211,7 +241,7 @@ def test_positions_go_on_over_4_gib() -> None:
     begin = (1 << 32) - 300
     log = Log(at=begin)
     for number in range(1, 9):
-        log.transaction(number, ROWS)
+        log.transaction(number, ROWS_BODY)
     assert log.at > 1 << 32
     it = scanning(pos=begin)
     feed(it, log.bytes)
@@ -230,8 +260,11 @@ def test_events_that_do_not_state_their_end_stand_one_behind_the_other(
     for number in range(1, 4):
         steps = [partial(log.gtid, number), partial(log.query, "BEGIN")]
         for text in texts[:number]:
-            steps += [partial(log.event, kind, body) for kind, body in ((160, text), (19, TABLE_MAP), (30, ROWS))]
-        for step in [*steps, partial(log.event, 16, bytes(8))]:
+            steps += [
+                partial(log.event, kind, body)
+                for kind, body in ((ANNOTATE_ROWS, text), (TABLE_MAP, TABLE_MAP_BODY), (WRITE_ROWS, ROWS_BODY))
+            ]
+        for step in [*steps, partial(log.event, XID, bytes(8))]:
             start, log.bytes = log.at, b""
             step()
             feed(it, log.bytes)
@@ -245,31 +278,31 @@ def test_what_a_dump_leaves_out_of_a_transaction_is_made_up_for_at_its_end() -> 
     log, it = Log(states_ends=False), scanning()
     log.begin(1)
     unsent = len(log.bytes), log.number
-    log.event(160, b"INSERT INTO t VALUES (1)")
+    log.event(ANNOTATE_ROWS, b"INSERT INTO t VALUES (1)")
     log.bytes, log.number = log.bytes[: unsent[0]], unsent[1]
-    feed(it, log.event(19, TABLE_MAP).bytes)
+    feed(it, log.event(TABLE_MAP, TABLE_MAP_BODY).bytes)
     assert it.pos < log.at
     log.bytes = b""
-    feed(it, log.event(16, bytes(8)).gtid(2).bytes)
+    feed(it, log.event(XID, bytes(8)).gtid(2).bytes)
     assert (it.pos, it.tx.number) == (log.at, 2)
 
 
 def test_an_artificial_event_and_one_outside_of_a_transaction_stand_nowhere_if_they_state_no_end() -> None:
     log, it = Log(states_ends=False), scanning()
     at = log.at
-    feed(it, log.event(163, b"", flags=0x20).event(161, b"").bytes)
+    feed(it, log.event(GTID_LIST, b"", flags=ARTIFICIAL_FLAG).event(BINLOG_CHECKPOINT, b"").bytes)
     assert (it.pos, log.at > at) == (at, True)
     log.bytes, log.at = b"", at
     feed(it, log.begin(1).bytes)
     inside, log.bytes = log.at, b""
-    feed(it, log.event(163, b"", flags=0x20).bytes)
+    feed(it, log.event(GTID_LIST, b"", flags=ARTIFICIAL_FLAG).bytes)
     assert (it.pos, it.tx.open) == (inside, True)
 
 
 def test_a_damaged_event_that_does_not_state_its_end_is_told_where_it_stands() -> None:
-    log = Log(states_ends=False).begin(1).event(160, b"INSERT").event(19, TABLE_MAP)
+    log = Log(states_ends=False).begin(1).event(ANNOTATE_ROWS, b"INSERT").event(TABLE_MAP, TABLE_MAP_BODY)
     start, before = log.at, len(log.bytes)
-    log.event(30, ROWS).event(16, bytes(8))
+    log.event(WRITE_ROWS, ROWS_BODY).event(XID, bytes(8))
     broken = bytearray(log.bytes)
     broken[before + 30] ^= 1
     it = scanning()
@@ -282,17 +315,17 @@ def test_a_damaged_event_that_does_not_state_its_end_is_told_where_it_stands() -
 def test_an_event_over_16_mib_is_put_together() -> None:
     log = Log(checksum=False)
     body = struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0" + b"x" * (0xFFFFFF + 100)
-    size = 19 + len(body)
-    event = b"\0" + struct.pack("<IBIIIH", 0, 2, 1, size, size + 4, 0) + body
+    size = HEADER_BYTES + len(body)
+    event = b"\0" + struct.pack("<IBIIIH", 0, QUERY, 1, size, size + 4, 0) + body
     log.packet(event[:0xFFFFFF])
     log.packet(event[0xFFFFFF:])
     it = scanning(checksum=False)
-    assert feed(it, log.bytes, 3 << 20) == [(scanner.EVENT, 2)]
+    assert feed(it, log.bytes, 3 << 20) == [(scanner.EVENT, QUERY)]
     assert it.event.body == body
 
 
 def test_an_event_longer_than_it_says_is_not_put_together_without_end() -> None:
-    for kind, says in ((2, 100), (40, 40 << 20)):
+    for kind, says in ((QUERY, 100), (TRANSACTION_PAYLOAD, 40 << 20)):
         log = Log(checksum=False)
         event = b"\0" + struct.pack("<IBIIIH", 0, kind, 1, says, says, 0)
         parts = 0 if says < 0xFFFFFF else 2
@@ -307,7 +340,7 @@ def test_an_event_longer_than_it_says_is_not_put_together_without_end() -> None:
 
 def test_damage_is_told_and_never_passed_over() -> None:
     log = Log()
-    log.transaction(1, ROWS).transaction(2, ROWS)
+    log.transaction(1, ROWS_BODY).transaction(2, ROWS_BODY)
     for at in range(len(log.bytes)):
         broken = bytearray(log.bytes)
         broken[at] ^= 0x10
@@ -319,16 +352,22 @@ def test_damage_is_told_and_never_passed_over() -> None:
         assert it.pending  # a longer packet is waited for
 
 
+FREQUENT = (
+    QUERY, XID, TABLE_MAP, WRITE_ROWS_V1, WRITE_ROWS, UPDATE_ROWS, DELETE_ROWS, GTID, ANONYMOUS_GTID, ANNOTATE_ROWS,
+    MARIADB_GTID,
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_random_bytes_behind_a_right_checksum_end_in_an_error_or_an_event(seed: int) -> None:
     luck = random.Random(seed)
     log = Log(checksum=luck.random() < 0.5)
     for _ in range(20):
-        kind = luck.choice((2, 16, 19, 23, 30, 31, 32, 33, 34, 160, 162, luck.randrange(256)))
-        log.event(kind, luck.randbytes(luck.randrange(80)), flags=luck.choice((0, 0x20, 0x80)))
+        kind = luck.choice((*FREQUENT, luck.randrange(256)))
+        log.event(kind, luck.randbytes(luck.randrange(80)), flags=luck.choice((0, ARTIFICIAL_FLAG, IGNORABLE_FLAG)))
     for module in (scanner, INTERPRETED):
         it = scanning(module, checksum=log.checksum)
-        it.add_table(7, module.MappedTable("d.t", TABLE_MAP))
+        it.add_table(7, module.MappedTable("d.t", TABLE_MAP_BODY))
         try:
             outcome: object = [code for code, _ in feed(it, log.bytes)]
         except ValueError as error:
@@ -341,7 +380,7 @@ def test_random_bytes_behind_a_right_checksum_end_in_an_error_or_an_event(seed: 
 def test_what_interpreted_reads_is_what_compiled_reads() -> None:
     log = Log()
     for number in range(1, 20):
-        log.transaction(number, *[ROWS] * (number % 3))
+        log.transaction(number, *[ROWS_BODY] * (number % 3))
     outcomes = []
     for module in (scanner, INTERPRETED):
         it = scanning(module)
@@ -350,17 +389,17 @@ def test_what_interpreted_reads_is_what_compiled_reads() -> None:
     assert outcomes[0] == outcomes[1]
 
 
-@pytest.mark.parametrize("kind", [29, 160])
+@pytest.mark.parametrize("kind", [ROWS_QUERY, ANNOTATE_ROWS])
 def test_a_statements_text_is_passed_over_whatever_its_size(kind: int) -> None:
-    log = Log(checksum=False).begin(1).large(kind, TOO_LARGE, flags=0x80).event(16, bytes(8))
+    log = Log(checksum=False).begin(1).large(kind, TOO_LARGE, flags=IGNORABLE_FLAG).event(XID, bytes(8))
     it = scanning(checksum=False)
     assert feed(it, log.bytes) == []
     assert (it.pos, it.tx.open) == (log.at, False)
 
 
 def test_a_large_event_that_may_be_ignored_is_known_by_its_own_flags() -> None:
-    log = Log(checksum=False).begin(1).event(99, b"", flags=0x80).large(98, TOO_LARGE)
-    log.large(98, TOO_LARGE, flags=0x80).event(16, bytes(8))
+    log = Log(checksum=False).begin(1).event(99, b"", flags=IGNORABLE_FLAG).large(98, TOO_LARGE)
+    log.large(98, TOO_LARGE, flags=IGNORABLE_FLAG).event(XID, bytes(8))
     it = scanning(checksum=False)
     flags = []
     for at in range(0, len(log.bytes), 1 << 20):
@@ -372,28 +411,33 @@ def test_a_large_event_that_may_be_ignored_is_known_by_its_own_flags() -> None:
         while (code := it.scan()) != scanner.NEED:
             assert code == scanner.EVENT
             flags.append((it.event.type, it.event.flags))
-    assert flags == [(99, 0x80), (-98, 0), (-98, 0x80)]
+    assert flags == [(99, IGNORABLE_FLAG), (-98, 0), (-98, IGNORABLE_FLAG)]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=["compiled", "interpreted"])
 def test_events_over_the_limit_in_a_payload_are_passed_over_too(module: ModuleType) -> None:
     def inner(kind: int, body: bytes, size: int = 0) -> bytes:
-        event = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size or 19 + len(body), 0, 0) + body
+        event = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size or HEADER_BYTES + len(body), 0, 0) + body
         return event.ljust(size, b"\0")
 
-    events = [inner(29, b"", TOO_LARGE), inner(19, TABLE_MAP), inner(30, ROWS, TOO_LARGE), inner(30, ROWS)]
-    whole = b"".join([*events, inner(16, bytes(8))])
+    events = [
+        inner(ROWS_QUERY, b"", TOO_LARGE),
+        inner(TABLE_MAP, TABLE_MAP_BODY),
+        inner(WRITE_ROWS, ROWS_BODY, TOO_LARGE),
+        inner(WRITE_ROWS, ROWS_BODY),
+    ]
+    whole = b"".join([*events, inner(XID, bytes(8))])
     for bytes_there in (len(whole), len(events[0]) + len(events[1]) + TOO_LARGE - 1):
         it = scanning(module)
         feed(it, Log().begin(1).bytes)
-        it.add_table(7, module.MappedTable("d.t", TABLE_MAP))
+        it.add_table(7, module.MappedTable("d.t", TABLE_MAP_BODY))
         it.open_payload(io.BytesIO(whole[:bytes_there]))
         if bytes_there < len(whole):
             with pytest.raises(ValueError, match="ends inside an event"):
                 it.scan()
             continue
         assert it.scan() == scanner.EVENT
-        assert (it.event.type, it.event.inner, it.event.body[: len(ROWS)]) == (-30, True, ROWS)
+        assert (it.event.type, it.event.inner, it.event.body[: len(ROWS_BODY)]) == (-WRITE_ROWS, True, ROWS_BODY)
         assert it.scan() == scanner.NEED
         assert not it.tx.open
 
@@ -475,12 +519,14 @@ def keys(changes: Changes, table_id: str) -> list[int]:
 def test_a_table_that_goes_within_its_row_event_takes_nothing_of_what_follows_with_it(
     faulty: bool, states_ends: bool
 ) -> None:
-    log = Log(states_ends=states_ends).begin(1).event(19, MAPS["d.t"]).event(19, MAPS["d.u"])
-    log.event(30, inserted("d.t", *range(10))).event(30, inserted("d.u", *range(10))).event(16, bytes(8))
+    log = Log(states_ends=states_ends).begin(1).event(TABLE_MAP, MAPS["d.t"]).event(TABLE_MAP, MAPS["d.u"])
+    log.event(WRITE_ROWS, inserted("d.t", *range(10))).event(WRITE_ROWS, inserted("d.u", *range(10))).event(
+        XID, bytes(8)
+    )
     first_end = log.at
-    log.begin(2).event(19, MAPS["d.u"])
+    log.begin(2).event(TABLE_MAP, MAPS["d.u"])
     begin = log.at
-    log.event(30, inserted("d.u", 77)).event(16, bytes(8))
+    log.event(WRITE_ROWS, inserted("d.u", 77)).event(XID, bytes(8))
     dump = FedCursor(log)
     first = dump.read(OTHER if faulty else T, U, max_rows=4)
     assert [fault.table_id for fault in first.faults] == (["d.t"] if faulty else [])
@@ -495,8 +541,13 @@ def test_a_table_that_goes_within_its_row_event_takes_nothing_of_what_follows_wi
 
 def test_an_event_that_can_not_be_read_gives_out_none_of_its_rows_as_its_position_says() -> None:
     """Not those before the damage either: here bytes of what follows, where only a damaged size places the event."""
-    log = Log(checksum=False, states_ends=False).begin(1).event(19, MAPS["d.t"]).event(30, inserted("d.t", 1, 2))
-    log.event(30, inserted("d.t", 3, 4) + b"\xfc\1\2").event(16, bytes(8))
+    log = (
+        Log(checksum=False, states_ends=False)
+        .begin(1)
+        .event(TABLE_MAP, MAPS["d.t"])
+        .event(WRITE_ROWS, inserted("d.t", 1, 2))
+    )
+    log.event(WRITE_ROWS, inserted("d.t", 3, 4) + b"\xfc\1\2").event(XID, bytes(8))
     dump = FedCursor(log)
     got = dump.read(T)
     (fault,) = got.faults
@@ -509,7 +560,7 @@ def test_the_start_of_a_transaction_is_not_reached_inside_of_it() -> None:
     the same place."""
     log = Log().transaction(1)
     start = log.at
-    log.begin(2).event(19, MAPS["d.t"]).event(30, inserted("d.t", *range(10))).event(16, bytes(8))
+    log.begin(2).event(TABLE_MAP, MAPS["d.t"]).event(WRITE_ROWS, inserted("d.t", *range(10))).event(XID, bytes(8))
     dump = FedCursor(log)
     dump.end = replace(dump.end, offset=start + 1)
     assert (dump.read(T, max_rows=4).position.offset, dump.at.rows) == (start, 4)
@@ -533,11 +584,11 @@ def test_a_read_ends_where_its_rows_are_large_though_their_images_are_small(
 ) -> None:
     """In the midst of an event, and each such place is one to resume at."""
     count, limit = 6000, (8 if whole else 1) << 20
-    log = Log().begin(1).event(19, table_map(schema))
+    log = Log().begin(1).event(TABLE_MAP, table_map(schema))
     for first in (0, count // 2):
         images = [image(schema, [key, *values]) for key in range(first, first + count // 2)]
-        log.event(30, event(schema, images))
-    log.event(16, bytes(8))
+        log.event(WRITE_ROWS, event(schema, images))
+    log.event(XID, bytes(8))
     dump = FedCursor(log)
     ids: list[int] = []
     while dump.at.offset < log.at:
@@ -565,8 +616,8 @@ def test_decoders_are_made_for_the_tables_that_change_and_kept_within_bounds(mon
     maps = [table_map(T, n + 1).replace(b"\1t\0", f"\4t{n:03}\0".encode(), 1) for n in range(600)]
     log = Log()
     for n in range(4 * 600):
-        log.begin(n + 1).event(19, maps[n % 600])
-        log.event(30, maps[n % 600][:6] + inserted("d.t", n)[6:]).event(16, bytes(8))
+        log.begin(n + 1).event(TABLE_MAP, maps[n % 600])
+        log.event(WRITE_ROWS, maps[n % 600][:6] + inserted("d.t", n)[6:]).event(XID, bytes(8))
     dump = FedCursor(log)
     bound, ids = MAX_DECODERS, []
     for rows in (1000, 1, *[60] * 20, *[1000] * 100):
@@ -589,8 +640,8 @@ def test_a_read_looks_only_at_tables_whose_route_is_another_one_or_whose_low_is_
     maps = [table_map(T, n + 1).replace(b"\1t\0", f"\4t{n:03}\0".encode(), 1) for n in range(200)]
     log = Log()
     for n in range(400):
-        log.begin(n + 1).event(19, maps[n % 200])
-        log.event(30, maps[n % 200][:6] + inserted("d.t", n)[6:]).event(16, bytes(8))
+        log.begin(n + 1).event(TABLE_MAP, maps[n % 200])
+        log.event(WRITE_ROWS, maps[n % 200][:6] + inserted("d.t", n)[6:]).event(XID, bytes(8))
     dump = FedCursor(log)
     high = High(server="s", file="binlog.000001", offset=4)
     routes = {
@@ -626,7 +677,7 @@ def test_a_decoder_that_is_in_use_is_kept() -> None:
     log = Log()
     for n in range(900):
         at = f"d.{'tu'[n % 2]}"
-        log.begin(n + 1).event(19, MAPS[at]).event(30, inserted(at, n)).event(16, bytes(8))
+        log.begin(n + 1).event(TABLE_MAP, MAPS[at]).event(WRITE_ROWS, inserted(at, n)).event(XID, bytes(8))
     dump = FedCursor(log)
     dump.read(T, U, max_rows=10)
     first = dict(dump.stream.routes._decoders)
@@ -641,7 +692,7 @@ def test_a_place_that_one_heartbeat_tells_is_not_gone_on_from() -> None:
 
     def heartbeat(at: int) -> None:
         name = b"binlog.000001"
-        log.packet(b"\0" + struct.pack("<IBIIIH", 0, 27, 1, 19 + len(name), at, 0) + name)
+        log.packet(b"\0" + struct.pack("<IBIIIH", 0, HEARTBEAT, 1, HEADER_BYTES + len(name), at, 0) + name)
 
     heartbeat(1000)
     heartbeat(2000)
@@ -657,29 +708,30 @@ def test_a_place_that_one_heartbeat_tells_is_not_gone_on_from() -> None:
     assert dump.at.offset == 2000
 
 
-@pytest.mark.parametrize("kind", [39, 30])
+@pytest.mark.parametrize("kind", [PARTIAL_UPDATE_ROWS, WRITE_ROWS])
 def test_what_can_not_be_read_is_refused_at_the_commit_of_an_xa_transaction_too(kind: int) -> None:
-    log = Log(checksum=False).gtid(1).query("XA START X'61',X'62',1").event(19, MAPS["d.t"]).event(19, MAPS["d.u"])
-    log.event(30, inserted("d.u", 1))
-    if kind == 39:  # a partial update of JSON
+    log = Log(checksum=False).gtid(1).query("XA START X'61',X'62',1")
+    log.event(TABLE_MAP, MAPS["d.t"]).event(TABLE_MAP, MAPS["d.u"]).event(WRITE_ROWS, inserted("d.u", 1))
+    if kind == PARTIAL_UPDATE_ROWS:
         log.event(kind, inserted("d.t", 1))
     else:  # one row over 64 MiB
         log.large(kind, TOO_LARGE, inserted("d.t", 1))
-    log.event(30, inserted("d.u", 2)).query("XA END X'61',X'62',1")
-    log.event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab")
+    log.event(WRITE_ROWS, inserted("d.u", 2)).query("XA END X'61',X'62',1")
+    log.event(XA_PREPARE, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab")
     log.transaction(2).gtid(3).query("XA COMMIT X'61',X'62',1")
     dump = FedCursor(log)
     got = dump.read(T, U)
     assert [fault.table_id for fault in got.faults] == ["d.t"]
     assert got.faults[0].cause.startswith("d.t has, at binlog.000001:")
-    assert ("partial update" in got.faults[0].cause) == (kind == 39)
+    assert ("partial update" in got.faults[0].cause) == (kind == PARTIAL_UPDATE_ROWS)
     assert keys(got, "d.u") == [1, 2]
     assert got.position.offset == log.at
 
 
 def test_rows_that_an_earlier_read_gave_are_undone_by_a_rollback_behind_a_reconnect() -> None:
-    log = Log().begin(1).event(19, MAPS["d.t"]).event(19, MAPS["d.u"]).event(30, inserted("d.t", 1))
-    log.query("ROLLBACK TO `s`").event(30, inserted("d.u", 1)).event(16, bytes(8))
+    log = Log().begin(1).event(TABLE_MAP, MAPS["d.t"]).event(TABLE_MAP, MAPS["d.u"])
+    log.event(WRITE_ROWS, inserted("d.t", 1))
+    log.query("ROLLBACK TO `s`").event(WRITE_ROWS, inserted("d.u", 1)).event(XID, bytes(8))
     for given in (False, True):
         dump = FedCursor(log)
         if given:  # up to the second row event
@@ -689,9 +741,11 @@ def test_rows_that_an_earlier_read_gave_are_undone_by_a_rollback_behind_a_reconn
 
 
 def test_an_xa_transaction_that_went_back_to_a_savepoint_restarts_its_tables_at_its_commit() -> None:
-    log = Log().gtid(1).query("XA START X'61',X'62',1").event(19, MAPS["d.t"]).event(30, inserted("d.t", 1))
-    log.query("SAVEPOINT `s`").event(30, inserted("d.t", 2)).query("ROLLBACK TO `s`").query("XA END X'61',X'62',1")
-    log.event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab").transaction(2).gtid(3).query("XA COMMIT X'61',X'62',1")
+    log = Log().gtid(1).query("XA START X'61',X'62',1")
+    log.event(TABLE_MAP, MAPS["d.t"]).event(WRITE_ROWS, inserted("d.t", 1))
+    log.query("SAVEPOINT `s`").event(WRITE_ROWS, inserted("d.t", 2)).query("ROLLBACK TO `s`")
+    log.query("XA END X'61',X'62',1").event(XA_PREPARE, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab")
+    log.transaction(2).gtid(3).query("XA COMMIT X'61',X'62',1")
     got = FedCursor(log).read(T, U)
     assert [(fault.table_id, fault.restart) for fault in got.faults] == [("d.t", True)]
 
@@ -701,31 +755,40 @@ def test_an_xa_transaction_that_went_back_to_a_savepoint_restarts_its_tables_at_
 
 def inner(kind: int, body: bytes) -> bytes:
     """An event inside of a payload."""
-    return struct.pack("<IBIIIH", 1_700_000_000, kind, 1, 19 + len(body), 0, 0) + body
+    return struct.pack("<IBIIIH", 1_700_000_000, kind, 1, HEADER_BYTES + len(body), 0, 0) + body
 
 
 def one_transaction(form: str) -> Log:
     """Rows 0 to 9 of d.t in two events, behind and between events of d.u, which nobody asks for."""
     unrouted, routed = inserted("d.u", *range(5)), [inserted("d.t", *range(6)), inserted("d.t", *range(6, 10))]
-    events = [(19, MAPS["d.t"]), (19, MAPS["d.u"]), (30, unrouted), (30, unrouted), (30, routed[0])]
-    events += [(30, unrouted), (30, routed[1])]
+    events = [
+        (TABLE_MAP, MAPS["d.t"]),
+        (TABLE_MAP, MAPS["d.u"]),
+        (WRITE_ROWS, unrouted),
+        (WRITE_ROWS, unrouted),
+        (WRITE_ROWS, routed[0]),
+    ]
+    events += [(WRITE_ROWS, unrouted), (WRITE_ROWS, routed[1])]
     log = Log()
     if form == "payload":
-        whole = b"".join(inner(kind, body) for kind, body in [*events, (16, bytes(8))])
-        packed = pa.compress(inner(2, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN") + whole, "zstd", asbytes=True)
-        return log.gtid(1).event(40, b"\2\1\0\0" + packed)
+        whole = b"".join(inner(kind, body) for kind, body in [*events, (XID, bytes(8))])
+        packed = pa.compress(
+            inner(QUERY, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN") + whole, "zstd", asbytes=True
+        )
+        return log.gtid(1).event(TRANSACTION_PAYLOAD, b"\2\1\0\0" + packed)
     if form == "xa":
         log.gtid(1).query("XA START X'61',X'62',1")
         for kind, body in events:
             log.event(kind, body)
-        log.query("XA END X'61',X'62',1").event(38, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab")
+        log.query("XA END X'61',X'62',1").event(XA_PREPARE, b"\0" + struct.pack("<iii", 1, 1, 1) + b"ab")
         return log.gtid(2).query("XA COMMIT X'61',X'62',1")
     log.begin(1)
     for kind, body in events:
-        if form == "compressed" and kind == 30:
-            kind, body = 169, body[:12] + b"\x82" + len(body[12:]).to_bytes(2, "big") + zlib.compress(body[12:])
+        if form == "compressed" and kind == WRITE_ROWS:
+            kind = WRITE_ROWS_COMPRESSED
+            body = body[:12] + b"\x82" + len(body[12:]).to_bytes(2, "big") + zlib.compress(body[12:])
         log.event(kind, body)
-    return log.event(16, bytes(8))
+    return log.event(XID, bytes(8))
 
 
 def packets(log: Log) -> list[int]:
@@ -787,8 +850,8 @@ def renumbered(data: bytes) -> bytes:
 
 
 def test_a_damaged_event_in_which_a_read_goes_on_does_not_take_the_position_back() -> None:
-    log = Log(checksum=False).begin(1).event(19, MAPS["d.t"])
-    log.event(30, inserted("d.t", *range(4)) + b"\xfc\1\2").event(16, bytes(8))
+    log = Log(checksum=False).begin(1).event(TABLE_MAP, MAPS["d.t"])
+    log.event(WRITE_ROWS, inserted("d.t", *range(4)) + b"\xfc\1\2").event(XID, bytes(8))
     begin = Position(server="s", file="binlog.000001", offset=4, rows=2)
     dump = reconnected(log, begin, log.bytes, FedCursor(Log()))
     dump.scanner.use_checksums(False)
@@ -812,7 +875,8 @@ OVER = (1 << 32) + 1000
 
 def insert(log: Log, number: int) -> Log:
     """One transaction with a row of d.t."""
-    return log.begin(number).event(19, MAPS["d.t"]).event(30, inserted("d.t", number)).event(16, bytes(8))
+    log.begin(number).event(TABLE_MAP, MAPS["d.t"])
+    return log.event(WRITE_ROWS, inserted("d.t", number)).event(XID, bytes(8))
 
 
 def over_4_gib(log: Log) -> tuple[FedCursor, Scanner]:
@@ -855,7 +919,8 @@ def test_a_heartbeats_place_goes_on_over_4_gib_too(at: int, heartbeat_at: int) -
     log, name, until = Log(), b"binlog.000001", time.monotonic() + 5
     while dump.at.offset == at and time.monotonic() < until:
         log.bytes = b""
-        log.packet(b"\0" + struct.pack("<IBIIIH", 0, 27, 1, 19 + len(name), heartbeat_at & 0xFFFFFFFF, 0) + name)
+        header = struct.pack("<IBIIIH", 0, HEARTBEAT, 1, HEADER_BYTES + len(name), heartbeat_at & 0xFFFFFFFF, 0)
+        log.packet(b"\0" + header + name)
         dump.server_end.sendall(log.bytes)
         dump.read(T, wait=0.01)
     assert dump.at.offset == heartbeat_at
@@ -928,28 +993,31 @@ def damaged_events() -> list[tuple[str, Log]]:
     latin = struct.pack("<IIBHH", 1, 0, 1, 0, 7) + b"\4" + struct.pack("<HHH", 54, 8, 8) + b"d\0"  # utf16
     tagged = b"\2\x80\0\2" + b"\3\3" * 16
     return [
-        ("a statement's session is cut short", Log().gtid(1).event(2, header[:14])),
-        ("a statement has half a character", Log().gtid(1).event(2, latin + b"abc")),
+        ("a statement's session is cut short", Log().gtid(1).event(QUERY, header[:14])),
+        ("a statement has half a character", Log().gtid(1).event(QUERY, latin + b"abc")),
         ("an XA transaction has half a byte", Log().gtid(1).query("XA COMMIT X'616',X'',1")),
         ("an XA transaction has no number", Log().gtid(1).query(f"XA COMMIT X'61',X'',{'9' * 5000}")),
-        ("an XA PREPARE is cut short", Log().gtid(1).query("XA START X'61',X'',1").event(38, b"\0abc")),
-        ("a table map is cut short", Log().begin(1).event(19, MAPS["d.t"][:9])),
-        ("a table map has no table", Log().begin(1).event(19, MAPS["d.t"][:8] + b"\xff\0d")),
-        ("a tagged GTID is cut short", Log().event(42, tagged)),
-        ("a tagged GTID has a tag that is none", Log().event(42, b"\2\2\2" + bytes(40))),
-        ("a payload's head is cut short", Log().gtid(1).event(40, b"\2\xff")),
-        ("a payload is cut short", Log().gtid(1).event(40, b"\2\xfe\1")),
-        ("a compressed statement is none", Log().gtid(1).event(165, header[:9] + bytes(4) + b"d\0abc")),
-        ("MariaDB's GTID comes from MySQL", Log().event(162, struct.pack("<QIB", 1, 0, 0) + bytes(6))),
-        ("a rotation names what is no file", Log().event(4, bytes(8) + b"\xff\xff")),
-        ("a rotation names a number that no file has", Log().event(4, bytes(8) + b"binlog." + b"9" * 5000)),
-        ("a rotation leads back", insert(Log(), 1).event(4, struct.pack("<Q", 4) + name)),
-        ("a heartbeat's place has no end", Log().event(41, b"\1\x0d" + name + b"\2\0")),
-        ("a heartbeat's place is no number", Log().event(41, b"\1\x0d" + name + b"\2\1\xff")),
-        ("a heartbeat's place is beyond all", Log().event(41, b"\1\x0d" + name + b"\2\x09\xfe" + b"\xff" * 8)),
-        ("a format is cut short", Log().event(15, b"\4\0")),
-        ("a row event comes before its table map", Log().begin(1).event(30, inserted("d.t", 1))),
-        ("a transaction ends twice", Log().event(16, bytes(8))),
+        ("an XA PREPARE is cut short", Log().gtid(1).query("XA START X'61',X'',1").event(XA_PREPARE, b"\0abc")),
+        ("a table map is cut short", Log().begin(1).event(TABLE_MAP, MAPS["d.t"][:9])),
+        ("a table map has no table", Log().begin(1).event(TABLE_MAP, MAPS["d.t"][:8] + b"\xff\0d")),
+        ("a tagged GTID is cut short", Log().event(GTID_TAGGED, tagged)),
+        ("a tagged GTID has a tag that is none", Log().event(GTID_TAGGED, b"\2\2\2" + bytes(40))),
+        ("a payload's head is cut short", Log().gtid(1).event(TRANSACTION_PAYLOAD, b"\2\xff")),
+        ("a payload is cut short", Log().gtid(1).event(TRANSACTION_PAYLOAD, b"\2\xfe\1")),
+        ("a compressed statement is none", Log().gtid(1).event(QUERY_COMPRESSED, header[:9] + bytes(4) + b"d\0abc")),
+        ("MariaDB's GTID comes from MySQL", Log().event(MARIADB_GTID, struct.pack("<QIB", 1, 0, 0) + bytes(6))),
+        ("a rotation names what is no file", Log().event(ROTATE, bytes(8) + b"\xff\xff")),
+        ("a rotation names a number that no file has", Log().event(ROTATE, bytes(8) + b"binlog." + b"9" * 5000)),
+        ("a rotation leads back", insert(Log(), 1).event(ROTATE, struct.pack("<Q", 4) + name)),
+        ("a heartbeat's place has no end", Log().event(HEARTBEAT_V2, b"\1\x0d" + name + b"\2\0")),
+        ("a heartbeat's place is no number", Log().event(HEARTBEAT_V2, b"\1\x0d" + name + b"\2\1\xff")),
+        (
+            "a heartbeat's place is beyond all",
+            Log().event(HEARTBEAT_V2, b"\1\x0d" + name + b"\2\x09\xfe" + b"\xff" * 8),
+        ),
+        ("a format is cut short", Log().event(FORMAT_DESCRIPTION, b"\4\0")),
+        ("a row event comes before its table map", Log().begin(1).event(WRITE_ROWS, inserted("d.t", 1))),
+        ("a transaction ends twice", Log().event(XID, bytes(8))),
     ]
 
 
@@ -979,14 +1047,14 @@ def test_a_transaction_that_was_torn_leaves_nothing_of_its_gtid(seed: int) -> No
     for last in range(40):
         server = luck.choice(list(servers))
         number = numbers[server] + luck.choice((1, 1, 1, 2))
-        log.gtid(number, server).query("BEGIN").event(19, MAPS["d.t"])
+        log.gtid(number, server).query("BEGIN").event(TABLE_MAP, MAPS["d.t"])
         if last < 39 and luck.random() < 0.25:
             file += 1
-            log.event(4, struct.pack("<Q", 4) + f"binlog.{file:06}".encode())
+            log.event(ROTATE, struct.pack("<Q", 4) + f"binlog.{file:06}".encode())
             log.at = 4
             continue
         key += 1
-        log.event(30, inserted("d.t", key)).event(16, bytes(8))
+        log.event(WRITE_ROWS, inserted("d.t", key)).event(XID, bytes(8))
         numbers[server] = number
         if (servers[server], number) not in taken:
             expected.append(key)
@@ -1007,10 +1075,10 @@ def back_to_back(sizes: list[int]) -> Log:
     """A transaction of so many rows of d.t each, in events of at most 30 rows."""
     log, key = Log(), 0
     for number, size in enumerate(sizes, 1):
-        log.begin(number).event(19, MAPS["d.t"])
+        log.begin(number).event(TABLE_MAP, MAPS["d.t"])
         for first in range(key, key + size, 30):
-            log.event(30, inserted("d.t", *range(first, min(first + 30, key + size))))
-        log.event(16, bytes(8))
+            log.event(WRITE_ROWS, inserted("d.t", *range(first, min(first + 30, key + size))))
+        log.event(XID, bytes(8))
         key += size
     return log
 
@@ -1108,14 +1176,14 @@ def test_statements_are_read_in_the_character_set_and_sql_mode_they_were_sent_in
     flags = b"\0" + bytes(4) + b"\1" + struct.pack("<Q", 1 << 20) + b"\6\3std"
     latin = flags + b"\4" + struct.pack("<HHH", 8, 8, 8)
     read = ("shop", "DROP TABLE `caf\u00e9`", 1 << 20)
-    assert statement(2, body(latin, "DROP TABLE `caf\u00e9`".encode("latin-1"))) == read
-    assert statement(2, body(flags, "DROP TABLE `caf\u00e9`".encode())) == read
+    assert statement(QUERY, body(latin, "DROP TABLE `caf\u00e9`".encode("latin-1"))) == read
+    assert statement(QUERY, body(flags, "DROP TABLE `caf\u00e9`".encode())) == read
     for collation in range(1, 350):  # of every character set: binary (63) is that of many clients
         sent = flags + b"\4" + struct.pack("<HHH", collation, 8, 8)
         if charset_of(collation) not in ("ucs2", "utf16", "utf16le", "utf32"):  # which no client can have
-            assert statement(2, body(sent, b"DROP TABLE `t`")) == ("shop", "DROP TABLE `t`", 1 << 20)
+            assert statement(QUERY, body(sent, b"DROP TABLE `t`")) == ("shop", "DROP TABLE `t`", 1 << 20)
         if charset_of(collation) in ("binary", "utf8mb4", None):
-            assert statement(2, body(sent, "DROP TABLE `caf\u00e9`".encode())) == read
+            assert statement(QUERY, body(sent, "DROP TABLE `caf\u00e9`".encode())) == read
 
 
 @pytest.mark.parametrize(
@@ -1135,7 +1203,7 @@ def test_statements_are_read_in_the_character_set_and_sql_mode_they_were_sent_in
 def test_a_statement_in_swe7_is_cut_as_ascii_and_swedish_in_quotes(sql_mode: int, sent: str, meant: str) -> None:
     variables = b"\1" + struct.pack("<Q", sql_mode) + b"\4" + struct.pack("<HHH", 10, 10, 10)
     body = struct.pack("<IIBHH", 1, 0, 4, 0, len(variables)) + variables + b"shop\0" + sent.encode()
-    assert statement(2, body) == ("shop", meant, sql_mode)
+    assert statement(QUERY, body) == ("shop", meant, sql_mode)
 
 
 def test_names_of_xa_transactions_are_the_same_in_statements_and_events() -> None:
@@ -1153,7 +1221,7 @@ def test_mariadbs_compression_is_undone_within_bounds() -> None:
     packed = b"\x82" + len(data).to_bytes(2, "big") + zlib.compress(data)
     assert _inflated(memoryview(packed), b"head", 1000) == b"head" + data
     head = struct.pack("<IH", 7, 0) + b"\1\0" + b"\1\xff"
-    assert inflated_rows(166, head + packed) == head + data
+    assert inflated_rows(WRITE_ROWS_COMPRESSED_V1, head + packed) == head + data
     for broken in (b"", b"\x02ab", packed[:-5], b"\x82\0\5" + packed[3:]):
         with pytest.raises(ValueError, match="compressed event"):
             _inflated(memoryview(broken), b"", 1000)
