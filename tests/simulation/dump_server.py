@@ -85,7 +85,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModelPlace:
     """What a position has taken: the transactions, as bits by their numbers; and of the one that it is inside of, the
     row events and the row changes of the next."""
 
@@ -94,7 +94,7 @@ class Place:
     events: int = 0
     rows: int = 0
 
-    def not_before(self, other: Place) -> bool:
+    def not_before(self, other: ModelPlace) -> bool:
         """Whether all that `other` has taken is taken here."""
         if other.taken & ~self.taken:
             return False
@@ -420,7 +420,7 @@ class Binlog:
         many = bisect_right(self._ends, at.offset + self._ranks.get(at.file, 0))
         return self._prefixes[many]
 
-    def place(self, position: Position, *, given: bool = True) -> Place:
+    def place(self, position: Position, *, given: bool = True) -> ModelPlace:
         """What a position has taken. Wrong if it is no place; `given`: by a cursor, which knows all of it."""
         at = position.file_position
         taken = self.bits(position.gtids) if self.gtid else self.before(at)
@@ -431,7 +431,7 @@ class Binlog:
         if not position.rows:
             if around and around[0].start < at.offset and around[0].end < 1 << 62:
                 raise Wrong(f"{position} is said to be between two transactions, inside {around[0]}")
-            return Place(taken)
+            return ModelPlace(taken)
         if not around or around[0].start != at.offset:
             raise Wrong(f"{position} is inside a transaction, and none starts there")
         events, rows = position.rows >> INSIDE_BITS, position.rows & (1 << INSIDE_BITS) - 1
@@ -440,7 +440,7 @@ class Binlog:
         whole = around[0].rows
         if events > len(whole) or (rows and (events == len(whole) or rows > len(whole[events][1]))):
             raise Wrong(f"{position} is behind the last row of a transaction of {len(whole)} row events")
-        return Place(taken, around[0], events, rows)
+        return ModelPlace(taken, around[0], events, rows)
 
     def low_bits(self, low: Low) -> int:
         """The transactions that a low watermark covers, as bits; those that were never committed too."""
@@ -452,7 +452,7 @@ class Binlog:
         whole = self.bits(low.gtids) if self.flavour == MYSQL else self.before(FilePosition(low.file, low.offset))
         return whole | sum(1 << t.number for t in torn)
 
-    def changes(self, after: Place, to: Place, lows: dict[str, int]) -> list[tuple[str, Out]]:
+    def changes(self, after: ModelPlace, to: ModelPlace, lows: dict[str, int]) -> list[tuple[str, Out]]:
         """What a cursor has to give out between two places, in order, of the tables in `lows`, each with what its low
         covers."""
         found: list[tuple[str, Out]] = []

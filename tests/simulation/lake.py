@@ -21,7 +21,7 @@ Rows = dict[Row, list[tuple[str, Row]]]  # key -> (schema hash, row), more than 
 
 
 @dataclass(slots=True)
-class Main:
+class MainBranch:
     """The snapshot that a table shows, and the property that names the start which moved it there."""
 
     snapshot: int
@@ -29,11 +29,11 @@ class Main:
 
 
 @dataclass(slots=True)
-class Lake:
+class SimulatedLake:
     """The lake, which outlives the Spark writers."""
 
     snapshots: dict[int, Rows] = field(default_factory=dict)
-    main: dict[str, Main] = field(default_factory=dict)
+    main: dict[str, MainBranch] = field(default_factory=dict)
     schemas: dict[str, TableSchema] = field(default_factory=dict)
 
     def put(self, rows: Rows) -> int:
@@ -232,6 +232,6 @@ class SparkWriter:
                 world.count["main goes back over an older restore"] += 1
                 world.versions.pop(table, None)
             snapshot = published.main.snapshot_id
-            world.lake.main[table] = Main(snapshot, (self.w, record.n))
+            world.lake.main[table] = MainBranch(snapshot, (self.w, record.n))
             checks.no_key_goes_back(world, table, record.n, world.lake.snapshots[snapshot])
         return moved

@@ -95,7 +95,7 @@ KINDS |= {f"shop.n{i}": Kind((("id", "bigint"),), True) for i in range(8)}
 """Of `FEW` most worlds have some; a few worlds have more tables."""
 
 
-class Source:
+class SimulatedSource:
     """One source database over its servers."""
 
     def __init__(

@@ -42,7 +42,7 @@ from cutline.services.sources.mysql.binlog import dump, xa
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
 from cutline.services.sources.mysql.binlog.routes import TableChanges
 from tests.simulation.clock import SimulatedClock, Wrong
-from tests.simulation.dump_server import MYSQL, Binlog, Connection, DumpedTxn, NetworkTrouble, Out, Place
+from tests.simulation.dump_server import MYSQL, Binlog, Connection, DumpedTxn, ModelPlace, NetworkTrouble, Out
 
 INSIDE_ROWS = 15
 MAX_STEPS = 2000
@@ -79,7 +79,7 @@ class StreamWorld:
         self.started = 0  # what a `start` has covered, as bits: a server has it before any snapshot begins
         self.seen: list[Seen] = []
         self.marker = 0
-        self.waiting: Place | None = None  # main's, when the marker could have been taken at the earliest
+        self.waiting: ModelPlace | None = None  # main's, when the marker could have been taken at the earliest
         self.waits = False
         self.halted = False
         self.machine: Reader
@@ -330,7 +330,9 @@ class StreamWorld:
             raise Wrong(f"from {order.after} to {got.position} came {given}, and the log has {wanted}")
         self.met(order, after, to, got, crossed)
 
-    def met(self, order: ReadChanges, after: Place, to: Place, got: Changes, crossed: list[DumpedTxn]) -> None:
+    def met(
+        self, order: ReadChanges, after: ModelPlace, to: ModelPlace, got: Changes, crossed: list[DumpedTxn]
+    ) -> None:
         """What a read shows to have happened."""
         count, tables = self.count, order.routes.keys()
         count["stream: read"] += 1
@@ -376,7 +378,7 @@ class StreamWorld:
                 raise Wrong(f"a marker that waited inside of {found.txn} was taken transactions later")
             self.count["stream: marker taken where its transaction ended"] += bool(begun and now.taken & begun)
         self.waiting = None
-        nothing = Place(0)
+        nothing = ModelPlace(0)
         for table in self.machine.tables.values():
             if table.cursor is None:
                 continue

@@ -82,8 +82,8 @@ from cutline.services.sources.mysql.watermark import Commits
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
 from tests.simulation import checks
 from tests.simulation.checks import Failure, chain
-from tests.simulation.lake import Lake, SparkWriter
-from tests.simulation.source import FEW, HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, Source, Txn
+from tests.simulation.lake import SimulatedLake, SparkWriter
+from tests.simulation.source import FEW, HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, SimulatedSource, Txn
 
 LEASE_SECONDS = 5.0
 LEAVE_SECONDS = 8.0
@@ -107,7 +107,7 @@ class Channel:
     waiting: SimulatedService | None = None
 
 
-class Memory:
+class SimulatedFileSystem:
     """The file system under the real store: names and bytes, each put once."""
 
     def __init__(self) -> None:
@@ -135,12 +135,12 @@ class Memory:
         return path
 
 
-class Store:
+class SimulatedStore:
     """The real store in memory; each process opens its own. For the checks it keeps everything ever put: rows of staged
     files, and all entries and publications, removed ones too."""
 
     def __init__(self) -> None:
-        self.memory = Memory()
+        self.memory = SimulatedFileSystem()
         self.journal: dict[int, Entry] = {}
         self.files: dict[str, list[Any]] = {}
         self.publications: dict[int, Publication] = {}
@@ -234,7 +234,7 @@ class Probe:
 
 
 @dataclass(slots=True)
-class Dump:
+class SimulatedDump:
     """One cursor of a reader: its connection, the transactions prepared on it, and commits not yet in the engine."""
 
     connection: int = 0
@@ -267,7 +267,7 @@ class SimulatedService:
     failed: tuple[int, str, bool] = (0, "", False)
     chunk: Any = None
     limits: Limits = UNLIMITED
-    dumps: dict[str, Dump] = field(default_factory=dict)
+    dumps: dict[str, SimulatedDump] = field(default_factory=dict)
     open: dict[Any, list[Any]] = field(default_factory=dict)
     # a leader's
     leader: Leader | None = None
@@ -352,8 +352,8 @@ class World:
         self.events = 0
         self.pushed = 0
         self.steps = 0  # of all machines
-        self.store = Store()
-        self.lake = Lake()
+        self.store = SimulatedStore()
+        self.lake = SimulatedLake()
         self.channels: dict[tuple[int, str, str], Channel] = {}
         self.services: list[SimulatedService] = []
         self.sparks: list[SparkWriter | None] = []
@@ -376,7 +376,7 @@ class World:
         self.quarantined: set[str] = set()
         self.late: set[str] = set()  # tables that appeared after the pipeline had begun
         self.stop: Stop | None = None
-        self.source = Source(
+        self.source = SimulatedSource(
             self.rng,
             self.count,
             flavour=self.shape.flavour,
@@ -1135,7 +1135,7 @@ class World:
         self.later(service, self.lag(), lambda: event)
 
     def changes_read(self, service: SimulatedService, order: ReadChanges) -> Event | None:
-        dump = service.dumps.setdefault(order.cursor, Dump())
+        dump = service.dumps.setdefault(order.cursor, SimulatedDump())
         max_rows = self.rng.randrange(1, self.shape.max_rows + 1)
         try:
             if self.troubled and self.rng.random() < 0.02:

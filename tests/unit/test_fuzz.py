@@ -12,6 +12,15 @@ from pathlib import Path
 import pytest
 
 from cutline.common.errors import SourceLost
+from cutline.services.sources.mysql.binlog.event_types import (
+    GTID,
+    HEADER_BYTES,
+    MARIADB_GTID,
+    ROTATE,
+    ROWS_COMPRESSED,
+    WRITE_ROWS,
+    WRITE_ROWS_V1,
+)
 from tests.fuzz import record
 from tests.fuzz.targets import Finding, Streams, Target, joined, targets
 from tests.fuzz.worker import ROOT
@@ -98,7 +107,7 @@ def changed(recorded: record.Recording, kind: int, at: int, new: bytes, number: 
 
 @pytest.mark.parametrize("number", [0, -1, -(1 << 62)])
 def test_a_gtid_event_with_an_impossible_number_is_damage(number: int) -> None:
-    for flavour, kind, at in (("mysql", 33, 19 + 17), ("mariadb", 162, 19)):
+    for flavour, kind, at in (("mysql", GTID, HEADER_BYTES + 17), ("mariadb", MARIADB_GTID, HEADER_BYTES)):
         if number or flavour == "mysql":
             recorded = recording("transaction", flavour)
             assert "a GTID event has the number" in read(
@@ -107,7 +116,7 @@ def test_a_gtid_event_with_an_impossible_number_is_damage(number: int) -> None:
 
 
 def test_an_event_that_says_it_ends_before_it_begins_is_damage() -> None:
-    for flavour, kind in (("mysql", 33), ("mariadb", 162)):
+    for flavour, kind in (("mysql", GTID), ("mariadb", MARIADB_GTID)):
         recorded = recording("transaction", flavour)
         assert "states that it ends at 5" in read(recorded, changed(recorded, kind, 13, struct.pack("<I", 5)))
         assert "does not state where it ends" in read(recorded, changed(recorded, kind, 13, struct.pack("<I", 0)))
@@ -116,19 +125,21 @@ def test_an_event_that_says_it_ends_before_it_begins_is_damage() -> None:
 @pytest.mark.parametrize("file", [b"x", b"binlog.000001"])
 def test_a_rotation_to_a_binlog_of_another_name_or_back_is_damage(file: bytes) -> None:
     recorded = recording("statements", "mysql")
-    assert "which is no later file of this binlog" in read(recorded, changed(recorded, 4, 19 + 8, file, number=1))
+    assert "which is no later file of this binlog" in read(
+        recorded, changed(recorded, ROTATE, HEADER_BYTES + 8, file, number=1)
+    )
 
 
 def test_a_rotation_to_an_offset_that_no_file_has_is_damage() -> None:
     recorded = recording("statements", "mysql")
-    events = changed(recorded, 4, 19, struct.pack("<Q", 16861477004875137222), number=1)
+    events = changed(recorded, ROTATE, HEADER_BYTES, struct.pack("<Q", 16861477004875137222), number=1)
     assert "names the offset 16861477004875137222, which no file has" in read(recorded, events)
 
 
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
 def test_text_that_is_not_utf_8_stops_its_table_and_names_file_and_offset(flavour: str) -> None:
     recorded = recording("plain", flavour)
-    at, event = next((at, event) for at, event in enumerate(recorded.events) if event[4] in (23, 30))
+    at, event = next((at, event) for at, event in enumerate(recorded.events) if event[4] in (WRITE_ROWS_V1, WRITE_ROWS))
     start = int.from_bytes(event[13:17], "little") - len(event)
     events = [*recorded.events]
     events[at] = event.replace(b"one", b"o\xffe")
@@ -138,8 +149,8 @@ def test_text_that_is_not_utf_8_stops_its_table_and_names_file_and_offset(flavou
 
 def test_a_compressed_row_event_that_is_damaged_stops_its_table_only() -> None:
     recorded = recording("compressed", "mariadb")
-    kind = next(event[4] for event in recorded.events if 166 <= event[4] <= 171)
-    for place, new in ((40, b"\xff\xff\xff"), (19 + 8 + 1 + 1, b"\x84\xff\xff\xff\xff")):
+    kind = next(event[4] for event in recorded.events if event[4] in ROWS_COMPRESSED)
+    for place, new in ((40, b"\xff\xff\xff"), (HEADER_BYTES + 8 + 1 + 1, b"\x84\xff\xff\xff\xff")):
         outcome = read(recorded, changed(recorded, kind, place, new))
         assert "a row event that can't be read" in outcome
         assert "RouteFault" in outcome
