@@ -21,7 +21,7 @@ def epoch(slot: int, base: int | None = None, nonce: str = "n", **other: Any) ->
 
 
 def checkpoint(slot: int, epoch: int = 1, **other: Any) -> CheckpointEntry:
-    """A checkpoint of the epoch, at offset `slot`."""
+    """A checkpoint of `epoch`, at offset `slot`."""
     known: dict[str, Any] = {
         "nonce": "n",
         "kept": False,
