@@ -483,8 +483,8 @@ MUTANTS = (
     mutant(
         "a record that others build on is removed with what is older",
         STORE,
-        "sorted(bodies.keys() - restorable - named)",
-        "sorted(bodies.keys() - restorable)",
+        "- restorable - _bases(restorable, bodies)):",
+        "- restorable):",
     ),
     mutant(
         "a part that others build on is removed with its entry",

@@ -34,6 +34,20 @@ def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
 
 
 BELOW = (
+    unit(
+        "a full record is removed while another one between it and the restorable ones builds on it",
+        STORE,
+        "    while new:\n        new = {since",
+        "    for _ in (1,):\n        new = {since",
+        "test_store.py",
+    ),
+    unit(
+        "a burst of changes is repeated until the next full record",
+        "common/store/records.py",
+        "_BASES = 2 ",
+        "_BASES = 1 ",
+        "test_store.py",
+    ),
     stream(
         "a cursor that is to skip rows again says that it stands before the transaction",
         PROGRESS,
