@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.common.errors import CutlineError, Unavailable
+from cutline.common.errors import Unavailable
 from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, publication
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
@@ -128,12 +128,11 @@ class Incarnation:
             numbers = self._store.publication_numbers()
             newest = follow(self._store.last_slot(), self._store.entry, numbers).newest(numbers)
             record = self._store.publication(newest) if newest is not None else None
-        except CutlineError as error:
+            tables = record.tables if record is not None else {}
+            named = {table_id for table_id, table in tables.items() if table.work and table.work.branch == branch}
+            self.tables.drop_branches(except_in=named)
+        except Exception as error:  # of the store, or of a JVM that has ended
             logger.warning("pipeline %s: branches %s could not be dropped: %s", self._store.name, branch, error)
-            return
-        tables = record.tables if record is not None else {}
-        named = {table_id for table_id, table in tables.items() if table.work and table.work.branch == branch}
-        self.tables.drop_branches(except_in=named)
 
     def retry(self) -> None:
         """Try the quarantined tables again with the next checkpoint, because a person has asked for it."""

@@ -35,7 +35,7 @@ from redis.asyncio import Redis
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
-from cutline.common.mesh.loop import TICK_SECONDS, LoopLag, in_store
+from cutline.common.mesh.loop import TICK_SECONDS, LoopLag, in_store, together
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
@@ -99,7 +99,7 @@ class Host:
     async def serve(self, join: Join) -> None:
         """Follow the announced epochs until the process is asked to end."""
         running: dict[str, tuple[int, asyncio.Task[None]]] = {}
-        async with asyncio.TaskGroup() as group:
+        async with together() as group:
             following = group.create_task(self._follow(join, running, group))
             present = group.create_task(self.present())
             await self.asked_to_end.wait()

@@ -110,7 +110,13 @@ class _Files:
                 return None
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(self.location(path))
+        location = self.location(path)
+        with store_errors(location):
+            try:
+                os.lstat(location)
+            except FileNotFoundError:
+                return False
+        return True
 
     def names(self, folder: str) -> list[str]:
         location = self.location(folder)

@@ -401,7 +401,7 @@ async def main() -> None:
                         leading[name] = group.create_task(_lead(host, store.pipeline(name), environment))
             await asyncio.sleep(1.0)
 
-    async with asyncio.TaskGroup() as group:
+    async with together() as group:
         looking, present = group.create_task(look(group)), group.create_task(host.present())
         await host.asked_to_end.wait()
         for task in (looking, *leading.values(), present):

@@ -339,3 +339,21 @@ def test_a_redis_address_that_is_none(defined: Path, monkeypatch: pytest.MonkeyP
     ended = run(defined)
     assert ended.exit_code == 2
     assert "CUTLINE_REDIS_URL" in ended.stderr
+
+
+@pytest.mark.parametrize("role", ["enumerator", "reader", "writer"])
+def test_a_service_whose_password_redis_refuses_ends_with_2(role: str, redis_url: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", f"cutline.services.{role}"],
+        env=os.environ
+        | {
+            "CUTLINE_REDIS_URL": redis_url.replace("redis://", "redis://cutline:wrong@"),
+            "CUTLINE_STORE_URL": f"file://{tmp_path}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "Traceback" not in ended.stderr
+    assert "put the right user and password into CUTLINE_REDIS_URL" in ended.stderr
+    assert ended.returncode == 2

@@ -174,6 +174,26 @@ def test_text_of_any_kind_comes_back_as_written(shop: PipelineStore) -> None:
     assert shop.entry(1) == entry
 
 
+def test_an_entry_stays_whose_predecessor_can_not_be_looked_at(
+    files: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry is withdrawn where the one before it is gone: then the journal has gone on long ago. A disk that fails is
+    no sign of that, and others may have read the entry by then."""
+    files.put_entry(epoch(1))
+    lstat = os.lstat
+
+    def failing(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("0000000001.json"):
+            raise OSError(5, "Input/output error")
+        return lstat(path, **options)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "lstat", failing)
+        with pytest.raises(Unavailable):
+            files.put_entry(checkpoint(2, 1))
+    assert files.entry(2) == checkpoint(2, 1)
+
+
 def test_an_entry_in_another_ones_place_stops_the_reader(files: PipelineStore) -> None:
     files.put_entry(epoch(1))
     os.rename(files.location("journal/0000000001.json"), files.location("journal/0000000002.json"))
