@@ -177,8 +177,8 @@ def test_text_of_any_kind_comes_back_as_written(shop: PipelineStore) -> None:
 def test_an_entry_stays_whose_predecessor_can_not_be_looked_at(
     files: PipelineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An entry is withdrawn where the one before it is gone: then the journal has gone on long ago. A disk that fails is
-    no sign of that, and others may have read the entry by then."""
+    """An entry is withdrawn where the one before it is gone: then the journal went on long ago. A disk that fails is no
+    sign of that, and others may have read the entry by then."""
     files.put_entry(epoch(1))
     lstat = os.lstat
 
