@@ -43,13 +43,11 @@ class Status:
             started_at=time.time(),
         )
         self._newest: dict[str, Mapping[str, Any]] = {}
-        self._retries: set[str] = set()
+        self._requests: dict[str, list[dict[str, Any]]] = {}
 
-    def retry_asked(self, pipeline: str) -> bool:
-        """Whether a retry was requested since the last call; may be called in any thread."""
-        asked = pipeline in self._retries
-        self._retries.discard(pipeline)
-        return asked
+    def requests(self, pipeline: str) -> list[dict[str, Any]]:
+        """Return the requests to a pipeline since the last call; called by any thread."""
+        return self._requests.pop(pipeline, [])
 
     def report(self, pipeline: str, status: Mapping[str, Any]) -> None:
         """Note the newest status of a pipeline, for `show` to publish; may be called in any thread."""
@@ -66,8 +64,9 @@ class Status:
                     for table, generation in (status.get("read_again") or {}).items():
                         request = {"kind": "read again", "table": table, "generation": generation}
                         await self._registry.request(pipeline, request)
-                    if await self._registry.take_requests(pipeline, to=SPARK_WRITER):
-                        self._retries.add(pipeline)
+                    taken = await self._registry.take_requests(pipeline, to=SPARK_WRITER)
+                    if taken:
+                        self._requests[pipeline] = self._requests.pop(pipeline, []) + taken
             await asyncio.sleep(1.0)
 
     async def leave(self) -> None:
@@ -89,7 +88,7 @@ async def run(environment: Environment) -> None:
     status = Status(Registry(redis))
     showing = asyncio.create_task(status.show())
     try:
-        await asyncio.to_thread(serve, store, stop, status.report, status.retry_asked)
+        await asyncio.to_thread(serve, store, stop, status.report, status.requests)
     finally:
         showing.cancel()
         await status.leave()

@@ -19,6 +19,11 @@ is lost and nothing comes twice. The store keeps no file longer for its sake: on
 the lake table itself is lost, the table must be read again from the source, which the enumerator is asked to do
 (`read_again`). A quarantined table's chunk files are copied, never adopted, so the sweep may remove every chunk file
 that was not adopted when its checkpoint was applied.
+
+**Commits of others on `main`** (iceberg/foreign.py) are looked for before a table is applied, again before its
+publication, and in the commit that moves `main`. A table goes on from a rewrite of others, or from a commit that a
+person accepted, as from what `main` showed before: work made since is dropped, and the entries since are applied again.
+Any other commit quarantines the table, with what `main` showed as its work and that publication as `applied`.
 """
 
 from __future__ import annotations
@@ -26,17 +31,19 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import Unavailable
 from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, publication
-from cutline.common.store.records import Publication, Work
+from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.iceberg.foreign import ACCEPT, OURS, Shown, Theirs
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.publications import Publications
-from cutline.spark_writer.iceberg.table import Change, TableFault, snapshot_lost
+from cutline.spark_writer.iceberg.table import Change, ForeignCommit, TableFault, snapshot_lost
 from cutline.spark_writer.journal import JournalView
 from cutline.spark_writer.plan import TableStep, catch_up_plans, table_steps
 from cutline.spark_writer.progress import Progress
@@ -104,11 +111,11 @@ class Incarnation:
             clock=clock,
         )
         self._kept_pending = False
-        self._to_retry = set(self.progress.quarantined)
         self._shown: Publication | None = None
         reached("claimed")
         if published is not None:
             self._show(published)
+        self._to_retry = set(self.progress.quarantined)
 
     def _check_lake(self) -> None:
         self._publications.check(expected=len(self._store.publication_numbers()) > 1)
@@ -138,6 +145,16 @@ class Incarnation:
         """Try the quarantined tables again with the next checkpoint, because a person has asked for it."""
         self._to_retry |= set(self.progress.quarantined)
 
+    def choose(self, table_id: str, choice: str, seen: str) -> None:
+        """Take a person's choice about the commits of others to a table that were `seen`; ConfigError if there is none.
+
+        The lake table keeps the choice. The table is tried again with the next checkpoint.
+        """
+        self.tables.get(table_id).choose(choice, seen)
+        if table_id in self.progress.theirs:
+            self.progress.theirs[table_id] = replace(self.progress.theirs[table_id], chosen=choice)
+        self._to_retry.add(table_id)
+
     def step(self) -> bool:
         """Apply and publish the next batch; False if there was none. Unavailable if a new start must continue."""
         progress = self.progress
@@ -163,16 +180,33 @@ class Incarnation:
     # Applying
 
     def _apply(self, batch: Batch) -> None:
-        progress = self.progress
         plans = self._plans(batch)
-        summary = {"cutline.checkpoint": str(batch.last), "cutline.w": str(progress.w)}
         began = time.monotonic()
         self._reached("applying")
+        bases = self._bases(plans, batch)
+        applied = self._apply_plans(plans.values(), bases, batch)
+        logger.info(
+            "%s: applied checkpoints %d to %d: %d rows of %d tables in %.2f s",
+            self._store.name,
+            batch.entries[0].slot,
+            batch.last,
+            sum(staged.record.rows for plan in applied for step in plan for staged in (*step.chunks, *step.changes)),
+            len(applied),
+            time.monotonic() - began,
+        )
+        self._reached("applied")
+
+    def _apply_plans(self, plans: Collection[Plan], bases: Mapping[str, Work], batch: Batch) -> Sequence[Plan]:
+        """Apply the plans of a batch side by side, each on its table's work or on that in `bases`; return those that
+        succeeded.
+        """
+        progress = self.progress
+        summary = {"cutline.checkpoint": str(batch.last), OURS: str(progress.w)}
 
         def apply(plan: Plan) -> Work | None:
             """Return the table's new work; None if a staged file that a quarantined table needs is gone."""
             table_id = plan[0].table_id
-            held, work = progress.quarantined.get(table_id), progress.work.get(table_id)
+            held, work = progress.quarantined.get(table_id), bases.get(table_id) or progress.work.get(table_id)
             try:
                 for step in plan:
                     work = self._apply_step(step, work, summary, copy=held is not None)
@@ -196,28 +230,81 @@ class Incarnation:
             progress.read_again.pop(table_id, None)
             self.upkeep.note_applied(table_id)
             if progress.quarantined.pop(table_id, None) is not None:
+                progress.theirs.pop(table_id, None)
                 logger.warning("pipeline %s: %s left its quarantine", self._store.name, table_id)
         for plan, error in failed:
-            table_id, generation = plan[0].table_id, plan[0].generation
-            held = progress.quarantined.get(table_id)
-            held_before = held is not None and held.generation == generation
-            applied = held.applied if held is not None and held_before else progress.applied
-            quarantine(progress, self._store.name, table_id, generation=generation, error=error, applied=applied)
-            if held_before and isinstance(error, TableFault) and error.lost:
-                read_again(progress, self._lake, table_id)
-        rows = sum(staged.record.rows for plan, _ in good for step in plan for staged in (*step.chunks, *step.changes))
-        logger.info(
-            "%s: applied checkpoints %d to %d: %d rows of %d tables in %.2f s",
-            self._store.name,
-            batch.entries[0].slot,
-            batch.last,
-            rows,
-            len(good),
-            time.monotonic() - began,
-        )
-        self._reached("applied")
+            self._quarantine(plan[0].table_id, plan[0].generation, error)
+        return [plan for plan, _ in good]
 
-    def _plans(self, batch: Batch) -> Sequence[Plan]:
+    def _quarantine(self, table_id: str, generation: int, error: Exception) -> None:
+        """Quarantine a table at the checkpoint that its work holds, or if others committed to it, that `main` shows."""
+        progress = self.progress
+        held = progress.quarantined.get(table_id)
+        again = held is not None and held.generation == generation
+        applied = held.applied if held is not None and again else progress.applied
+        progress.theirs.pop(table_id, None)
+        if isinstance(error, ForeignCommit):
+            progress.theirs[table_id] = error.theirs
+            if error.theirs.shown.snapshot_id is not None:
+                work, applied = self._shown_work(table_id, error.theirs.shown)
+                progress.work.pop(table_id, None)
+                if work is not None:
+                    progress.work[table_id] = work
+        quarantine(progress, self._store.name, table_id, generation=generation, error=error, applied=applied)
+        if again and isinstance(error, TableFault) and error.lost:
+            read_again(progress, self._lake, table_id)
+
+    def _shown_work(self, table_id: str, shown: Shown) -> tuple[Work | None, int | None]:
+        """Return the work that `main` showed by our last move, and the last checkpoint that it holds; (None, None) if
+        no record knows it any more, or if that checkpoint has left the chain.
+        """
+        progress = self.progress
+        held, work = progress.quarantined.get(table_id), progress.work.get(table_id)
+        if held is not None and work is not None and work.snapshot_id == shown.snapshot_id:
+            return work, held.applied
+        for record in (progress.published, self._shown, self._store.publication(shown.n)):
+            table = record.tables.get(table_id) if record is not None else None
+            if record is None or table is None or table.main is None or record.n not in self._journal.chain:
+                continue
+            if table.shown and table.main.snapshot_id == shown.snapshot_id:
+                return table.work, record.n
+        return None, None
+
+    def _bases(self, plans: dict[str, Plan], batch: Batch) -> dict[str, Work]:
+        """Look for commits of others to the tables of `plans`; return the works that replace those tables' own.
+
+        They are rewrites and accepted commits; the plans of their tables become those since what `main` showed before.
+        A table whose commits await a choice is quarantined, and its plan is dropped.
+        """
+        progress, tables = self.progress, batch.entries[-1].tables
+
+        def look(table_id: str) -> Theirs | None:
+            work = progress.work.get(table_id)
+            table = self.tables.get(table_id, create=work is None)
+            return table.theirs(None if work is None else work.snapshot_id)
+
+        looked, failed = self.tables.sparing(list(plans), look, str)
+        for table_id, error in failed:
+            del plans[table_id]
+            self._quarantine(table_id, tables[table_id].generation, error)
+        bases = {}
+        for table_id, theirs in looked:
+            work, n = self._shown_work(table_id, theirs.shown) if theirs is not None else (None, None)
+            if theirs is None or theirs.main is None or work is None:
+                pass
+            elif theirs.chosen == ACCEPT or work.generation == tables[table_id].generation:
+                since = Quarantine(cause="", generation=tables[table_id].generation, applied=n)
+                plan = self._catch_up({table_id: since}, batch)[table_id]
+                if plan:
+                    plans[table_id], bases[table_id] = plan, replace(work, snapshot_id=theirs.main)
+            if table_id in bases or table_id in progress.quarantined:
+                self.tables.rewind(table_id, bases.get(table_id) or progress.work.get(table_id))
+        return bases
+
+    def _catch_up(self, returning: Mapping[str, Quarantine], batch: Batch) -> dict[str, list[TableStep] | None]:
+        return catch_up_plans(returning, batch, self.progress.applied, self._journal, self._store.schemas)
+
+    def _plans(self, batch: Batch) -> dict[str, Plan]:
         """Return the steps of each table that a batch changes, and of the quarantined tables that are tried again."""
         progress = self.progress
         plans = {step.table_id: [step] for step in table_steps(batch, progress.work, self._store.schemas)}
@@ -227,15 +314,14 @@ class Incarnation:
             table = tables.get(table_id)
             if table is not None and (table.generation != held.generation or table_id in self._to_retry):
                 returning[table_id] = held
-        caught_up = catch_up_plans(returning, batch, progress.applied, self._journal, self._store.schemas)
-        for table_id, plan in caught_up.items():
+        for table_id, plan in self._catch_up(returning, batch).items():
             if plan is None:
                 read_again(progress, self._lake, table_id)
             elif plan:
                 plans[table_id] = plan
             if plan is None or plan:
                 self._to_retry.discard(table_id)
-        return list(plans.values())
+        return plans
 
     def _apply_step(self, step: TableStep, done: Work | None, summary: Mapping[str, str], *, copy: bool) -> Work:
         """Bring one table's branch from `done` to the end of a step: first its chunks or a TRUNCATE, then its changes.
@@ -283,6 +369,7 @@ class Incarnation:
 
     def _publish(self, batch: Batch) -> None:
         progress = self.progress
+        self._settle(batch)
         record = publication(
             batch.entries[-1],
             w=progress.w,
@@ -303,6 +390,19 @@ class Incarnation:
         self._reached("published")
         progress.published, self._kept_pending = record, False
         self._show(record)
+
+    def _settle(self, batch: Batch) -> None:
+        """Look again for commits of others to the tables that are about to move; apply again on top of a rewrite."""
+        progress, before = self.progress, self.progress.published
+        moving: dict[str, Plan] = {}
+        for table_id, table in batch.entries[-1].tables.items():
+            work = progress.work.get(table_id) if table.show and table_id not in progress.quarantined else None
+            old = before.tables.get(table_id) if before is not None else None
+            if work is not None and (batch.kept or old is None or not old.shown or old.work != work):
+                moving[table_id] = []
+        bases = self._bases(moving, batch)
+        if bases:
+            self._apply_plans([moving[table_id] for table_id in bases], bases, batch)
 
     def _show(self, record: Publication) -> None:
         """Move `main` and write the rows of a publication, from its record alone."""
@@ -350,7 +450,7 @@ class Incarnation:
         for table_id, error in failed:
             table = record.tables[table_id]
             if table.shown and table_id not in progress.quarantined:
-                quarantine(progress, self._store.name, table_id, generation=table.generation, error=error, applied=n)
+                self._quarantine(table_id, table.generation, error)
             else:  # the snapshot that an older publication left may be gone by now
                 logger.warning(
                     "pipeline %s: main of %s was not moved: %s", self._store.name, table_id, first_line(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,18 +19,19 @@ from cutline.spark_writer.iceberg.lake import Lake
 
 logger = logging.getLogger("cutline.spark_writer")
 LOOK_SECONDS = 0.5
+Requests = Sequence[Mapping[str, Any]]
 
 
 def serve(
     store: Store,
     stop: threading.Event,
     report: Callable[[str, Mapping[str, Any]], None],
-    retry_asked: Callable[[str], bool] = lambda pipeline: False,
+    requests: Callable[[str], Requests] = lambda pipeline: (),
 ) -> None:
     """Serve every pipeline of the store, also those defined later, each in a thread of its own, until `stop`.
 
-    Those threads call `report(pipeline, status)`, and `retry_asked(pipeline)`: whether a person has requested a retry
-    of quarantined tables since the last call. Raises ConfigError or Unavailable if Spark can't be started or has ended.
+    Those threads call `report(pipeline, status)`, and `requests(pipeline)` for the requests that came since the last
+    call. Raises ConfigError or Unavailable if Spark can't be started or has ended.
     """
     definitions = {name: store.pipeline(name).definition() or {} for name in store.pipelines()}
     settings: dict[str, str] = {}
@@ -42,7 +43,7 @@ def serve(
         with suppress(Unavailable):  # the store does not answer; the next round asks it again
             for name in store.pipelines():
                 if name not in threads:
-                    applier = _applier(store, name, spark, report, retry_asked)
+                    applier = _applier(store, name, spark, report, requests)
                     threads[name] = threading.Thread(
                         target=applier.run, args=(stop,), name=f"cutline-{name}", daemon=True
                     )
@@ -68,7 +69,7 @@ def _applier(
     name: str,
     spark: Any,
     report: Callable[[str, Mapping[str, Any]], None],
-    retry_asked: Callable[[str], bool],
+    requests: Callable[[str], Requests],
 ) -> PipelineApplier:
     pipeline = store.pipeline(name)
 
@@ -83,7 +84,7 @@ def _applier(
         pipeline,
         open_lake,
         report=lambda status: report(name, status),
-        retry_asked=lambda: retry_asked(name),
+        requests=lambda: requests(name),
     )
 
 
@@ -100,16 +101,16 @@ class PipelineApplier:
         open_lake: Callable[[], tuple[Lake, RetentionConfig]],
         *,
         report: Callable[[Mapping[str, Any]], None] = lambda status: None,
-        retry_asked: Callable[[], bool] = lambda: False,
+        requests: Callable[[], Requests] = lambda: (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`report` gets a status (plain JSON) after each batch and each error; `retry_asked` returns whether a person
-        has requested a retry of quarantined tables since its last call.
+        """`report` gets a status (plain JSON) after each batch, request and error; `requests` returns a person's
+        requests since its last call: `retry` (try quarantined tables again), `lake` (a choice of `presence.choice`).
         """
         self._store = store
         self._open_lake = open_lake
         self._report = report
-        self._retry_asked = retry_asked
+        self._requests = requests
         self._clock = clock
 
     def run(self, stop: threading.Event) -> None:
@@ -126,8 +127,8 @@ class PipelineApplier:
                 self._report_progress(incarnation)
                 published_at_start = incarnation.progress.published
                 while not stop.is_set():
-                    if self._retry_asked():
-                        incarnation.retry()
+                    for request in self._requests():
+                        self._take(request, incarnation)
                     busy = incarnation.step()
                     if busy:
                         self._report_progress(incarnation)
@@ -147,6 +148,16 @@ class PipelineApplier:
             finally:
                 if incarnation is not None:
                     incarnation.close()
+
+    def _take(self, request: Mapping[str, Any], incarnation: Incarnation) -> None:
+        if request["kind"] == "lake":
+            try:
+                incarnation.choose(request["table"], request["choice"], request["seen"])
+            except ConfigError as error:
+                logger.warning("pipeline %s: %s", self._store.name, error)
+        else:
+            incarnation.retry()
+        self._report_progress(incarnation)
 
     def _has_checkpoint(self) -> bool:
         """Whether the journal has a checkpoint; without one a start would claim a number in vain."""
@@ -182,5 +193,10 @@ class PipelineApplier:
 
 
 def _quarantined(incarnation: Incarnation) -> dict[str, Any]:
-    quarantined = incarnation.progress.quarantined
-    return {table_id: {"cause": held.cause, "generation": held.generation} for table_id, held in quarantined.items()}
+    quarantined, theirs = incarnation.progress.quarantined, incarnation.progress.theirs
+    found: dict[str, dict[str, Any]] = {
+        table_id: {"cause": held.cause, "generation": held.generation} for table_id, held in quarantined.items()
+    }
+    for table_id, commits in theirs.items():
+        found[table_id] |= {"seen": commits.seen, "choices": commits.choices, "chosen": commits.chosen}
+    return found

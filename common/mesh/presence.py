@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 
-from cutline.common.errors import ProtocolError
+from cutline.common.errors import ConfigError, ProtocolError
 from cutline.common.mesh.redis import answered
 
 PRESENCE_SECONDS = 5
@@ -144,7 +144,7 @@ class Registry:
 
     async def request(self, pipeline: str, request: Mapping[str, Any], *, to: str = LEADER) -> None:
         """Queue a request to a pipeline's leader (a savepoint, a new generation of a table) or to its Spark writer
-        (retry a table).
+        (retry a table, a `choice` about commits of others).
         """
         async with answered(f"pass a request to pipeline {pipeline}"):
             await self._redis.rpush(_requests(pipeline, to), json.dumps(request))
@@ -182,6 +182,21 @@ def tables(status: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]
         if entry.get("generation") == held["generation"] and entry["phase"] != "dropped":
             found[table] = {**entry, "phase": "quarantined", "cause": held["cause"]}
     return found
+
+
+def choice(status: Mapping[str, Mapping[str, Any]], table: str, choice: str) -> dict[str, Any]:
+    """Return the request to the Spark writer with a person's choice (`accept` or `overwrite`) about the commits of
+    others to a lake table. ConfigError if there is nothing to choose.
+    """
+    held = ((status.get("spark_writer") or {}).get("quarantined") or {}).get(table) or {}
+    if not held.get("choices"):
+        raise ConfigError(f"no commit of others to the lake table {table} awaits a choice")
+    if choice not in held["choices"]:
+        raise ConfigError(
+            f"the lake table {table} has the columns of its source table, so this commit of others can't be accepted;"
+            " undo it and retry the table, or overwrite it"
+        )
+    return {"kind": "lake", "table": table, "choice": choice, "seen": held["seen"]}
 
 
 def _requests(pipeline: str, to: str) -> str:

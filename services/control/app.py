@@ -1,4 +1,5 @@
-"""The control API: services, pipelines and their state, metrics for Prometheus; and the retry of a quarantined table.
+"""The control API: services, pipelines and their state, metrics for Prometheus; the retry of a quarantined table, and
+the choice about commits of others to a lake table.
 
 Each request reads the registry (Redis) and the store; nothing is kept. If one of them does not answer, the response is
 503 with the cause, but /healthz stays 200: a restart would not help. A bearer token, if set, protects everything but
@@ -10,7 +11,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -19,7 +20,7 @@ from pydantic import BaseModel
 
 from cutline.common.config.pipeline import shown
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
-from cutline.common.mesh.presence import SPARK_WRITER, GaveUp, Registry
+from cutline.common.mesh.presence import SPARK_WRITER, GaveUp, Registry, choice
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, TableEntry, changes
 from cutline.common.store.store import PipelineStore, Store
@@ -79,6 +80,12 @@ class TableView(BaseModel):
     splits_done: int | None
     splits_total: int | None
     cause: str | None
+
+
+class Choice(BaseModel):
+    """A choice about the commits of others to a lake table."""
+
+    choice: Literal["accept", "overwrite"]
 
 
 class SplitsView(BaseModel):
@@ -226,6 +233,24 @@ def _v1(registry: Registry, store: Store) -> APIRouter:
         if table not in (status.get("spark_writer", {}).get("quarantined") or {}):
             raise HTTPException(409, f"the Spark writer has not quarantined {table}, which is {view['phase']}")
         await registry.request(found.name, {"kind": "retry", "table": table}, to=SPARK_WRITER)
+        return _table_view(table, view)
+
+    @router.post("/pipelines/{pipeline}/tables/{table}/lake", status_code=202)
+    async def choose(found: Known, table: str, chosen: Choice) -> TableView:
+        """Choose about the commits of others for which the Spark writer has quarantined a table: `accept` keeps them,
+        `overwrite` replaces them by what the source has.
+
+        The choice is about the commits that the table's cause names now. Returns the table as it is now.
+        """
+        status = await registry.status(found.name)
+        view = captured(status).get(table)
+        if view is None:
+            raise HTTPException(404, f"pipeline {found.name} captures no table {table!r}; GET .../tables lists them")
+        try:
+            request = choice(status, table, chosen.choice)
+        except ConfigError as error:
+            raise HTTPException(409, str(error)) from error
+        await registry.request(found.name, request, to=SPARK_WRITER)
         return _table_view(table, view)
 
     @router.get("/pipelines/{pipeline}/splits")

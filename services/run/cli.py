@@ -55,6 +55,14 @@ def _exit_codes(command: Callable[P, None]) -> Callable[P, None]:
     return wrapped
 
 
+def _choice(command: Callable[P, None]) -> Callable[P, None]:
+    """Give a command the arguments of a choice."""
+    command = click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")(
+        _exit_codes(command)
+    )
+    return click.argument("pipeline", type=PIPELINE_FILE)(click.argument("table", metavar="TABLE")(command))
+
+
 def _workdir(pipeline: Path, config: PipelineConfig, given: Path | None) -> Path:
     return (given or default_workdir(pipeline, config)).resolve()
 
@@ -197,6 +205,32 @@ def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int 
         f"{rate:,} {unit} a second" for rate, unit in ((rows_per_second, "rows"), (bytes_per_second, "bytes")) if rate
     ]
     click.echo(f"pipeline {config.name} reads chunks at {' and '.join(rates) or 'any speed'}")
+
+
+@main.group("lake")
+def lake_group() -> None:
+    """Choose what becomes of other users' commits to a lake table, for which the Spark writer has quarantined it."""
+
+
+@lake_group.command()
+@_choice
+def accept(pipeline: Path, table: str, workdir: Path | None) -> None:
+    """Keep what others committed to TABLE (schema.table), and apply later changes of the source on top of it."""
+    _choose(pipeline, table, workdir, "accept")
+
+
+@lake_group.command()
+@_choice
+def overwrite(pipeline: Path, table: str, workdir: Path | None) -> None:
+    """Replace what others committed to TABLE (schema.table) by what the source has."""
+    _choose(pipeline, table, workdir, "overwrite")
+
+
+def _choose(pipeline: Path, table: str, workdir: Path | None, choice: str) -> None:
+    config = load(pipeline)
+    url = redis_url_of(_workdir(pipeline, config, workdir), Environment.read())
+    asyncio.run(running.choose(url, config.name, table, choice))
+    click.echo(f"{table}: the choice to {choice} is kept; the table goes on with the next checkpoint")
 
 
 @main.command()

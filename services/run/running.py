@@ -1,4 +1,4 @@
-"""How other commands reach a running pipeline: they read its status, and request new limits."""
+"""How other commands reach a running pipeline: they read its status, request new limits, and pass on choices."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 from cutline.common.errors import CutlineError
 from cutline.common.mesh.messages import Limits
-from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.presence import SPARK_WRITER, Registry
+from cutline.common.mesh.presence import choice as choice_of
 from cutline.common.mesh.redis import connect
 
 ASK_AGAIN_SECONDS = 10.0
 THROTTLE_SECONDS = 30.0
+CHOICE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 
 
@@ -46,5 +48,31 @@ async def throttle(redis_url: str, pipeline: str, limits: Limits) -> None:
                 await registry.request(pipeline, {"kind": "throttle", "limits": wanted})
                 asked_at = time.monotonic()
             await asyncio.sleep(_LOOK_SECONDS)
+    finally:
+        await redis.aclose()
+
+
+async def choose(redis_url: str, pipeline: str, table: str, choice: str) -> None:
+    """Pass on a choice about the commits of others to a lake table, and return when the table keeps it.
+
+    ConfigError if there is nothing to choose, CutlineError if that takes too long.
+    """
+    redis = connect(redis_url)
+    try:
+        registry, deadline = Registry(redis), time.monotonic() + CHOICE_SECONDS
+        request = choice_of(await registry.status(pipeline), table, choice)
+        await registry.request(pipeline, request, to=SPARK_WRITER)
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            spark = (await registry.status(pipeline)).get("spark_writer", {})
+            held = (spark.get("quarantined") or {}).get(table)
+            kept = held is None or (held.get("chosen"), held.get("seen")) == (choice, request["seen"])
+            if kept and "error" not in spark:
+                return
+            if time.monotonic() > deadline:
+                raise CutlineError(
+                    f"the Spark writer has not taken the choice about {table}; see its log and `cutline status`, and"
+                    " choose again"
+                )
     finally:
         await redis.aclose()

@@ -26,7 +26,6 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
     "history.expire.min-snapshots-to-keep": "1",
-    "commit.retry.num-retries": "0",
 }
 
 

@@ -9,8 +9,10 @@ and a table has one *current* schema, which readers of `main` get. So a staging 
 the new schema current, adds the snapshot, and makes the old schema current again; all three are one metadata file. Data
 files carry field ids and are added with their metrics, so writing them does not need the current schema either. `main`
 moves by one such swap too: the snapshot's schema becomes current, `main` names the snapshot, `cutline.published` is set
-to [w, N], and a kept cut gets its tag. So a rename, a dropped column or a generation with other types shows at its own
-cut, never before, and no hidden column names are needed.
+to [w, N, snapshot], and a kept cut gets its tag. So a rename, a dropped column or a generation with other types shows
+at its own cut, never before, and no hidden column names are needed.
+
+`main` never moves over a commit of another user (foreign.py) that changed rows or columns, until a person chooses.
 
 A change deletes by deletion vector (deletion_vectors.py finds the positions of a batch's keys), and the new images of
 the rows are added in the same commit (`RowDelta`). Each commit is followed by a sync (durable.py).
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import re
 import uuid
@@ -45,11 +48,13 @@ from cutline.spark_writer.iceberg.deletion_vectors import (
 )
 from cutline.spark_writer.iceberg.durable import sync_files
 from cutline.spark_writer.iceberg.files import Contents, DataFile, local_path, open_output
+from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict
 from cutline.spark_writer.session import CATALOG
 
+logger = logging.getLogger("cutline.spark_writer")
 OWNER = "cutline.pipeline"
-PUBLISHED = "cutline.published"
+RETRIES = "commit.retry.num-retries"
 FORMAT_VERSION = 3
 STAGING = re.compile(r"staging_(\d+)")
 CONFLICTS = 5
@@ -72,6 +77,15 @@ class TableFault(ConfigError):
         """Take the cause: one sentence with its remedy."""
         super().__init__(cause)
         self.lost = lost
+
+
+class ForeignCommit(TableFault):
+    """Other users committed `theirs` to `main`, and a person must choose whether that is kept."""
+
+    def __init__(self, table_id: str, theirs: Theirs) -> None:
+        """Describe it in one sentence."""
+        super().__init__(f"{theirs.describe(f'{CATALOG}.{table_id}')}; {theirs.remedy}")
+        self.theirs = theirs
 
 
 class LakeTable:
@@ -112,20 +126,74 @@ class LakeTable:
         """Read the table, and raise TableFault if Cutline can't add rows to it in its present form."""
         with failing_as(f"the lake table {self.table_id} could not be read"):
             self.refresh()
-            self.check_owner()
-            metadata = self.metadata()
-            spec, version = metadata.spec(), int(metadata.formatVersion())
-            if not spec.isUnpartitioned():
-                fields = ", ".join(str(field.name()) for field in spec.fields())
+            self._check_form()
+
+    def _check_form(self) -> None:
+        self.check_owner()
+        metadata = self.metadata()
+        spec, version = metadata.spec(), int(metadata.formatVersion())
+        if not spec.isUnpartitioned():
+            fields = ", ".join(str(field.name()) for field in spec.fields())
+            raise TableFault(
+                f"another user partitioned the lake table {CATALOG}.{self.table_id} by {fields}, and Cutline can't"
+                " write to partitions; remove them by ALTER TABLE ... DROP PARTITION FIELD"
+            )
+        if version != FORMAT_VERSION:
+            raise TableFault(
+                f"another user set the format version of the lake table {CATALOG}.{self.table_id} to {version},"
+                " which Cutline can't write; drop the table, and it is read again"
+            )
+
+    def theirs(self, snapshot_id: int | None) -> Theirs | None:
+        """Read the table; return the rewrite or the accepted commit of others on which work must go on instead of on
+        `snapshot_id`, or None. ForeignCommit if a person must choose first.
+        """
+        with failing_as(f"the lake table {self.table_id} could not be read"):
+            self.refresh()
+            found = undone(self.metadata(), snapshot_id)
+            if found is not None:
+                if not found.rewrites and found.chosen != ACCEPT:
+                    raise ForeignCommit(self.table_id, found)
+                self._check_files(found.main)
+        return found
+
+    def _check_files(self, snapshot_id: int | None) -> None:
+        """Raise TableFault if others have written files from which Cutline can't delete rows by deletion vector."""
+        planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
+        tasks = planned.iterator()
+        while tasks.hasNext():
+            task = tasks.next()
+            file, deletes = task.file(), task.deletes()
+            ours = str(file.format()) == "PARQUET" and all(str(each.format()) == "PUFFIN" for each in deletes)
+            if not ours or file.specId() != self.java.spec().specId():
                 raise TableFault(
-                    f"another user partitioned the lake table {CATALOG}.{self.table_id} by {fields}, and Cutline can't"
-                    " write to partitions; remove them by ALTER TABLE ... DROP PARTITION FIELD"
+                    f"another user wrote files to the lake table {CATALOG}.{self.table_id} in a form that Cutline can't"
+                    " change; rewrite them by rewrite_data_files as Parquet without partitions, then retry the table"
                 )
-            if version != FORMAT_VERSION:
-                raise TableFault(
-                    f"another user set the format version of the lake table {CATALOG}.{self.table_id} to {version},"
-                    " which Cutline can't write; drop the table, and it is read again"
-                )
+        planned.close()
+
+    def choose(self, choice: str, seen: str) -> None:
+        """Keep a person's choice about the commits of others that were `seen`, in the table itself.
+
+        ConfigError if nothing awaits a choice, if others committed since, or if that choice does not exist.
+        """
+
+        def once() -> None:
+            base = self.java.operations().current()
+            found = theirs(base)
+            if found is None or found.rewrites:
+                raise ConfigError(f"no commit of others to the lake table {self.table_id} awaits a choice")
+            if found.seen != seen:
+                raise ConfigError(f"others committed to the lake table {self.table_id} again; look, and choose again")
+            if choice not in found.choices:
+                raise ConfigError(f"{choice} is no choice for the lake table {self.table_id}")
+            if choice == ACCEPT:
+                self._check_files(found.main)
+            builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
+            builder.setProperties({CHOICE: json.dumps([choice, found.main, found.schema_id])})
+            self._swap(base, builder)
+
+        self._committed(f"the choice about {self.table_id} could not be kept", once)
 
     def metadata(self) -> Any:
         """Return Iceberg's TableMetadata as last read."""
@@ -248,8 +316,8 @@ class LakeTable:
         `base` is the branch's head as we know it. If the branch does not exist, it begins at `base` (None: at nothing,
         or at `main`, so `change` must then empty it), and the branches that older starts have left are removed, except
         `keep`, which a publication names. `change` is the result of `replace_all`, `append`, `upsert` or `rewrite`.
-        The snapshot has the schema of `layout`; the table's current schema changes only while there is no `main` that
-        anybody could read. Raises Unavailable if the branch has moved since, Refused if others commit all the time.
+        The snapshot has the schema of `layout`; the table's current schema changes only until the table is first shown.
+        Raises Unavailable if the branch has moved since, Refused if others commit all the time.
         """
 
         def once() -> int:
@@ -281,7 +349,8 @@ class LakeTable:
                 update.set(key, value)
             update.commit()
             end = inner.current()
-            if start.ref("main") is not None and end.currentSchemaId() != start.currentSchemaId():
+            read = start.ref("main") is not None or start.property(PUBLISHED, None) is not None
+            if read and end.currentSchemaId() != start.currentSchemaId():
                 end = builder_of(end).setCurrentSchema(start.currentSchemaId()).build()
             snapshot_id = int(end.ref(branch).snapshotId())
             operations.commit(start, end)
@@ -441,26 +510,39 @@ class LakeTable:
     ) -> bool:
         """Let `main` (and the tag `checkpoint_N` of a kept cut) name a publication's snapshot; True if it now does.
 
-        One swap of the metadata: schema of the snapshot, `main`, `cutline.published` = [w, N], tag. It also removes the
-        branches that older starts have left, except `work`, which the publication names. It is refused (False) if
-        `allowed` returns False for the (w, N) that `main` shows. Repeating it changes nothing. Raises Refused if others
-        commit all the time, TableFault if the table belongs to another owner or has no such snapshot.
+        One swap of the metadata: schema of the snapshot, `main`, `cutline.published` = [w, N, snapshot], tag. It also
+        removes the branches that older starts have left, except `work`, which the publication names. It is refused
+        (False) if `allowed` returns False for the (w, N) that `main` shows. Repeating it changes nothing, nor does it
+        undo a rewrite that others made of what it has shown. A rewrite that came after the work on the snapshot is
+        undone, with a warning. Raises Refused if others commit all the time, TableFault if the table belongs to another
+        owner or has no such snapshot, ForeignCommit if a person must choose first.
         """
 
         def once() -> bool:
             base = self.java.operations().current()
             self.check_owner()
-            shown_w, shown_n = json.loads(self.properties.get(PUBLISHED, "[0, 0]"))
-            if not allowed((shown_w, shown_n)):
+            before = shown(base)
+            if not allowed((before.w, before.n)):
                 return False
             snapshot = base.snapshot(snapshot_id)
             if snapshot is None:
                 raise TableFault(snapshot_lost(self.table_id), lost=True)
+            self._check_form()
+            lost = undone(base, snapshot_id)
+            if lost is not None and not lost.rewrites:
+                raise ForeignCommit(self.table_id, lost)
             builder = self.jvm.iceberg.TableMetadata.buildFrom(base)
-            builder.setCurrentSchema(int(snapshot.schemaId()))
-            builder.setBranchSnapshot(snapshot_id, "main")
-            if [shown_w, shown_n] != [w, n]:
-                builder.setProperties({PUBLISHED: json.dumps([w, n])})
+            if lost is None or before.snapshot_id != snapshot_id:
+                if lost is not None:
+                    logger.warning("%s: it is undone, no row changes", lost.describe(f"{CATALOG}.{self.table_id}"))
+                builder.setCurrentSchema(int(snapshot.schemaId()))
+                builder.setBranchSnapshot(snapshot_id, "main")
+                if CHOICE in self.properties:
+                    builder.removeProperties({CHOICE})
+            if not before.recorded and self.properties.get(RETRIES) == "0":
+                builder.removeProperties({RETRIES})  # which Cutline's first versions set on the table
+            if not before.recorded or (before.w, before.n, before.snapshot_id) != (w, n, snapshot_id):
+                builder.setProperties({PUBLISHED: json.dumps([w, n, snapshot_id])})
             if tag:
                 builder.setRef(f"checkpoint_{n}", self.jvm.iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
             for name in self.older_branches(f"staging_{w}"):

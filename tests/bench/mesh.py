@@ -237,7 +237,7 @@ class Watch:
         if location is None or location == self._location:
             return self._shown
         metadata = json.loads(Path(location).read_text(encoding="utf-8"))
-        _, n = json.loads(metadata["properties"].get("cutline.published", "[0, 0]"))
+        n = json.loads(metadata["properties"].get("cutline.published", "[0, 0]"))[1]
         if n and "main" in metadata["refs"]:
             self._shown = self._store.publication(n)
         self._location = location

@@ -160,6 +160,30 @@ async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_
     assert len(registry.asked) == 1
 
 
+async def test_a_choice_about_commits_of_others_goes_to_the_spark_writer_if_there_is_one(
+    api: httpx.AsyncClient, registry: Told
+) -> None:
+    def held(*choices: str) -> None:
+        about = {"cause": "another user ...", "generation": 2, "seen": "7/1", "choices": choices, "chosen": None}
+        registry.parts["spark_writer"]["quarantined"] = {"a.b": about}
+
+    path = "/v1/pipelines/shop/tables/a.b/lake"
+    held("accept", "overwrite")
+    answer = await api.post(path, json={"choice": "accept"})
+    assert (answer.status_code, answer.json()["cause"]) == (202, "another user ...")
+    request = {"kind": "lake", "table": "a.b", "choice": "accept", "seen": "7/1"}
+    assert registry.asked == [("shop", "spark_writer", request)]
+    held("overwrite")
+    answer = await api.post(path, json={"choice": "accept"})
+    assert (answer.status_code, "overwrite it" in answer.json()["detail"]) == (409, True)
+    registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
+    answer = await api.post(path, json={"choice": "overwrite"})
+    assert (answer.status_code, "awaits a choice" in answer.json()["detail"]) == (409, True)
+    assert (await api.post(path, json={"choice": "both"})).status_code == 422
+    assert (await api.post("/v1/pipelines/shop/tables/a.x/lake", json={"choice": "accept"})).status_code == 404
+    assert len(registry.asked) == 1
+
+
 async def test_checkpoints_come_newest_first_with_what_they_staged(api: httpx.AsyncClient) -> None:
     checkpoints = (await api.get("/v1/pipelines/shop/checkpoints")).json()
     assert [

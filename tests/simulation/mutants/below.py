@@ -15,6 +15,7 @@ BACKENDS = "common/store/backends.py"
 STAGING_FILE = "common/store/staging_file.py"
 STAGING = "services/writer/staging.py"
 CHANNELS = "common/mesh/channels.py"
+FOREIGN = "spark_writer/iceberg/foreign.py"
 
 
 def stream(rule: str, file: str, old: str, new: str, seeds: int = 600) -> Mutant:
@@ -251,5 +252,26 @@ BELOW = (
         "                if exists != 1:\n",
         "                if False:\n",
         "test_channels.py",
+    ),
+    unit(
+        "a rewrite by another user hides his commits that change rows",
+        FOREIGN,
+        'all(each.operation == "replace"',
+        'any(each.operation == "replace"',
+        "test_foreign.py",
+    ),
+    unit(
+        "work that goes by way of what a user rolled back counts as made on top of his rollback",
+        FOREIGN,
+        "while at not in (None, found.main, found.shown.snapshot_id):",
+        "while at not in (None, found.main):",
+        "test_foreign.py",
+    ),
+    unit(
+        "a person's choice holds for other columns than he saw",
+        FOREIGN,
+        "chosen=choice if about == [main, schema_id] else None,",
+        "chosen=choice if about[:1] == [main] else None,",
+        "test_foreign.py",
     ),
 )
