@@ -20,7 +20,7 @@ import pytest
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.positions import Position
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS, Column, TableSchema
-from cutline.common.store.records import StagedFile, TableEntry
+from cutline.common.store.records import Publication, StagedFile, TableEntry
 from cutline.common.store.store import Store
 from cutline.services.writer.staging import OpenChanges, OpenChunk
 from cutline.spark_writer import session
@@ -223,6 +223,29 @@ def same(found: tuple[tuple[str, ...], list[Row]], wanted: tuple[tuple[str, ...]
 
 def order(number: int, note: str | None = "x", price: str | None = "1.50") -> Row:
     return {"id": number, "note": note, "price": None if price is None else Decimal(price)}
+
+
+def stock(item: int, amount: int) -> Row:
+    return {"place": f"p{item}", "item": item, "amount": amount}
+
+
+def both_live(bench: SparkBench) -> Incarnation:
+    """Two tables that are live and have changed once, so that both have files of their own in the lake."""
+    journal = bench.journal
+    journal.table(T)
+    journal.table(U)
+    journal.chunk(T, [order(number) for number in range(6)])
+    journal.chunk(U, [stock(number, number) for number in range(6)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    journal.change(T, ("+U", order(0, "first")))
+    journal.change(U, ("+U", stock(0, 100)))
+    journal.checkpoint()
+    return bench.apply(incarnation)
+
+
+def newest(bench: SparkBench) -> Publication:
+    return bench.journal.store.publications()[-1]
 
 
 def load_iceberg(connection: duckdb.DuckDBPyConnection) -> None:

@@ -22,14 +22,14 @@ import pytest
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.mesh.presence import tables as captured
-from cutline.common.store.records import CheckpointEntry, Publication
+from cutline.common.store.records import CheckpointEntry
 from cutline.spark_writer import session, upkeep
-from cutline.spark_writer.apply import Incarnation
+from cutline.spark_writer.iceberg.foreign import theirs
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.serve import PipelineApplier
 from tests.integration.mesh import Mesh
-from tests.integration.spark_bench import Row, SparkBench, T, U, order, same
+from tests.integration.spark_bench import SparkBench, T, U, both_live, newest, order, same, stock
 from tests.servers import Database, MariaDB
 
 BAD, HEALTHY = U.table_id, T.table_id
@@ -40,10 +40,6 @@ def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
     made = SparkBench(spark, tmp_path)
     yield made
     made.close()
-
-
-def stock(item: int, amount: int) -> Row:
-    return {"place": f"p{item}", "item": item, "amount": amount}
 
 
 def sql(*statements: str) -> Callable[[SparkBench], None]:
@@ -73,6 +69,14 @@ def expired(bench: SparkBench) -> None:
     first = java.snapshots().iterator().next().snapshotId()
     java.manageSnapshots().replaceBranch("main", first).removeBranch("staging_1").commit()
     java.expireSnapshots().expireOlderThan(int(time.time() * 1000) + 1000).retainLast(1).commit()
+
+
+def overwrite(bench: SparkBench) -> None:
+    """A person decides that what others committed is replaced."""
+    table = bench.lake().ensure(BAD)
+    found = theirs(table.metadata())
+    assert found is not None
+    table.choose("overwrite", found.seen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,27 +114,8 @@ FAULTS = {
         cause="is a view",
         lost=True,
     ),
-    "its snapshots expired": Fault(do=expired, undo=sql(), cause="no longer has the snapshot", lost=True),
+    "its snapshots expired": Fault(do=expired, undo=overwrite, cause="another user set the lake table", lost=True),
 }
-
-
-def both_live(bench: SparkBench) -> Incarnation:
-    """Two tables that are live and have changed once, so that both have files of their own in the lake."""
-    journal = bench.journal
-    journal.table(T)
-    journal.table(U)
-    journal.chunk(T, [order(number) for number in range(6)])
-    journal.chunk(U, [stock(number, number) for number in range(6)])
-    journal.checkpoint()
-    incarnation = bench.apply()
-    journal.change(T, ("+U", order(0, "first")))
-    journal.change(U, ("+U", stock(0, 100)))
-    journal.checkpoint()
-    return bench.apply(incarnation)
-
-
-def newest(bench: SparkBench) -> Publication:
-    return bench.journal.store.publications()[-1]
 
 
 def live(bench: SparkBench) -> bool:
@@ -245,7 +230,6 @@ def test_a_table_of_another_owner_with_that_name_does_not_delay_the_others(bench
 @pytest.mark.parametrize(
     "statement",
     [
-        "ALTER TABLE lake.shop.stock WRITE ORDERED BY amount",
         "ALTER TABLE lake.shop.stock RENAME COLUMN amount TO number",
         "ALTER TABLE lake.shop.stock DROP COLUMN amount",
         "ALTER TABLE lake.shop.stock ADD COLUMN mine string",
@@ -255,16 +239,24 @@ def test_a_table_of_another_owner_with_that_name_does_not_delay_the_others(bench
         "CREATE OR REPLACE TABLE lake.shop.stock (a int) USING iceberg",
     ],
 )
-def test_a_users_change_to_rows_or_columns_of_main_stops_nothing_and_the_next_cut_replaces_it(
+def test_a_users_change_to_rows_or_columns_of_main_stays_until_a_person_has_it_replaced(
     bench: SparkBench, statement: str
 ) -> None:
     journal, incarnation = bench.journal, both_live(bench)
+    bench.session.sql("ALTER TABLE lake.shop.stock WRITE ORDERED BY item")  # changes neither
     bench.session.sql(statement)
+    rows = bench.rows(BAD)
     journal.table(U.add_column("seen", "int", nullable=True))
     widened = journal.schema_of(BAD)
     for row in journal.models[BAD].values():
         row["seen"] = None
     journal.change(widened, ("+U", {**stock(1, 200), "seen": 1}), ("-D", {**stock(5, 5), "seen": None}))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert "cutline lake overwrite" in parked(bench)
+    assert same(bench.rows(BAD), rows)
+    overwrite(bench)
+    incarnation.retry()
     last = journal.checkpoint()
     bench.apply(incarnation)
     assert live(bench)
@@ -437,20 +429,14 @@ class Applier:
     def __init__(self, bench: SparkBench, monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float]) -> None:
         monkeypatch.setattr(PipelineApplier, "AGAIN_SECONDS", pauses)
         self.statuses: list[dict[str, Any]] = []
-        self.asked = False
         self._stop = threading.Event()
         applier = PipelineApplier(
             bench.journal.store,
             lambda: (bench.lake(), RetentionConfig()),
             report=lambda status: self.statuses.append(dict(status)),
-            retry_asked=self._take,
         )
         self._thread = threading.Thread(target=applier.run, args=(self._stop,))
         self._thread.start()
-
-    def _take(self) -> bool:
-        taken, self.asked = self.asked, False
-        return taken
 
     def close(self) -> None:
         self._stop.set()

@@ -161,7 +161,7 @@ async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_
 
 
 async def test_a_choice_about_commits_of_others_goes_to_the_spark_writer_if_there_is_one(
-    api: httpx.AsyncClient, registry: Told
+    api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
     def held(*choices: str) -> None:
         about = {"cause": "another user ...", "generation": 2, "seen": "7/1", "choices": choices, "chosen": None}
