@@ -192,6 +192,11 @@ class Disk:
             raise FileNotFoundError(errno.ENOENT, "No such file", path)
         return SimpleNamespace(st_mtime=0.0, st_nlink=self.names[path].links)
 
+    def lstat(self, path: str) -> None:
+        self.trouble.before("lstat")
+        if path not in self.names and path not in self.folders:
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
+
     def listdir(self, path: str) -> list[str]:
         if path not in self.folders:
             raise FileNotFoundError(errno.ENOENT, "No such folder", path)

@@ -36,6 +36,13 @@ def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
 
 BELOW = (
     unit(
+        "a file that can't be looked at is one that is not there",
+        "common/store/backends.py",
+        "os.lstat(location)\n            except FileNotFoundError:",
+        "os.lstat(location)\n            except OSError:",
+        "test_store.py",
+    ),
+    unit(
         "a full record is removed while another one between it and the restorable ones builds on it",
         STORE,
         "    while new:\n        new = {since",
