@@ -222,17 +222,13 @@ class Column:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Column:
-        """Read what `to_json` made."""
-        return cls(
-            name=body["name"],
-            field_id=body["field_id"],
-            mysql_type=body["mysql_type"],
-            nullable=body["nullable"],
-            charset=body.get("charset"),
-            generated=body.get("generated", False),
-            initial_default=body.get("initial_default"),
-            element_id=body.get("element_id"),
-        )
+        """Read what `to_json` made. Equal columns are one object, since thousands of tables may have the same."""
+        return _column(**body)
+
+
+@lru_cache(maxsize=65_536)
+def _column(**attributes: Any) -> Column:
+    return Column(**attributes)
 
 
 def split_table_id(table_id: str) -> tuple[str, str]:
@@ -348,9 +344,9 @@ class TableSchema:
         return body | {name: True for name in ("booleans", "unique_key") if getattr(self, name)}
 
     @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> TableSchema:
-        """Read what `to_json` made."""
-        return cls(
+    def from_json(cls, body: Mapping[str, Any], name: str | None = None) -> TableSchema:
+        """Read what `to_json` made; `name` is the schema's hash, if it is known."""
+        schema = cls(
             table_id=body["table_id"],
             columns=tuple(Column.from_json(column) for column in body["columns"]),
             key=tuple(body["key"]),
@@ -361,6 +357,9 @@ class TableSchema:
             charset=body["charset"],
             shown=None if body["shown"] is None else tuple(Column.from_json(column) for column in body["shown"]),
         )
+        if name is not None:
+            schema.__dict__["hash"] = name
+        return schema
 
     def followed(self, new: TableSchema, policy: SchemaChanges) -> TableSchema:
         """`new`, this table's schema after a DDL in place, with the lake's columns by `policy`.

@@ -238,14 +238,17 @@ class PipelineStore:
         if len(self._schemas) > _SCHEMAS_CACHED:
             self._schemas.clear()
         found = {name: self._schemas[name] for name in wanted & self._schemas.keys()}
-        for name, schema in _side_by_side(self._schema, wanted - found.keys()):
-            found[name] = self._schemas[name] = schema
+        # Parsed in this thread: threads that parse would only take the interpreter from each other.
+        for name, (path, data) in _side_by_side(self._schema_file, wanted - found.keys()):
+            found[name] = self._schemas[name] = TableSchema.from_json(opened(data, self.location(path)), name)
         return found
 
-    def _schema(self, name: str) -> TableSchema:
+    def _schema_file(self, name: str) -> tuple[str, bytes]:
         for _ in range(2):  # the sweep removes an older epoch's file once a younger epoch has the same schema
-            if (known := self._schema_names.get(name)) and (body := self._get(f"schemas/{known}")) is not None:
-                return TableSchema.from_json(body)
+            if known := self._schema_names.get(name):
+                path = f"schemas/{known}"
+                if (data := self._backend.read(self._path(path))) is not None:
+                    return path, data
             self._schema_names = {file.split(".")[1]: file for file in self._names("schemas") if not file[0] == "."}
         raise ProtocolError(
             f"{self.location('schemas')} has no schema {name}, though an entry names it; restore it from a backup"
@@ -540,10 +543,16 @@ def _schemas(body: Mapping[str, Any]) -> set[str]:
 def _side_by_side(do: Callable[[K], V], items: Iterable[K]) -> list[tuple[K, V]]:
     """Call `do`, which waits for the store, for each item; several at once if they are many."""
     each = list(items)
+
+    def do_all(some: Iterable[K]) -> list[tuple[K, V]]:
+        return [(item, do(item)) for item in some]
+
     if len(each) < _SIDE_BY_SIDE:
-        return [(item, do(item)) for item in each]
+        return do_all(each)
+    # A few calls of many items, since handing a call to a thread costs more than reading a small local file.
+    calls = [each[start :: 4 * _SIDE_BY_SIDE] for start in range(4 * _SIDE_BY_SIDE)]
     with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
-        return list(zip(each, pool.map(do, each), strict=True))
+        return [done for some in pool.map(do_all, calls) for done in some]
 
 
 def _checked(name: str) -> str:

@@ -332,11 +332,11 @@ class Pipeline:
         if await self._tight():
             await channels.drop(self.host.redis, self.name, before=order.epoch)
         await channels.create(self.host.redis, names, {"epoch": order.epoch, "leader": self.host.incarnation})
-        enumerator = None
-        if order.base is not None:
-            enumerator = await in_store(self._restored, order.plan, order.base)
         await self.host.registry.announce_epoch(self.name, order.epoch)
         await channels.drop(self.host.redis, self.name, before=order.epoch)
+        enumerator = None
+        if order.base is not None:  # the members restore their parts meanwhile
+            enumerator = await in_store(self._restored, order.plan, order.base)
         links = self._links = Links(
             self.host.redis,
             self.name,

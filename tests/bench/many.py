@@ -127,9 +127,15 @@ class Crowd:
         self.mesh.stop("enumerators", "workers")
         self.mesh.start("workers")
         self.mesh.ready("workers")
-        begun = time.time()
+        begun, epoch = time.time(), self.status()["enumerator"]["epoch"]
         self.mesh.start("enumerators")
-        self.mesh.wait("the reader goes on", lambda: self.status().get("reader-0", {}).get("at", 0.0) > begun)
+
+        def restored() -> bool:
+            status = self.status()
+            leads = status["enumerator"]["state"] == "leading" and status["enumerator"]["epoch"] > epoch
+            return leads and status.get("reader-0", {}).get("at", 0.0) > begun
+
+        self.mesh.wait("an epoch is led, and its reader goes on", restored)
         restore_seconds = time.time() - begun
         self.checkpoints(1)  # proves that the restored pipeline works
         most: dict[str, float] = {}
