@@ -10,18 +10,17 @@ import pyarrow.parquet as pq
 
 DICTIONARY_SAMPLE_ROWS = 1000
 SMALL_BYTES = 64 << 10
+"""A file of fewer bytes in memory is small."""
 
 
-def writer(sink: Any, first: pa.Table, *, whole: bool = False) -> pq.ParquetWriter:
-    """Open a Parquet file in `sink` for tables with the schema of `first`, which the caller writes; `whole`: no other
-    table follows.
+def writer(sink: Any, first: pa.Table, *, small: bool = False) -> pq.ParquetWriter:
+    """Open a Parquet file in `sink` for tables with the schema of `first`, which the caller writes.
 
     zstd, checksums of pages, no Arrow schema (a reader would restore its types). A column whose values repeat in the
     first rows gets a dictionary, which makes it smaller; it would make other columns larger, and slower to write. A
     small file has neither compression nor dictionaries: they would cost more time than the rest, and most of the file
     is its footer.
     """
-    small = whole and first.nbytes < SMALL_BYTES
     return pq.ParquetWriter(
         sink,
         first.schema,

@@ -57,6 +57,8 @@ RETRY_SECONDS = (0.5, 10.0)
 CHANGES_ROWS = 50_000
 CHANGES_BYTES = 8 << 20
 CHANGES_WAIT_SECONDS = 0.5
+SMALL_BYTES = 1 << 18
+"""Up to so many bytes of rows, handing them to a thread costs more than encoding them."""
 log = logging.getLogger("cutline.reader")
 
 
@@ -124,7 +126,10 @@ class ReaderMember:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Send(receiver=receiver, message=Records() as records):
-                body = await asyncio.to_thread(to_ipc, records.body)
+                if records.body.get_total_buffer_size() < SMALL_BYTES:
+                    body = to_ipc(records.body)
+                else:
+                    body = await asyncio.to_thread(to_ipc, records.body)
                 message = dataclasses.replace(records, body=body)
                 del effect, records, body  # the batch, which may be large, has gone into its message
                 await self.links.send(Send(receiver=receiver, message=message))

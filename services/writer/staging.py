@@ -141,12 +141,14 @@ class _ParquetFile:
         self._store = store
         self._name = name
         self._budget = budget or Budget()
-        self._schema: pa.Schema | None = None
+        self._taken: pa.Schema | None = None  # the schema of the batches as they come
+        self._schema: pa.Schema | None = None  # without dictionaries and metadata, which a file's readers would see
         self._sink: StagingFile | None = None
         self._buffer: Any = None
         self._writer: Any = None
         self._spilled: list[Extent] = []  # older than the rows held back
         self._held: list[pa.RecordBatch] = []
+        self._encoded: pa.Buffer | None = None  # the whole file, if it is small and left its budget
         self.held_bytes = 0
         self.rows = 0
 
@@ -157,13 +159,15 @@ class _ParquetFile:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take one batch; may write to the disk. Dictionary columns become plain ones."""
-        batch = _plain(batch)
         if self._schema is None:
-            self._schema = batch.schema
-        elif not batch.schema.equals(self._schema, check_metadata=True):
+            self._taken, self._schema = batch.schema, _plain(batch.schema)
+        elif not batch.schema.equals(self._taken, check_metadata=True):
             raise ProtocolError(f"a batch for {self._name} has other columns than the file; the schema's hash is wrong")
-        batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)  # frees the batch's own schema
-        size = batch.nbytes + batch.num_columns * COLUMN_BYTES
+        columns = [
+            column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column for column in batch.columns
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)  # frees the batch's own schema
+        size = batch.get_total_buffer_size() + batch.num_columns * COLUMN_BYTES
         self._held.append(batch)
         self.held_bytes += size
         self.rows += batch.num_rows
@@ -176,14 +180,25 @@ class _ParquetFile:
             self._spilled.append(spill.put(self._held, self._schema))
             self._held, self.held_bytes = [], 0
 
-    def flush(self, *, last: bool = False) -> None:
+    def leave(self, budget: Budget) -> None:
+        """Leave the budget: from now on other threads may close the file. A small file is encoded here, since threads
+        that encode small files would only take the interpreter from each other."""
+        budget.remove(self)
+        size = sum(batch.get_total_buffer_size() for batch in self._held)
+        if self._held and not self._spilled and not self.is_open and size < parquet.SMALL_BYTES:
+            sink, table = pa.BufferOutputStream(), pa.Table.from_batches(self._held, self._schema)
+            with parquet.writer(sink, table, small=True) as writer:
+                writer.write_table(table)
+            self._encoded, self._held = sink.getvalue(), []
+
+    def flush(self) -> None:
         """Write the spilled rows, then those held back as one row group."""
         for batches in self._groups():
             table = pa.Table.from_batches(batches, self._schema)
             if self._writer is None:
                 self._sink = self._store.open_staged(self._name)
                 self._buffer = io.BufferedWriter(self._sink, WRITE_BYTES)  # pyarrow writes each column's page by itself
-                self._writer = parquet.writer(self._buffer, table, whole=last and table.num_rows == self.rows)
+                self._writer = parquet.writer(self._buffer, table)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
     def _groups(self) -> Iterator[list[pa.RecordBatch]]:
@@ -205,12 +220,16 @@ class _ParquetFile:
         """Give the file its name, which is durable after the store's `sync_staged`."""
         if self._schema is None:
             raise ProtocolError(f"{self._name} was closed without a row; only a batch opens a file")
-        self._budget.remove(self)
+        self.leave(self._budget)
         try:
-            self.flush(last=True)
-            self._writer.close()
-            self._buffer.detach()
-            self._writer = self._buffer = None  # both are large, and other files are still to be closed
+            if self._encoded is not None:
+                self._sink = self._store.open_staged(self._name)
+                self._sink.write(self._encoded)
+            else:
+                self.flush()
+                self._writer.close()
+                self._buffer.detach()
+            self._writer = self._buffer = self._encoded = None  # they are large, and other files are still to be closed
             assert self._sink is not None
             return self._sink.settle()
         except BaseException:
@@ -220,7 +239,7 @@ class _ParquetFile:
     def discard(self) -> None:
         """Drop the file; harmless after `finish`."""
         self._budget.remove(self)
-        self._spilled, self._held, self.held_bytes = [], [], 0
+        self._spilled, self._held, self._encoded, self.held_bytes = [], [], None, 0
         if self._writer is not None:
             with suppress(OSError, ValueError, pa.ArrowException, Unavailable):
                 self._writer.close()  # else pyarrow would write the footer when the object is collected
@@ -265,7 +284,7 @@ class OpenChunk:
 
     def leave(self, budget: Budget) -> None:
         """Leave the budget: from now on other threads may close the file."""
-        budget.remove(self._file)
+        self._file.leave(budget)
 
     def discard(self) -> None:
         """Drop the file: the attempt failed, or the epoch ended."""
@@ -322,11 +341,7 @@ class OpenChanges:
         truncated_at = pc.max(pc.filter(seq, pc.equal(batch.column(first), "t"))).as_py()
         if truncated_at is not None:
             self._truncated_at = truncated_at
-        batch = pa.RecordBatch.from_arrays(
-            [seq if at == first + 1 else column for at, column in enumerate(batch.columns)],
-            schema=pa.schema([_META.field(SEQ) if at == first + 1 else field for at, field in enumerate(batch.schema)]),
-        )
-        self._file.write(batch)
+        self._file.write(batch.set_column(first + 1, _META.field(SEQ), seq))
 
     def close(self) -> StagedFile:
         """Give the file its name; return its record for the journal."""
@@ -335,7 +350,7 @@ class OpenChanges:
 
     def leave(self, budget: Budget) -> None:
         """Leave the budget: from now on other threads may close the file."""
-        budget.remove(self._file)
+        self._file.leave(budget)
 
     def discard(self) -> None:
         """Drop the file: the epoch ended."""
@@ -347,14 +362,8 @@ def _staged(file: _ParquetFile, known: dict[str, Any]) -> StagedFile:
     return StagedFile(path=ref.path, sha256=ref.sha256, size=ref.size, rows=file.rows, **known)
 
 
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without dictionary encoding and schema metadata, which Parquet would keep for the file's readers."""
-    if not any(pa.types.is_dictionary(field.type) for field in batch.schema):
-        return batch.replace_schema_metadata(None)
-    columns, fields = [], []
-    for column, field in zip(batch.columns, batch.schema, strict=True):
-        if pa.types.is_dictionary(field.type):
-            column, field = column.cast(field.type.value_type), field.with_type(field.type.value_type)
-        columns.append(column)
-        fields.append(field)
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """The schema without dictionary encoding and metadata of its own."""
+    return pa.schema(
+        [field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema]
+    )

@@ -130,7 +130,7 @@ class Changes:
     `position` is inside of. `source_time` is the commit time (epoch seconds, the source's clock) of the newest
     transaction read, whether or not its tables are routed; after a heartbeat, which means that the source has no more,
     it is our clock at the heartbeat's arrival; None if nothing has come yet. `idle`: nothing more came within the wait.
-    `stopped`: the stream ends at `position`. `size`: bytes of the batches. `zero_dates` counts, by table and column,
+    `stopped`: the stream ends at `position`. `zero_dates` counts, by table and column,
     dates that no calendar has and that became null.
     """
 
@@ -143,7 +143,6 @@ class Changes:
     source_time: float | None = None
     idle: bool = False
     stopped: bool = False
-    size: int = 0
     zero_dates: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
@@ -458,7 +457,6 @@ class Stream:
             source_time=self.source_time,
             idle=idle,
             stopped=self._stop is not None and (self._stopped_at_gate or self._stop.met_by(position)),
-            size=sum(batch.batch.nbytes for batch in batches),
             zero_dates=+zero_dates,
         )
 
