@@ -298,8 +298,9 @@ class TableSchema:
 
     def is_boolean(self, column: Column) -> bool:
         """Whether a column is a TINYINT(1) that the lake has as boolean."""
-        key = {part.field_id for part in self.key_columns}
-        return self.booleans and column.mysql_type == "tinyint(1)" and column.field_id not in key
+        if not self.booleans or column.mysql_type != "tinyint(1)":
+            return False
+        return column.field_id not in {part.field_id for part in self.key_columns}
 
     def field(self, column: Column) -> pa.Field:
         """The Arrow field of one of the table's columns, or of the lake's."""

@@ -327,9 +327,13 @@ def _route(table: StreamTable) -> Route:
 def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:
     """The batch as an Arrow IPC stream with its schema; not compressed, which costs more than the copies it saves.
 
-    Its size is measured first: a buffer that grows would hold a large batch twice meanwhile. It is allocated from the
-    system's memory, which takes it back at once; Arrow's own pool would keep it for later use.
+    The size of a large one is measured first: a buffer that grows would hold it twice meanwhile. It is allocated from
+    the system's memory, which takes it back at once; Arrow's own pool would keep it for later use.
     """
+    if batch.get_total_buffer_size() < SMALL_BYTES:
+        grows = pa.BufferOutputStream()
+        _write_ipc(batch, grows)
+        return grows.getvalue()
     measure = pa.MockOutputStream()
     _write_ipc(batch, measure)
     buffer: pa.Buffer = pa.allocate_buffer(measure.size(), memory_pool=pa.system_memory_pool())

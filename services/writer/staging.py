@@ -338,9 +338,9 @@ class OpenChanges:
             )
         self._seq_min = low if self._seq_min is None else self._seq_min
         self._seq_max = high
-        truncated_at = pc.max(pc.filter(seq, pc.equal(batch.column(first), "t"))).as_py()
-        if truncated_at is not None:
-            self._truncated_at = truncated_at
+        truncates = pc.equal(batch.column(first), "t")
+        if pc.any(truncates).as_py():
+            self._truncated_at = pc.max(pc.filter(seq, truncates)).as_py()
         self._file.write(batch.set_column(first + 1, _META.field(SEQ), seq))
 
     def close(self) -> StagedFile:

@@ -41,6 +41,8 @@ from cutline.services.sources.mysql.keys import indistinct, locate
 from cutline.services.sources.mysql.watermark import ChunkHighs, Key, Locate
 
 MAX_DECODERS = 256
+"""Decoders with memory for rows; reads may have more of them, but don't keep more."""
+_RESTING_DECODERS = 4096
 _DECODERS_BYTES = 64 << 20
 _MAX_TABLES = 10_000
 _PARTIAL = "a partial update of a JSON column; SET GLOBAL binlog_row_value_options = ''"
@@ -126,7 +128,8 @@ class Routes:
         self._given_up: set[str] = set()
         self._guarded: dict[int, MappedTable] = {}  # those whose low may not be passed yet, by id()
         self._decoders: dict[_DecoderKey, EventDecoder] = {}  # the least recently used first
-        self._decoders_made = 0  # in this read
+        self._resting: dict[_DecoderKey, EventDecoder] = {}  # those without memory, in the same order
+        self._decoders_added = 0  # in this read
         self._refused: dict[str, int] = {}  # in this read: the first `_seq` of a table's refused event
         self._began_between = False  # whether this read began between two transactions
         self._locating: Connection | None = None
@@ -144,7 +147,7 @@ class Routes:
         """A read begins. Binds only the tables whose route is another object than before, that were given up, or whose
         low may be passed by now."""
         scanner = self._scanner
-        self.schemas, self.faults, self._decoders_made = [], [], 0
+        self.schemas, self.faults, self._decoders_added = [], [], 0
         self._refused.clear()
         self._began_between = not scanner.tx.open and not scanner.resume
         changed = {name for name, route in routes.items() if self._routes.get(name) is not route}
@@ -153,6 +156,7 @@ class Routes:
         if changed:
             self._routes = dict(routes)
             self._decoders = {key: decoder for key, decoder in self._decoders.items() if self._is_routed(key)}
+            self._resting = {key: decoder for key, decoder in self._resting.items() if self._is_routed(key)}
         if len(scanner.tables) > _MAX_TABLES and not scanner.tx.open:
             scanner.forget_tables()
         for table in list(self._guarded.values()):
@@ -205,12 +209,14 @@ class Routes:
         route = self._routes[table.table_id]
         key = _key(route, table)
         if key not in self._decoders:
-            self._decoders[key] = EventDecoder(table.body, route.schema, self._scanner.place)
-            self._decoders_made += 1
-            # each has its own memory: so many end the read at a transaction's end, eight times as many also inside one
-            if self._decoders_made >= MAX_DECODERS:
+            rested = self._resting.pop(key, None)
+            self._decoders[key] = rested or EventDecoder(table.body, route.schema, self._scanner.place)
+            self._decoders_added += 1
+            # Each has its own memory: so many end the read at a transaction's end, twice as many also inside one; the
+            # writers can then take the rows while the next are read.
+            if self._decoders_added >= MAX_DECODERS:
                 self._scanner.exhaust(inside=False)
-            if self._decoders_made >= 8 * MAX_DECODERS:
+            if self._decoders_added >= 2 * MAX_DECODERS:
                 self._scanner.exhaust(inside=True)
         return self._decoders[key]
 
@@ -473,13 +479,19 @@ class Routes:
         return ask
 
     def _drop_idle(self) -> None:
-        """Drop the least recently used decoders while there are too many."""
+        """Free the memory of the least recently used decoders while there is too much, and forget those that have
+        rested longest while there are too many."""
         dropped: set[str] = set()
         held = sum(decoder.held for decoder in self._decoders.values())
         while len(self._decoders) > MAX_DECODERS or held > _DECODERS_BYTES:
             key = next(iter(self._decoders))
-            held -= self._decoders.pop(key).held
+            decoder = self._decoders.pop(key)
+            held -= decoder.held
+            decoder.release()
+            self._resting[key] = decoder
             dropped.add(key[0])
+        while len(self._resting) > _RESTING_DECODERS:
+            del self._resting[next(iter(self._resting))]
         self._bind_all(dropped)
 
 

@@ -76,8 +76,8 @@ if not cython.compiled:
 COMPILED: bool = cython.compiled
 """Whether this module runs as C."""
 
-_ROWS_AT_FIRST = 256
-_DATA_AT_FIRST = 1 << 12
+_ROWS_AT_FIRST = 64
+_DATA_AT_FIRST = 1 << 10
 _KEPT_BYTES = 32 << 20
 _MAX_DATA = (1 << 31) - 64
 _POOL = pa.system_memory_pool()
@@ -175,6 +175,9 @@ class Arena:
 
     def _grow(self) -> None:
         """Make room for `missing_bytes` in `full_column` (or for more rows), and for as much again in all columns."""
+        if not self.capacity:
+            self._lay_out(_ROWS_AT_FIRST, [_DATA_AT_FIRST] * self.column_count)
+            return
         plan: Any = self.column_plan
         ends = memoryview(self.memory).cast("i")
         rows: int = self.row_count
@@ -212,6 +215,10 @@ class Arena:
     def held(self) -> int:
         """Bytes of memory kept for the next rows."""
         return len(self.memory)
+
+    def release(self) -> None:
+        """Free the memory kept for the next rows. Only between `take` and the next row."""
+        self._lay_out(0, [0] * self.column_count)
 
     @property
     def zero_dates(self) -> dict[str, int]:
