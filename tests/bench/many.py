@@ -122,8 +122,8 @@ class Crowd:
     def idle(self) -> Figures:
         """Take checkpoints while nothing changes, then restart all processes and measure the restore.
 
-        `loop_ms` is what the services add to the machine's own pauses, `machine_ms`: both are medians of the checkpoints'
-        longest delays of a call within 15 s, of all services and of an idle process beside them.
+        `loop_ms` is what the services add to the machine's own pauses, `machine_ms`. Both are medians over the
+        checkpoints of the longest delay of a call within 15 s: of all services, and of an idle process beside them.
         """
         self.checkpoints(2)  # past the last change, the one that made all tables live
         slot, stored, lags = self.store.last_slot(), _files(self.mesh.folder), []
@@ -156,7 +156,7 @@ class Crowd:
             "tables": self.tables,
             "columns": COLUMNS,
             "checkpoints": taken,
-            "loop_ms": round(statistics.median(max(0.1, max(sample.values()) - machine) for machine, sample in lags), 1),
+            "loop_ms": round(statistics.median(max(0.1, max(late.values()) - machine) for machine, late in lags), 1),
             "machine_ms": round(statistics.median(machine for machine, _ in lags), 1),
             "late_ms_at_most_of": {role: round(ms, 1) for role, ms in sorted(most.items())},
             "store_bytes": round(store_bytes),

@@ -619,18 +619,58 @@ def test_decoders_are_made_for_the_tables_that_change_and_kept_within_bounds(mon
         log.begin(n + 1).event(TABLE_MAP, maps[n % 600])
         log.event(WRITE_ROWS, maps[n % 600][:6] + inserted("d.t", n)[6:]).event(XID, bytes(8))
     dump = FedCursor(log)
-    bound, ids = MAX_DECODERS, []
+    bound, ids, made_in_all = MAX_DECODERS, [], []
     for rows in (1000, 1, *[60] * 20, *[1000] * 100):
         if dump.at.offset == log.at:
             break
         made.clear()
         got = dump.read(*tables, max_rows=rows)
-        assert len(made) == len(set(made)) <= bound
+        made_in_all += made
+        routes = dump.stream.routes
+        assert len(made) <= bound
         assert set(made) <= {batch.table_id for batch in got.batches}
-        assert len(dump.stream.routes._decoders) <= bound
+        assert len(routes._decoders) <= bound
+        assert sum(decoder.held for decoder in routes._resting.values()) <= 4096 * len(routes._resting)
         assert sum(table.decoder is not None for table in dump.scanner.tables.values()) <= bound
         ids += sorted(key for each in got.batches for key in each.batch["id"].to_pylist())
     assert ids == list(range(4 * 600))
+    assert sorted(made_in_all) == [table.table_id for table in tables]  # each once: those without memory are kept
+
+
+def test_the_decoders_that_rest_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes_module, "_RESTING_DECODERS", 10)
+    log, tables = _of_many_tables(300, transactions_of=1)
+    dump, ids = FedCursor(log), []
+    while dump.at.offset < log.at:
+        got = dump.read(*tables)
+        ids += [key for each in got.batches for key in each.batch["id"].to_pylist()]
+    assert len(dump.stream.routes._resting) == 10
+    assert sorted(ids) == list(range(300))
+
+
+def test_a_transaction_over_many_tables_is_read_in_parts_and_none_is_lost() -> None:
+    log, tables = _of_many_tables(5 * MAX_DECODERS, transactions_of=5 * MAX_DECODERS)
+    dump, parts, ids = FedCursor(log), [], []
+    while dump.at.offset < log.at:
+        got = dump.read(*tables, max_rows=10_000)
+        parts.append(len(got.batches))
+        ids += [key for each in got.batches for key in each.batch["id"].to_pylist()]
+    assert parts == [2 * MAX_DECODERS, 2 * MAX_DECODERS, MAX_DECODERS]
+    assert sorted(ids) == list(range(5 * MAX_DECODERS))
+
+
+def _of_many_tables(count: int, *, transactions_of: int) -> tuple[Log, list[TableSchema]]:
+    """A binlog with one row for each of these tables, in transactions of so many rows."""
+    tables = [replace(T, table_id=f"d.t{n:04}") for n in range(count)]
+    log = Log()
+    for n in range(count):
+        of = table_map(T, n + 1).replace(b"\1t\0", f"\5t{n:04}\0".encode(), 1)
+        if n % transactions_of == 0:
+            log.begin(n + 1)
+        log.event(TABLE_MAP, of).event(WRITE_ROWS, of[:6] + inserted("d.t", n)[6:])
+        if (n + 1) % transactions_of == 0:
+            log.event(XID, bytes(8))
+    return log, tables
 
 
 def test_a_read_looks_only_at_tables_whose_route_is_another_one_or_whose_low_is_not_passed(

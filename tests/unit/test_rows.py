@@ -446,6 +446,22 @@ def test_columns_grow_together_and_one_value_may_be_large(rows: Decoders) -> Non
     assert decoder.size == 0
 
 
+def test_a_decoder_gives_its_memory_up_and_reads_on(rows: Decoders) -> None:
+    schema = schema_of(("id", "int"), ("name", "varchar(60)"))
+    _, decoder = decoder_of(rows, schema)
+    for _ in range(2):
+        for n in range(300):
+            decoder.rows(30, event(schema, [image(schema, [n, b"n" * (n % 60)])]))
+        batch = decoder.take()
+        batch.validate(full=True)
+        assert batch.column("id").to_pylist() == list(range(300))
+        assert [len(name) for name in batch.column("name").to_pylist()] == [n % 60 for n in range(300)]
+        assert decoder.held > 10_000
+        decoder.release()
+        assert decoder.held <= 1024
+        assert decoder.take() is None
+
+
 def test_tinyint_1_is_boolean_where_it_is_asked_for_and_never_in_the_key(rows: Decoders) -> None:
     """Every value but 0 is true; by SELECT and by the binlog."""
     columns = (("id", "tinyint(1)"), ("b", "tinyint(1)"), ("n", "tinyint"))

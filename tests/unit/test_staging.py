@@ -97,6 +97,23 @@ def test_a_changes_file_has_absolute_seq_and_knows_its_truncate(store: PipelineS
     assert table.schema.field(OP).type == pa.string()
 
 
+def test_a_small_file_waits_only_for_the_disk_once_it_left_its_budget(
+    store: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = Budget()
+    small, large = (OpenChunk(store, split_id=split, budget=budget, **named()) for split in ("s1", "s2"))
+    small.append(rows(1, 2))
+    large.append(rows(*range(20_000)))
+    for file in (small, large):
+        file.leave(budget)
+    encoded: list[int] = []
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda *_, **__: encoded.append(1))
+    assert read(store, small.close())["id"].to_pylist() == [1, 2]
+    assert not encoded
+    monkeypatch.undo()
+    assert read(store, large.close())["id"].to_pylist() == list(range(20_000))
+
+
 def test_changes_out_of_order_and_other_columns_are_refused(store: PipelineStore) -> None:
     file = OpenChanges(store, **named())
     file.append(changes(["+I", "+I"]), 10)
