@@ -236,6 +236,8 @@ def test_what_is_surely_harmless_is_ignored(statement: str) -> None:
         "ALTER TABLE orders DISCARD TABLESPACE",
         "ALTER TABLE orders ADD SYSTEM VERSIONING",
         "ALTER TABLE orders FROBNICATE",
+        "ALTER TABLE orders ADD COLUMN IF NOT EXISTS",
+        "ALTER TABLE orders DROP COLUMN IF EXISTS",
         "ALTER IGNORE TABLE orders ADD UNIQUE (name)",
         "ALTER TABLE orders RENAME TO other",
         "ALTER TABLE other RENAME orders",

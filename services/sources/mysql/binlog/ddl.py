@@ -514,12 +514,13 @@ class _Statement:
             self.sql.rest()
             return schema
         self.sql.accept("COLUMN")
-        if self.sql.accept("IF", "NOT", "EXISTS"):
-            if self.sql.peek() != "(" and schema.has(self.sql.tokens[self.sql.at].value):
+        if_missing = self.sql.accept("IF", "NOT", "EXISTS")
+        if not self.sql.accept("("):
+            name = self.sql.identifier()
+            if if_missing and schema.has(name):
                 self.sql.rest()
                 return schema
-        if not self.sql.accept("("):
-            return self._add_column(schema, self.sql.identifier())
+            return self._add_column(schema, name)
         while True:
             schema = self._add_column(schema, self.sql.identifier())
             if self.sql.accept(")"):
@@ -615,10 +616,10 @@ class _Statement:
             raise NotUnderstood(f"DROP {word} can change its rows or identity")
         self.sql.accept("COLUMN")
         self.added_null = False
-        if self.sql.accept("IF", "EXISTS") and not schema.has(self.sql.tokens[self.sql.at].value):
-            self.sql.identifier()
+        if_there, name = self.sql.accept("IF", "EXISTS"), self.sql.identifier()
+        if if_there and not schema.has(name):
             return schema
-        schema = schema.drop_column(self.sql.identifier())
+        schema = schema.drop_column(name)
         if self.sql.peek() in ("RESTRICT", "CASCADE"):
             self.sql.skip()
         return schema
