@@ -213,6 +213,8 @@ class Upkeep:
             self._store.retire(n, kept, left_out=self._left_out)
         except CutlineError as error:
             logger.warning("pipeline %s: the store could not be swept: %s", self._store.name, error)
+        except Exception:  # nobody waits for this thread's result
+            logger.exception("pipeline %s: the store could not be swept", self._store.name)
 
     def _left_out(self, slot: int) -> set[str]:
         """Return the tables that got no staged file of checkpoint `slot`, because they were quarantined then."""

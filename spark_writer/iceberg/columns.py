@@ -7,7 +7,8 @@ file whose ids and types are the lake's is adopted as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Context, Decimal
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from cutline.common.errors import ProtocolError
 from cutline.common.schema import FIELD_ID, Column, TableSchema, parse_type
-from cutline.spark_writer.iceberg.jvm import Jvm
+from cutline.spark_writer.iceberg.jvm import Jvm, items
 
 OFFSET = "cutline.offset."
 RESERVED = (
@@ -55,84 +56,77 @@ def lay_out(jvm: Jvm, metadata: Any, schema: TableSchema, generation: int) -> La
 
     A generation's offset is chosen when the generation is first seen and recorded by its first commit.
     """
+    fields = _lake_fields(schema)
     known = metadata.property(f"{OFFSET}{generation}", None)
     if known is not None:
         offset = int(known)
     else:
-        offset = 0 if _ids_agree(jvm, metadata, schema) else int(metadata.lastColumnId())
-    fields = [_shifted(field, offset) for field in _lake_fields(schema)]
-    nested = jvm.iceberg.types.Types.NestedField
-    java = jvm.root.java.util.ArrayList()
-    for column, field in zip(schema.lake, fields, strict=True):
-        kind = _iceberg_type(jvm, field)
-        builder = nested.builder().asOptional().withName(field.name).withId(field_id(field)).ofType(kind)
-        literal = _literal(jvm, column, field.type, kind)
-        if literal is not None:
-            builder = builder.withInitialDefault(literal).withWriteDefault(literal)
-        java.add(builder.build())
-    return Layout(
-        schema=schema, generation=generation, offset=offset, arrow=pa.schema(fields), java=jvm.iceberg.Schema(java)
+        offset = 0 if _ids_agree(jvm, metadata, fields) else int(metadata.lastColumnId())
+    fields = [_shifted(field, offset) for field in fields]
+    # As JSON, since each call to the JVM costs more than the rest.
+    columns = [_to_json(column, field) for column, field in zip(schema.lake, fields, strict=True)]
+    java = jvm.iceberg.SchemaParser.fromJson(json.dumps({"type": "struct", "fields": columns}))
+    return Layout(schema=schema, generation=generation, offset=offset, arrow=pa.schema(fields), java=java)
+
+
+def _ids_agree(jvm: Jvm, metadata: Any, fields: Sequence[pa.Field]) -> bool:
+    """Whether each field id of these fields has the same meaning in the lake, or is not in use there yet."""
+    known: dict[int, tuple[str, str]] = {}
+    for old in items(metadata.schemas()):
+        for field in json.loads(str(jvm.iceberg.SchemaParser.toJson(old)))["fields"]:
+            known |= _meanings(field["id"], field["name"], field["type"])
+    return all(
+        known.get(number, meaning) == meaning
+        for field in fields
+        for number, meaning in _meanings(field_id(field), field.name, _iceberg_type(field)).items()
     )
 
 
-def _ids_agree(jvm: Jvm, metadata: Any, schema: TableSchema) -> bool:
-    """Whether each field id of `schema` has the same meaning in the lake, or is not in use there yet."""
-    known: dict[int, tuple[str, str]] = {}
-    for old in metadata.schemas():
-        for field in old.columns():
-            known[int(field.fieldId())] = (str(field.name()), str(field.type().toString()))
-            if field.type().isListType():
-                known[int(field.type().elementId())] = ("element", "")
-    if not known:
-        return True
-    for field in _lake_fields(schema):
-        ids = {field_id(field): (field.name, str(_iceberg_type(jvm, field).toString()))}
-        if pa.types.is_list(field.type):
-            ids[field_id(field.type.value_field)] = ("element", "")
-        if any(number in known and known[number] != meaning for number, meaning in ids.items()):
-            return False
-    return True
+def _meanings(number: int, name: str, kind: str | Mapping[str, Any]) -> dict[int, tuple[str, str]]:
+    """The ids of a field, and of a list's elements, each with a name and a type in Iceberg's JSON."""
+    if isinstance(kind, str):
+        return {number: (name, kind)}
+    elements = {kind["element-id"]: ("element", "")} if "element-id" in kind else {}
+    return {number: (name, kind["type"])} | elements
 
 
-def _iceberg_type(jvm: Jvm, field: pa.Field) -> Any:
-    types, kind = jvm.iceberg.types.Types, field.type
-    if pa.types.is_decimal(kind):
-        return types.DecimalType.of(kind.precision, kind.scale)
-    if pa.types.is_timestamp(kind):
-        return types.TimestampType.withZone() if kind.tz else types.TimestampType.withoutZone()
-    if pa.types.is_list(kind):
-        return types.ListType.ofOptional(field_id(kind.value_field), types.FloatType.get())
-    name = {
-        pa.int32(): "IntegerType",
-        pa.int64(): "LongType",
-        pa.float32(): "FloatType",
-        pa.float64(): "DoubleType",
-        pa.bool_(): "BooleanType",
-        pa.string(): "StringType",
-        pa.binary(): "BinaryType",
-        pa.date32(): "DateType",
-    }[kind]
-    return getattr(types, name).get()
-
-
-def _literal(jvm: Jvm, column: Column, kind: pa.DataType, iceberg_type: Any) -> Any:
-    """Return a column's default as Iceberg's Literal, None if it has none."""
-    value = default_value(column, kind)
+def _to_json(column: Column, field: pa.Field) -> dict[str, Any]:
+    """A field as Iceberg's JSON has it."""
+    made = {"id": field_id(field), "name": field.name, "required": False, "type": _iceberg_type(field)}
+    value = default_value(column, field.type)
     if value is None:
-        return None
-    literal = jvm.iceberg.expressions.Literal
+        return made
     if isinstance(value, bytes):
-        return literal.of(bytearray(value))
-    if isinstance(value, bool | float):
-        return literal.of(value).to(iceberg_type)
-    if isinstance(value, int):
-        long = literal.of(jvm.root.java.lang.Long.parseLong(str(value)))
-        return long.to(iceberg_type)
-    if isinstance(value, Decimal):
-        return literal.of(jvm.root.java.math.BigDecimal(format(value, "f")))
-    if isinstance(value, datetime):
-        return literal.of(value.isoformat(timespec="microseconds")).to(iceberg_type)
-    return literal.of(value.isoformat() if isinstance(value, date) else value).to(iceberg_type)
+        value = value.hex()
+    elif isinstance(value, Decimal):
+        value = format(value.quantize(Decimal(1).scaleb(-field.type.scale), context=_EXACT), "f")
+    elif isinstance(value, datetime):
+        value = value.isoformat(timespec="microseconds")
+    elif isinstance(value, date):
+        value = value.isoformat()
+    return made | {"initial-default": value, "write-default": value}
+
+
+def _iceberg_type(field: pa.Field) -> str | dict[str, Any]:
+    """A field's type in Iceberg's JSON."""
+    kind = field.type
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision}, {kind.scale})"
+    if pa.types.is_timestamp(kind):
+        return "timestamptz" if kind.tz else "timestamp"
+    if pa.types.is_list(kind):
+        number = field_id(kind.value_field)
+        return {"type": "list", "element-id": number, "element": "float", "element-required": False}
+    return {
+        pa.int32(): "int",
+        pa.int64(): "long",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.bool_(): "boolean",
+        pa.string(): "string",
+        pa.binary(): "binary",
+        pa.date32(): "date",
+    }[kind]
 
 
 def field_id(field: pa.Field) -> int:

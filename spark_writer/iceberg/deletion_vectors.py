@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from cutline.common.schema import FIELD_ID
 from cutline.spark_writer.iceberg.durable import sync_files
 from cutline.spark_writer.iceberg.files import Contents, DataFile, FileLost, RowGroup, open_parquet
-from cutline.spark_writer.iceberg.jvm import Jvm
+from cutline.spark_writer.iceberg.jvm import Jvm, items
 
 DRIVER_ROWS = 200_000_000
 SEARCH_BYTES = 128 << 20
@@ -208,7 +208,7 @@ def write_vectors(jvm: Jvm, table: Any, dead: Mapping[str, Any]) -> dict[str, An
         described = builder.withRecordCount(len(positions)).build()
         writer.delete(path, iceberg.deletes.PositionDeleteIndex.deserialize(vector, described), table.spec(), None)
     writer.close()
-    written = writer.result().deleteFiles()
+    written = items(writer.result().deleteFiles())
     sync_files({str(file.location()) for file in written})
     return {str(file.referencedDataFile()): file for file in written}
 

@@ -41,6 +41,13 @@ class Jvm:
         return array
 
 
+def items(java_list: Any) -> list[Any]:
+    """Return the items of a java.util.List. Python's own `for` over it ends by an exception in the JVM, which takes
+    milliseconds.
+    """
+    return [java_list.get(at) for at in range(java_list.size())]
+
+
 @contextmanager
 def failing_as(failure: str) -> Iterator[None]:
     """Turn an error of Iceberg or Spark inside into Refused; `failure` names the action that failed."""

@@ -99,14 +99,10 @@ class LakeTable:
         self.jvm = jvm
         self._pipeline = pipeline
         self._contents: Contents | None = None
+        self._layout: Layout | None = None
         self._synced: frozenset[str] = frozenset()
         database, name = split_table_id(table_id)
         self.spark_name = ".".join(quoted(part) for part in (CATALOG, database, name))
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The table's properties as last read."""
-        return dict(self.java.properties())
 
     def refresh(self) -> None:
         """Read the table's current metadata."""
@@ -226,8 +222,15 @@ class LakeTable:
         return None if snapshot is None else int(snapshot.timestampMillis())
 
     def layout(self, schema: TableSchema, generation: int) -> Layout:
-        """Lay out `schema` in this table, as last read."""
-        return lay_out(self.jvm, self.metadata(), schema, generation)
+        """Lay out `schema` in this table, as last read; the last layout is known."""
+        metadata, known = self.metadata(), self._layout
+        if (
+            known is None
+            or (known.schema.hash, known.generation) != (schema.hash, generation)
+            or (metadata.property(f"{OFFSET}{generation}", None) != str(known.offset))
+        ):
+            known = self._layout = lay_out(self.jvm, metadata, schema, generation)
+        return known
 
     # Files
 
@@ -337,7 +340,7 @@ class LakeTable:
                 for name in self.older_branches(branch):
                     if name != keep:
                         builder.removeRef(name)
-            if f"{OFFSET}{layout.generation}" not in self.properties:
+            if start.property(f"{OFFSET}{layout.generation}", None) is None:
                 builder.setProperties({f"{OFFSET}{layout.generation}": str(layout.offset)})
             highest = max(int(start.lastColumnId()), layout.highest_id)
             prepared = builder.setCurrentSchema(layout.java, highest).build()
@@ -537,9 +540,9 @@ class LakeTable:
                     logger.warning("%s: it is undone, no row changes", lost.describe(f"{CATALOG}.{self.table_id}"))
                 builder.setCurrentSchema(int(snapshot.schemaId()))
                 builder.setBranchSnapshot(snapshot_id, "main")
-                if CHOICE in self.properties:
+                if base.property(CHOICE, None) is not None:
                     builder.removeProperties({CHOICE})
-            if not before.recorded and self.properties.get(RETRIES) == "0":
+            if not before.recorded and base.property(RETRIES, None) == "0":
                 builder.removeProperties({RETRIES})  # which Cutline's first versions set on the table
             if not before.recorded or (before.w, before.n, before.snapshot_id) != (w, n, snapshot_id):
                 builder.setProperties({PUBLISHED: json.dumps([w, n, snapshot_id])})
