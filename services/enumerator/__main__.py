@@ -324,8 +324,8 @@ class Pipeline:
     async def _open(self, order: OpenEpoch) -> None:
         """Make the epoch's streams, then announce it.
 
-        Members join at once. Their messages wait in the streams until the machine knows that its epoch is open: it
-        would refuse earlier ones.
+        Members join at once, and restore their parts while the enumerator is restored here. Their messages wait in the
+        streams until the machine knows that its epoch is open: it would refuse earlier ones.
         """
         topology = order.plan.topology
         names = [channels.stream_name(self.name, order.epoch, *pair) for pair in topology.channels()]
@@ -335,8 +335,12 @@ class Pipeline:
         await self.host.registry.announce_epoch(self.name, order.epoch)
         await channels.drop(self.host.redis, self.name, before=order.epoch)
         enumerator = None
-        if order.base is not None:  # the members restore their parts meanwhile
-            enumerator = await in_store(self._restored, order.plan, order.base)
+        if order.base is not None:
+            try:
+                enumerator = await in_store(self._restored, order.plan, order.base)
+            except Exception:  # members would read and stage for an epoch that nobody will lead
+                await channels.drop(self.host.redis, self.name, before=order.epoch + 1)
+                raise
         links = self._links = Links(
             self.host.redis,
             self.name,

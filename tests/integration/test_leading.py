@@ -15,8 +15,12 @@ from cutline.common.mesh.channels import Sender, stream_name
 from cutline.common.mesh.lease import lease_name
 from cutline.common.mesh.messages import Message, PartSaved, SplitsWanted, encode
 from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.topology import ENUMERATOR
+from cutline.common.store.records import EpochEntry
+from cutline.common.store.store import Store
 from cutline.services.enumerator.leader import MAX_HALTS
 from tests.integration.leading import led
+from tests.records import PART, checkpoint
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -75,6 +79,23 @@ async def test_an_epoch_is_announced_when_its_streams_are_there_and_not_by_who_l
         assert await Registry(redis).epochs() == {}
         assert pipeline._links is None
         assert not await redis.exists(stream_name("shop", 1, "reader-0", "enumerator"))
+
+
+async def test_an_epoch_that_can_not_be_restored_leaves_no_streams_to_its_members(
+    redis: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The enumerator's part is gone, and members have joined."""
+    store = Store(f"file://{tmp_path}/store").pipeline("shop")
+    async with led(redis, tmp_path, monkeypatch) as pipeline:
+        await until(lambda: pipeline.leader.state == "leading")
+    assert store.put_entry(checkpoint(2, parts={ENUMERATOR: PART}))
+    async with led(redis, tmp_path, monkeypatch) as pipeline:
+        await until(lambda: pipeline.leader.state == "halted")
+        assert "parts/p is missing" in pipeline.leader.cause
+        epochs = [slot for slot in range(1, store.last_slot() + 1) if isinstance(store.entry(slot), EpochEntry)]
+        assert len(epochs) == 1 + MAX_HALTS
+        assert await Registry(redis).epochs() == {"shop": epochs[-1]}
+        assert [key async for key in redis.scan_iter("cutline:shop:*")] == []
 
 
 async def test_what_the_machine_refuses_again_and_again_halts_the_pipeline(
