@@ -50,7 +50,18 @@ from cutline.services.enumerator.events import (
     ThrottleAsked,
     WriteEntry,
 )
-from cutline.services.enumerator.leader import EpochOpened, Leader, Orders
+from cutline.services.enumerator.leader import (
+    GATHERING,
+    HALTED,
+    IDLE,
+    OPENING,
+    PROPOSING,
+    READING,
+    RESTING,
+    EpochOpened,
+    Leader,
+    Orders,
+)
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.source import SourceReader
 from cutline.services.enumerator.tables import Table
@@ -161,7 +172,7 @@ class Pipeline:
     async def _show(self) -> None:
         while True:
             await asyncio.sleep(STATUS_SECONDS)
-            if self.leader.state == "idle":
+            if self.leader.state == IDLE:
                 continue
             with suppress(Unavailable):
                 try:
@@ -176,17 +187,17 @@ class Pipeline:
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
         waiting = self.source.waiting_for
-        resting = leader.state == "resting"
+        resting = leader.state == RESTING
         if resting:
             at = datetime.fromtimestamp(leader.retry_at, tz=UTC)
             waiting = f"the next try, at {at:%H:%M:%S} UTC ({leader.failures} failed in a row): {leader.cause}"
-        elif waiting is None and leader.state in ("reading", "gathering", "proposing", "opening"):
+        elif waiting is None and leader.state in (READING, GATHERING, PROPOSING, OPENING):
             waiting = f"a new epoch ({leader.state}): {leader.cause}"
         return {
             "epoch": leader.epoch,
             "leader": self.host.incarnation,
             "state": leader.state,
-            "halted": leader.cause if leader.state == "halted" else None,
+            "halted": leader.cause if leader.state == HALTED else None,
             "ended": leader.ended,
             "checkpoint": {
                 "number": leader.base,
@@ -258,8 +269,10 @@ class Pipeline:
                 self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)
                 self._spawn(self._open(effect))
                 self._spawn(self._sweep())
-            case CloseEpoch():
+            case CloseEpoch(epoch=epoch):
                 await self._close()
+                if self.leader.state in (RESTING, HALTED):
+                    self.loop.spawn(self._dismiss(epoch))
             case FindTables() | DescribeTable() | FindRange() | FindBound() | FindStop():
                 self._spawn(self.source.answer(effect))
             case _:
@@ -336,11 +349,7 @@ class Pipeline:
         await channels.drop(self.host.redis, self.name, before=order.epoch)
         enumerator = None
         if order.base is not None:
-            try:
-                enumerator = await in_store(self._restored, order.plan, order.base)
-            except Exception:  # members would read and stage for an epoch that nobody will lead
-                await channels.drop(self.host.redis, self.name, before=order.epoch + 1)
-                raise
+            enumerator = await in_store(self._restored, order.plan, order.base)
         links = self._links = Links(
             self.host.redis,
             self.name,
@@ -377,6 +386,11 @@ class Pipeline:
             self.loop.tell(self._failure(epoch, error))
         finally:
             await links.close()
+
+    async def _dismiss(self, epoch: int) -> None:
+        """End the members of an epoch that no other follows soon: they would read and stage on, with no checkpoint."""
+        with suppress(Unavailable):
+            await channels.drop(self.host.redis, self.name, before=epoch + 1)
 
     async def _close(self) -> None:
         self.epoch = 0

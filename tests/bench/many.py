@@ -141,8 +141,9 @@ class Crowd:
 
         def restored() -> bool:
             status = self.status()
-            leads = status["enumerator"]["state"] == "leading" and status["enumerator"]["epoch"] > epoch
-            return leads and status.get("reader-0", {}).get("at", 0.0) > begun
+            leads: bool = status["enumerator"]["state"] == "leading" and status["enumerator"]["epoch"] > epoch
+            goes_on: bool = status.get("reader-0", {}).get("at", 0.0) > begun
+            return leads and goes_on
 
         self.mesh.wait("an epoch is led, and its reader goes on", restored)
         restore_seconds = time.time() - begun
