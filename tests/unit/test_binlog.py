@@ -630,7 +630,7 @@ def test_decoders_are_made_for_the_tables_that_change_and_kept_within_bounds(mon
         assert len(made) <= bound
         assert set(made) <= {batch.table_id for batch in got.batches}
         assert len(routes._decoders) <= bound
-        assert sum(decoder.held for decoder in routes._resting.values()) <= 4096 * len(routes._resting)
+        assert all(decoder.held <= 1024 for decoder in routes._resting.values())
         assert sum(table.decoder is not None for table in dump.scanner.tables.values()) <= bound
         ids += sorted(key for each in got.batches for key in each.batch["id"].to_pylist())
     assert ids == list(range(4 * 600))

@@ -217,6 +217,20 @@ BELOW = (
         "test_staging.py",
     ),
     unit(
+        "a decoder that rests keeps its memory",
+        ROUTES,
+        "            decoder.release()\n",
+        "            pass\n",
+        "test_binlog.py",
+    ),
+    unit(
+        "a small file is what was held back last, whatever was spilled before",
+        STAGING,
+        "        if self._held and not self._spilled and not self.is_open and size < parquet.SMALL_BYTES:\n",
+        "        if self._held and not self.is_open and size < parquet.SMALL_BYTES:\n",
+        "test_staging.py",
+    ),
+    unit(
         "staged changes count from the start of their read",
         STAGING,
         "        seq = pc.add(batch.column(first + 1), pa.scalar(seq_base, pa.int64()))\n",

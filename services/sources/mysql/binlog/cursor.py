@@ -130,8 +130,8 @@ class Changes:
     `position` is inside of. `source_time` is the commit time (epoch seconds, the source's clock) of the newest
     transaction read, whether or not its tables are routed; after a heartbeat, which means that the source has no more,
     it is our clock at the heartbeat's arrival; None if nothing has come yet. `idle`: nothing more came within the wait.
-    `stopped`: the stream ends at `position`. `zero_dates` counts, by table and column,
-    dates that no calendar has and that became null.
+    `stopped`: the stream ends at `position`. `zero_dates` counts, by table and column, dates that no calendar has and
+    that became null.
     """
 
     position: Position
