@@ -207,6 +207,7 @@ MUTANTS = (
         "                low = low.fold(table.low)",
         "                pass",
         2000,
+        first=450,
     ),
     mutant(
         "cursors meet at unequal places",
@@ -313,7 +314,7 @@ MUTANTS = (
         "self.kept_limits = self._saving",
         "self.kept_limits = self.enumerator.limits",
     ),
-    mutant("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0"),
+    mutant("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0", first=1000),
     mutant(
         "the stream is read past the stop",
         READER,
@@ -479,6 +480,7 @@ MUTANTS = (
         STORE,
         'for file in body["staged"]} | set(body["replaced"])',
         'for file in body["staged"]}',
+        first=970,
     ),
     mutant(
         "a record that others build on is removed with what is older",
