@@ -170,7 +170,7 @@ test: setup
 	$(call pytest,$(SUITES))
 
 simulate: $(VENV)/.built
-	$(PY) -m tests.simulation --seeds $(SEEDS)
+	$(PY) -m tests.simulation --seeds $(SEEDS) --jobs $$(nproc)
 
 bench: setup
 	@$(PY) -m tests.bench
@@ -187,7 +187,7 @@ fuzz: setup $(VENV)/.extra-fuzz
 test-full: setup $(VENV)/.extra-fuzz
 	export CUTLINE_TEST_FULL=1; $(call pytest,$(SUITES))
 	$(PY) -m tests.acceptance.demo
-	$(PY) -m tests.simulation --seeds $(SEEDS)
+	$(PY) -m tests.simulation --seeds $(SEEDS) --jobs $$(nproc)
 	$(PY) -m tests.fuzz --inputs 10000000
 	SUITE=trixie .ci/bare make test
 

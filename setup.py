@@ -9,6 +9,7 @@ a C compiler the same file is interpreted, slower, with the same results, and th
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from setuptools import Extension, find_namespace_packages, setup
 from setuptools.command.build_ext import build_ext
@@ -32,11 +33,11 @@ class SpokenBuild(build_ext):
     """If an extension can't be built, names it, says what follows, and leaves out all extensions."""
 
     def build_extensions(self) -> None:
-        """Build each extension; a failure is not an error, because the source files can be interpreted."""
-        for extension in self.extensions:
-            try:
-                self.build_extension(extension)
-            except Exception as error:
+        """Build the extensions on all cores; a failure is not an error, because the source files can be interpreted."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            building = [(extension, pool.submit(self.build_extension, extension)) for extension in self.extensions]
+        for extension, built in building:
+            if (error := built.exception()) is not None:
                 print(
                     f"cutline: {extension.name} can't be compiled ({error}); all decoders are interpreted",
                     file=sys.stderr,
@@ -57,7 +58,8 @@ def extensions() -> list[Extension]:
         Extension(
             f"cutline.{source.removesuffix('.py').replace('/', '.')}",
             [source],
-            extra_compile_args=["-O3"],
+            # The last one counts, so a level that the user of the build sets stays.
+            extra_compile_args=[] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"],
             optional=True,
         )
         for source in sources

@@ -18,8 +18,8 @@ CHANNELS = "common/mesh/channels.py"
 FOREIGN = "spark_writer/iceberg/foreign.py"
 
 
-def stream(rule: str, file: str, old: str, new: str, seeds: int = 600) -> Mutant:
-    return Mutant(rule, ((file, old, new),), seeds, world="stream")
+def stream(rule: str, file: str, old: str, new: str, seeds: int = 600, first: int = 1) -> Mutant:
+    return Mutant(rule, ((file, old, new),), seeds, first=first, world="stream")
 
 
 def store(rule: str, file: str, old: str, new: str, seeds: int = 300) -> Mutant:
@@ -47,14 +47,14 @@ BELOW = (
         STORE,
         "    while new:\n        new = {since",
         "    for _ in (1,):\n        new = {since",
-        "test_store.py",
+        "test_store.py::test_a_burst_of_changes_is_not_repeated_by_later_entries",
     ),
     unit(
         "a burst of changes is repeated until the next full record",
         "common/store/records.py",
         "_BASES = 2 ",
         "_BASES = 1 ",
-        "test_store.py",
+        "test_store.py::test_a_burst_of_changes_is_not_repeated_by_later_entries",
     ),
     stream(
         "a cursor that is to skip rows again says that it stands before the transaction",
@@ -139,6 +139,7 @@ BELOW = (
         READER,
         "self.rows_inside = (self.rows_inside if here.same_transaction(before) else 0) + rows if here.inside else 0",
         "self.rows_inside = self.rows_inside + event.rows if here.inside else 0",
+        first=240,
     ),
     stream(
         "a marker is taken inside of any transaction",
@@ -221,7 +222,7 @@ BELOW = (
         ROUTES,
         "            decoder.release()\n",
         "            pass\n",
-        "test_binlog.py",
+        "test_binlog.py::test_decoders_are_made_for_the_tables_that_change_and_kept_within_bounds",
     ),
     unit(
         "a small file is what was held back last, whatever was spilled before",
