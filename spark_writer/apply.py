@@ -40,6 +40,8 @@ from cutline.common.errors import Unavailable
 from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, publication
 from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
+from cutline.spark_writer import local, on_spark
+from cutline.spark_writer.engine import AUTO, SPARK, choose_engine
 from cutline.spark_writer.iceberg.foreign import ACCEPT, OURS, Shown, Theirs
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.publications import Publications
@@ -49,7 +51,7 @@ from cutline.spark_writer.plan import TableStep, catch_up_plans, table_steps
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.quarantine import quarantine, read_again
 from cutline.spark_writer.session import first_line
-from cutline.spark_writer.staged import StagedLost, adopt, portions, reduce, write_live
+from cutline.spark_writer.staged import StagedLost, adopt
 from cutline.spark_writer.tables import Tables
 from cutline.spark_writer.upkeep import Upkeep
 
@@ -68,11 +70,12 @@ class Incarnation:
         lake: Lake,
         *,
         reached: Callable[[str], None] = lambda step: None,
+        engine: str = AUTO,
         retention: RetentionConfig | None = None,
         clock: Callable[[], float] = time.time,
         threads: int | None = None,
     ) -> None:
-        """Claim w and continue from the newest publication on the chain.
+        """Claim w and continue from the newest publication on the chain; `engine` is the setting `sink.engine`.
 
         `reached` is called with the name of each point reached in the order above: claimed, applying, applied,
         published, shown, recorded.
@@ -80,6 +83,7 @@ class Incarnation:
         self._store = store
         self._lake = lake
         self._reached = reached
+        self._engine = engine
         self._clock = clock
         self._pool = ThreadPoolExecutor(
             max_workers=threads or max(2, min(8, os.cpu_count() or 2)), thread_name_prefix="cutline-table"
@@ -182,6 +186,7 @@ class Incarnation:
     def _apply(self, batch: Batch) -> None:
         plans = self._plans(batch)
         began = time.monotonic()
+        self.progress.engines.clear()
         self._reached("applying")
         bases = self._bases(plans, batch)
         applied = self._apply_plans(plans.values(), bases, batch)
@@ -194,6 +199,9 @@ class Incarnation:
             len(applied),
             time.monotonic() - began,
         )
+        for table_id, choice in self.progress.engines.items():
+            if choice.engine == SPARK or self._engine != AUTO:
+                logger.info("%s: %s was applied by %s: %s", self._store.name, table_id, choice.engine, choice.why)
         self._reached("applied")
 
     def _apply_plans(self, plans: Collection[Plan], bases: Mapping[str, Work], batch: Batch) -> Sequence[Plan]:
@@ -357,10 +365,16 @@ class Incarnation:
             head = commit(table.replace_all(chunks), head)
         elif chunks or not changes or (done is not None and done.schema != step.schema.hash):
             head = commit(table.append(head, chunks), head)
-        for portion in portions(self._store, changes):
-            reduced = reduce(self._store, portion, layout, step.truncated_at)
-            deleted = table.positions(head, layout, reduced.keys) if reduced.keys is not None else {}
-            added = write_live(self._store, portion, table, layout, reduced)
+        if changes:
+            choice = choose_engine(
+                self._engine,
+                changes=sum(staged.record.rows for staged in changes),
+                table_rows=table.rows(head) if layout.schema.key else 0,
+                cores=self._lake.jvm.cores,
+            )
+            self.progress.engines[step.table_id] = choice
+            changed = on_spark.changed if choice.engine == SPARK else local.changed
+            added, deleted = changed(self._store, table, layout, head, changes, step.truncated_at)
             if added or deleted:
                 head = commit(table.upsert(head, added, deleted), head)
         return Work(snapshot_id=head, branch=branch, generation=step.generation, schema=step.schema.hash)

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from cutline.common.config.pipeline import PipelineConfig, RetentionConfig
+from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
+from cutline.spark_writer.engine import SPARK
 from cutline.spark_writer.iceberg.lake import Lake
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -73,12 +74,11 @@ def _applier(
 ) -> PipelineApplier:
     pipeline = store.pipeline(name)
 
-    def open_lake() -> tuple[Lake, RetentionConfig]:
+    def open_lake() -> tuple[Lake, PipelineConfig]:
         definition = pipeline.definition()
         if definition is None:
             raise ConfigError(f"the definition of pipeline {name} is gone from the store; run `cutline run` again")
-        lake = Lake(session.for_pipeline(spark, definition["sink"]), name)
-        return lake, PipelineConfig.from_definition(definition).retention
+        return Lake(session.for_pipeline(spark, definition["sink"]), name), PipelineConfig.from_definition(definition)
 
     return PipelineApplier(
         pipeline,
@@ -98,7 +98,7 @@ class PipelineApplier:
     def __init__(
         self,
         store: PipelineStore,
-        open_lake: Callable[[], tuple[Lake, RetentionConfig]],
+        open_lake: Callable[[], tuple[Lake, PipelineConfig]],
         *,
         report: Callable[[Mapping[str, Any]], None] = lambda status: None,
         requests: Callable[[], Requests] = lambda: (),
@@ -122,8 +122,10 @@ class PipelineApplier:
                 if not self._has_checkpoint():
                     stop.wait(self.POLL_SECONDS)
                     continue
-                lake, retention = self._open_lake()
-                incarnation = Incarnation(self._store, lake, retention=retention, clock=self._clock)
+                lake, config = self._open_lake()
+                incarnation = Incarnation(
+                    self._store, lake, engine=config.sink.engine, retention=config.retention, clock=self._clock
+                )
                 self._report_progress(incarnation)
                 published_at_start = incarnation.progress.published
                 while not stop.is_set():
@@ -177,6 +179,9 @@ class PipelineApplier:
                 "source_time": record and record.source_time,
                 "quarantined": _quarantined(incarnation),
                 "read_again": dict(progress.read_again),
+                "applied_by_spark": {
+                    table_id: choice.why for table_id, choice in progress.engines.items() if choice.engine == SPARK
+                },
                 "at": self._clock(),
             }
         )

@@ -8,6 +8,7 @@ Java (common/programs.py).
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,13 +33,9 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1536m",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.maxResultSize": "0",
     "spark.eventLog.enabled": "false",
     "spark.shuffle.compress": "true",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.catalogImplementation": "in-memory",
@@ -46,7 +43,16 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
-_JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=4 -XX:MaxMetaspaceSize=512m -Duser.timezone=UTC"
+_LOCAL_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""For one machine; elsewhere Spark finds its addresses, and sizes its shuffles, by itself."""
+_JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:MaxMetaspaceSize=512m -Duser.timezone=UTC"
+"""Of the two compilers only the first, quick one: this JVM plans and commits, little code of it becomes hot, and the
+second one took more CPU than it saved (docs/measured.md)."""
 
 
 def start(settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -58,17 +64,20 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
         os.environ["JAVA_HOME"] = str(programs.java().path.parents[1])
     own_jars = jars.class_path(jars.folder())
     chosen = {**_SETTINGS, **(settings or {})}
+    local = chosen["spark.master"].startswith("local")
+    if local:
+        chosen = {**_LOCAL_SETTINGS, **chosen}
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Java ignores TMPDIR.
     java = f'-Dlog4j2.configurationFile={_LOGGING.as_uri()} "-Djava.io.tmpdir={tempfile.gettempdir()}" {_JAVA_OPTIONS}'
     chosen["spark.driver.extraJavaOptions"] = f"{java} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
-    if chosen["spark.master"].startswith("local"):
-        # Put on the class path, because `spark.jars` would copy 60 MB at each start.
-        before = chosen.get("spark.driver.extraClassPath")
-        chosen["spark.driver.extraClassPath"] = ":".join([*own_jars, *([before] if before else [])])
-    else:
+    # On the class path of this process: `spark.jars` would copy 60 MB at each start, and hide them from Class.forName.
+    before = chosen.get("spark.driver.extraClassPath")
+    chosen["spark.driver.extraClassPath"] = ":".join([*own_jars, *([before] if before else [])])
+    if not local:
         before = chosen.get("spark.jars")
         chosen["spark.jars"] = ",".join([*own_jars, *([before] if before else [])])
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks import Cutline
     builder: Any = SparkSession.builder
     for key, value in chosen.items():
         builder = builder.config(key, value)

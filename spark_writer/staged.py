@@ -1,15 +1,17 @@
 """Turns staged files into data files of the lake: adopts chunk files, and reduces changes to the last one of each key.
 
-The work here grows with the staged rows. Arrow does it in the driver, in bounded memory: the keys of a portion of the
-changes, and one row group. Work that grows with the table is elsewhere: `LakeTable.positions`, compaction.
+These are the kernels of an apply, as functions from staged files to Arrow tables and data files. They hold one row
+group at a time, or the keys of the files that they are given. Both engines call them: local.py in this process,
+on_spark.py on Spark's executors. The work here grows with the staged rows; work that grows with the table is elsewhere
+(`LakeTable.positions`, compaction).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,29 +26,16 @@ from cutline.spark_writer.iceberg.columns import Layout, default_value
 from cutline.spark_writer.iceberg.files import open_parquet
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
-PORTION_ROWS = 1_000_000
-PORTION_BYTES = 256 << 20
+LIVE = "_live"
+GROUP_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """One staged file of a batch, or the row groups `groups` of it: its journal record and the schema of its rows."""
+    """One staged file of a batch: its journal record and the schema of its rows."""
 
     record: StagedFile
     schema: TableSchema
-    groups: range | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduced:
-    """A portion's changes, reduced to the last one of each key.
-
-    `keys` are all keys changed (columns k0, k1, ... in the lake's types), `live` the `_seq` of the changes that leave a
-    row. `keys` is None for a table without a key, where every change leaves a row, and if nothing is to be applied.
-    """
-
-    keys: pa.Table | None
-    live: Any
 
 
 class StagedLost(ProtocolError):
@@ -85,84 +74,79 @@ def _verified(store: PipelineStore, staged: Staged) -> Iterator[pq.ParquetFile]:
         yield file
 
 
-def portions(store: PipelineStore, files: Iterable[Staged]) -> Iterator[list[Staged]]:
-    """Divide the changes of a table into portions to reduce and apply one after the other, in the order of `_seq`.
+def key_names(layout: Layout) -> list[str]:
+    """Return the names of the key's columns in the results of `changes_of`: k0, k1, ...; none without a key."""
+    return [f"k{at}" for at in range(len(layout.schema.key))]
 
-    However large a checkpoint is, a portion has at most `PORTION_ROWS` rows and `PORTION_BYTES` bytes, or one row
-    group. Raises StagedLost as `adopt` does.
+
+def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int | None) -> Iterator[pa.Table]:
+    """Yield the changes in a staged file by row group, without their values: the key's columns `k0`, `k1`, ... in the
+    lake's types, `_seq`, and `_live` (False for a deletion).
+
+    Changes up to `_seq` `after` (that of a TRUNCATE) are left out. StagedLost as `adopt`. ProtocolError if a table
+    without a key has changes that are no inserts.
     """
-    portion: list[Staged] = []
-    rows = size = 0
-    for staged in sorted(files, key=lambda staged: staged.record.seq_min or 0):
-        with _verified(store, staged) as file:
-            for at in range(file.num_row_groups):
-                group = file.metadata.row_group(at)
-                rows, size = rows + group.num_rows, size + group.total_byte_size
-                if portion and (rows > PORTION_ROWS or size > PORTION_BYTES):
-                    yield portion
-                    portion, rows, size = [], group.num_rows, group.total_byte_size
-                if portion and portion[-1].record is staged.record:
-                    portion[-1] = replace(portion[-1], groups=range(cast(range, portion[-1].groups).start, at + 1))
-                else:
-                    portion.append(replace(staged, groups=range(at, at + 1)))
-    if portion:
-        yield portion
+    key = layout.schema.key_columns
+    columns = [_name_of(staged.schema, column.field_id) for column in key]
+    with _verified(store, staged) as file:
+        for at in range(file.num_row_groups):
+            read = file.read_row_group(at, columns=[*columns, SEQ, OP])
+            wanted = pc.not_equal(read[OP], "t")
+            if after is not None:
+                wanted = pc.and_(wanted, pc.greater(read[SEQ], after))
+            read = read.filter(wanted)
+            if not key and pc.any(pc.not_equal(read[OP], "+I")).as_py():
+                raise ProtocolError(
+                    f"{layout.schema.table_id} has no key, and {staged.record.path} has changes of it that are no"
+                    " inserts; read the table again"
+                )
+            keys = [read[name].cast(column.arrow.type) for name, column in zip(columns, key, strict=True)]
+            live = pc.not_equal(read[OP], "-D")
+            yield pa.table([*keys, read[SEQ], live], names=[*key_names(layout), SEQ, LIVE])
 
 
-def reduce(store: PipelineStore, portion: Sequence[Staged], layout: Layout, after: int | None) -> Reduced:
-    """Keep each key's last change by `_seq`; ignore changes up to `_seq` `after` (that of a TRUNCATE).
+def last_changes(changes: pa.Table, layout: Layout) -> pa.Table:
+    """Keep each key's last change by `_seq`. `changes` has at least the columns of `changes_of`.
 
-    For a table without a key, all inserts are kept, each by its own `_seq`, which distinguishes equal rows.
-    ProtocolError if an insert came twice, or if there is a change of another kind.
+    A table without a key keeps all: each insert has a `_seq` of its own. ProtocolError if one came twice.
     """
-    names = [f"k{at}" for at in range(len(layout.schema.key))]
-    kinds = [column.arrow.type for column in layout.schema.key_columns]
-    parts = []
-    for staged in portion:
-        columns = [_name_of(staged.schema, column.field_id) for column in layout.schema.key_columns]
-        with open_parquet(store.location(staged.record.path)) as file:
-            read = file.read_row_groups(list(cast(range, staged.groups)), columns=[*columns, SEQ, OP])
-        wanted = pc.not_equal(read[OP], "t")
-        if after is not None:
-            wanted = pc.and_(wanted, pc.greater(read[SEQ], after))
-        read = read.filter(wanted)
-        keys = [read[column].cast(kind) for column, kind in zip(columns, kinds, strict=True)]
-        parts.append(pa.table([*keys, read[SEQ], read[OP]], names=[*names, SEQ, OP]))
-    changes = pa.concat_tables(parts)
-    if not changes.num_rows:  # the whole portion is from before the TRUNCATE
-        return Reduced(keys=None, live=np.empty(0, np.int64))
+    names = key_names(layout)
     if not names:
-        live = np.sort(changes[SEQ].to_numpy())
-        if not pc.all(pc.equal(changes[OP], "+I")).as_py() or (np.diff(live) == 0).any():
+        if pc.count_distinct(changes[SEQ]).as_py() != changes.num_rows:
             raise ProtocolError(
-                f"{layout.schema.table_id} has no key, and its changes from _seq {live[0]} to {live[-1]} are not"
-                " distinct inserts; read the table again"
+                f"{layout.schema.table_id} has no key, and its changes are not distinct inserts; read the table again"
             )
-        return Reduced(keys=None, live=live)
+        return changes
     last = changes.group_by(names).aggregate([(SEQ, "max")])
-    winners = changes.filter(pc.is_in(changes[SEQ], value_set=last[f"{SEQ}_max"].combine_chunks()))
-    live = winners.filter(pc.not_equal(winners[OP], "-D"))[SEQ].to_numpy()
-    return Reduced(keys=last.select(names), live=np.sort(live))
+    return changes.filter(pc.is_in(changes[SEQ], value_set=last[f"{SEQ}_max"].combine_chunks()))
 
 
-def write_live(
-    store: PipelineStore, portion: Sequence[Staged], table: LakeTable, layout: Layout, reduced: Reduced
-) -> list[Any]:
-    """Write the rows that a reduced portion leaves as a data file of the lake; [] if there are none."""
+def grouped(files: Iterable[Staged]) -> list[list[Staged]]:
+    """Divide staged files, in the order of `_seq`, into groups that leave about `GROUP_ROWS` rows, or less, each."""
+    groups: list[list[Staged]] = []
+    rows = 0
+    for staged in sorted(files, key=lambda staged: staged.record.seq_min or 0):
+        rows += staged.record.rows
+        if not groups or rows > GROUP_ROWS:
+            groups.append([])
+            rows = staged.record.rows
+        groups[-1].append(staged)
+    return groups
 
-    def groups() -> Iterator[pa.Table]:
-        for staged in portion:
-            with open_parquet(store.location(staged.record.path)) as file:
-                for number in cast(range, staged.groups):
-                    group = file.read_row_group(number)
-                    seq = group[SEQ].to_numpy()
-                    at = np.minimum(np.searchsorted(reduced.live, seq), len(reduced.live) - 1)
-                    mask = reduced.live[at] == seq
-                    kept = group if mask.all() else group.filter(pa.array(mask))
-                    if kept.num_rows:
-                        yield project(kept, staged.schema, layout)
 
-    return write_rows(table, groups()) if len(reduced.live) else []
+def rows_of(store: PipelineStore, files: Iterable[Staged], layout: Layout, live: Any) -> Iterator[pa.Table]:
+    """Yield the rows of staged files whose `_seq` is in the sorted array `live`, by row group, as the lake has them."""
+    if not len(live):
+        return
+    for staged in files:
+        with open_parquet(store.location(staged.record.path)) as file:
+            for number in range(file.num_row_groups):
+                group = file.read_row_group(number)
+                seq = group[SEQ].to_numpy()
+                mask = live[np.minimum(np.searchsorted(live, seq), len(live) - 1)] == seq
+                kept = group if mask.all() else group.filter(pa.array(mask))
+                if kept.num_rows:
+                    yield project(kept, staged.schema, layout)
 
 
 def project(rows: pa.Table, schema: TableSchema, layout: Layout) -> pa.Table:

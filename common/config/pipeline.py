@@ -206,6 +206,11 @@ class SinkConfig(_Strict):
     spark: dict[str, Scalar] = Field(
         default_factory=dict, description="Spark properties, passed through (spark.master, ...)"
     )
+    engine: Literal["auto", "spark", "local"] = Field(
+        default="auto",
+        exclude_if=lambda engine: engine == "auto",  # so that definitions of before this setting are unchanged
+        description="who applies changes: Spark's executors, the Spark writer's own process, or as each batch needs",
+    )
 
 
 class WorkersConfig(_Strict):

@@ -51,6 +51,7 @@ class PipelineView(BaseModel):
 
     `limits`: how fast all readers together may SELECT; `waiting_for`: the leader's obstacle, else any other member's.
     `failures`: epochs that failed in a row, while the next one waits until `retry_at` (seconds since 1970).
+    `applied_by_spark`: the tables of the last batch that Spark's executors applied, each with the reason.
     """
 
     name: str
@@ -67,6 +68,7 @@ class PipelineView(BaseModel):
     failures: int
     retry_at: float | None
     limits: dict[str, float | None] | None
+    applied_by_spark: dict[str, str]
 
 
 class TableView(BaseModel):
@@ -308,6 +310,7 @@ async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
         failures=leader.get("failures") or 0,
         retry_at=leader.get("retry_at"),
         limits=leader.get("limits"),
+        applied_by_spark=spark.get("applied_by_spark") or {},
     )
 
 

@@ -12,27 +12,36 @@ reads and writes; Iceberg adds a length, a magic number and a CRC-32.
 from __future__ import annotations
 
 import array
+import json
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from cutline.common.schema import FIELD_ID
 from cutline.spark_writer.iceberg.durable import sync_files
-from cutline.spark_writer.iceberg.files import Contents, DataFile, FileLost, RowGroup, open_parquet
-from cutline.spark_writer.iceberg.jvm import Jvm, items
+from cutline.spark_writer.iceberg.files import (
+    Contents,
+    DataFile,
+    FileLost,
+    RowGroup,
+    open_input,
+    open_output,
+    open_parquet,
+)
+from cutline.spark_writer.iceberg.jvm import Jvm
 
-DRIVER_ROWS = 200_000_000
 SEARCH_BYTES = 128 << 20
-BROADCAST_KEYS = 4_000_000
 _MAGIC = struct.pack("<I", 1681511377)
+_PUFFIN = b"PFA1"
+_ROW_POSITION = 2**31 - 1 - 102
+"""The field id of Iceberg's metadata column `_pos`."""
 
 
 def find_by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> dict[str, Any]:
@@ -142,75 +151,89 @@ def _ordered(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_date(kind))
 
 
-def find_by_spark(
-    session: SparkSession, table: str, snapshot_id: int, names: tuple[str, ...], keys: pa.Table
-) -> dict[str, Any]:
-    """Do the work of `find_by_arrow` as a Spark job; `names` are the key's columns in that snapshot, quoted for Spark.
-
-    Deleted rows are not included. Raises Spark's errors.
-    """
-    target: Any = session.read.format("iceberg").option("versionAsOf", str(snapshot_id)).load(table)
-    kind = keys.schema.field("k0").type
-    if _ordered(kind) or pa.types.is_string(kind):
-        ends = pc.min_max(keys.column("k0")).as_py()
-        target = target.filter((F.col(names[0]) >= F.lit(ends["min"])) & (F.col(names[0]) <= F.lit(ends["max"])))
-    target = target.select(*(F.col(name).alias(f"t{at}") for at, name in enumerate(names)), "_file", "_pos")
-    wanted: Any = session.createDataFrame(keys)
-    if keys.num_rows <= BROADCAST_KEYS:
-        wanted = F.broadcast(wanted)
-    condition = F.lit(True)
-    for at in range(len(names)):
-        equal = F.col(f"t{at}") == F.col(f"k{at}")
-        condition = equal if at == 0 else condition & equal
-    found = target.join(wanted, condition, "left_semi").select("_file", "_pos").toArrow()
-    if not found.num_rows:
-        return {}
-    encoded = pa.chunked_array([*found.column("_file").chunks]).combine_chunks().dictionary_encode()
-    codes, positions = encoded.indices.to_numpy(), found.column("_pos").to_numpy()
-    order = np.lexsort((positions, codes))
-    codes, positions = codes[order], positions[order]
-    starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    paths = encoded.dictionary.to_pylist()
-    return {paths[codes[start]]: part for start, part in zip(starts, np.split(positions, starts[1:]), strict=True)}
-
-
 # Deletion vectors
 
 
-def read_vector(io: Any, vector: Any) -> Any:
-    """Return the sorted positions in a deletion vector (Iceberg's DeleteFile; None: no row is deleted), read through
-    Iceberg's FileIO.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vector:
+    """A deletion vector: a blob of `length` bytes at `offset` of the Puffin file `path`, which has `size` bytes. It
+    deletes `rows` rows of the data file `data_file`.
     """
+
+    data_file: str
+    rows: int
+    path: str
+    offset: int
+    length: int
+    size: int
+
+
+def of_java(file: Any) -> Vector:
+    """Return the vector that Iceberg's DeleteFile describes."""
+    return Vector(
+        data_file=str(file.referencedDataFile()),
+        rows=int(file.recordCount()),
+        path=str(file.location()),
+        offset=int(file.contentOffset()),
+        length=int(file.contentSizeInBytes()),
+        size=int(file.fileSizeInBytes()),
+    )
+
+
+def to_java(jvm: Jvm, spec: Any, vector: Vector) -> Any:
+    """Return Iceberg's DeleteFile for a vector of a table with this PartitionSpec."""
+    builder = jvm.iceberg.FileMetadata.deleteFileBuilder(spec).ofPositionDeletes().withFormat("puffin")
+    builder = builder.withPath(vector.path).withFileSizeInBytes(vector.size).withRecordCount(vector.rows)
+    builder = builder.withReferencedDataFile(vector.data_file).withContentOffset(vector.offset)
+    return builder.withContentSizeInBytes(vector.length).build()
+
+
+def read_vector(vector: Vector | None) -> Any:
+    """Return the sorted positions in a deletion vector (None: no row is deleted). FileLost if it can't be read."""
     if vector is None:
         return np.empty(0, np.int64)
-    stream = io.newInputFile(vector.location()).newStream()
     try:
-        stream.seek(vector.contentOffset())
-        return decode(bytes(stream.readNBytes(int(vector.contentSizeInBytes()))))
-    finally:
-        stream.close()
+        with open_input(vector.path) as file:
+            file.seek(vector.offset)
+            content = file.read(vector.length)
+    except FileNotFoundError as error:
+        raise FileLost(f"the deletion vector {vector.path} is missing; restore it from a backup") from error
+    return decode(content)
 
 
-def write_vectors(jvm: Jvm, table: Any, dead: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a deletion vector for each data file (path -> sorted positions) of Iceberg's Table; return path ->
-    Iceberg's DeleteFile. The files are durable.
+def write_vectors(path: str, dead: Mapping[str, Any]) -> list[Vector]:
+    """Write the sorted positions of each data file's deleted rows as one durable Puffin file.
+
+    Source: Iceberg's Puffin spec, with its blob type `deletion-vector-v1`.
     """
-    iceberg, scala = jvm.iceberg, jvm.root.scala.jdk.javaapi
-    nothing = scala.CollectionConverters.asScala(jvm.root.java.util.HashMap()).withDefaultValue(None)
-    no_earlier_vectors = scala.FunctionConverters.asJavaFunction(nothing)
-    output = iceberg.io.OutputFileFactory.builderFor(table, 0, 0).format(iceberg.FileFormat.PUFFIN)
-    writer = iceberg.deletes.BaseDVFileWriter(output.build(), no_earlier_vectors)
-    for path, positions in dead.items():
-        vector = encode(positions)
-        builder = iceberg.FileMetadata.deleteFileBuilder(table.spec()).ofPositionDeletes()
-        builder = builder.withFormat("puffin").withPath(path).withFileSizeInBytes(len(vector))
-        builder = builder.withReferencedDataFile(path).withContentOffset(0).withContentSizeInBytes(len(vector))
-        described = builder.withRecordCount(len(positions)).build()
-        writer.delete(path, iceberg.deletes.PositionDeleteIndex.deserialize(vector, described), table.spec(), None)
-    writer.close()
-    written = items(writer.result().deleteFiles())
-    sync_files({str(file.location()) for file in written})
-    return {str(file.referencedDataFile()): file for file in written}
+    blobs, placed, offset = [], [], len(_PUFFIN)
+    for data_file, positions in dead.items():
+        blob = encode(positions)
+        blobs.append(blob)
+        placed.append((data_file, len(positions), offset, len(blob)))
+        offset += len(blob)
+    described = [
+        {
+            "type": "deletion-vector-v1",
+            "fields": [_ROW_POSITION],
+            "snapshot-id": -1,
+            "sequence-number": -1,
+            "offset": at,
+            "length": length,
+            "properties": {"referenced-data-file": data_file, "cardinality": str(rows)},
+        }
+        for data_file, rows, at, length in placed
+    ]
+    payload = json.dumps({"blobs": described, "properties": {"created-by": "Cutline"}}).encode()
+    footer = _PUFFIN + payload + struct.pack("<II", len(payload), 0) + _PUFFIN
+    with open_output(path) as file:
+        file.write(b"".join((_PUFFIN, *blobs, footer)))
+    sync_files([path])
+    size = offset + len(footer)
+    return [
+        Vector(data_file=data_file, rows=rows, path=path, offset=at, length=length, size=size)
+        for data_file, rows, at, length in placed
+    ]
 
 
 def encode(positions: Any) -> bytes:

@@ -18,8 +18,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from urllib.parse import unquote, urlparse
 
-from cutline.spark_writer.iceberg.files import local_path
+
+def local_path(path: str) -> str | None:
+    """Return the local path of a `file:` address or a plain path, None for any other address."""
+    if path.startswith("file:"):
+        return unquote(urlparse(path).path)
+    return None if "://" in path else path
 
 
 def sync_files(paths: Iterable[str]) -> None:

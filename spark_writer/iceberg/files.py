@@ -1,19 +1,23 @@
-"""The data files of a snapshot, and how a data file is opened."""
+"""The data files of a snapshot, and how a data file is read and written."""
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
-from urllib.parse import unquote, urlparse
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cutline.common import parquet
 from cutline.common.errors import ProtocolError
+from cutline.spark_writer.iceberg.durable import local_path, sync_files
+
+ROW_GROUP_ROWS = 200_000
 
 
 class FileLost(ProtocolError):
@@ -55,19 +59,11 @@ class Contents:
     files: Mapping[str, DataFile] = field(repr=False)
 
 
-def local_path(path: str) -> str | None:
-    """Return the local path of a `file:` address or a plain path, None for any other address."""
-    if path.startswith("file:"):
-        return unquote(urlparse(path).path)
-    return None if "://" in path else path
-
-
 @contextmanager
 def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file of the store or the lake. FileLost if it is missing or is not Parquet."""
-    local = local_path(path)
     try:
-        source = cast(BinaryIO, open(local, "rb") if local is not None else fsspec.open(path, "rb").open())
+        source = open_input(path)
     except FileNotFoundError as error:
         raise FileLost(f"the file {path} is missing; restore it from a backup") from error
     with source:
@@ -77,6 +73,28 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
             raise FileLost(f"{path} is not a Parquet file ({error}); restore it from a backup") from error
         with file:
             yield file
+
+
+def open_input(path: str) -> BinaryIO:
+    """Open a file of the store or the lake for reading. Raises FileNotFoundError."""
+    local = local_path(path)
+    return cast(BinaryIO, open(local, "rb") if local is not None else fsspec.open(path, "rb").open())
+
+
+def write_parquet(path: str, groups: Iterable[pa.Table]) -> int:
+    """Write Arrow tables as one durable data file; return its rows. No tables: no file, and 0."""
+    rest = iter(groups)
+    first = next(rest, None)
+    if first is None:
+        return 0
+    rows = 0
+    with open_output(path) as sink:
+        with parquet.writer(sink, first) as writer:
+            for group in itertools.chain((first,), rest):
+                writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+                rows += group.num_rows
+    sync_files([path])
+    return rows
 
 
 def open_output(path: str) -> BinaryIO:

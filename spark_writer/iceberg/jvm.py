@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
+from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -18,15 +19,35 @@ class Refused(Unavailable):
     """Iceberg or Spark raised an error. The cause may be one table, or a resource that all tables share."""
 
 
+class Package:
+    """A Java package whose classes and packages are looked up once.
+
+    Py4J asks the JVM at each access, which looks for a class of a package's name in every jar of the class path.
+    """
+
+    def __init__(self, java: JavaPackage) -> None:
+        """Take Py4J's own."""
+        self._java = java
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._java, name)
+        self.__dict__[name] = found = Package(found) if isinstance(found, JavaPackage) else found
+        return found
+
+
 class Jvm:
     """The JVM of one pipeline's Spark session: `root` for Java's packages, `iceberg` for Iceberg's. Thread-safe."""
 
     def __init__(self, session: SparkSession) -> None:
         """Take the pipeline's own session."""
         self.session = session
-        root: Any = session._jvm
-        self.root = root
-        self.iceberg: Any = root.org.apache.iceberg
+        self.root: Any = Package(cast(Any, session._jvm))
+        self.iceberg = self.root.org.apache.iceberg
+
+    @property
+    def cores(self) -> int:
+        """How many tasks Spark runs at once: the cores of its executors, or of this machine."""
+        return self.session.sparkContext.defaultParallelism
 
     def activate(self) -> None:
         """Make the pipeline's session the active one of the calling thread; each thread must call it first."""

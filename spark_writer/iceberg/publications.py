@@ -2,8 +2,9 @@
 
 For each publication N of a pipeline, the table has one row for the pipeline (`table` is null) and one row for each
 lake table whose state or snapshot changed since the previous publication. The view fills in the rest: every table at
-every N. Writing N again replaces N's rows. The first publication that an incarnation writes has all tables, so rows of
-publications that are off the chain never appear in the view's later cuts.
+every N. The first publication that an incarnation writes has all tables, so rows of publications that are off the chain
+never appear in the view's later cuts; it replaces the rows that an earlier incarnation may have written of it. Later
+ones are appended, since an overwrite reads the manifests of all publications before.
 """
 
 from __future__ import annotations
@@ -14,18 +15,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cutline.common.errors import Unavailable
 from cutline.common.positions import Position
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.records import Publication, changes
-from cutline.spark_writer.iceberg.durable import sync_files
-from cutline.spark_writer.iceberg.files import open_output
 from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.maintenance import expire
-from cutline.spark_writer.iceberg.table import LakeTable
+from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 from cutline.spark_writer.session import CATALOG
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -85,15 +83,15 @@ class Publications:
         with failing_as(f"{NAMESPACE}.{NAME} could not be written"):
             table = self._table = self._table or self._open()
             rows = publication_rows(record, before, self._lake.pipeline)
-            path = table.new_file(f"{uuid.uuid4().hex}.parquet")
-            with open_output(path) as sink:
-                pq.write_table(pa.Table.from_pylist(rows, schema=_ARROW), sink, compression="zstd", store_schema=False)
-            expressions = self._lake.jvm.iceberg.expressions.Expressions
-            same_publication = getattr(expressions, "and")(
-                expressions.equal("pipeline", self._lake.pipeline), expressions.equal("checkpoint", record.n)
-            )
-            table.java.newOverwrite().overwriteByRowFilter(same_publication).addFile(table.data_file(path)).commit()
-            sync_files([path])
+            (file,) = write_rows(table, iter([pa.Table.from_pylist(rows, schema=_ARROW)]))
+            if before is None:
+                expressions = self._lake.jvm.iceberg.expressions.Expressions
+                same_publication = getattr(expressions, "and")(
+                    expressions.equal("pipeline", self._lake.pipeline), expressions.equal("checkpoint", record.n)
+                )
+                table.java.newOverwrite().overwriteByRowFilter(same_publication).addFile(file).commit()
+            else:
+                table.java.newAppend().appendFile(file).commit()
             table.sync_metadata()
 
     def check(self, *, expected: bool) -> None:

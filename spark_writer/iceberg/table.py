@@ -20,7 +20,6 @@ the rows are added in the same commit (`RowDelta`). Each commit is followed by a
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
@@ -33,21 +32,21 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
-from cutline.common import parquet
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.schema import TableSchema, split_table_id
 from cutline.spark_writer.iceberg.columns import OFFSET, Layout, lay_out, quoted
 from cutline.spark_writer.iceberg.deletion_vectors import (
-    DRIVER_ROWS,
+    Vector,
     find_by_arrow,
-    find_by_spark,
     merged,
+    of_java,
     read_vector,
+    to_java,
     without,
     write_vectors,
 )
-from cutline.spark_writer.iceberg.durable import sync_files
-from cutline.spark_writer.iceberg.files import Contents, DataFile, local_path, open_output
+from cutline.spark_writer.iceberg.durable import local_path, sync_files
+from cutline.spark_writer.iceberg.files import Contents, DataFile, write_parquet
 from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict
 from cutline.spark_writer.session import CATALOG
@@ -59,7 +58,6 @@ FORMAT_VERSION = 3
 STAGING = re.compile(r"staging_(\d+)")
 CONFLICTS = 5
 """The number of attempts at a commit while others commit to the table at the same time."""
-ROW_GROUP_ROWS = 200_000
 
 Committed = TypeVar("Committed")
 Files = dict[str, DataFile]
@@ -93,7 +91,6 @@ class LakeTable:
 
     def __init__(self, jvm: Jvm, pipeline: str, table_id: str, java: Any) -> None:
         """Take Iceberg's Table `java`; made by `Lake`."""
-        self.driver_rows = DRIVER_ROWS
         self.table_id = table_id
         self.java = java
         self.jvm = jvm
@@ -270,22 +267,18 @@ class LakeTable:
                 yield file, None if deletes.isEmpty() else deletes.get(0)
         planned.close()
 
+    def rows(self, snapshot_id: int) -> int:
+        """Return how many rows a snapshot's files have, deleted ones included."""
+        return sum(file.rows for file in self.contents(snapshot_id).files.values())
+
     def positions(self, snapshot_id: int, layout: Layout, keys: pa.Table) -> dict[str, Any]:
         """Find the living rows of a snapshot that have one of `keys`: path -> sorted numpy array of positions.
 
         `keys` has the columns `k0`, `k1`, ... in the order of the identity key and in the lake's types, each key once.
         """
         contents = self.contents(snapshot_id)
-        ids = tuple(column.field_id + layout.offset for column in layout.schema.key_columns)
-        if sum(file.rows for file in contents.files.values()) <= self.driver_rows:
-            found = find_by_arrow(contents, ids, keys)
-        else:
-            schema = self.metadata().schemasById().get(self.metadata().snapshot(snapshot_id).schemaId())
-            names = tuple(quoted(str(schema.findColumnName(number))) for number in ids)
-            with failing_as(f"the changed rows of {self.table_id} could not be found"):
-                found = find_by_spark(self.jvm.session, self.spark_name, snapshot_id, names, keys)
         living = {}
-        for path, positions in found.items():
+        for path, positions in find_by_arrow(contents, _key_ids(layout), keys).items():
             remaining = without(positions, self.dead(contents.files[path]))
             if len(remaining):
                 living[path] = remaining
@@ -298,9 +291,23 @@ class LakeTable:
     def dead(self, file: DataFile) -> Any:
         """Return the sorted positions of a file's deleted rows."""
         if file.dead is None:
-            with failing_as(f"the deletion vector of {file.path} could not be read"):
-                file.dead = read_vector(self.java.io(), file.vector)
+            file.dead = read_vector(self.vector(file))
         return file.dead
+
+    def vector(self, file: DataFile) -> Vector | None:
+        """Return the deletion vector of a file, None if none of its rows is deleted."""
+        return None if file.vector is None else of_java(file.vector)
+
+    def key_columns(self, snapshot_id: int, layout: Layout) -> list[str]:
+        """Return the key's columns by their names in a snapshot, quoted for Spark."""
+        schema = self.metadata().schemasById().get(self.metadata().snapshot(snapshot_id).schemaId())
+        return [quoted(str(schema.findColumnName(number))) for number in _key_ids(layout)]
+
+    def delete(self, snapshot_id: int, positions: Mapping[str, Any]) -> list[Vector]:
+        """Write the deletion vectors of living rows (path -> positions) of a snapshot, with the rows deleted before."""
+        files = self.contents(snapshot_id).files
+        dead = {path: merged(self.dead(files[path]), found) for path, found in positions.items()}
+        return write_vectors(self.new_file(f"{uuid.uuid4().hex}.puffin"), dead) if dead else []
 
     # Commits on staging
 
@@ -438,21 +445,20 @@ class LakeTable:
 
         return update
 
-    def upsert(self, base: int, added: Sequence[Any], deleted: Mapping[str, Any]) -> Change:
-        """Return the change that deletes living rows of snapshot `base` (path -> positions) and adds data files."""
+    def upsert(self, base: int, added: Sequence[Any], deleted: Sequence[Vector]) -> Change:
+        """Return the change that adds data files to those of snapshot `base`, and gives others new deletion vectors."""
 
         def update(transaction: Any) -> tuple[Any, Files]:
             files = {**self.contents(base).files, **_by_path(added)}
             delta = transaction.newRowDelta().validateFromSnapshot(base)
             for file in added:
                 delta.addRows(file)
-            dead = {path: merged(self.dead(files[path]), positions) for path, positions in deleted.items()}
-            for path, vector in (write_vectors(self.jvm, self.java, dead) if dead else {}).items():
-                old = files[path]
+            for vector in deleted:
+                old, new = files[vector.data_file], to_java(self.jvm, self.java.spec(), vector)
                 if old.vector is not None:
                     delta.removeDeletes(old.vector)
-                delta.addDeletes(vector)
-                files[path] = replace(old, vector=vector, dead=dead[path])
+                delta.addDeletes(new)
+                files[vector.data_file] = replace(old, vector=new, dead=None)
             return delta, files
 
         return update
@@ -559,16 +565,8 @@ class LakeTable:
 
 def write_rows(table: LakeTable, groups: Iterator[pa.Table]) -> list[Any]:
     """Write Arrow tables in the table's layout as one durable data file; return its description, [] for no rows."""
-    first = next(groups, None)
-    if first is None:
-        return []
     path = table.new_file(f"{uuid.uuid4().hex}.parquet")
-    with open_output(path) as sink:
-        with parquet.writer(sink, first) as writer:
-            for group in itertools.chain((first,), groups):
-                writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
-    sync_files([path])
-    return [table.data_file(path)]
+    return [table.data_file(path)] if write_parquet(path, groups) else []
 
 
 def table_dropped(table_id: str) -> str:
@@ -582,6 +580,11 @@ def snapshot_lost(table_id: str) -> str:
         f"the lake table {CATALOG}.{table_id} no longer has the snapshot from which Cutline continues, because another"
         " user expired or replaced it; retry the table to read it again"
     )
+
+
+def _key_ids(layout: Layout) -> tuple[int, ...]:
+    """The lake's field ids of the key's columns."""
+    return tuple(column.field_id + layout.offset for column in layout.schema.key_columns)
 
 
 def _by_path(added: Sequence[Any]) -> Files:

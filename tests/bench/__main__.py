@@ -8,6 +8,7 @@
 | `changes_to_iceberg` | a backlog of distinct random keys, from the start of the enumerators to `main` at its end |
 | `freshness` | 1,000 single-row transactions a second: from the return of the commit to `main`, p50 and p99 |
 | `idle_checkpoint` | 10,000 live tables at rest: an event loop's longest hold, bytes stored, and seconds of a restore |
+| `apply_driver` | 500,000 and 5,000,000 changes by Spark on two executors: the CPU of the driver, and the ratio |
 | `many_tables` | 10 changes in each of 2,000 tables, one transaction: from its commit to the checkpoint, to the lake |
 
 The bench starts its own servers and removes them and all files at its end. CPU is that of all processes of Cutline
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.services.sources.mysql.connection import Source
+from tests.bench.applying import apply_driver
 from tests.bench.customer import Changes, Transactions, load
 from tests.bench.many import Crowd, make
 from tests.bench.mesh import BenchMesh
@@ -38,7 +40,7 @@ from tests.programs import Missing
 from tests.servers import Database, MariaDB, MySQL
 
 OF_A_LARGE_TABLE = ("select_to_arrow", "binlog_to_arrow", "snapshot_to_iceberg", "changes_to_iceberg")
-NAMES = (*OF_A_LARGE_TABLE, "freshness", "idle_checkpoint", "many_tables")
+NAMES = (*OF_A_LARGE_TABLE, "freshness", "apply_driver", "idle_checkpoint", "many_tables")
 ROWS = 5_000_000
 TABLE = "tpcds.customer"
 FRESH_TABLE = "fresh.customer"
@@ -58,6 +60,7 @@ AT_LEAST = {
     "changes_to_iceberg": {"rows_per_second": 20_000},
 }
 AT_MOST = {
+    "apply_driver": {"ratio": 3.0},
     "idle_checkpoint": {"loop_ms": 20.0, "store_bytes": 65_536, "restore_seconds": 15.0},
     "many_tables": {"mesh_seconds": 5.0, "peak_rss_mib": 400},
 }
@@ -124,6 +127,10 @@ class Bench:
                     self.iceberg(mesh, changes if "changes_to_iceberg" in self.only else None)
                 if "freshness" in self.only:
                     self.freshness(mesh)
+        if "apply_driver" in self.only:
+            self.say("applies batches on a cluster")
+            before = os.getloadavg()[0]
+            self.tell("apply_driver", in_a_fresh_process(apply_driver, self.folder / "applying"), before)
         if self.only & {"idle_checkpoint", "many_tables"}:
             self.many()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -163,13 +164,14 @@ class SparkBench:
         self.spark = spark
         self.journal = Journal(root)
         self.session = session.for_pipeline(spark, self.journal.sink)
+        self.engine = "local"
         self._open: list[Incarnation] = []
 
     def lake(self, name: str | None = None) -> Lake:
         return Lake(session.for_pipeline(self.spark, self.journal.sink), name or self.journal.name)
 
     def start(self, reached: Callable[[str], None] = lambda step: None) -> Incarnation:
-        self._open.append(Incarnation(self.journal.store, self.lake(), reached=reached))
+        self._open.append(Incarnation(self.journal.store, self.lake(), reached=reached, engine=self.engine))
         return self._open[-1]
 
     def apply(self, incarnation: Incarnation | None = None) -> Incarnation:
@@ -217,8 +219,13 @@ def same(found: tuple[tuple[str, ...], list[Row]], wanted: tuple[tuple[str, ...]
 
     full = [{name: row.get(name) for name in wanted[0]} for row in wanted[1]]
     assert found[0] == wanted[0], f"columns {found[0]}, not {wanted[0]}"
-    assert ordered(found[1]) == ordered(full)
+    assert ordered(found[1]) == ordered(full), _differing(ordered(found[1]), ordered(full))
     return True
+
+
+def _differing(found: list[str], wanted: list[str]) -> str:
+    extra, missing = Counter(found) - Counter(wanted), Counter(wanted) - Counter(found)
+    return f"too many: {list(extra.elements())[:5]}, missing: {list(missing.elements())[:5]}"
 
 
 def order(number: int, note: str | None = "x", price: str | None = "1.50") -> Row:

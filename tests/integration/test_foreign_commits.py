@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ConfigError
 from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
@@ -370,7 +369,7 @@ def test_the_service_reports_what_awaits_a_choice_and_takes_it(bench: Seen) -> N
     stop = threading.Event()
     applier = PipelineApplier(
         bench.journal.store,
-        lambda: (bench.lake(), RetentionConfig()),
+        lambda: (bench.lake(), bench.journal.config),
         report=lambda status: statuses.append(dict(status)),
         requests=lambda: [asked.pop()] if asked else [],
     )

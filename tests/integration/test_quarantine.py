@@ -432,7 +432,7 @@ class Applier:
         self._stop = threading.Event()
         applier = PipelineApplier(
             bench.journal.store,
-            lambda: (bench.lake(), RetentionConfig()),
+            lambda: (bench.lake(), bench.journal.config),
             report=lambda status: self.statuses.append(dict(status)),
         )
         self._thread = threading.Thread(target=applier.run, args=(self._stop,))

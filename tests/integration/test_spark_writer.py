@@ -34,9 +34,10 @@ from cutline.common.schema import META_FIELDS, OP, SEQ, TABLE
 from cutline.services.run.lake import where
 from cutline.services.writer import staging
 from cutline.services.writer.staging import OpenChanges
-from cutline.spark_writer import apply, staged, upkeep
+from cutline.spark_writer import local, on_spark, staged, upkeep
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg import durable
+from cutline.spark_writer.iceberg.jvm import items
 from cutline.spark_writer.iceberg.maintenance import expire
 from tests.integration.spark_bench import Journal, Row, SparkBench, T, U, load_iceberg, order, same, schema
 
@@ -154,8 +155,9 @@ def test_a_table_that_is_empty_at_the_source_is_an_empty_table_in_the_lake(bench
     assert bench.rows(U.table_id) == (("place", "item", "amount"), [])
 
 
-@pytest.mark.parametrize("driver_rows", [10**9, -1], ids=["found by Arrow", "found by Spark"])
-def test_keys_and_values_of_every_type_stay_exact(bench: SparkBench, driver_rows: int) -> None:
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_keys_and_values_of_every_type_stay_exact(bench: SparkBench, engine: str) -> None:
+    bench.engine = engine
     journal = bench.journal
     wide = schema(
         "shop.wide",
@@ -182,7 +184,6 @@ def test_keys_and_values_of_every_type_stay_exact(bench: SparkBench, driver_rows
     journal.chunk(wide, first)
     journal.checkpoint()
     incarnation = bench.apply()
-    incarnation.tables.get(wide.table_id).driver_rows = driver_rows
     full = {
         "at": dt.datetime.fromisoformat("9999-12-31 23:59:59.999999"),
         "stamp": dt.datetime(2026, 10, 25, 0, 59, 59, 1, dt.UTC),
@@ -392,7 +393,7 @@ def test_inserts_into_a_table_without_a_key_are_appended_once_each(bench: SparkB
     assert bench.agree() == 3
     journal.change(wider, ("+U", {**same_row, "host": 9}))
     journal.checkpoint()
-    with pytest.raises(ProtocolError, match="not distinct inserts"):
+    with pytest.raises(ProtocolError, match="changes of it that are no inserts"):
         bench.apply(incarnation)
 
 
@@ -425,19 +426,17 @@ def test_a_publication_names_only_what_was_synced(bench: SparkBench, monkeypatch
     assert len(set(published)) == 3
 
 
-def test_a_checkpoint_of_any_size_is_applied_in_portions(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row groups of three rows, portions of two of them: keys that come again in later portions, and a TRUNCATE."""
-    portions: list[int] = []
-    reduce = apply.reduce
-
-    def noted(store: Any, portion: Any, layout: Any, after: Any) -> Any:
-        portions.append(sum(len(staged_file.groups) for staged_file in portion))
-        return reduce(store, portion, layout, after)
-
-    monkeypatch.setattr(apply, "reduce", noted)
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_a_checkpoint_of_any_size_is_one_snapshot(
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """Row groups of three rows, reductions after six: keys that come again in later files, and a TRUNCATE."""
+    bench.engine = engine
     monkeypatch.setattr(staging, "ROW_GROUP_BYTES", 1)
-    monkeypatch.setattr(staged, "PORTION_ROWS", 6)
-    journal, draw = bench.journal, random.Random(5)
+    monkeypatch.setattr(local, "PENDING_ROWS", 6)
+    monkeypatch.setattr(on_spark, "PARTITION_ROWS", 6)
+    monkeypatch.setattr(staged, "GROUP_ROWS", 20)
+    journal, draw = bench.journal, random.Random(6)
     journal.table(T)
     journal.chunk(T, [order(number) for number in range(8)])
     for truncated in (False, True):
@@ -446,11 +445,17 @@ def test_a_checkpoint_of_any_size_is_applied_in_portions(bench: SparkBench, monk
             if truncated:
                 journal.change(T, ("t", None))
                 truncated = False
-        journal.checkpoint()
-    bench.apply()
-    assert max(portions) == 2
-    assert len(portions) > 8
+        journal.checkpoint(kept=True)
+    incarnation = bench.apply()
     assert bench.agree() == 2
+    # The chunk, and the changes; the TRUNCATE, and the changes.
+    table = incarnation.tables.get(T.table_id).metadata()
+    assert [str(snapshot.operation()) for snapshot in items(table.snapshots())] == [
+        "overwrite",
+        "overwrite",
+        "delete",
+        "append",
+    ]
 
 
 def test_a_new_column_shows_though_the_changes_with_it_leave_no_row(bench: SparkBench) -> None:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
+from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
+from pyiceberg.table.puffin import PuffinFile
 from pyroaring import BitMap64
 
 from cutline.common.errors import ProtocolError
-from cutline.spark_writer.iceberg.deletion_vectors import decode, encode, merged, without
+from cutline.spark_writer.iceberg.deletion_vectors import (
+    decode,
+    encode,
+    merged,
+    read_vector,
+    without,
+    write_vectors,
+)
+from cutline.spark_writer.iceberg.files import FileLost
 
 
 def sample(*spans: tuple[int, int, int]) -> np.ndarray:
@@ -81,3 +92,23 @@ def test_sorted_positions_are_merged_and_taken_away() -> None:
         fresh = without(places, dead)
         assert fresh.tolist() == np.setdiff1d(places, dead).tolist()
         assert merged(dead, fresh).tolist() == np.union1d(dead, places).tolist()
+
+
+def test_a_file_of_vectors_is_read_by_us_and_by_pyiceberg(tmp_path: Path) -> None:
+    names = ("one", "sparse", "dense")  # PyIceberg has no empty vector, and none over 32 bits
+    named = {f"file:/lake/data/{name}.parquet": SAMPLES[name] for name in names}
+    vectors = write_vectors(f"file:{tmp_path}/data/v.puffin", named)
+    content = (tmp_path / "data" / "v.puffin").read_bytes()
+    assert [vector.data_file for vector in vectors] == list(named)
+    assert {vector.size for vector in vectors} == {len(content)}
+    assert [vector.rows for vector in vectors] == [len(positions) for positions in named.values()]
+    for vector in vectors:
+        assert read_vector(vector).tolist() == named[vector.data_file].tolist()
+    theirs = {each.referenced_data_file: each for each in deletion_vectors_from_puffin_file(PuffinFile(content))}
+    assert {name: each.to_vector().to_pylist() for name, each in theirs.items()} == {
+        name: positions.tolist() for name, positions in named.items()
+    }
+    (tmp_path / "data" / "v.puffin").unlink()
+    with pytest.raises(FileLost, match="missing"):
+        read_vector(vectors[0])
+    assert read_vector(None).tolist() == []

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,9 +25,9 @@ from cutline.common.store.store import PipelineStore, Store
 from cutline.services.writer import machine, staging
 from cutline.services.writer.__main__ import Staging
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
-from cutline.spark_writer import staged
 from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.staged import Staged, portions, reduce
+from cutline.spark_writer.local import reduced
+from cutline.spark_writer.staged import LIVE, Staged, rows_of
 
 T = TableSchema(
     table_id="shop.orders",
@@ -220,24 +221,19 @@ def test_the_names_of_a_cuts_files_are_made_durable_at_once_and_before_they_are_
 
 
 @pytest.mark.parametrize("key", [("id",), ()], ids=["with a key", "without a key"])
-def test_changes_of_which_a_truncate_leaves_none_reduce_to_nothing(
-    store: PipelineStore, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...]
-) -> None:
+def test_changes_of_which_a_truncate_leaves_none_reduce_to_nothing(store: PipelineStore, key: tuple[str, ...]) -> None:
     schema = replace(T, key=key)
     file = OpenChanges(store, **named())
     for first, ops in ((0, ["+I", "+I"]), (2, ["t", "+I"])):
         file.append(changes(ops, first), 100)
         file._file.flush()  # a row group of its own
     record = file.close()
-    monkeypatch.setattr(staged, "PORTION_ROWS", 2)
     layout = Layout(schema=schema, generation=2, offset=0, arrow=schema.arrow, java=None)
-    cut = list(portions(store, [Staged(record=record, schema=schema)]))
-    reduced = [reduce(store, portion, layout, record.truncated_at) for portion in cut]
-    assert [reduction.live.tolist() for reduction in reduced] == [[], [103]]
-    assert reduced[0].keys is None
+    last = reduced(store, [Staged(record=record, schema=schema)], layout, record.truncated_at)
+    assert last[SEQ].to_pylist() == [103]
 
 
-def test_a_column_may_have_any_name_of_ours(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_may_have_any_name_of_ours(store: PipelineStore) -> None:
     odd = ("_op", "_seq", "_table", "_op_", "a.b", "a")
     schema = TableSchema(
         table_id=T.table_id,
@@ -255,13 +251,12 @@ def test_a_column_may_have_any_name_of_ours(store: PipelineStore, monkeypatch: p
     file.append(batch, 100)
     record = file.close()
     layout = Layout(schema=schema, generation=2, offset=0, arrow=schema.arrow, java=None)
-    written: list[pa.Table] = []
-    monkeypatch.setattr(staged, "write_rows", lambda table, groups: written.extend(groups))
-    (portion,) = portions(store, [Staged(record=record, schema=schema)])
-    reduced = reduce(store, portion, layout, None)
-    assert reduced.live.tolist() == [101, 103]
-    assert sorted(reduced.keys.to_pydict().items()) == [("k0", [10, 10, 11]), ("k1", [1, 2, 2])]
-    staged.write_live(store, portion, None, layout, reduced)  # type: ignore[arg-type]
+    file_of_it = Staged(record=record, schema=schema)
+    last = reduced(store, [file_of_it], layout, None)
+    assert last.select(["k0", "k1"]).to_pydict() == {"k0": [10, 10, 11], "k1": [2, 1, 2]}
+    live = np.sort(last.filter(last[LIVE])[SEQ].to_numpy())
+    assert live.tolist() == [101, 103]
+    written = list(rows_of(store, [file_of_it], layout, live))
     assert [list(row.values()) for table in written for row in table.to_pylist()] == [
         [2, 10, 5, 5, 5, 5],
         [2, 11, 7, 7, 7, 7],

@@ -1,0 +1,36 @@
+"""Chooses who applies a batch's changes to a table: this process (local.py) or Spark (on_spark.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+AUTO, LOCAL, SPARK = "auto", "local", "spark"
+LOCAL_CHANGES = 20_000_000
+"""The keys of so many changes still fit into this process's memory (about 50 bytes each)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Who applies a batch's changes to a table, `local` or `spark`, and why."""
+
+    engine: str
+    why: str
+
+
+def choose_engine(setting: str, *, changes: int, table_rows: int, cores: int) -> Engine:
+    """Choose by `sink.engine`; if that is `auto`, the engine that is expected to end first with `cores` of Spark's.
+
+    The costs are those of docs/measured.md: a change costs Spark four times the CPU, mostly for the shuffle, and each
+    batch some jobs; but Spark's cores share it.
+    """
+    if setting != AUTO:
+        return Engine(setting, f"sink.engine is {setting}")
+    if changes > LOCAL_CHANGES:
+        return Engine(SPARK, f"the keys of {changes:,} changes may be too many for the Spark writer's memory")
+    local_seconds = 0.5 + (2.6 * changes + 0.05 * table_rows) / 1e6
+    spark_seconds = 6.0 + (12.0 * changes + 0.2 * table_rows) / 1e6 / cores
+    return Engine(
+        SPARK if spark_seconds < local_seconds else LOCAL,
+        f"{changes:,} changes of a table of {table_rows:,} rows take about {local_seconds:,.0f} s in the Spark writer"
+        f" and {spark_seconds:,.0f} s on {cores} cores of Spark",
+    )

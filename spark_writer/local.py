@@ -1,0 +1,48 @@
+"""Applies a batch's changes to a table in this process, with Arrow: for batches whose keys fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cutline.common.schema import SEQ
+from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.iceberg.columns import Layout
+from cutline.spark_writer.iceberg.deletion_vectors import Vector
+from cutline.spark_writer.iceberg.table import LakeTable, write_rows
+from cutline.spark_writer.staged import LIVE, Staged, changes_of, grouped, key_names, last_changes, rows_of
+
+PENDING_ROWS = 1_000_000
+
+
+def changed(
+    store: PipelineStore, table: LakeTable, layout: Layout, head: int, changes: Sequence[Staged], after: int | None
+) -> tuple[list[Any], list[Vector]]:
+    """Make the files of a commit that applies `changes` to the snapshot `head`: Iceberg's DataFiles of the new rows,
+    and the deletion vectors of the old ones.
+
+    Changes up to `_seq` `after` are left out. StagedLost if a staged file is missing or corrupt.
+    """
+    last = reduced(store, changes, layout, after)
+    names = key_names(layout)
+    positions = table.positions(head, layout, last.select(names)) if names and last.num_rows else {}
+    live = np.sort(last.filter(last[LIVE])[SEQ].to_numpy())
+    added = [file for group in grouped(changes) for file in write_rows(table, rows_of(store, group, layout, live))]
+    return added, table.delete(head, positions)
+
+
+def reduced(store: PipelineStore, changes: Sequence[Staged], layout: Layout, after: int | None) -> pa.Table:
+    """Return the last change of each key in staged files, as `changes_of` has it; memory grows with the keys."""
+    waiting: list[pa.Table] = []
+    rows, last_rows = 0, 0
+    for staged in changes:
+        for group in changes_of(store, staged, layout, after):
+            waiting.append(group)
+            rows += group.num_rows
+            if rows - last_rows > max(PENDING_ROWS, last_rows):  # so the reductions cost a constant a change
+                waiting = [last_changes(pa.concat_tables(waiting), layout)]
+                rows = last_rows = waiting[0].num_rows
+    return last_changes(pa.concat_tables(waiting), layout)

@@ -1,0 +1,218 @@
+"""Applies a batch's changes to a table as Spark jobs, on as many machines as Spark has.
+
+1. *reduce*: a task a staged file reads its keys (`changes_of`) and keeps each key's last change; a shuffle by key and
+   the same kernel again leave one change a key. Spark keeps the result, which has no values of other columns, on the
+   executors' disks.
+2. *images*: the changes that leave a row are grouped by staged file; a task a group writes its rows as one data file.
+3. *locate*: Spark reads the key columns of the snapshot and joins them with the keys.
+4. *vectors*: the found positions are grouped by data file; a task writes the merged deletion vectors of its files.
+
+Rows are read and written by the executors alone, and never pass through the JVM or a shuffle. The driver gets a line a
+file written, and commits. A task that Spark repeats writes a file of another name; the one that no commit names is an
+orphan.
+
+Errors of the kernels come back as the class that the task raised.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from cutline.common.errors import CutlineError, ProtocolError
+from cutline.common.schema import SEQ
+from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.iceberg.columns import Layout
+from cutline.spark_writer.iceberg.deletion_vectors import Vector, merged, read_vector, without, write_vectors
+from cutline.spark_writer.iceberg.files import FileLost, write_parquet
+from cutline.spark_writer.iceberg.jvm import failing_as
+from cutline.spark_writer.iceberg.table import LakeTable
+from cutline.spark_writer.staged import (
+    LIVE,
+    Staged,
+    StagedLost,
+    changes_of,
+    grouped,
+    key_names,
+    last_changes,
+    rows_of,
+)
+
+GROUP = "_group"
+PARTITION_ROWS = 500_000
+"""Changes in a partition of a shuffle, about; a task holds their keys in memory."""
+VECTOR_FILES = 16
+"""Data files whose vectors share a Puffin file, about."""
+_RAISED: tuple[type[CutlineError], ...] = (StagedLost, FileLost, ProtocolError)
+_WRITTEN = "path string, rows long"
+_VECTORS = "data_file string, rows long, path string, offset long, length long, size long"
+_ON_DISK = StorageLevel.DISK_ONLY
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a task needs beside its rows; it is sent to the executors."""
+
+    store: PipelineStore
+    layout: Layout
+    groups: Sequence[Sequence[Staged]]
+    after: int | None
+    folder: str
+    """A full path that begins the names of new files."""
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions of a shuffle by key."""
+        rows = sum(staged.record.rows for group in self.groups for staged in group)
+        return math.ceil(rows / PARTITION_ROWS)
+
+    def new_file(self, suffix: str) -> str:
+        """Return the full path for a new file; each call gives another."""
+        return f"{self.folder}{uuid.uuid4().hex}.{suffix}"
+
+
+def changed(
+    store: PipelineStore, table: LakeTable, layout: Layout, head: int, changes: Sequence[Staged], after: int | None
+) -> tuple[list[Any], list[Vector]]:
+    """Do the work of `local.changed` as Spark jobs."""
+    groups = grouped(changes)
+    task = Task(store=store, layout=replace(layout, java=None), groups=groups, after=after, folder=table.new_file(""))
+    with _kernels(f"the changes of {table.table_id} could not be applied by Spark"):
+        last = _reduced(table.jvm.session, task).persist(_ON_DISK)
+        try:
+            deleted = _vectors(table, head, layout, last, task) if layout.schema.key else []
+            written = _images(last, task).collect()
+        finally:
+            last.unpersist()
+        return [table.data_file(row.path) for row in written], deleted
+
+
+def _reduced(session: Any, task: Task) -> Any:
+    """The last change of each key, with the number of its file's group."""
+    names = key_names(task.layout)
+    files = [(at, staged) for at, group in enumerate(task.groups) for staged in group]
+    schema = _spark_schema(task.layout)
+
+    def read(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                at, staged = files[number]
+                groups = list(changes_of(task.store, staged, task.layout, task.after))
+                found = last_changes(pa.concat_tables(groups), task.layout)
+                found = found.append_column(GROUP, pa.repeat(pa.scalar(at, pa.int32()), found.num_rows))
+                yield from found.combine_chunks().to_batches()
+
+    def last(batches: Batches) -> Batches:
+        rows = list(batches)
+        if rows:
+            yield from last_changes(_cast(pa.Table.from_batches(rows), task.layout), task.layout).to_batches()
+
+    read_by_file = session.range(0, len(files), 1, len(files)).mapInArrow(read, schema)
+    return read_by_file.repartition(task.partitions, *(names or [SEQ])).mapInArrow(last, schema)
+
+
+def _images(last: Any, task: Task) -> Any:
+    """Write the rows that the changes leave; a line a data file."""
+
+    def write(rows: pa.Table) -> pa.Table:
+        live = np.sort(rows[SEQ].to_numpy())
+        path = task.new_file("parquet")
+        count = write_parquet(path, rows_of(task.store, task.groups[rows[GROUP][0].as_py()], task.layout, live))
+        return pa.table({"path": [path], "rows": [count]})
+
+    live = last.filter(F.col(LIVE)).select(GROUP, SEQ)
+    return live.repartition(2 * len(task.groups), GROUP).groupBy(GROUP).applyInArrow(write, _WRITTEN)
+
+
+def _vectors(table: LakeTable, head: int, layout: Layout, last: Any, task: Task) -> list[Vector]:
+    """Write the deletion vectors of the snapshot's rows that have one of the keys."""
+    files = table.contents(head).files
+    if not files:
+        return []
+    before = {path: vector for path, file in files.items() if (vector := table.vector(file)) is not None}
+    found = _found(table, head, layout, last.select(*key_names(layout)), task.partitions)
+    buckets = math.ceil(len(files) / VECTOR_FILES)
+
+    def write(rows: pa.Table) -> pa.Table:
+        dead = {}
+        for path, positions in _by_file(rows).items():
+            old = read_vector(before.get(path))
+            dead[path] = merged(old, without(positions, old))
+        return pa.Table.from_pylist([asdict(vector) for vector in write_vectors(task.new_file("puffin"), dead)])
+
+    bucket = F.pmod(F.hash("_file"), F.lit(buckets)).alias(GROUP)
+    grouped_rows = found.select(bucket, "_file", "_pos").repartition(buckets, GROUP).groupBy(GROUP)
+    return [Vector(**row.asDict()) for row in grouped_rows.applyInArrow(write, _VECTORS).collect()]
+
+
+def _found(table: LakeTable, snapshot_id: int, layout: Layout, keys: Any, partitions: int) -> Any:
+    """Find the living rows of a snapshot with one of `keys` (a DataFrame); return a DataFrame of `_file`, `_pos`."""
+    names = table.key_columns(snapshot_id, layout)
+    target: Any = table.jvm.session.read.format("iceberg").option("versionAsOf", str(snapshot_id))
+    target = target.load(table.spark_name)
+    low, high = keys.agg(F.min("k0"), F.max("k0")).first()
+    # Iceberg prunes files and row groups by it. Python's values of a time, and of some texts, are not the column's.
+    if isinstance(low, int | str) and not isinstance(low, bool):
+        target = target.filter((F.col(names[0]) >= F.lit(low)) & (F.col(names[0]) <= F.lit(high)))
+    target = target.select(
+        *(F.col(name).alias(key) for name, key in zip(names, key_names(layout), strict=True)), "_file", "_pos"
+    )
+    on = key_names(layout)
+    keys, target = keys.repartition(partitions, *on), target.repartition(partitions, *on)
+    return target.join(keys.hint("shuffle_hash"), on, "left_semi").select("_file", "_pos")
+
+
+def _by_file(rows: pa.Table) -> dict[str, Any]:
+    """The sorted positions of each file in a table of `_file`, `_pos`."""
+    encoded = rows.column("_file").combine_chunks().dictionary_encode()
+    codes, positions = encoded.indices.to_numpy(), rows.column("_pos").to_numpy()
+    order = np.lexsort((positions, codes))
+    codes, positions = codes[order], positions[order]
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    paths = encoded.dictionary.to_pylist()
+    return {paths[codes[start]]: part for start, part in zip(starts, np.split(positions, starts[1:]), strict=True)}
+
+
+def _arrow_fields(layout: Layout) -> list[pa.Field]:
+    keys = zip(key_names(layout), layout.schema.key_columns, strict=True)
+    kinds = [(name, column.arrow.type) for name, column in keys]
+    return [pa.field(*pair) for pair in (*kinds, (SEQ, pa.int64()), (LIVE, pa.bool_()), (GROUP, pa.int32()))]
+
+
+def _spark_schema(layout: Layout) -> StructType:
+    return from_arrow_schema(pa.schema(_arrow_fields(layout)), prefer_timestamp_ntz=True)
+
+
+def _cast(rows: pa.Table, layout: Layout) -> pa.Table:
+    """Rows as Spark hands them over, in the types of the lake."""
+    return rows.cast(pa.schema(_arrow_fields(layout)))
+
+
+@contextmanager
+def _kernels(failure: str) -> Iterator[None]:
+    """Raise an error of a kernel as the class that the task raised; any other as Refused with the `failure`."""
+    try:
+        with failing_as(failure):
+            yield
+    except CutlineError as error:
+        cause = error.__cause__
+        lines = str(cause).splitlines() if isinstance(cause, PySparkException) else []
+        for kind in _RAISED:
+            for line in lines:
+                _, found, text = line.partition(f"{kind.__module__}.{kind.__qualname__}: ")
+                if found:
+                    raise kind(text) from error
+        raise
