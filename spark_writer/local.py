@@ -30,7 +30,9 @@ def changed(
     names = key_names(layout)
     positions = table.positions(head, layout, last.select(names)) if names and last.num_rows else {}
     live = np.sort(last.filter(last[LIVE])[SEQ].to_numpy())
-    added = [file for group in grouped(changes) for file in write_rows(table, rows_of(store, group, layout, live))]
+    added = [
+        file for group in grouped(store, changes) for file in write_rows(table, rows_of(store, group, layout, live))
+    ]
     return added, table.delete(head, positions)
 
 

@@ -1,8 +1,8 @@
 """Applies a batch's changes to a table as Spark jobs, on as many machines as Spark has.
 
-1. *reduce*: a task a staged file reads its keys (`changes_of`) and keeps each key's last change; a shuffle by key and
-   the same kernel again leave one change a key. Spark keeps the result, which has no values of other columns, on the
-   executors' disks.
+1. *reduce*: a task a staged file, or part of a large one, reads its keys (`changes_of`) and keeps each key's last
+   change; a shuffle by key and the same kernel again leave one change a key. Spark keeps the result, which has no
+   values of other columns, on the executors' disks.
 2. *images*: the changes that leave a row are grouped by staged file; a task a group writes its rows as one data file.
 3. *locate*: Spark reads the key columns of the snapshot and joins them with the keys.
 4. *vectors*: the found positions are grouped by data file; a task writes the merged deletion vectors of its files.
@@ -76,7 +76,7 @@ class Task:
     @property
     def partitions(self) -> int:
         """The number of partitions of a shuffle by key."""
-        rows = sum(staged.record.rows for group in self.groups for staged in group)
+        rows = sum(staged.rows for group in self.groups for staged in group)
         return math.ceil(rows / PARTITION_ROWS)
 
     def new_file(self, suffix: str) -> str:
@@ -88,7 +88,7 @@ def changed(
     store: PipelineStore, table: LakeTable, layout: Layout, head: int, changes: Sequence[Staged], after: int | None
 ) -> tuple[list[Any], list[Vector]]:
     """Do the work of `local.changed` as Spark jobs."""
-    groups = grouped(changes)
+    groups = grouped(store, changes)
     task = Task(store=store, layout=replace(layout, java=None), groups=groups, after=after, folder=table.new_file(""))
     with _kernels(f"the changes of {table.table_id} could not be applied by Spark"):
         last = _reduced(table.jvm.session, task).persist(_ON_DISK)
@@ -103,13 +103,13 @@ def changed(
 def _reduced(session: Any, task: Task) -> Any:
     """The last change of each key, with the number of its file's group."""
     names = key_names(task.layout)
-    files = [(at, staged) for at, group in enumerate(task.groups) for staged in group]
+    parts = [(at, staged) for at, group in enumerate(task.groups) for staged in group]
     schema = _spark_schema(task.layout)
 
     def read(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                at, staged = files[number]
+                at, staged = parts[number]
                 groups = list(changes_of(task.store, staged, task.layout, task.after))
                 found = last_changes(pa.concat_tables(groups), task.layout)
                 found = found.append_column(GROUP, pa.repeat(pa.scalar(at, pa.int32()), found.num_rows))
@@ -120,8 +120,8 @@ def _reduced(session: Any, task: Task) -> Any:
         if rows:
             yield from last_changes(_cast(pa.Table.from_batches(rows), task.layout), task.layout).to_batches()
 
-    read_by_file = session.range(0, len(files), 1, len(files)).mapInArrow(read, schema)
-    return read_by_file.repartition(task.partitions, *(names or [SEQ])).mapInArrow(last, schema)
+    read_by_part = session.range(0, len(parts), 1, len(parts)).mapInArrow(read, schema)
+    return read_by_part.repartition(task.partitions, *(names or [SEQ])).mapInArrow(last, schema)
 
 
 def _images(last: Any, task: Task) -> Any:

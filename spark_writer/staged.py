@@ -9,8 +9,8 @@ on_spark.py on Spark's executors. The work here grows with the staged rows; work
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
 from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.columns import Layout, default_value
-from cutline.spark_writer.iceberg.files import open_parquet
+from cutline.spark_writer.iceberg.files import FileLost, open_parquet
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 LIVE = "_live"
@@ -32,10 +32,20 @@ GROUP_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """One staged file of a batch: its journal record and the schema of its rows."""
+    """One staged file of a batch, or its row groups `part`: its journal record, the schema and the number of its rows.
+
+    The part with the first row group stands for the whole file where that is verified.
+    """
 
     record: StagedFile
     schema: TableSchema
+    part: range | None = None
+    part_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.record.rows if self.part is None else self.part_rows
 
 
 class StagedLost(ProtocolError):
@@ -64,8 +74,18 @@ def _verified(store: PipelineStore, staged: Staged) -> Iterator[pq.ParquetFile]:
         store.verify(staged.record.ref)
     except ProtocolError as error:
         raise StagedLost(str(error)) from error
+    with _opened(store, staged) as file:
+        yield file
+
+
+@contextmanager
+def _opened(store: PipelineStore, staged: Staged) -> Iterator[pq.ParquetFile]:
     path = store.location(staged.record.path)
-    with open_parquet(path) as file:
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_parquet(path))
+        except FileLost as error:
+            raise StagedLost(str(error)) from error
         if file.metadata.num_rows != staged.record.rows:
             raise StagedLost(
                 f"{path} has {file.metadata.num_rows} rows, but its journal entry says {staged.record.rows}; restore it"
@@ -88,8 +108,9 @@ def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int 
     """
     key = layout.schema.key_columns
     columns = [_name_of(staged.schema, column.field_id) for column in key]
-    with _verified(store, staged) as file:
-        for at in range(file.num_row_groups):
+    verified = _verified if staged.part is None or not staged.part.start else _opened
+    with verified(store, staged) as file:
+        for at in staged.part or range(file.num_row_groups):
             read = file.read_row_group(at, columns=[*columns, SEQ, OP])
             wanted = pc.not_equal(read[OP], "t")
             if after is not None:
@@ -121,17 +142,37 @@ def last_changes(changes: pa.Table, layout: Layout) -> pa.Table:
     return changes.filter(pc.is_in(changes[SEQ], value_set=last[f"{SEQ}_max"].combine_chunks()))
 
 
-def grouped(files: Iterable[Staged]) -> list[list[Staged]]:
-    """Divide staged files, in the order of `_seq`, into groups that leave about `GROUP_ROWS` rows, or less, each."""
+def grouped(store: PipelineStore, files: Iterable[Staged]) -> list[list[Staged]]:
+    """Divide staged files, in the order of `_seq`, into groups of at most `GROUP_ROWS` rows, or of one row group.
+
+    StagedLost if the footer of a large file can't be read.
+    """
     groups: list[list[Staged]] = []
     rows = 0
     for staged in sorted(files, key=lambda staged: staged.record.seq_min or 0):
-        rows += staged.record.rows
-        if not groups or rows > GROUP_ROWS:
-            groups.append([])
-            rows = staged.record.rows
-        groups[-1].append(staged)
+        for part in _parts(store, staged):
+            rows += part.rows
+            if not groups or rows > GROUP_ROWS:
+                groups.append([])
+                rows = part.rows
+            groups[-1].append(part)
     return groups
+
+
+def _parts(store: PipelineStore, staged: Staged) -> Iterator[Staged]:
+    """Divide a staged file of more than `GROUP_ROWS` rows by its row groups."""
+    if staged.record.rows <= GROUP_ROWS:
+        yield staged
+        return
+    with _opened(store, staged) as file:
+        sizes = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
+    start = rows = 0
+    for at, size in enumerate(sizes):
+        if at > start and rows + size > GROUP_ROWS:
+            yield replace(staged, part=range(start, at), part_rows=rows)
+            start, rows = at, 0
+        rows += size
+    yield replace(staged, part=range(start, len(sizes)), part_rows=rows)
 
 
 def rows_of(store: PipelineStore, files: Iterable[Staged], layout: Layout, live: Any) -> Iterator[pa.Table]:
@@ -140,7 +181,7 @@ def rows_of(store: PipelineStore, files: Iterable[Staged], layout: Layout, live:
         return
     for staged in files:
         with open_parquet(store.location(staged.record.path)) as file:
-            for number in range(file.num_row_groups):
+            for number in staged.part or range(file.num_row_groups):
                 group = file.read_row_group(number)
                 seq = group[SEQ].to_numpy()
                 mask = live[np.minimum(np.searchsorted(live, seq), len(live) - 1)] == seq

@@ -49,6 +49,21 @@ class Jvm:
         """How many tasks Spark runs at once: the cores of its executors, or of this machine."""
         return self.session.sparkContext.defaultParallelism
 
+    def metrics(self, path: str, config: Any) -> Any:
+        """Return Iceberg's Metrics of a Parquet file that Hadoop can open, by its MetricsConfig.
+
+        Iceberg's own `fileMetrics` parses Hadoop's configuration from XML for each file, which takes longer than all
+        the rest.
+        """
+        hadoop = self.session.sparkContext._jsc.hadoopConfiguration()
+        place = self.root.org.apache.hadoop.fs.Path(path)
+        reader = self.iceberg.shaded.org.apache.parquet.hadoop.ParquetFileReader.open(hadoop, place)
+        try:
+            no_others = self.root.java.util.stream.Stream.empty()
+            return self.iceberg.parquet.ParquetUtil.footerMetrics(reader.getFooter(), no_others, config)
+        finally:
+            reader.close()
+
     def activate(self) -> None:
         """Make the pipeline's session the active one of the calling thread; each thread must call it first."""
         self.root.org.apache.spark.sql.classic.SparkSession.setActiveSession(self.session._jsparkSession)

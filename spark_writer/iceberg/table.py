@@ -238,10 +238,14 @@ class LakeTable:
     def data_file(self, path: str) -> Any:
         """Return Iceberg's DataFile of a Parquet file that carries the lake's field ids; metrics from its footer."""
         iceberg = self.jvm.iceberg
-        source = self.java.io().newInputFile(path)
-        metrics = iceberg.parquet.ParquetUtil.fileMetrics(source, iceberg.MetricsConfig.forTable(self.java))
+        config, local = iceberg.MetricsConfig.forTable(self.java), local_path(path)
+        if local is not None:
+            metrics, size = self.jvm.metrics(path, config), os.path.getsize(local)
+        else:
+            source = self.java.io().newInputFile(path)
+            metrics, size = iceberg.parquet.ParquetUtil.fileMetrics(source, config), source.getLength()
         builder = iceberg.DataFiles.builder(self.java.spec()).withPath(path).withFormat("parquet")
-        return builder.withFileSizeInBytes(source.getLength()).withMetrics(metrics).build()
+        return builder.withFileSizeInBytes(size).withMetrics(metrics).build()
 
     def contents(self, snapshot_id: int) -> Contents:
         """Return the data files of a snapshot; planned by Iceberg once, then known from our own commits."""

@@ -528,9 +528,11 @@ def test_a_second_owner_is_refused(bench: SparkBench) -> None:
         bench.lake("other").ensure(T.table_id)
 
 
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.full)])
 @pytest.mark.parametrize("step", ["claimed", "applying", "applied", "published", "shown", "recorded"])
-def test_a_crash_after_any_step_leaves_nothing_lost_or_doubled(bench: SparkBench, step: str) -> None:
+def test_a_crash_after_any_step_leaves_nothing_lost_or_doubled(bench: SparkBench, step: str, engine: str) -> None:
     """1. Apply part of a history. 2. Die after `step` of the next publication. 3. A new incarnation ends exact."""
+    bench.engine = engine
 
     class Crash(Exception):
         pass
