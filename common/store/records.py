@@ -475,6 +475,11 @@ class Deltas:
         if not self._bases or (changed and len(self._bases) < _BASES):
             self._bases.append(_Base(name, values, size=len(changed)))
 
+    @property
+    def bases(self) -> set[Any]:
+        """The names of the records that the next one may build on."""
+        return {base.name for base in self._bases}
+
     def forget(self) -> None:
         """Make the next record a full one."""
         self._bases = []

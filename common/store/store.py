@@ -309,14 +309,20 @@ class PipelineStore:
     # Publications and claims
 
     def publish(self, record: Publication) -> bool:
-        """Put a publication if absent; False if its number exists: our own, or another start's."""
-        return self._put_changes(
+        """Put a publication if absent; False if its number or a later one exists: our own, or another start's."""
+        if self.publication_numbers(after=record.n):
+            return False  # others have gone on, and may have removed a publication of this number
+        won = self._put_changes(
             _publication_path(record.n),
             record.n,
             record.tables,
             self._publications,
             lambda since, tables: record.to_json(since=since, tables=tables),
         )
+        if won and not all(self._exists(_publication_path(base)) for base in self._publications.bases - {record.n}):
+            self._backend.remove(self._path(_publication_path(record.n)))  # others have gone on long ago
+            return False
+        return won
 
     def publication(self, n: int) -> Publication | None:
         """Return the record of publication `n`, or None."""

@@ -245,6 +245,7 @@ STORE = tuple(
         "part",
         "power failed",
         "process died",
+        "publication behind another",
         "publication lost",
         "publication won",
         "slot lost",

@@ -154,24 +154,36 @@ class StoreWorld:
 
     def holder(self, kind: str, n: int) -> str | None:
         """Who stands there, when nobody disturbs."""
-        inside, self.trouble.inside = self.trouble.inside, True
-        try:
-            at = PipelineStore(self.backend, "shop")
+        with self.quiet() as at:
             if kind == "slot":
                 entry = at.entry(n)
                 return None if entry is None else entry.nonce
             record = at.publication(n)
             return None if record is None else f"n{record.w}"
+
+    def newest(self) -> int:
+        """The number of the newest publication."""
+        with self.quiet() as at:
+            return max(at.publication_numbers(), default=2)
+
+    @contextmanager
+    def quiet(self) -> Iterator[PipelineStore]:
+        """The store as it is, while nobody disturbs."""
+        inside, self.trouble.inside = self.trouble.inside, True
+        try:
+            yield PipelineStore(self.backend, "shop")
         finally:
             self.trouble.inside = inside
 
     def publication(self, number: int) -> None:
-        at, mine, n = self.processes[number], self.nonce(), self.rng.randrange(1, 4)
+        at, mine, n = self.processes[number], self.nonce(), self.newest() + self.rng.randrange(-1, 2)
         record = Publication(
             n=n, epoch=1, w=self.nonces, kept=False, position=None, source_time=None, published_at=0.0, tables={}
         )
         won = self.tried(lambda: at.publish(record))
-        if won is not None:
+        if won is False and self.newest() > n:
+            self.count["store: publication behind another"] += 1
+        elif won is not None:
             self.decided("publication", n, mine, won, self.holder("publication", n))
 
     def claim(self, number: int) -> None:
@@ -242,17 +254,16 @@ class StoreWorld:
 
     def judge(self) -> None:
         """Nobody disturbs: everything that was told holds."""
-        inside, self.trouble.inside = self.trouble.inside, True
-        at = PipelineStore(self.backend, "shop")
         try:
-            for ref in self.refs:
-                at.verify(ref)
-            for (kind, n), mine in self.winners.items():
-                if kind != "claim" and (found := self.holder(kind, n)) != mine:
-                    raise Wrong(f"{kind} {n} was given to {mine}, and {found} stands there")
-            for slot in range(1, at.last_slot() + 1):
-                at.entry(slot)
-            present = {f"staged/{name}" for name in at._names("staged")}
+            with self.quiet() as at:
+                for ref in self.refs:
+                    at.verify(ref)
+                for (kind, n), mine in self.winners.items():
+                    if kind != "claim" and (found := self.holder(kind, n)) != mine:
+                        raise Wrong(f"{kind} {n} was given to {mine}, and {found} stands there")
+                for slot in range(1, at.last_slot() + 1):
+                    at.entry(slot)
+                present = {f"staged/{name}" for name in at._names("staged")}
             if not self.files:
                 present |= {path.removeprefix("bucket/shop/") for path in self.bucket.ever}
             if shown := present.intersection(self.dropped):
@@ -260,8 +271,6 @@ class StoreWorld:
             self.count["store: compared"] += 1
         except ProtocolError as error:
             raise Wrong(f"what was told to be durable is not: {error}") from error
-        finally:
-            self.trouble.inside = inside
 
 
 def _rows(at: int) -> pa.RecordBatch:
