@@ -902,6 +902,33 @@ def test_a_damaged_event_in_which_a_read_goes_on_does_not_take_the_position_back
     assert (end.position.offset, end.batches) == (log.at, ())
 
 
+def test_the_next_generation_of_a_table_that_joins_inside_a_transaction_gets_it_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. A read ends inside a transaction that the table's low covers, so the position is its start. 2. The table's
+    next generation, whose low does not cover it, joins there. 3. The cursor connects anew: the open dump is past the
+    transaction's first row event."""
+    log = Log().begin(1).event(TABLE_MAP, MAPS["d.t"]).event(WRITE_ROWS, inserted("d.t", 1, 2))
+    sent = len(log.bytes)
+    log.event(WRITE_ROWS, inserted("d.t", 3)).event(XID, bytes(8))
+    dump, anew = FedCursor(Log()), FedCursor(log)
+    monkeypatch.setattr(dump.cursor, "_open", lambda _: anew.stream)
+    dump.end = anew.end
+    dump.server_end.sendall(log.bytes[:sent])
+    old = Route(
+        table_id="d.t",
+        generation=1,
+        schema=T,
+        low=dump.low(log.at),
+        high=High(server="s", file="binlog.000001", offset=4),
+    )
+    first = dump.read_routes({"d.t": old}, wait=0.01)
+    assert (first.position.offset, first.position.rows) == (4, 0)
+    dump.server_end.sendall(log.bytes[sent:])
+    got = dump.read_routes({"d.t": replace(old, generation=2, low=dump.low(4))})
+    assert (keys(got, "d.t"), got.position.offset) == ([1, 2, 3], log.at)
+
+
 def test_a_transaction_that_is_shorter_than_what_was_taken_of_it_is_another_one() -> None:
     log = insert(Log(), 1)
     begin = Position(server="s", file="binlog.000001", offset=4, rows=7 << scanner.INSIDE_BITS)

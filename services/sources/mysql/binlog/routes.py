@@ -163,9 +163,11 @@ class Routes:
             self._bind(table)
         self._bind_all(changed)
 
-    def has_all(self, names: Collection[str]) -> bool:
-        """Whether the last read had a route for each of these tables."""
-        return self._routes.keys() >= set(names)
+    def has_all(self, routes: Mapping[str, Route]) -> bool:
+        """Whether the last read had these routes, each of the same generation: only then were the row events taken
+        since the start of the transaction at hand delivered to them."""
+        last = self._routes
+        return all(name in last and last[name].generation == route.generation for name, route in routes.items())
 
     def _is_routed(self, key: _DecoderKey) -> bool:
         route = self._routes.get(key[0])
