@@ -423,11 +423,13 @@ class Binlog:
     def place(self, position: Position, *, given: bool = True) -> ModelPlace:
         """What a position has taken. Wrong if it is no place; `given`: by a cursor, which knows all of it."""
         at = position.file_position
-        taken = self.bits(position.gtids) if self.gtid else self.before(at)
+        taken, passed = self.bits(position.gtids), self.before(at)
         here = bisect_right(self._starts, at.offset + self._ranks[at.file]) - 1
         around = [t for t in self.txns[max(here, 0) : here + 1] if t.file == at.file and at.offset < t.end]
-        if given and self.gtid and (lost := self.before(at) & ~taken):
+        if given and self.gtid and (lost := passed & ~taken):
             raise Wrong(f"{position} has not the GTIDs of transactions {lost:b}, which end before it")
+        if self.flavour != MYSQL:  # a cursor begins at a low, and MariaDB's lows name a file and an offset alone
+            taken |= passed
         if not position.rows:
             if around and around[0].start < at.offset and around[0].end < 1 << 62:
                 raise Wrong(f"{position} is said to be between two transactions, inside {around[0]}")
