@@ -929,6 +929,21 @@ def test_the_next_generation_of_a_table_that_joins_inside_a_transaction_gets_it_
     assert (keys(got, "d.t"), got.position.offset) == ([1, 2, 3], log.at)
 
 
+def test_a_dump_that_begins_after_the_file_of_a_transaction_taken_in_part_reports_it_torn() -> None:
+    """1. A part of a transaction is taken; a crash tore it. 2. A dump by GTIDs begins in the next file, before which
+    no transaction is missing. 3. The part that was taken must not be skipped in the transaction that comes first."""
+    log = Log().event(ROTATE, struct.pack("<Q", 4) + b"binlog.000002", flags=ARTIFICIAL_FLAG)
+    log.at = 4
+    log.begin(1).event(TABLE_MAP, MAPS["d.t"])
+    log.event(WRITE_ROWS, inserted("d.t", 1)).event(WRITE_ROWS, inserted("d.t", 2)).event(XID, bytes(8))
+    dump = FedCursor(log)
+    dump.begin_at(Position(server="s", file="binlog.000001", offset=400, rows=1 << scanner.INSIDE_BITS))
+    dump.scanner.start_at("", 4, dump.at.rows)
+    dump.end = High(server="s", file="binlog.000002", offset=log.at)
+    with pytest.raises(SourceLost, match=r"the transaction at binlog\.000001:400, a part of which was taken"):
+        dump.read(T)
+
+
 def test_a_transaction_that_is_shorter_than_what_was_taken_of_it_is_another_one() -> None:
     log = insert(Log(), 1)
     begin = Position(server="s", file="binlog.000001", offset=4, rows=7 << scanner.INSIDE_BITS)

@@ -569,7 +569,9 @@ class Stream:
                 raise Damaged(f"a ROTATE event leads to {name!r}, which is no later file of this binlog")
             if scanner.at_gate:
                 return STOPPED
-            if scanner.tx.open or (scanner.resume and scanner.file == after.file):
+            # A dump by GTIDs begins in the newest file before which nothing is missing. A torn transaction is not
+            # missing, so that file may be later than the one that the dump resumes in.
+            if scanner.tx.open or (scanner.resume and FilePosition(name, 0) > FilePosition(after.file, 0)):
                 self._drop_torn_transaction()
             scanner.rotate(name, offset)
         elif not scanner.tx.open and scanner.discard_to == 0:
@@ -583,10 +585,11 @@ class Stream:
         """A file ended inside a transaction, because the server crashed: it was never committed."""
         scanner = self.scanner
         if scanner.tx.delivered or scanner.resume:
-            start = scanner.tx.start if scanner.tx.open else self.progress.after.offset
+            opened = FilePosition(scanner.file, scanner.tx.start)
+            start = opened if scanner.tx.open else self.progress.after.file_position
             raise SourceLost(
-                f"The binlog file ends inside the transaction at {scanner.file}:{start}, a part of which was"
-                " taken: the server crashed and rolled it back; the tables must be read again from a new snapshot"
+                f"The binlog file ends inside the transaction at {start}, a part of which was taken: the server"
+                " crashed and rolled it back; the tables must be read again from a new snapshot"
             )
         scanner.drop_transaction()
         self._replay.drop()
