@@ -15,7 +15,8 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
   skipped. Waiting tables are therefore assigned a cursor only when no read of main is open. A table whose low main has
   not passed joins main; any other waits for the next round. A round's tables are fixed when it starts.
 - Meeting. Catch-up reads up to main's position. If main has moved on when it arrives, main is held until catch-up
-  arrives again. Then both stand between two transactions at the same place, and the tables move over in one step.
+  arrives again. Then both stand between two transactions at the same place, and the tables move over in one step. If
+  one of them is at another server, the tables are read again instead.
 - Order. `_seq` is this machine's own count over both cursors and the only order of changes.
 - Ending. Main is read no further than the stop (`LimitStream`), which its cursor recognises. Once the source has passed
   the stop, its place is known (`EndStream`). Main ends there, and every table is live there or can't be shown there:
@@ -343,7 +344,8 @@ class Reader:
 
     def _go_on(self) -> list[Effect]:
         """Let cursors meet, tables join, rounds start and reads begin. Called after each fact that may allow one."""
-        effects = self._meet() + self._assign_cursors() + self._meet()  # catch-up may begin where main stands
+        effects = self._meet() + self._assign_cursors()
+        effects += self._give_up_catch_up() + self._meet()  # catch-up may begin where main stands
         main = self.cursors.get(MAIN)
         if main is not None:
             effects += self._arrivals(main.position)
@@ -430,6 +432,26 @@ class Reader:
         del self.cursors[CATCH_UP]
         self.hold_main = False
         return [CloseCursor(cursor=CATCH_UP)]
+
+    def _give_up_catch_up(self) -> list[Effect]:
+        """Report every table that catches up, if the source changed and only one of the two cursors has followed it.
+
+        Main can't reach their highs at the new server. To catch up first could last for ever: across servers only GTID
+        sets compare, and where catch-up's set names more than main's, main would be held for a cursor that is not
+        behind it.
+        """
+        main, catch_up = self.cursors.get(MAIN), self.cursors.get(CATCH_UP)
+        if main is None or catch_up is None or main.position.server == catch_up.position.server:
+            return []
+        effects: list[Effect] = []
+        for table in list(self._tables.by_cursor[CATCH_UP].values()):
+            for cursor in (main, catch_up):
+                try:
+                    table.high.reached_by(cursor.position)
+                except SourceLost as error:
+                    effects.append(self._incomparable(table, error))
+                    break
+        return effects
 
     def _assign_cursors(self) -> list[Effect]:
         """Assign every waiting table its cursor, if main's position is settled."""

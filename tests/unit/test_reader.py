@@ -334,6 +334,35 @@ def test_main_reads_up_to_catch_up_where_that_stands_after_it() -> None:
     assert CloseCursor(cursor="catch-up") in effects
 
 
+def test_main_is_not_held_for_a_catch_up_that_goes_on_at_another_server() -> None:
+    """1. Catch-up began at a low whose set has a gap, and main, which is close, is held. 2. The source fails over while
+    catch-up reads: at the new server its set has all of main's and more, and main stands still at the old one. 3. The
+    table is read again, and main goes on."""
+    bench = ReaderBench()
+    bench.include("d.t", low=low(4, f"{UUID}:1-5"))
+    bench.include("d.u", low=low(4, f"{UUID}:1-5:7-9"))
+    bench.tell(ChangesRead(cursor="main", position=place(80, gtids=f"{UUID}:1-6"), rows=0))
+    assert not bench.reader.cursors["main"].asked
+    there = place(300, gtids=f"{UUID}:1-9", server="other")
+    effects = bench.tell(ChangesRead(cursor="catch-up", position=there, rows=0))
+    assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.u", "restart")]
+    assert CloseCursor(cursor="catch-up") in effects
+    assert asked(effects)["main"].after == place(80, gtids=f"{UUID}:1-6")
+
+
+def test_a_table_catches_up_no_longer_once_main_goes_on_at_another_server() -> None:
+    """Main can't reach its high any more. A live table goes on."""
+    bench = ReaderBench()
+    bench.include("d.t", low=low(4, f"{UUID}:1-5"))
+    bench.include("d.u", low=low(4, f"{UUID}:1-5:7-9"))
+    bench.tell(ChangesRead(cursor="main", position=place(FAR, gtids=f"{UUID}:1-6"), rows=0))
+    there = place(300, gtids=f"{UUID}:1-6", server="other")
+    effects = bench.tell(ChangesRead(cursor="main", position=there, rows=0))
+    assert [(m.table_id, m.state) for m in sent(effects, TableReport)] == [("d.u", "restart")]
+    effects = bench.tell(ChangesRead(cursor="catch-up", position=place(60, gtids=f"{UUID}:1-9"), rows=0))
+    assert CloseCursor(cursor="catch-up") in effects
+
+
 def test_a_table_whose_low_is_of_a_server_that_cannot_be_compared_restarts() -> None:
     bench = ReaderBench()
     bench.include("d.t", at=100)

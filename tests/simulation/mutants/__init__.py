@@ -203,6 +203,14 @@ MUTANTS = (
         "        if main.position.inside:\n            return []\n        effects",
     ),
     mutant(
+        "main is held for a catch-up that goes on at another server",
+        READER,
+        "effects += self._give_up_catch_up() + self._meet()",
+        "effects += self._meet()",
+        seeds=60,
+        first=19210,
+    ),
+    mutant(
         "a round starts from the first table's low, not the lowest",
         READER,
         "                low = low.fold(table.low)",
