@@ -910,7 +910,9 @@ def test_no_row_is_missed_under_load_and_the_naive_low_watermark_is_seen_to_miss
     hot: Hot, monkeypatch: pytest.MonkeyPatch, mode: chunk.Mode
 ) -> None:
     """1. Tiny chunks of hot rows for a while. 2. Chunks with the flushed position as low. 3. The binlog judges both."""
-    right = for_a_while(hot.chunks(mode, 5, aged=AgedPositions(1.0)), chunks=60, seconds=3)
+    tiny, right = hot.chunks(mode, 5, aged=AgedPositions(1.0)), []
+    while sum(map(len, hot.changes().values())) <= 500:  # a busy machine needs longer
+        right += for_a_while(tiny, chunks=60, seconds=3)
     naive: list[ShownChunk] = []
     seen_to_miss = mode == "replay" and isinstance(hot.server, MySQL)  # MariaDB's window is too short to count on
     if seen_to_miss:
@@ -921,7 +923,6 @@ def test_no_row_is_missed_under_load_and_the_naive_low_watermark_is_seen_to_miss
             naive = for_a_while(careless, chunks=50, seconds=3)
     hot.stop()
     changes = hot.changes()
-    assert sum(map(len, changes.values())) > 500
     assert misses(right, changes) == 0
     for shown in right:
         for key, version in shown.versions.items():
