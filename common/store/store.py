@@ -309,9 +309,8 @@ class PipelineStore:
     # Publications and claims
 
     def publish(self, record: Publication) -> bool:
-        """Put a publication if absent; False if its number or a later one exists: our own, or another start's."""
-        if self.publication_numbers(after=record.n):
-            return False  # others have gone on, and may have removed a publication of this number
+        """Put a publication if absent; False if its number exists (our own, or another start's), or if
+        what it builds on is removed, because others have gone on long ago."""
         won = self._put_changes(
             _publication_path(record.n),
             record.n,

@@ -245,7 +245,6 @@ STORE = tuple(
         "part",
         "power failed",
         "process died",
-        "publication behind another",
         "publication lost",
         "publication won",
         "slot lost",
