@@ -17,8 +17,7 @@ quarantines that table alone: the publication goes on without it, names its caus
 next generation comes. Then the entries after `applied` are applied to it alone, up to the batch in progress, so nothing
 is lost and nothing comes twice. The store keeps no file longer for its sake: once a file that it needs is swept, or if
 the lake table itself is lost, the table must be read again from the source, which the enumerator is asked to do
-(`read_again`). A quarantined table's chunk files are copied, never adopted, so the sweep may remove every chunk file
-that was not adopted when its checkpoint was applied.
+(`read_again`).
 
 **Commits of others on `main`** (iceberg/foreign.py) are looked for before a table is applied, again before its
 publication, and in the commit that moves `main`. A table goes on from a rewrite of others, or from a commit that a
@@ -217,7 +216,7 @@ class Incarnation:
             held, work = progress.quarantined.get(table_id), bases.get(table_id) or progress.work.get(table_id)
             try:
                 for step in plan:
-                    work = self._apply_step(step, work, summary, copy=held is not None)
+                    work = self._apply_step(step, work, summary)
             except StagedLost:
                 if held is None or held.generation != plan[0].generation:
                     raise
@@ -331,11 +330,8 @@ class Incarnation:
                 self._to_retry.discard(table_id)
         return plans
 
-    def _apply_step(self, step: TableStep, done: Work | None, summary: Mapping[str, str], *, copy: bool) -> Work:
-        """Bring one table's branch from `done` to the end of a step: first its chunks or a TRUNCATE, then its changes.
-
-        With `copy` the chunk files are copied, not adopted.
-        """
+    def _apply_step(self, step: TableStep, done: Work | None, summary: Mapping[str, str]) -> Work:
+        """Bring one table's branch from `done` to the end of a step: its chunks or a TRUNCATE, then its changes."""
         table = self.tables.get(step.table_id, create=done is None)
         table.check_writable()
         layout = table.layout(step.schema, step.generation)
@@ -347,9 +343,7 @@ class Incarnation:
         truncated = step.truncated_at is not None
         chunks = []
         if not truncated:
-            chunks = list(
-                self._files.map(lambda staged: adopt(self._store, staged, table, layout, copy=copy), step.chunks)
-            )
+            chunks = list(self._files.map(lambda staged: adopt(self._store, staged, table, layout), step.chunks))
         changes = [
             staged
             for staged in step.changes

@@ -8,6 +8,7 @@ on_spark.py on Spark's executors. The work here grows with the staged rows; work
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
 from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.columns import Layout, default_value
-from cutline.spark_writer.iceberg.files import FileLost, open_parquet
+from cutline.spark_writer.iceberg.files import FileLost, open_parquet, put_file
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 LIVE = "_live"
@@ -52,17 +53,20 @@ class StagedLost(ProtocolError):
     """A staged file is missing or differs from its record: a fault of the store, not of the file's table."""
 
 
-def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout, *, copy: bool = False) -> Any:
-    """Return Iceberg's DataFile for a chunk: the file itself if it has the lake's field ids and types, else a copy.
+def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> Any:
+    """Return Iceberg's DataFile for a chunk, a file of the table's own: the same bytes if the staged file has the
+    lake's field ids and types (`put_file`), else its rows written anew. So the store may remove the staged file.
 
-    With `copy` it is always a copy, so that the store's sweep may remove the file. It is also one if the generation's
-    field ids are shifted in the lake: some ids in the file would name other columns there, perhaps of the same type.
+    The rows are written anew too if the generation's field ids are shifted in the lake: some ids in the file would name
+    other columns there, perhaps of the same type.
 
     StagedLost if the file is missing, corrupt, or has another number of rows than its record.
     """
     with _verified(store, staged) as file:
-        if not copy and layout.offset == 0 and _fits(file.schema_arrow, layout):
-            return table.data_file(store.location(staged.record.path))
+        if layout.offset == 0 and _fits(file.schema_arrow, layout):
+            path = table.new_file(f"{uuid.uuid4().hex}.parquet")
+            put_file(store.location(staged.record.path), path)
+            return table.data_file(path)
         groups = (file.read_row_group(at) for at in range(file.num_row_groups))
         (copied,) = write_rows(table, (project(group, staged.schema, layout) for group in groups))
     return copied

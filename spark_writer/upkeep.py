@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import CutlineError
-from cutline.common.store.records import CheckpointEntry, Publication, Work
+from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.maintenance import TIER, compact, drop_branches, expire
@@ -58,6 +58,7 @@ class Upkeep:
         self.view: Future[None] | None = None
         self._to_compact: dict[str, None] = {}
         self._to_expire: set[str] = set()
+        self._released: set[str] = set()  # files of the store that tables of the lake named
         self._expired_at = self._compact_at = clock()
 
     def note_applied(self, table_id: str) -> None:
@@ -175,10 +176,6 @@ class Upkeep:
 
     def _expire(self, newest: Publication, oldest: Publication, before_ms: int) -> None:
         """Remove branches and snapshots that only older starts, or publications before `oldest`, needed."""
-        spare: set[str] = set()
-        for entry in self._store.journal_tail(after=newest.n):
-            if isinstance(entry, CheckpointEntry):
-                spare.update(self._store.location(file.path) for file in entry.staged)
 
         def work_of(record: Publication, table_id: str) -> Work | None:
             table = record.tables.get(table_id)
@@ -195,7 +192,8 @@ class Upkeep:
                 table = self._tables.get(table_id)
                 made_ms = [ms for snapshot in named if (ms := table.made_ms(snapshot)) is not None]
                 drop_branches(table, ours=branch)
-                expire(table, before_ms=min(before_ms, *made_ms), spare=spare)
+                found = expire(table, before_ms=min(before_ms, *made_ms), store=self._store.location("staged/"))
+                self._released.update(found)
             except Exception as error:
                 self._skip(table_id, error)
             work = self._progress.work.get(table_id)
@@ -210,19 +208,10 @@ class Upkeep:
     def _sweep(self, n: int, kept: Collection[int]) -> None:
         """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`."""
         try:
-            self._store.retire(n, kept, left_out=self._left_out)
+            released = set(self._released)
+            self._store.retire(n, kept, released)
+            self._released.difference_update(released)
         except CutlineError as error:
             logger.warning("pipeline %s: the store could not be swept: %s", self._store.name, error)
         except Exception:  # nobody waits for this thread's result
             logger.exception("pipeline %s: the store could not be swept", self._store.name)
-
-    def _left_out(self, slot: int) -> set[str]:
-        """Return the tables that got no staged file of checkpoint `slot`, because they were quarantined then."""
-        n = next((n for n in self._store.publication_numbers(slot - 1) if n in self._journal.chain), None)
-        record = self._store.publication(n) if n is not None else None
-        held = {table_id: table.held for table_id, table in (record.tables if record is not None else {}).items()}
-        return {
-            table_id
-            for table_id, entry in held.items()
-            if entry is not None and (entry.applied is None or entry.applied < slot)
-        }

@@ -66,6 +66,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 _COPY_BYTES = 1 << 20
 _SIDE_BY_SIDE = 16
+_ADOPTED_HERE = "adopted_here"
 _SCHEMAS_CACHED = 2048
 _BASES_KEPT = 3
 
@@ -345,14 +346,30 @@ class PipelineStore:
         return [record for record in found if record is not None]
 
     def claim(self, body: Mapping[str, Any] | None = None) -> int:
-        """Claim a number w for one start of the Spark writer: unique, and greater than all claimed before."""
+        """Claim a number w for one start of the Spark writer: unique, and greater than all claimed before.
+
+        `body` is what the claim says of that start; without it, what `adopted_here` will return.
+        """
         self._publications.forget()  # other starts may write publications in between
         w = max(self._numbers("spark"), default=0)
-        claimed = {**(body or {}), "nonce": secrets.token_hex(8)}
+        noted = {_ADOPTED_HERE: self.adopted_here()} if body is None else body
+        claimed = {**noted, "nonce": secrets.token_hex(8)}
         while True:
             w += 1
             if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}):
                 return w
+
+    def adopted_here(self) -> int:
+        """Return the last checkpoint of which tables of the lake may name chunk files in this store; 0: none do.
+
+        Cutline's first versions let the lake use chunk files where they lie; since then the lake has names of its own
+        for them. The first claim of a newer version notes the newest publication, and later claims repeat it. A claim
+        without such a note is an older version's.
+        """
+        if not (claims := self._numbers("spark")):
+            return 0
+        newest = self._get(f"spark/{max(claims):010d}.json") or {}
+        return int(newest.get(_ADOPTED_HERE, max(self.publication_numbers(), default=0)))
 
     # The sweep
 
@@ -361,8 +378,8 @@ class PipelineStore:
 
         These are parts, schemas and staged files of epochs older than the newest epoch entry that no journal entry
         names. Safe while others write: it keeps files of the running epoch that no entry names yet, and an older epoch
-        can complete no checkpoint, its slot being taken. It also keeps a staged file whose entry may have been removed:
-        the lake may have adopted it.
+        can complete no checkpoint, its slot being taken. It also keeps staged files that the lake may use where they
+        lie (`adopted_here`): their entries may have been removed.
         """
         removed = self._unneeded()
         for path in removed:
@@ -386,15 +403,11 @@ class PipelineStore:
         if not any(epoch is not None and epoch < newest for epoch in epochs.values()):
             return []  # no file is of an older epoch, so no entry has to be read
         bodies = [body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot)) is not None]
-        whole, slot = newest, bodies[-1]["slot"]  # whole: the oldest epoch that still has all its entries
-        for body in reversed(bodies):
-            if body["slot"] != slot:
-                break
-            whole, slot = (slot if body["kind"] == "epoch" else whole), slot - 1
+        adopted = self.adopted_here()
         old = {
             path
             for path, epoch in epochs.items()
-            if epoch is not None and epoch < newest and (epoch >= whole or not path.startswith("staged/"))
+            if epoch is not None and epoch < newest and (epoch > adopted or not path.startswith("staged/"))
         }
         if old:
             for body in bodies:
@@ -405,19 +418,14 @@ class PipelineStore:
                 old.difference_update(path for path, name in schemas.items() if name in named)
         return sorted(old)
 
-    def retire(
-        self,
-        n: int,
-        kept: Collection[int] = (),
-        left_out: Callable[[int], Collection[str]] = lambda slot: (),
-    ) -> None:
+    def retire(self, n: int, kept: Collection[int] = (), released: Collection[str] = ()) -> None:
         """Remove files that only a restore to before publication `n` needs, except for the cuts `kept`: journal
-        entries, parts, publications, claims, and the changes staged up to `n`, which are in the lake.
+        entries, parts, publications, claims, and the files staged up to `n`, whose rows are in the lake.
 
-        Chunk files stay, since the lake has adopted them, except those of the tables `left_out(slot)`, which were
-        quarantined when checkpoint `slot` was applied.
+        Chunk files that the lake may use where they lie (`adopted_here`) stay until they are among `released` (full
+        paths), which no snapshot of the lake names any more.
         """
-        self._retire_entries(n, kept, left_out)
+        self._retire_entries(n, kept, released)
         bodies = {at: self._get(_publication_path(at)) for at in self.publication_numbers()}
         needed = {at for at in bodies if at >= n or at in kept}
         needed |= _bases(needed, bodies)
@@ -428,17 +436,19 @@ class PipelineStore:
             if w < least:
                 self._backend.remove(self._path(f"spark/{w:010d}.json"))
 
-    def _retire_entries(self, n: int, kept: Collection[int], left_out: Callable[[int], Collection[str]]) -> None:
+    def _retire_entries(self, n: int, kept: Collection[int], released: Collection[str]) -> None:
         bodies = {slot: body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot))}
         restorable = {slot for slot in bodies if slot >= n or slot in kept}
         checkpoints = {slot: body for slot, body in bodies.items() if body["kind"] == "checkpoint"}
         needed = {path for slot in restorable & checkpoints.keys() for path in _needs(checkpoints[slot])}
         existing = {f"{folder}/{name}" for folder in ("parts", "staged") for name in self._names(folder)}
+        adopted = self.adopted_here()
+        waiting = {file["path"] for slot, body in checkpoints.items() if slot > n for file in body["staged"]}
+        for path in sorted({path.removeprefix(self.location("")) for path in released} & existing - waiting):
+            self._backend.remove(self._path(path))
         for slot, body in checkpoints.items():
-            chunks = slot <= n and any(file["kind"] == "chunk" for file in body["staged"])
-            out = left_out(slot) if chunks else ()
             staged = body["staged"] if slot <= n else ()
-            done = {file["path"] for file in staged if file["kind"] == "changes" or file["table"] in out}
+            done = {file["path"] for file in staged if file["kind"] == "changes" or slot > adopted}
             if slot not in restorable:
                 done |= _needs(body)
             for path in sorted(existing & done - needed):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
@@ -18,6 +19,7 @@ from cutline.common.errors import ProtocolError
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 
 ROW_GROUP_ROWS = 200_000
+_COPY_BYTES = 1 << 20
 
 
 class FileLost(ProtocolError):
@@ -95,6 +97,44 @@ def write_parquet(path: str, groups: Iterable[pa.Table]) -> int:
                 rows += group.num_rows
     sync_files([path])
     return rows
+
+
+def put_file(source: str, path: str) -> None:
+    """Give a finished file of the store the new full path `path` in the lake; durable on return.
+
+    The bytes are not read where that is possible: on one local file system the file gets a second name (a hard link),
+    and within an object store the store copies the object. Otherwise they are copied.
+    """
+    if not _put_here(source, path):
+        with open_input(source) as old, open_output(path) as new:
+            shutil.copyfileobj(old, new, _COPY_BYTES)
+    sync_files([path])
+
+
+def _put_here(source: str, path: str) -> bool:
+    """Name or copy a file without reading it; False if the file system or the object store can't, or may not."""
+    old, new = local_path(source), local_path(path)
+    try:
+        if old is not None and new is not None:
+            os.makedirs(os.path.dirname(new), exist_ok=True)
+            os.utime(old)  # by its age a tool that removes orphan files must see that the file is in use
+            os.link(old, new)
+            return True
+        if old is not None or new is not None or _scheme(source) != _scheme(path):
+            return False
+        filesystem, name = fsspec.core.url_to_fs(path)
+        filesystem.cp_file(fsspec.core.url_to_fs(source)[1], name)
+        return True
+    except OSError:  # another disk, no hard links, another user's file, a bucket of other credentials
+        if new is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(new)  # after a lost answer of NFS it may be a link, and a copy would overwrite `source`
+        return False
+
+
+def _scheme(path: str) -> str:
+    scheme = path.split("://", 1)[0]
+    return {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)  # Hadoop's names
 
 
 def open_output(path: str) -> BinaryIO:

@@ -5,8 +5,8 @@ half of whose rows are deleted. It is an ordinary commit on the staging branch: 
 crash undoes it.
 
 Expiry removes snapshots that no ref names and that are older than a grace period, in which readers may still use them.
-Refs hold what must stay: `main`, the staging branch of the newest publication, the tags of kept cuts. A staged file
-that an unpublished journal entry names is never deleted with a snapshot, because a restart adopts it again.
+Refs hold what must stay: `main`, the staging branch of the newest publication, the tags of kept cuts. No file of the
+store is deleted with a snapshot; tables that Cutline's first versions made name such files.
 """
 
 from __future__ import annotations
@@ -98,10 +98,11 @@ def _in_layout(group: pa.Table, layout: Layout) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=layout.arrow)
 
 
-def expire(table: LakeTable, *, before_ms: int, spare: Collection[str] = ()) -> int:
-    """Expire snapshots that no ref holds and that are older than `before_ms`; return how many files were deleted.
+def expire(table: LakeTable, *, before_ms: int, store: str | None = None) -> set[str]:
+    """Expire snapshots that no ref holds and that are older than `before_ms`; delete the files that they alone named.
 
-    A file is deleted only if no manifest of a retained snapshot names its path; files in `spare` (full paths) never.
+    A file is deleted only if no manifest of a retained snapshot names its path. Those in the folder `store` (a full
+    path that ends in a slash) are not deleted, but returned.
 
     Iceberg has two ways to find the files to delete. The incremental one, used while every snapshot is an ancestor of
     `main`, deletes each path that an expired snapshot removed from the table. That is wrong if several files share a
@@ -119,9 +120,10 @@ def expire(table: LakeTable, *, before_ms: int, spare: Collection[str] = ()) -> 
         expiry.commit()
         table.sync_metadata()
         paths = {str(path) for path in unneeded.build().toArray()}
-        for path in paths - set(spare):
+        staged = {path for path in paths if store is not None and path.startswith(store)}
+        for path in paths - staged:
             table.java.io().deleteFile(path)
-    return len(paths - set(spare))
+    return staged
 
 
 def drop_branches(table: LakeTable, *, ours: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -13,10 +16,15 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.spark_writer import upkeep
+from cutline.common.store.store import PipelineStore
+from cutline.spark_writer import apply, upkeep
 from cutline.spark_writer.apply import Incarnation
+from cutline.spark_writer.iceberg import files as files_of_the_lake
+from cutline.spark_writer.iceberg.columns import Layout
+from cutline.spark_writer.iceberg.table import LakeTable
+from cutline.spark_writer.staged import Staged
 from tests.conftest import FULL
-from tests.integration.spark_bench import Row, SparkBench, T, order, same
+from tests.integration.spark_bench import Row, SparkBench, T, newest, order, same
 
 ROUNDS, SEEDS = (8, range(40)) if FULL else (3, (5, 6))
 
@@ -136,3 +144,104 @@ def test_every_snapshot_that_an_expiry_retains_is_read_whole(
                 table.java.manageSnapshots().removeTag(name).commit()
         expire_now(incarnation, monkeypatch, draw.choice([-1.0, -1.0, draw.random() * (time.time() - began)]))
         whole(bench)
+
+
+def adopt_in_place(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> Any:
+    """How Cutline adopted a chunk file before the lake had names of its own for them."""
+    return table.data_file(store.location(staged.record.path))
+
+
+def in_store(bench: SparkBench) -> list[str]:
+    return sorted(os.listdir(bench.journal.store.location("staged")))
+
+
+def sweep(incarnation: Incarnation, bench: SparkBench) -> None:
+    """Do the upkeep's sweep of the store."""
+    incarnation.upkeep._sweep(newest(bench).n, set())
+
+
+def test_the_lake_keeps_every_row_when_the_store_is_gone(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. Two chunks are adopted: each has a second name below the table, and its bytes are there once. 2. The
+    store's sweep removes the staged files. 3. The store is removed.
+    """
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(10)])
+    journal.chunk(T, [order(number) for number in range(10, 20)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    staged = {os.stat(journal.store.location(f"staged/{name}")).st_ino for name in in_store(bench)}
+    lake = {path.stat().st_ino for path in (journal.root / "lake" / "shop" / "orders").rglob("*.parquet")}
+    assert staged == lake
+    assert len(lake) == 2
+    journal.change(T, ("+U", order(1, "one")))
+    last = journal.checkpoint()
+    bench.apply(incarnation)
+    sweep(incarnation, bench)
+    assert in_store(bench) == []
+    expire_now(incarnation, monkeypatch, -1.0)
+    shutil.rmtree(journal.store.location(""))
+    assert same(bench.rows(T.table_id), journal.at[last][T.table_id])
+
+
+@pytest.mark.parametrize("fault", [errno.EXDEV, errno.EPERM])
+def test_a_chunk_file_is_copied_where_it_can_get_no_second_name(
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch, fault: int
+) -> None:
+    journal, link = bench.journal, os.link
+
+    def elsewhere(old: str, new: str) -> None:
+        if "/lake/" in new:
+            raise OSError(fault, os.strerror(fault), new)
+        link(old, new)
+
+    monkeypatch.setattr(files_of_the_lake.os, "link", elsewhere)
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(10)])
+    last = journal.checkpoint()
+    bench.apply()
+    (path,) = (journal.root / "lake" / "shop" / "orders").rglob("*.parquet")
+    (name,) = in_store(bench)
+    assert path.stat().st_nlink == 1
+    assert path.read_bytes() == Path(journal.store.location(f"staged/{name}")).read_bytes()
+    shutil.rmtree(journal.store.location(""))
+    assert same(bench.rows(T.table_id), journal.at[last][T.table_id])
+
+
+def test_a_lake_that_names_files_of_the_store_keeps_them_until_compaction_has_rewritten_them(
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. An older version adopts three chunk files where they lie. 2. This version goes on, adopts a fourth and sweeps:
+    the three stay. 3. Compaction merges them, their snapshots expire, and the next sweep removes them.
+    """
+    journal, claim = bench.journal, bench.journal.store.claim
+    monkeypatch.setattr(upkeep, "TIER", 3)
+    journal.table(T)
+    for first in range(0, 30, 10):
+        journal.chunk(T, [order(number) for number in range(first, first + 10)])
+    journal.checkpoint()
+    with monkeypatch.context() as older:
+        older.setattr(apply, "adopt", adopt_in_place)
+        older.setattr(journal.store, "claim", lambda: claim({}))
+        bench.apply()
+    old = in_store(bench)
+    assert len(old) == 3
+    journal.chunk(T, [order(number) for number in range(30, 40)])
+    journal.change(T, ("+U", order(1, "one")))
+    journal.checkpoint()
+    incarnation = bench.apply()
+    expire_now(incarnation, monkeypatch, -1.0)
+    sweep(incarnation, bench)
+    assert in_store(bench) == old
+    assert whole(bench)
+    incarnation.upkeep.note_applied(T.table_id)
+    incarnation.upkeep._compact_at = 0.0
+    incarnation.upkeep.run()
+    for note in ("two", "three"):
+        journal.change(T, ("+U", order(2, note)))
+        journal.checkpoint()
+        bench.apply(incarnation)
+    expire_now(incarnation, monkeypatch, -1.0)
+    sweep(incarnation, bench)
+    assert in_store(bench) == []
+    assert whole(bench)

@@ -788,13 +788,46 @@ def test_what_only_a_restore_to_before_a_publication_needs_is_removed(shop: Pipe
     entry = Store(url).pipeline("shop").entry(5)
     assert isinstance(entry, CheckpointEntry)
     assert entry.tables == tables
-    for ref in (adopted, unnamed):
-        shop.verify(ref)
+    assert not exists(adopted)
     assert shop.claim() == 5
     shop.put_entry(epoch(6, base=5))
-    assert shop.sweep() == []  # whether the lake has adopted a file of epoch 1 nobody can say any more
-    for ref in (adopted, unnamed):
-        shop.verify(ref)
+    assert shop.sweep() == [unnamed.path]
+
+
+def test_chunk_files_that_an_older_version_let_the_lake_use_stay_until_it_releases_them(
+    shop: PipelineStore, url: str
+) -> None:
+    """1. A start of an older version publishes 3; the lake uses the chunk files of 2 and 3 where they lie. 2. A newer
+    start notes that, and the next one repeats it. 3. Retention goes on, and the lake releases the file of 2.
+    """
+    shop.put_entry(epoch(1))
+    assert shop.adopted_here() == 0
+    shop.claim({})
+    chunks = [staged(shop, 1) for _ in range(4)]
+    unnamed = staged(shop, 1)
+    for slot in (2, 3):
+        shop.put_entry(checkpoint(slot, 1, adopted=chunks[slot - 2]))
+        assert shop.publish(published(slot, tables={"d.t": slot}))
+    assert Store(url).pipeline("shop").adopted_here() == 3
+    for w, slot in enumerate((4, 5), start=2):
+        assert shop.claim() == w
+        shop.put_entry(checkpoint(slot, 1, adopted=chunks[slot - 2]))
+        assert shop.publish(published(slot, w=w, tables={"d.t": slot}))
+        assert shop.adopted_here() == 3
+
+    def present() -> list[int]:
+        names = {f"staged/{name}" for name in shop._names("staged")}
+        return [slot for slot, ref in enumerate(chunks, start=2) if ref.path in names]
+
+    shop.retire(5, released=[shop.location(ref.path) for ref in (chunks[0], unnamed)])
+    assert present() == [3]
+    assert not shop._exists(unnamed.path)
+    assert shop.adopted_here() == 3
+    shop.put_entry(epoch(6, base=5))
+    assert shop.sweep() == []
+    shop.put_entry(checkpoint(7, 6))
+    shop.retire(7, released=[shop.location(chunks[1].path), "/a/file/of/others"])
+    assert present() == []
 
 
 def test_who_writes_a_slot_of_which_the_entry_is_gone_is_refused(shop: PipelineStore, url: str) -> None:
