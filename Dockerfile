@@ -8,8 +8,11 @@ COPY LICENSE README.md pyproject.toml setup.py ./
 COPY common common
 COPY services services
 COPY spark_writer spark_writer
-RUN python3 -m venv /opt/cutline && /opt/cutline/bin/pip install -q --no-cache-dir .
-RUN CUTLINE_SPARK_JARS=/opt/jars /opt/cutline/bin/cutline setup
+# For object storage and other catalogues: --build-arg EXTRAS='[s3]' --build-arg WITH='--with s3 --with postgresql'
+ARG EXTRAS=
+ARG WITH=
+RUN python3 -m venv /opt/cutline && /opt/cutline/bin/pip install -q --no-cache-dir ".$EXTRAS"
+RUN CUTLINE_SPARK_JARS=/opt/jars /opt/cutline/bin/cutline setup $WITH
 
 FROM debian:bookworm-slim
 RUN apt-get update -qq \

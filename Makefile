@@ -70,6 +70,9 @@ setup        mount                    mount
 setup        umount                   mount
 setup        java                     default-jre-headless
 setup        ps                       procps
+setup        pg_lsclusters            postgresql
+setup        setpriv                  util-linux
+setup        env                      coreutils
 trixie       valkey-server            valkey-server
 fuzz         clang                    clang
 test-full    clang                    clang
@@ -131,7 +134,7 @@ $(VENV)/.built: $(VENV)/.packages setup.py $(COMPILED) $(wildcard services/sourc
 # ---- Spark's jars (spark_writer/jars.toml) --------------------------------------------------------------------------
 
 jars: debian $(VENV)/.built
-	@$(VENV)/bin/cutline setup >/dev/null
+	@$(VENV)/bin/cutline setup --with postgresql --with s3 >/dev/null
 
 # ---- test servers: MySQL's system folder and the data templates ----------------------------------------------------
 

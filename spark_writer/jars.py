@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -41,11 +41,12 @@ _COMPLAINTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jar:
-    """A jar by its Maven coordinates: an entry of jars.toml."""
+    """A jar by its Maven coordinates: an entry of jars.toml. With an `extra` only some pipelines need it."""
 
     coordinates: str
     sha256: str
     size_bytes: int
+    extra: str | None = None
 
     @property
     def file(self) -> str:
@@ -66,7 +67,7 @@ class Jar:
 
 @functools.cache
 def wanted() -> tuple[Jar, ...]:
-    """Return the jars with which this version of Cutline starts Spark."""
+    """Return the jars with which this version of Cutline starts Spark, those with an `extra` included."""
     text = Path(__file__).with_name("jars.toml").read_text(encoding="utf-8")
     return tuple(Jar(**entry) for entry in tomllib.loads(text)["jar"])
 
@@ -77,47 +78,66 @@ def folder() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else cache_folder() / "jars"
 
 
-def missing(target: Path) -> tuple[Jar, ...]:
-    """Return the jars that the folder lacks, or has with other content."""
-    return tuple(jar for jar in wanted() if not jar.is_in(target))
+def all_extras() -> tuple[str, ...]:
+    """Return the names of the extras, sorted."""
+    return tuple(sorted({jar.extra for jar in wanted() if jar.extra is not None}))
+
+
+def wanted_with(extras: Collection[str] = ()) -> tuple[Jar, ...]:
+    """Return the jars that every pipeline needs, and those of some extras."""
+    return tuple(jar for jar in wanted() if jar.extra is None or jar.extra in extras)
+
+
+def missing(target: Path, extras: Collection[str] = ()) -> tuple[Jar, ...]:
+    """Return the needed jars that the folder lacks, or has with other content."""
+    return tuple(jar for jar in wanted_with(extras) if not jar.is_in(target))
+
+
+def describe_missing(target: Path, jars: Collection[Jar]) -> str:
+    """Return a sentence for jars that a folder lacks, with the remedy."""
+    options = "".join(f" --with {extra}" for extra in sorted({jar.extra for jar in jars if jar.extra is not None}))
+    return (
+        f"the folder {target} lacks an intact {_names(jars)}; run `cutline setup{options}` to fetch it, or set"
+        " CUTLINE_SPARK_JARS to a folder that has it"
+    )
 
 
 def class_path(target: Path) -> list[str]:
     """Return the paths of the jars, and of the user's own in that folder; ConfigError if one of ours is missing.
 
-    Other versions of our own jars, left by another version of Cutline, are skipped.
+    Those with an `extra` are among them if they are there. Other versions of our own jars, left by another version of
+    Cutline, are skipped.
     """
-    if lacking := missing(target):
-        raise ConfigError(
-            f"the folder {target} lacks an intact {_names(lacking)}; run `cutline setup` to fetch it, or set"
-            " CUTLINE_SPARK_JARS to a folder that has it"
-        )
+    if found := missing(target):
+        raise ConfigError(describe_missing(target, found))
     ours = tuple(jar.coordinates.split(":")[1] + "-" for jar in wanted())
     users = [path for path in sorted(target.glob("*.jar")) if not path.name.startswith(ours)]
-    return [*(str(target / jar.file) for jar in wanted()), *map(str, users)]
+    present = (jar for jar in wanted() if jar.extra is None or jar.is_in(target))
+    return [*(str(target / jar.file) for jar in present), *map(str, users)]
 
 
 def fetch(
     target: Path,
     *,
+    extras: Collection[str] = (),
     settings: Mapping[str, str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Jar, ...]:
-    """Fetch the missing jars into the folder, and return them; the others are not touched.
+    """Fetch the missing jars, and those of `extras`, into the folder, and return them; the others are not touched.
 
     `settings` are Spark's, of which RESOLVER_SETTINGS are used. `progress(bytes, of bytes)` is called while they
     arrive; an error that it raises ends the resolver. Several processes may call it at once: one fetches, the others
     wait. ConfigError if the folder can't be written, the disk is too full, or there is no supported Java; Unavailable
     if no repository delivers the jars.
     """
-    if not missing(target):
+    if not missing(target, extras):
         return ()
     java = programs.java()
     with _writable(target):
         target.mkdir(parents=True, exist_ok=True)
         with (target / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (lacking := missing(target)):  # another process fetched them meanwhile
+            if not (lacking := missing(target, extras)):  # another process fetched them meanwhile
                 return ()
             for leftover in target.glob(".fetch-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -235,5 +255,5 @@ def _unfetched(lacking: tuple[Jar, ...], target: Path, why: str) -> str:
     )
 
 
-def _names(lacking: tuple[Jar, ...]) -> str:
-    return " and ".join(jar.file for jar in lacking)
+def _names(jars: Collection[Jar]) -> str:
+    return " and ".join(jar.file for jar in jars)

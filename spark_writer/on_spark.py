@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 from cutline.common.errors import CutlineError, ProtocolError
 from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.iceberg import objects
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.deletion_vectors import Vector, merged, read_vector, without, write_vectors
 from cutline.spark_writer.iceberg.files import FileLost, write_parquet
@@ -72,6 +73,8 @@ class Task:
     after: int | None
     folder: str
     """A full path that begins the names of new files."""
+    grants: Mapping[str, Mapping[str, str]] = field(repr=False)
+    """The rights to read and write the lake's files, for `objects.accept`."""
 
     @property
     def partitions(self) -> int:
@@ -89,7 +92,14 @@ def changed(
 ) -> tuple[list[Any], list[Vector]]:
     """Do the work of `local.changed` as Spark jobs."""
     groups = grouped(store, changes)
-    task = Task(store=store, layout=replace(layout, java=None), groups=groups, after=after, folder=table.new_file(""))
+    task = Task(
+        store=store,
+        layout=replace(layout, java=None),
+        groups=groups,
+        after=after,
+        folder=table.new_file(""),
+        grants=objects.grants(),
+    )
     with _kernels(f"the changes of {table.table_id} could not be applied by Spark"):
         last = _reduced(table.jvm.session, task).persist(_ON_DISK)
         try:
@@ -107,6 +117,7 @@ def _reduced(session: Any, task: Task) -> Any:
     schema = _spark_schema(task.layout)
 
     def read(batches: Batches) -> Batches:
+        objects.accept(task.grants)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 at, staged = parts[number]
@@ -128,6 +139,7 @@ def _images(last: Any, task: Task) -> Any:
     """Write the rows that the changes leave; a line a data file."""
 
     def write(rows: pa.Table) -> pa.Table:
+        objects.accept(task.grants)
         live = np.sort(rows[SEQ].to_numpy())
         path = task.new_file("parquet")
         count = write_parquet(path, rows_of(task.store, task.groups[rows[GROUP][0].as_py()], task.layout, live))
@@ -147,6 +159,7 @@ def _vectors(table: LakeTable, head: int, layout: Layout, last: Any, task: Task)
     buckets = math.ceil(len(files) / VECTOR_FILES)
 
     def write(rows: pa.Table) -> pa.Table:
+        objects.accept(task.grants)
         dead = {}
         for path, positions in _by_file(rows).items():
             old = read_vector(before.get(path))

@@ -13,7 +13,7 @@ from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
-from cutline.spark_writer import session
+from cutline.spark_writer import catalogue, session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.engine import SPARK
 from cutline.spark_writer.iceberg.lake import Lake
@@ -78,6 +78,8 @@ def _applier(
         definition = pipeline.definition()
         if definition is None:
             raise ConfigError(f"the definition of pipeline {name} is gone from the store; run `cutline run` again")
+        if faults := catalogue.faults(definition["sink"], store.url):
+            raise ConfigError(*faults)
         return Lake(session.for_pipeline(spark, definition["sink"]), name), PipelineConfig.from_definition(definition)
 
     return PipelineApplier(

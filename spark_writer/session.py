@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from cutline.common import programs
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.spark_writer import jars
+from cutline.spark_writer import catalogue, jars
 
 CATALOG = "lake"
 STOP_SECONDS = 10.0
@@ -109,8 +109,12 @@ def for_pipeline(spark: SparkSession, sink: Mapping[str, Any]) -> SparkSession:
 
     Settings of `sink.spark` that Spark reads only when it starts have no effect here, unless `start` got them.
     """
+    on_class_path = str(spark.sparkContext.getConf().get("spark.driver.extraClassPath", ""))
+    needed = jars.wanted_with(catalogue.extras(sink))
+    if absent := [jar for jar in needed if jar.file not in on_class_path]:
+        raise ConfigError(f"{jars.describe_missing(jars.folder(), absent)}; then start the Spark writer again")
     if not sink.get("catalog"):
-        folder = catalog_file(str(sink["warehouse"])).parent
+        folder = catalogue.default_file(sink).parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -118,7 +122,11 @@ def for_pipeline(spark: SparkSession, sink: Mapping[str, Any]) -> SparkSession:
                 f"the warehouse {folder} could not be created ({error.strerror}); give Cutline write permission to it"
             ) from error
     session = spark.newSession()
-    for key, value in {**catalog_settings(sink), **session_settings(sink)}.items():
+    prefix = f"spark.sql.catalog.{CATALOG}"
+    session.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
+    for key, value in catalogue.properties(sink).items():
+        session.conf.set(f"{prefix}.{key}", value)
+    for key, value in session_settings(sink).items():
         session.conf.set(key, value)
     return session
 
@@ -131,35 +139,6 @@ def for_config(config: PipelineConfig) -> SparkSession:
 def session_settings(sink: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of `sink.spark` that a session accepts at any time."""
     return {key: value for key, value in (sink.get("spark") or {}).items() if key.startswith("spark.sql.")}
-
-
-def catalog_settings(sink: Mapping[str, Any]) -> dict[str, str]:
-    """Return Spark's settings for the catalogue `lake`: SQLite in the warehouse, unless `sink.catalog` is set."""
-    prefix = f"spark.sql.catalog.{CATALOG}"
-    given: Mapping[str, str] = sink.get("catalog") or {}
-    warehouse = str(sink["warehouse"])
-    chosen = {"warehouse": warehouse}
-    if not given:
-        chosen |= {
-            "type": "jdbc",
-            "uri": f"jdbc:sqlite:{catalog_file(warehouse)}?busy_timeout=30000&journal_mode=WAL&synchronous=NORMAL",
-            "jdbc.schema-version": "V1",
-        }
-    # We refresh our table handles ourselves; a cached table would hide another process's commits.
-    chosen |= {"cache-enabled": "false", **given}
-    return {
-        prefix: "org.apache.iceberg.spark.SparkCatalog",
-        **{f"{prefix}.{key}": value for key, value in chosen.items()},
-    }
-
-
-def catalog_file(warehouse: str) -> Path:
-    """Return the SQLite file of the default catalogue. ConfigError if the warehouse is not a local folder."""
-    if "://" in warehouse and not warehouse.startswith("file://"):
-        raise ConfigError(
-            f"the warehouse {warehouse} is not a local folder, so it needs a catalogue; name one in sink.catalog"
-        )
-    return Path(warehouse.removeprefix("file://")) / "catalog.db"
 
 
 def first_line(error: BaseException) -> str:

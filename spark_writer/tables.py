@@ -31,7 +31,7 @@ class Tables:
     def get(self, table_id: str, *, create: bool = False) -> LakeTable:
         """Return a lake table. If it does not exist, `create` makes it; without `create` TableFault is raised."""
         table = self._loaded.get(table_id)
-        if table is None:
+        if table is None or table.rights.expire:
             table = self._lake.ensure(table_id) if create else self._lake.load(table_id)
             if table is None:
                 raise TableFault(table_dropped(table_id), lost=True)

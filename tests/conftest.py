@@ -25,7 +25,7 @@ import pytest
 from xdist.scheduler import LoadGroupScheduling
 
 from tests.programs import Missing, Unpackaged
-from tests.servers import Database, LocalServer, MariaDB, MySQL, Redis
+from tests.servers import S3, Database, LocalServer, MariaDB, MySQL, PostgreSQL, Redis
 
 ROOT = Path(__file__).resolve().parent.parent
 SESSION_MARK = "CUTLINE_TEST_SESSION"
@@ -211,6 +211,23 @@ def fresh_database() -> Iterator[Callable[[Database], str]]:
 def database(source: Database, fresh_database: Callable[[Database], str]) -> str:
     """The name of an empty database on `source`."""
     return fresh_database(source)
+
+
+@pytest.fixture(scope="session")
+def postgresql(nothing_left_running: None) -> Iterator[PostgreSQL]:
+    """One PostgreSQL for the session; a test that stops it must start it again."""
+    server = PostgreSQL()
+    with started(server):
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3(nothing_left_running: None) -> Iterator[S3]:
+    """One S3 server for the session, with the bucket `lake`; a test that stops it must start it again."""
+    server = S3()
+    with started(server):
+        server.create("lake")
+        yield server
 
 
 @pytest.fixture(scope="session")

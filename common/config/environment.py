@@ -26,7 +26,9 @@ class Environment:
         "URL of the mesh's Redis; unset: `cutline run` starts its own, a single service refuses to start",
     )
     store_url: str | None = _env(
-        "CUTLINE_STORE_URL", None, "the store (file:// or s3://); unset: `cutline run` uses file://<workdir>/store"
+        "CUTLINE_STORE_URL",
+        None,
+        "the store (file://, s3://, gs://, abfss://); unset: `cutline run` uses file://<workdir>/store",
     )
     api_token: str | None = _env(
         "CUTLINE_API_TOKEN", None, "bearer token required by /v1 and /metrics; unset: none required"

@@ -12,9 +12,18 @@ from typing import Any, BinaryIO, Protocol, cast
 
 import fsspec
 
-from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
+from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable, redacted
 
-_OBJECTS = ("memory", "s3")
+_OBJECTS = {
+    "memory": {},
+    "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 3}}},
+    "gs": {},
+    "gcs": {},
+    "abfs": {},
+    "abfss": {},
+}
+"""The kinds of object storage, and the options with which fsspec opens them."""
+_EXTRAS = {"memory": "dev", "s3": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "adls", "abfss": "adls"}
 _STALE_SECONDS = 86_400.0
 
 
@@ -23,6 +32,9 @@ class Backend(Protocol):
 
     Every method raises ConfigError where Cutline lacks a right, Unavailable where the disk or the object store fails.
     """
+
+    def check(self) -> None:
+        """Look, without writing, whether there is a place for the store. ConfigError if a bucket does not exist."""
 
     def create(self, path: str, data: bytes) -> bool:
         """Put if absent: write a file whole and durable, or return False if its name is taken by other bytes."""
@@ -81,6 +93,9 @@ class _Files:
 
     def __init__(self, root: str) -> None:
         self._root = root
+
+    def check(self) -> None:
+        """A folder is made when it is needed."""
 
     def location(self, path: str) -> str:
         return os.path.join(self._root, path) if path else self._root
@@ -188,6 +203,19 @@ class _Files:
         return won
 
 
+@contextmanager
+def _object_errors(location: str) -> Iterator[None]:
+    """As `store_errors`, also for errors of the object store's own library, which are no OSErrors."""
+    with store_errors(location):
+        try:
+            yield
+        except (OSError, CutlineError):
+            raise
+        except Exception as error:
+            text = str(error).strip() or type(error).__name__
+            raise Unavailable(f"the object store does not answer at {location}: {text.splitlines()[0]}") from error
+
+
 class _Objects:
     """An object store through fsspec, or fsspec's memory in tests."""
 
@@ -196,11 +224,20 @@ class _Objects:
         self._protocol = protocol
         self._root = root.rstrip("/")
 
+    def check(self) -> None:
+        bucket = self._root.lstrip("/").split("/")[0]
+        with _object_errors(self.location("")):
+            if self._protocol != "memory" and not self._fs.exists(bucket):
+                raise ConfigError(
+                    f"the bucket {bucket} of the store {self.location('')} does not exist; create it, or correct"
+                    " CUTLINE_STORE_URL"
+                )
+
     def location(self, path: str) -> str:
         return f"{self._protocol}://{self._path(path).lstrip('/')}"
 
     def create(self, path: str, data: bytes) -> bool:
-        with store_errors(self.location(path)):
+        with _object_errors(self.location(path)):
             try:
                 self._fs.pipe_file(self._path(path), data, mode="create")
                 return True
@@ -212,19 +249,19 @@ class _Objects:
                 raise
 
     def read(self, path: str) -> bytes | None:
-        with store_errors(self.location(path)):
+        with _object_errors(self.location(path)):
             try:
                 return cast(bytes, self._fs.cat_file(self._path(path)))
             except FileNotFoundError:
                 return None
 
     def exists(self, path: str) -> bool:
-        with store_errors(self.location(path)):
+        with _object_errors(self.location(path)):
             self._fs.invalidate_cache()
             return bool(self._fs.exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
-        with store_errors(self.location(folder)):
+        with _object_errors(self.location(folder)):
             self._fs.invalidate_cache()
             try:
                 found = self._fs.ls(self._path(folder), detail=False)
@@ -237,13 +274,13 @@ class _Objects:
 
     def open_new(self, path: str) -> tuple[BinaryIO, str]:
         """Only `settle` completes the upload: neither closing the file nor its garbage collection does."""
-        with store_errors(self.location(path)):
+        with _object_errors(self.location(path)):
             file = self._fs.open(self._path(path), "wb")
             file.autocommit = False
             return cast(BinaryIO, file), path
 
     def settle(self, file: Any, temporary: str, path: str) -> None:
-        with store_errors(self.location(path)):
+        with _object_errors(self.location(path)):
             file.autocommit = True
             file.close()
 
@@ -262,7 +299,7 @@ class _Objects:
             file.closed = True  # else the interpreter would begin another upload when it collects the file
 
     def remove(self, path: str) -> None:
-        with store_errors(self.location(path)), suppress(FileNotFoundError):
+        with _object_errors(self.location(path)), suppress(FileNotFoundError):
             self._fs.rm_file(self._path(path))
 
     def stale(self, folder: str, name: str) -> bool:
@@ -279,14 +316,15 @@ def backend_of(url: str) -> Backend:
         return _Files(os.path.abspath(url.split("://", 1)[-1]))
     if protocol in _OBJECTS:
         try:
-            filesystem, root = fsspec.core.url_to_fs(url)
+            filesystem, root = fsspec.core.url_to_fs(url, **_OBJECTS[protocol])
         except (ImportError, ValueError) as error:
             raise ConfigError(
-                f"the store {redacted(url)!r} can't be opened ({error}); install what fsspec asks for"
+                f"the store {redacted(url)!r} can't be opened ({error}); install cutline[{_EXTRAS[protocol]}]"
             ) from error
         return _Objects(filesystem, protocol, root)
     raise ConfigError(
-        f"the store {redacted(url)!r} is of an unsupported kind: a journal needs put-if-absent; use file:// or s3://"
+        f"the store {redacted(url)!r} is of an unsupported kind: a journal needs put-if-absent; use file://, s3://, gs://"
+        " or abfss://"
     )
 
 

@@ -85,6 +85,10 @@ class Store:
         self.url = url
         self._backend = backend_of(url)
 
+    def check(self) -> None:
+        """Look, without writing, whether the store can be there. ConfigError if its bucket does not exist."""
+        self._backend.check()
+
     def prepare(self) -> None:
         """Verify that the store is writable and supports put-if-absent. Raises ConfigError if not."""
         probe = f".probe.{secrets.token_hex(8)}"

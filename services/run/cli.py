@@ -105,8 +105,15 @@ def run(pipeline: Path, until: Until | None, workdir: Path | None, readers: int 
     "--repository", "repositories", multiple=True, metavar="URL", help="Another Maven repository to fetch from."
 )
 @click.option("--ivy-settings", type=click.Path(path_type=Path), help="An ivysettings.xml, which may name mirrors.")
+@click.option(
+    "--with",
+    "extras",
+    multiple=True,
+    type=click.Choice(jars.all_extras()),
+    help="Fetch also what a pipeline with this store or catalogue needs; may be repeated.",
+)
 @_exit_codes
-def setup(repositories: tuple[str, ...], ivy_settings: Path | None) -> None:
+def setup(repositories: tuple[str, ...], ivy_settings: Path | None, extras: tuple[str, ...]) -> None:
     """Fetch Spark's jars, as the first `run` does too. Jars that are there already are verified, not fetched again."""
     settings = {"spark.jars.repositories": ",".join(repositories)} if repositories else {}
     if ivy_settings is not None:
@@ -117,6 +124,7 @@ def setup(repositories: tuple[str, ...], ivy_settings: Path | None) -> None:
         task = bar.add_task("", total=None, visible=False)
         fetched = jars.fetch(
             jars.folder(),
+            extras=extras,
             settings=settings,
             progress=lambda done, total: bar.update(task, completed=done, total=total, visible=True),
         )

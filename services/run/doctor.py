@@ -1,7 +1,7 @@
 """`cutline doctor`: what this machine has and lacks for Cutline, and whether a pipeline's source and store answer.
 
 The checks are independent, so a failed one hides no other. Nothing is changed, except that a probe file is written into
-the store and removed.
+the store, and into a warehouse on object storage, and removed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -35,7 +36,7 @@ from cutline.services.sources.mysql.binlog import scanner
 from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.services.sources.mysql.server import clock, identify
-from cutline.spark_writer import jars
+from cutline.spark_writer import catalogue, jars
 
 OPEN_FILES = 4096
 MEMORY_BYTES = 2 << 30
@@ -67,7 +68,7 @@ def examine(pipeline: Path | None, environment: Environment) -> list[Finding]:
         ("compiled modules", _compiled),
         ("Java", _java),
         ("Redis", partial(_redis, environment)),
-        ("Spark's jars", _jars),
+        ("Spark's jars", partial(_jars, ())),
         ("open files", _open_files),
         ("memory", _memory),
         ("disk", partial(_disk, "disk", cache_folder())),
@@ -124,14 +125,17 @@ async def _redis_version(url: str) -> str:
         await redis.aclose()
 
 
-def _jars() -> Finding:
-    folder = jars.folder()
-    if not (lacking := jars.missing(folder)):
-        return Finding(name="Spark's jars", found=f"present ({folder})")
+def _jars(extras: Collection[str]) -> Finding:
+    name, folder = "Spark's jars", jars.folder()
+    if extras:
+        name = f"{name} for {' and '.join(sorted(extras))}"
+    if not (lacking := jars.missing(folder, extras)):
+        return Finding(name=name, found=f"present ({folder})")
     return Finding(
-        name="Spark's jars",
+        name=name,
         found=f"{' and '.join(jar.file for jar in lacking)} missing or damaged in {folder}",
-        remedy="run `cutline setup`, or let the first `cutline run` fetch them",
+        remedy=f"run `cutline setup{''.join(f' --with {extra}' for extra in sorted(extras))}`, or let the first"
+        " `cutline run` fetch them",
     )
 
 
@@ -195,14 +199,34 @@ def _of_pipeline(file: Path, environment: Environment) -> Iterator[Finding]:
         return
     yield Finding(name="pipeline", found=f"{config.name} ({file})")
     yield _outcome("source", partial(_source, config))
-    yield _outcome("store", partial(_store, default_workdir(file, config), environment))
-    if "://" not in config.sink.warehouse:
-        yield _disk("warehouse", Path(config.sink.warehouse))
+    workdir, sink = default_workdir(file, config), config.definition()["sink"]
+    yield _outcome("store", partial(_store, workdir, environment))
+    yield _outcome("warehouse", partial(_warehouse, sink, environment.store_url or f"file://{workdir / 'store'}"))
+    if sink["catalog"]:
+        yield _outcome("catalogue", partial(_catalogue, sink))
+    if extras := catalogue.extras(sink):
+        yield _outcome("Spark's jars", partial(_jars, extras))
+
+
+def _warehouse(sink: Mapping[str, Any], store_url: str) -> Finding:
+    warehouse = str(sink["warehouse"])
+    if faults := catalogue.faults(sink, store_url):
+        return Finding(name="warehouse", found=redacted(warehouse), remedy="; ".join(faults))
+    if "://" not in warehouse:
+        return _disk("warehouse", Path(warehouse))
+    catalogue.probe(sink)
+    return Finding(name="warehouse", found=redacted(warehouse))
+
+
+def _catalogue(sink: Mapping[str, Any]) -> Finding:
+    catalogue.check_answers(sink)
+    kind = sink["catalog"].get("type") or sink["catalog"].get("catalog-impl", "unknown")
+    return Finding(name="catalogue", found=f"{kind} {redacted(sink['catalog'].get('uri', ''))}".strip())
 
 
 def _source(config: PipelineConfig) -> Finding:
     source = Source.of(config.source)
-    check_source(config)
+    check_source(config, folds_case=catalogue.folds_case(config.definition()["sink"]))
     with closing(connect(source)) as connection:
         server = identify(connection)
         ahead = clock(connection) / 1_000_000 - time.time()
@@ -218,7 +242,9 @@ def _source(config: PipelineConfig) -> Finding:
 def _store(workdir: Path, environment: Environment) -> Finding:
     if environment.store_url is None:
         return _disk("store", workdir / "store")
-    Store(environment.store_url).prepare()
+    store = Store(environment.store_url)
+    store.check()
+    store.prepare()
     return Finding(name="store", found=redacted(environment.store_url))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cutline.services.run import lake
 from cutline.services.sources.mysql.connection import Source, connect
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.services.sources.mysql.start_stop import PositionFinder
+from cutline.spark_writer import catalogue
 
 
 def check(
@@ -30,11 +32,14 @@ def check(
     `config`.
     Leaves behind the folders of work, store and warehouse, empty if they are new. Takes a few seconds at most.
     """
-    faults = list(known_faults)
+    sink = config.definition()["sink"]
+    faults = [*known_faults, *catalogue.faults(sink, store_url)]
     stored: Mapping[str, Any] | None = None
     known: Mapping[str, Any] | None = None
     try:
-        stored = Store(store_url).pipeline(config.name).definition()
+        store = Store(store_url)
+        store.check()
+        stored = store.pipeline(config.name).definition()
         if stored is not None:  # settings that an older Cutline did not know get their defaults
             known = PipelineConfig.from_definition(stored).definition()
     except ConfigError as error:
@@ -59,7 +64,7 @@ def check(
     except ConfigError as error:
         faults += error.faults if not config.sink.catalog else ()
     try:
-        check_source(config, begun=known is not None)
+        check_source(config, begun=known is not None, folds_case=catalogue.folds_case(sink))
         if known is None and not faults:
             source = Source.of(config.source)
             faults += PositionFinder(lambda: connect(source), server_id=config.server_id).faults(config)
@@ -69,17 +74,20 @@ def check(
         if known is not None and not faults:
             raise
         faults.append(str(error))
+    try:
+        catalogue.check_answers(sink)
+    except Unavailable as error:
+        if known is not None and not faults:
+            raise
+        faults.append(str(error))
     if faults:
         raise ConfigError(*faults)
-    folders = {
-        "work folder": workdir,
-        "warehouse": None if "://" in config.sink.warehouse else Path(config.sink.warehouse),
-    }
-    faults = [fault for role, folder in folders.items() if folder is not None and (fault := _unwritable(role, folder))]
-    try:
-        Store(store_url).prepare()
-    except ConfigError as error:
-        faults += error.faults
+    faults = [fault] if workdir is not None and (fault := _unwritable("work folder", workdir)) else []
+    for write in (partial(catalogue.probe, sink), Store(store_url).prepare):
+        try:
+            write()
+        except ConfigError as error:
+            faults += error.faults
     if faults:
         raise ConfigError(*faults)
     return stored or config.definition()

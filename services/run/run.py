@@ -45,7 +45,7 @@ from cutline.services.run.terminal import TerminalView
 from cutline.services.run.until import Until, caught_up, dropped, not_live, pending, unpublished
 from cutline.services.run.workdir import locked, remove_run_file, write_redis_settings, write_run_file
 from cutline.services.sources.mysql.server import flushed_high
-from cutline.spark_writer import jars
+from cutline.spark_writer import catalogue, jars
 
 SPARK_HALTS = 3
 LOOK_SECONDS = 0.5
@@ -119,7 +119,13 @@ class Run:
         definition = await self._checked()
         if definition is None:
             return
-        await asyncio.to_thread(jars.fetch, jars.folder(), settings=config.sink.spark, progress=self._fetching)
+        await asyncio.to_thread(
+            jars.fetch,
+            jars.folder(),
+            extras=catalogue.extras(definition["sink"]),
+            settings=config.sink.spark,
+            progress=self._fetching,
+        )
         with locked(self._workdir):
             store = Store(self._store_url).pipeline(config.name)
             await asyncio.to_thread(store.define, definition)

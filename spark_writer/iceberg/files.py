@@ -10,13 +10,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cutline.common import parquet
-from cutline.common.errors import ProtocolError
+from cutline.common.errors import ProtocolError, Unavailable
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
+from cutline.spark_writer.iceberg.objects import SCHEMES, file_system
 
 ROW_GROUP_ROWS = 200_000
 _COPY_BYTES = 1 << 20
@@ -78,9 +78,23 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
 
 
 def open_input(path: str) -> BinaryIO:
-    """Open a file of the store or the lake for reading. Raises FileNotFoundError."""
+    """Open a file of the store or the lake for reading. Raises FileNotFoundError, and Unavailable for objects."""
     local = local_path(path)
-    return cast(BinaryIO, open(local, "rb") if local is not None else fsspec.open(path, "rb").open())
+    if local is not None:
+        return open(local, "rb")
+    with _answering(path):
+        files, key = file_system(path)
+        return cast(BinaryIO, files.open_input_file(key))
+
+
+@contextmanager
+def _answering(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unavailable(f"the object storage does not answer for {path}: {str(error).splitlines()[0]}") from error
 
 
 def write_parquet(path: str, groups: Iterable[pa.Table]) -> int:
@@ -120,10 +134,10 @@ def _put_here(source: str, path: str) -> bool:
             os.utime(old)  # by its age a tool that removes orphan files must see that the file is in use
             os.link(old, new)
             return True
-        if old is not None or new is not None or _scheme(source) != _scheme(path):
+        if old is not None or new is not None or SCHEMES.get(_scheme(source)) != SCHEMES.get(_scheme(path)):
             return False
-        filesystem, name = fsspec.core.url_to_fs(path)
-        filesystem.cp_file(fsspec.core.url_to_fs(source)[1], name)
+        files, key = file_system(path)
+        files.copy_file(file_system(source)[1], key)
         return True
     except OSError:  # another disk, no hard links, another user's file, a bucket of other credentials
         if new is not None:
@@ -133,14 +147,15 @@ def _put_here(source: str, path: str) -> bool:
 
 
 def _scheme(path: str) -> str:
-    scheme = path.split("://", 1)[0]
-    return {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)  # Hadoop's names
+    return path.partition("://")[0]
 
 
 def open_output(path: str) -> BinaryIO:
-    """Open a new data file of the lake for writing; its folder is made if needed."""
+    """Open a new data file of the lake for writing; its folder is made if needed. Raises Unavailable for objects."""
     local = local_path(path)
-    if local is None:
-        return cast(BinaryIO, fsspec.open(path, "wb").open())
-    os.makedirs(os.path.dirname(local), exist_ok=True)
-    return open(local, "wb")
+    if local is not None:
+        os.makedirs(os.path.dirname(local), exist_ok=True)
+        return open(local, "wb")
+    with _answering(path):
+        files, key = file_system(path)
+        return cast(BinaryIO, files.open_output_stream(key))

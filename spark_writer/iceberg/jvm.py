@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from py4j.java_gateway import JavaPackage
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cutline.common.errors import Unavailable
 from cutline.spark_writer.session import first_line
+
+_AWAY = re.compile(
+    r"\.(ConnectException|\w*SocketException|\w*Timeout(Exception)?|UnknownHostException|NoRouteToHostException"
+    r"|SQLTransient\w*|SQLNonTransientConnectionException|Service(Unavailable|Failure)Exception|TTransportException)$"
+)
+_AWAY_STATES = ("08", "53", "57")
+"""Classes of SQLSTATE: connection exception, insufficient resources, operator intervention (shutdown, start)."""
 
 
 class Refused(Unavailable):
@@ -91,6 +99,34 @@ def failing_as(failure: str) -> Iterator[None]:
         yield
     except (Py4JJavaError, PySparkException) as error:
         raise Refused(f"{failure}: {first_line(error)}") from error
+
+
+def is_away(error: Py4JJavaError) -> bool:
+    """Whether a server did not answer or was not ready, so that the same call may succeed later."""
+    for cause in _causes(error):
+        if _AWAY.search(str(cause.getClass().getName())):
+            return True
+        with suppress(
+            Py4JError
+        ):  # only an SQLException has an SQLSTATE; a missing driver has that of a lost connection
+            state = str(cause.getSQLState())
+            if state[:2] in _AWAY_STATES and "suitable driver" not in str(cause.getMessage()):
+                return True
+    return False
+
+
+def root_cause(error: Py4JJavaError) -> str:
+    """Return the first line of the message of the innermost cause, which says more than those around it."""
+    *_, last = _causes(error)
+    text = str(last.getMessage() or last.toString()).strip()
+    return text.splitlines()[0] if text else first_line(error)
+
+
+def _causes(error: Py4JJavaError) -> Iterator[Any]:
+    cause = error.java_exception
+    while cause is not None:
+        yield cause
+        cause = cause.getCause()
 
 
 def is_conflict(error: Py4JJavaError) -> bool:

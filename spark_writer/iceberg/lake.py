@@ -9,12 +9,13 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from cutline.common.errors import ConfigError
+from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.schema import split_table_id
-from cutline.spark_writer.iceberg.durable import sync_files
-from cutline.spark_writer.iceberg.jvm import Jvm, failing_as
-from cutline.spark_writer.iceberg.table import FORMAT_VERSION, OWNER, LakeTable, TableFault
-from cutline.spark_writer.session import CATALOG, first_line
+from cutline.spark_writer.iceberg.durable import local_path, sync_files
+from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_away, items, root_cause
+from cutline.spark_writer.iceberg.objects import Rights, grant, is_secret
+from cutline.spark_writer.iceberg.table import FORMAT_VERSION, OWNER, SOURCE, LakeTable, TableFault
+from cutline.spark_writer.session import CATALOG
 
 _SQLITE = "jdbc:sqlite:"
 _PROPERTIES = {
@@ -33,12 +34,15 @@ class Lake:
     """One pipeline's catalogue, opened in the pipeline's own Spark session; safe for any number of threads."""
 
     def __init__(self, session: SparkSession, pipeline: str) -> None:
-        """Open the catalogue; ConfigError if that fails."""
+        """Open the catalogue; Unavailable if it does not answer, ConfigError if it can't be opened otherwise."""
         self.session = session
         self.pipeline = pipeline
         self.jvm = Jvm(session)
         uri = str(session.conf.get(f"spark.sql.catalog.{CATALOG}.uri", ""))
         self._sqlite = uri.removeprefix(_SQLITE).split("?")[0] if uri.startswith(_SQLITE) else None
+        prefix = f"spark.sql.catalog.{CATALOG}."
+        own = session.conf.getAll.items()
+        self._own = {key.removeprefix(prefix): value for key, value in own if key.startswith(prefix)}
         self.activate()
         try:
             self.catalog = self._open()
@@ -47,9 +51,12 @@ class Lake:
             try:
                 self.catalog = self._open()
             except Py4JJavaError as error:
+                cause = redacted(root_cause(error))
+                if is_away(error):
+                    raise Unavailable(f"the catalogue of pipeline {pipeline} does not answer ({cause})") from error
                 raise ConfigError(
-                    f"the catalogue of pipeline {pipeline} could not be opened ({first_line(error)}); correct sink in"
-                    " the pipeline file"
+                    f"the catalogue of pipeline {pipeline} could not be opened ({cause}); correct sink in the pipeline"
+                    " file"
                 ) from error
 
     def _open(self) -> Any:
@@ -65,8 +72,9 @@ class Lake:
             sync_files([self._sqlite, f"{self._sqlite}-wal"])
 
     def exists(self, namespace: str, name: str) -> bool:
-        """Whether the catalogue has this table. Raises Java's errors."""
-        return bool(self.catalog.tableExists(self._identifier(namespace, name)))
+        """Whether the catalogue has this table. Raises Refused."""
+        with failing_as(f"the table {CATALOG}.{namespace}.{name} could not be looked up"):
+            return bool(self.catalog.tableExists(self._identifier(namespace, name)))
 
     def _identifier(self, namespace: str, name: str) -> Any:
         return self.jvm.iceberg.catalog.TableIdentifier.of(self._namespace(namespace), name)
@@ -99,7 +107,7 @@ class Lake:
             return table
         database, name = split_table_id(table_id)
         no_columns = self.jvm.iceberg.Schema(self.jvm.root.java.util.ArrayList())
-        table = self.table(table_id, self.create(database, name, no_columns, {OWNER: self.pipeline}))
+        table = self.table(table_id, self.create(database, name, no_columns, {OWNER: self.pipeline, SOURCE: table_id}))
         table.check_owner()
         return table
 
@@ -112,10 +120,36 @@ class Lake:
                 with suppress(Py4JJavaError):  # another process created it, or the next call fails with the cause
                     self.catalog.createNamespace(space, self.jvm.root.java.util.HashMap())
             if not self.catalog.tableExists(identifier):
-                with suppress(Py4JJavaError):
+                try:
                     return self.catalog.createTable(identifier, schema, spec, {**_PROPERTIES, **properties})
+                except Py4JJavaError:
+                    if not self.catalog.tableExists(identifier):
+                        raise
             return self.catalog.loadTable(identifier)
 
     def table(self, table_id: str, java: Any) -> LakeTable:
         """Return the LakeTable of one of Iceberg's Tables."""
-        return LakeTable(self.jvm, self.pipeline, table_id, java)
+        rights = self._rights(java)
+        for place, properties in rights.by_place.items():
+            grant(place, properties)
+        return LakeTable(self.jvm, self.pipeline, table_id, java, rights)
+
+    def _rights(self, java: Any) -> Rights:
+        """The rights of a table's FileIO, for those who read and write its files in Python."""
+        location = str(java.location())
+        if local_path(location) is not None:
+            return Rights()
+        io = java.io()
+        properties = _strings(io.properties())
+        by_place = {location: properties}
+        lends = self.jvm.root.java.lang.Class.forName("org.apache.iceberg.io.SupportsStorageCredentials")
+        if lends.isInstance(io):
+            for credential in items(io.credentials()):
+                by_place[str(credential.prefix())] = properties | _strings(credential.config())
+        every = [pair for found in by_place.values() for pair in found.items()]
+        lent = any(is_secret(name) and self._own.get(name) != value for name, value in every)
+        return Rights(by_place=by_place, lent=lent)
+
+
+def _strings(java_map: Any) -> dict[str, str]:
+    return {str(key): str(java_map.get(key)) for key in items(java_map.keySet().stream().toList())}

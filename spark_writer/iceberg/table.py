@@ -49,10 +49,13 @@ from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.files import Contents, DataFile, write_parquet
 from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict
+from cutline.spark_writer.iceberg.objects import Rights
 from cutline.spark_writer.session import CATALOG
 
 logger = logging.getLogger("cutline.spark_writer")
 OWNER = "cutline.pipeline"
+SOURCE = "cutline.table"
+"""The table property with the table's id as the source spells it."""
 RETRIES = "commit.retry.num-retries"
 FORMAT_VERSION = 3
 STAGING = re.compile(r"staging_(\d+)")
@@ -89,7 +92,7 @@ class ForeignCommit(TableFault):
 class LakeTable:
     """One lake table. One thread at a time; `refresh` before reading what others may have changed."""
 
-    def __init__(self, jvm: Jvm, pipeline: str, table_id: str, java: Any) -> None:
+    def __init__(self, jvm: Jvm, pipeline: str, table_id: str, java: Any, rights: Rights | None = None) -> None:
         """Take Iceberg's Table `java`; made by `Lake`."""
         self.table_id = table_id
         self.java = java
@@ -98,6 +101,7 @@ class LakeTable:
         self._contents: Contents | None = None
         self._layout: Layout | None = None
         self._synced: frozenset[str] = frozenset()
+        self.rights = rights or Rights()
         database, name = split_table_id(table_id)
         self.spark_name = ".".join(quoted(part) for part in (CATALOG, database, name))
 
@@ -106,13 +110,22 @@ class LakeTable:
         self.java.refresh()
 
     def check_owner(self) -> None:
-        """Raise TableFault if the table, as last read, does not belong to this pipeline."""
+        """Raise TableFault if the table, as last read, does not belong to this pipeline, or is another source table's.
+
+        A catalogue that ignores case returns the lake table `shop.Orders` for `shop.orders`.
+        """
         owner = self.metadata().property(OWNER, None)
         if owner != self._pipeline:
             whose = f"belongs to pipeline {owner}" if owner else "was not made by Cutline"
             raise TableFault(
                 f"the lake table {CATALOG}.{self.table_id} {whose}, so pipeline {self._pipeline} can't write it; choose"
                 " another warehouse or remove that table"
+            )
+        made_for = self.metadata().property(SOURCE, None)
+        if made_for is not None and made_for != self.table_id:
+            raise TableFault(
+                f"the catalogue takes {self.table_id} and {made_for} for the same name, so {self.table_id} has no lake"
+                " table of its own; leave one of them out of tables, or use a catalogue that keeps upper and lower case"
             )
 
     def check_writable(self) -> None:

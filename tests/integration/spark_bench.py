@@ -47,12 +47,14 @@ U = schema("shop.stock", ("place", "item"), place="varchar(20)", item="int", amo
 class Journal:
     """Writes a pipeline's journal and staged files as enumerator, reader and writer would, and keeps the model."""
 
-    def __init__(self, root: Path, name: str = "shop") -> None:
+    def __init__(
+        self, root: Path, name: str = "shop", *, store_url: str | None = None, sink: dict[str, Any] | None = None
+    ) -> None:
         self.root = root
         self.name = name
-        self.store = Store(f"file://{root}/store").pipeline(name)
+        self.store = Store(store_url or f"file://{root}/store").pipeline(name)
         source = {"host": "127.0.0.1", "user": "cdc"}
-        sink = {"type": "iceberg", "warehouse": f"{root}/lake"}
+        sink = {"type": "iceberg", "warehouse": f"{root}/lake", **(sink or {})}
         self.config = PipelineConfig.model_validate(
             {"name": name, "source": source, "tables": ["shop.*"], "sink": sink}
         )
@@ -160,9 +162,9 @@ class Journal:
 class SparkBench:
     """A journal, the Spark that applies it, and the comparison of both."""
 
-    def __init__(self, spark: Any, root: Path) -> None:
+    def __init__(self, spark: Any, root: Path, **places: Any) -> None:
         self.spark = spark
-        self.journal = Journal(root)
+        self.journal = Journal(root, **places)
         self.session = session.for_pipeline(spark, self.journal.sink)
         self.engine = "local"
         self._open: list[Incarnation] = []

@@ -16,7 +16,7 @@ from cutline.common.store.store import Store
 from cutline.services.run import cli
 from cutline.services.run.preflight import check
 from tests.conftest import started
-from tests.servers import Database, MariaDB, MySQL
+from tests.servers import Database, MariaDB, MySQL, free_port
 
 Change = Callable[[str], str]
 
@@ -282,7 +282,7 @@ def test_a_store_that_can_not_be_written(defined: Path, monkeypatch: pytest.Monk
 
 def test_a_store_of_an_unknown_kind(defined: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUTLINE_STORE_URL", "gopher://store")
-    refused(defined, "gopher://store", "use file:// or s3://")
+    refused(defined, "gopher://store", "use file://, s3://, gs://")
 
 
 def test_a_warehouse_that_can_not_be_written(defined: Path) -> None:
@@ -292,6 +292,22 @@ def test_a_warehouse_that_can_not_be_written(defined: Path) -> None:
     assert ended.exit_code == 2
     assert "file/lake" in ended.stderr
     assert "can't be" in ended.stderr
+
+
+def test_faults_of_store_warehouse_and_catalogue_are_in_one_list_and_nothing_is_written(
+    pipeline: Path, source: Database, database: str
+) -> None:
+    """A store in a folder with a lake on S3; a catalogue that is away, and that takes two tables for one."""
+    source.execute("CREATE TABLE T (id INT PRIMARY KEY)", "CREATE TABLE t (id INT PRIMARY KEY)", database=database)
+    change(pipeline, "./lake", f"s3://absent/lake, catalog: {{type: hive, uri: 'thrift://127.0.0.1:{free_port()}'}}")
+    refused(
+        pipeline,
+        "is a folder and the warehouse s3://absent/lake is not",
+        "the catalogue thrift://127.0.0.1:",
+        "does not answer (127.0.0.1:",
+        f"where {database}.T and {database}.t are the same",
+        faults=3,
+    )
 
 
 def lake_of(folder: Path, table: str, **properties: str) -> None:

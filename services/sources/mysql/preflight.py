@@ -6,7 +6,7 @@ Each fault is one sentence with its remedy. Nothing is changed on the server.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import pymysql
@@ -29,12 +29,12 @@ from cutline.services.sources.mysql.connection import (
 from cutline.services.sources.mysql.server import Server, identify, log_status, variables
 
 
-def check_source(config: PipelineConfig, *, begun: bool = False) -> None:
+def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: bool = False) -> None:
     """Check the source of a pipeline before anything is written: ConfigError with every fault found.
 
     Faults are: an unknown host, a refused user, the server's settings, missing grants, a list of tables that matches
-    nothing (unless the pipeline has `begun`: its tables may have been dropped since). Unavailable if the server can't
-    be reached now.
+    nothing (unless the pipeline has `begun`: its tables may have been dropped since), and tables that differ in upper
+    and lower case alone, if the catalogue `folds_case`. Unavailable if the server can't be reached now.
     """
     source = Source.of(config.source)
     with closing(connect(source)) as conn:
@@ -45,11 +45,25 @@ def check_source(config: PipelineConfig, *, begun: bool = False) -> None:
                 f"tables: {', '.join(config.tables)} matches none of the tables that {source} may see; correct the"
                 " list, or GRANT SELECT on them"
             )
+        if folds_case:
+            faults += _folded(selected)
         server = identify(conn)
         if config.snapshot.chunks == "exact" and server.mysql and not server.gtid:
             faults.append("snapshot.chunks: exact needs GTIDs on MySQL; set gtid_mode=ON there, or use replay")
     if faults:
         raise ConfigError(*faults)
+
+
+def _folded(tables: Sequence[str]) -> Iterator[str]:
+    """A fault for each table whose name in lower case is that of one before it."""
+    known: dict[str, str] = {}
+    for table_id in tables:
+        other = known.setdefault(table_id.lower(), table_id)
+        if other != table_id:
+            yield (
+                f"the catalogue stores names in lower case, where {other} and {table_id} are the same; leave one of"
+                " them out of tables, or use a catalogue that keeps upper and lower case"
+            )
 
 
 def server_faults(conn: Connection, *, tables: Sequence[str] = ()) -> list[str]:
