@@ -6,7 +6,7 @@ One table for both decoders (SELECT and binlog), so that both give a row the sam
 |---|---|---|
 | TINYINT, SMALLINT, MEDIUMINT, INT, YEAR | int32 | TINYINT(1) by option bool: all but 0 is true |
 | INT UNSIGNED, BIGINT | int64 | |
-| BIGINT UNSIGNED | decimal128(20, 0) | |
+| BIGINT UNSIGNED | decimal128(20, 0) | int64 by option; a value of 2^63 or more then stops its table |
 | DECIMAL(p <= 38, s) | decimal128(p, s) | |
 | DECIMAL(p > 38, s) | string | MySQL's text, exact, s digits after the point |
 | FLOAT, DOUBLE | float32, float64 | |
@@ -38,6 +38,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
@@ -71,7 +72,7 @@ the commit time at the source. They have no field id."""
 _INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _TEXTS = ("tinytext", "text", "mediumtext", "longtext")
 _BLOBS = ("tinyblob", "blob", "mediumblob", "longblob")
-_GEOMETRIES = frozenset(
+GEOMETRIES = frozenset(
     (
         "geometry",
         "point",
@@ -157,7 +158,7 @@ def arrow_type(mysql_type: str) -> pa.DataType:
         return pa.bool_() if kind.numbers in ((), (1,)) else pa.binary()
     if base in ("char", "varchar", "enum", "set", "json", "uuid", "inet6", "inet4", *_TEXTS):
         return pa.string()
-    if base in ("binary", "varbinary", *_BLOBS) or base in _GEOMETRIES:
+    if base in ("binary", "varbinary", *_BLOBS) or base in GEOMETRIES:
         return pa.binary()
     simple = {
         "float": pa.float32(),
@@ -244,8 +245,8 @@ class TableSchema:
     `key` is the identity (PRIMARY, else a NOT NULL unique key: `unique_key`), in the order of the index, empty if the
     table has none; `retired` are names of columns that were dropped or renamed, which this generation may not use
     again; with `booleans` (an option of the pipeline) TINYINT(1) is boolean, except in the key, where 1 and 2 must stay
-    distinct; `charset` is the default for new text columns; `shown` are the lake's columns, by field id, if they differ
-    from `columns`.
+    distinct; with `longs` (an option too) BIGINT UNSIGNED is int64; `charset` is the default for new text columns;
+    `shown` are the lake's columns, by field id, if they differ from `columns`.
     """
 
     table_id: str
@@ -254,6 +255,7 @@ class TableSchema:
     last_field_id: int
     retired: tuple[str, ...] = ()
     booleans: bool = False
+    longs: bool = False
     charset: str = "utf8mb4"
     shown: tuple[Column, ...] | None = None
     unique_key: bool = False
@@ -302,9 +304,23 @@ class TableSchema:
             return False
         return column.field_id not in {part.field_id for part in self.key_columns}
 
+    def is_long(self, column: Column) -> bool:
+        """Whether a column is a BIGINT UNSIGNED that the lake has as long."""
+        kind = parse_type(column.mysql_type) if self.longs else None
+        return kind is not None and kind.base == "bigint" and kind.unsigned
+
     def field(self, column: Column) -> pa.Field:
         """The Arrow field of one of the table's columns, or of the lake's."""
-        return column.arrow.with_type(pa.bool_()) if self.is_boolean(column) else column.arrow
+        if self.is_boolean(column):
+            return column.arrow.with_type(pa.bool_())
+        return column.arrow.with_type(pa.int64()) if self.is_long(column) else column.arrow
+
+    def too_large(self, column: Column) -> str:
+        """The cause of a quarantine: a column that `is_long` has a value of 2^63 or more."""
+        return (
+            f"{self.table_id} has a value of 2^63 or more in its column {column.name}, which values.bigint_unsigned:"
+            " long can't hold; correct those rows, or copy the table by a pipeline with bigint_unsigned: decimal"
+        )
 
     @property
     def key_columns(self) -> tuple[Column, ...]:
@@ -342,7 +358,7 @@ class TableSchema:
             "charset": self.charset,
             "shown": None if self.shown is None else [column.to_json() for column in self.shown],
         }
-        return body | {name: True for name in ("booleans", "unique_key") if getattr(self, name)}
+        return body | {name: True for name in ("booleans", "longs", "unique_key") if getattr(self, name)}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any], name: str | None = None) -> TableSchema:
@@ -354,6 +370,7 @@ class TableSchema:
             last_field_id=body["last_field_id"],
             retired=tuple(body["retired"]),
             booleans=body.get("booleans", False),
+            longs=body.get("longs", False),
             unique_key=body.get("unique_key", False),
             charset=body["charset"],
             shown=None if body["shown"] is None else tuple(Column.from_json(column) for column in body["shown"]),
@@ -412,6 +429,8 @@ class TableSchema:
             initial_default=initial_default,
             element_id=element_id,
         )
+        if self.is_long(column) and initial_default is not None and Decimal(initial_default) >= 2**63:
+            raise ValueError(self.too_large(column))
         at = 0 if first else len(self.columns) if after is None else self._index(after) + 1
         columns = (*self.columns[:at], column, *self.columns[at:])
         return replace(self, columns=columns, last_field_id=element_id or field_id)

@@ -201,7 +201,7 @@ def _by_file(rows: pa.Table) -> dict[str, Any]:
 
 def _arrow_fields(layout: Layout) -> list[pa.Field]:
     keys = zip(key_names(layout), layout.schema.key_columns, strict=True)
-    kinds = [(name, column.arrow.type) for name, column in keys]
+    kinds = [(name, layout.schema.field(column).type) for name, column in keys]
     return [pa.field(*pair) for pair in (*kinds, (SEQ, pa.int64()), (LIVE, pa.bool_()), (GROUP, pa.int32()))]
 
 

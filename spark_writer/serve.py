@@ -80,7 +80,8 @@ def _applier(
             raise ConfigError(f"the definition of pipeline {name} is gone from the store; run `cutline run` again")
         if faults := catalogue.faults(definition["sink"], store.url):
             raise ConfigError(*faults)
-        return Lake(session.for_pipeline(spark, definition["sink"]), name), PipelineConfig.from_definition(definition)
+        config = PipelineConfig.from_definition(definition)
+        return Lake(session.for_pipeline(spark, definition["sink"]), name, config.options_of), config
 
     return PipelineApplier(
         pipeline,

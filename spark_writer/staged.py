@@ -125,7 +125,9 @@ def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int 
                     f"{layout.schema.table_id} has no key, and {staged.record.path} has changes of it that are no"
                     " inserts; read the table again"
                 )
-            keys = [read[name].cast(column.arrow.type) for name, column in zip(columns, key, strict=True)]
+            keys = [
+                read[name].cast(layout.schema.field(column).type) for name, column in zip(columns, key, strict=True)
+            ]
             live = pc.not_equal(read[OP], "-D")
             yield pa.table([*keys, read[SEQ], live], names=[*key_names(layout), SEQ, LIVE])
 

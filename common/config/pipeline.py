@@ -26,6 +26,26 @@ from cutline.common.config.faults import fault, location, repeated_keys, sentenc
 from cutline.common.errors import ConfigError, redacted
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
+OUR_PROPERTIES = frozenset(
+    (
+        "current-schema",
+        "current-snapshot-id",
+        "current-snapshot-summary",
+        "current-snapshot-timestamp-ms",
+        "default-partition-spec",
+        "default-sort-order",
+        "encryption.key-id",
+        "format-version",
+        "gc.enabled",
+        "schema.name-mapping.default",
+        "snapshot-count",
+        "uuid",
+        "write.delete.format.default",
+        "write.delete.granularity",
+        "write.format.default",
+    )
+)
+"""Properties of a lake table that Iceberg keeps for itself, or without which Cutline can't write or expire files."""
 START_WORDS = ("initial", "snapshot-only", "latest", "earliest")
 
 
@@ -121,6 +141,16 @@ def _tuple(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
 
 
+Scalar = Annotated[str, BeforeValidator(lambda value: _scalar(value))]
+
+
+def _scalar(value: object) -> object:
+    """A YAML scalar as text that Spark and Iceberg read: 4 -> "4", true -> "true"."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
 class TableOptions(_Strict):
     """Options for the tables of one glob, in addition to those for all tables."""
 
@@ -137,6 +167,19 @@ class TableOptions(_Strict):
         description="indexed NOT NULL columns that identify a row by your own guarantee, in a table without a key;"
         " duplicate rows quarantine the table",
     )
+    properties: dict[str, Scalar] = Field(
+        default_factory=dict,
+        exclude_if=lambda properties: not properties,
+        description="Iceberg table properties that the lake table is made with; later changes by others stay",
+    )
+
+    @field_validator("properties", mode="after")
+    @classmethod
+    def _not_ours(cls, properties: dict[str, str]) -> dict[str, str]:
+        for name in properties:
+            if name.startswith("cutline.") or name in OUR_PROPERTIES:
+                raise fault(f"sets {name!r}, which Cutline or Iceberg itself sets; remove it")
+        return properties
 
     @model_validator(mode="after")
     def _one_order(self) -> Self:
@@ -152,6 +195,12 @@ class ValuesConfig(_Strict):
 
     tinyint1: Literal["int", "boolean"] = Field(
         default="int", description="TINYINT(1) outside the key as int, or as boolean: every value but 0 is true"
+    )
+    bigint_unsigned: Literal["decimal", "long"] = Field(
+        default="decimal",
+        exclude_if=lambda form: form == "decimal",  # so that definitions of before this setting are unchanged
+        description="BIGINT UNSIGNED as decimal(20, 0), or as long, which engines read faster: a value of 2^63 or more"
+        " then quarantines its table",
     )
     zero_dates: Literal["quarantine"] | None = Field(
         default=None,
@@ -180,16 +229,6 @@ class RetentionConfig(_Strict):
     savepoint_days: float | None = Field(
         default=30.0, gt=0, description="how long a savepoint is kept, in days; null: until newer savepoints replace it"
     )
-
-
-Scalar = Annotated[str, BeforeValidator(lambda value: _scalar(value))]
-
-
-def _scalar(value: object) -> object:
-    """A YAML scalar as text that Spark and Iceberg read: 4 -> "4", true -> "true"."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
 
 
 class SinkConfig(_Strict):

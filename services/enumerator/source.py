@@ -219,7 +219,11 @@ class SourceReader:
             return TableFound(table_id=table_id, fault="; ".join(info.faults))
         return TableFound(
             table_id=table_id,
-            schema=replace(info.schema, booleans=self.config.values.tinyint1 == "boolean"),
+            schema=replace(
+                info.schema,
+                booleans=self.config.values.tinyint1 == "boolean",
+                longs=self.config.values.bigint_unsigned == "long",
+            ),
             estimate=info.rows,
             row_bytes=info.row_bytes,
             integer_key=info.integer_key,

@@ -1,8 +1,11 @@
-"""The columns of a lake table: their field ids, names, Iceberg types and default values.
+"""The columns of a lake table: their field ids, names, Iceberg types, comments and default values.
 
 A field id in the lake is the pipeline's (common/schema.py) plus the generation's offset. The offset is 0 unless a new
 generation gives an id another meaning; the offsets are the table properties `cutline.offset.<generation>`. A staged
 file whose ids and types are the lake's is adopted as it is.
+
+The columns of the key are the table's identifier fields, and therefore required, unless Iceberg refuses one of them
+(FLOAT and DOUBLE). All other columns may be null.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from cutline.common.errors import ProtocolError
-from cutline.common.schema import FIELD_ID, Column, TableSchema, parse_type
+from cutline.common.schema import FIELD_ID, GEOMETRIES, Column, TableSchema, parse_type
 from cutline.spark_writer.iceberg.jvm import Jvm, items
 
 OFFSET = "cutline.offset."
@@ -31,6 +34,14 @@ RESERVED = (
     "_last_updated_sequence_number",
 )
 """Names of Iceberg's metadata columns, which every table has in Spark."""
+COMMENT_CHARACTERS = 200
+_FORMS = {
+    "time": "in microseconds",
+    "timestamp": "in UTC",
+    "set": "members joined by commas",
+    "geometry": "SRID in 4 bytes, little-endian, then WKB",
+}
+"""The form of values in the lake, where the type at the source does not say it."""
 _EXACT = Context(prec=65)  # a DECIMAL's digits; Python's default context rounds to 28
 
 
@@ -64,9 +75,22 @@ def lay_out(jvm: Jvm, metadata: Any, schema: TableSchema, generation: int) -> La
         offset = 0 if _ids_agree(jvm, metadata, fields) else int(metadata.lastColumnId())
     fields = [_shifted(field, offset) for field in fields]
     # As JSON, since each call to the JVM costs more than the rest.
-    columns = [_to_json(column, field) for column, field in zip(schema.lake, fields, strict=True)]
-    java = jvm.iceberg.SchemaParser.fromJson(json.dumps({"type": "struct", "fields": columns}))
+    key = _identifier(schema)
+    columns = [
+        _to_json(column, field, required=column.field_id in key)
+        for column, field in zip(schema.lake, fields, strict=True)
+    ]
+    made = {"type": "struct", "identifier-field-ids": [number + offset for number in key], "fields": columns}
+    java = jvm.iceberg.SchemaParser.fromJson(json.dumps(made))
     return Layout(schema=schema, generation=generation, offset=offset, arrow=pa.schema(fields), java=java)
+
+
+def _identifier(schema: TableSchema) -> list[int]:
+    """The field ids of the key's columns; none if Iceberg does not take one of them as an identifier field."""
+    key = schema.key_columns
+    if any(pa.types.is_floating(schema.field(column).type) for column in key):
+        return []
+    return [column.field_id for column in key]
 
 
 def _ids_agree(jvm: Jvm, metadata: Any, fields: Sequence[pa.Field]) -> bool:
@@ -90,9 +114,15 @@ def _meanings(number: int, name: str, kind: str | Mapping[str, Any]) -> dict[int
     return {number: (name, kind["type"])} | elements
 
 
-def _to_json(column: Column, field: pa.Field) -> dict[str, Any]:
+def _to_json(column: Column, field: pa.Field, *, required: bool) -> dict[str, Any]:
     """A field as Iceberg's JSON has it."""
-    made = {"id": field_id(field), "name": field.name, "required": False, "type": _iceberg_type(field)}
+    made = {
+        "id": field_id(field),
+        "name": field.name,
+        "required": required,
+        "type": _iceberg_type(field),
+        "doc": comment(column),
+    }
     value = default_value(column, field.type)
     if value is None:
         return made
@@ -127,6 +157,18 @@ def _iceberg_type(field: pa.Field) -> str | dict[str, Any]:
         pa.binary(): "binary",
         pa.date32(): "date",
     }[kind]
+
+
+def comment(column: Column) -> str:
+    """Return a column's type at the source, and where the lake has its values in another form, that form."""
+    text = column.mysql_type
+    if len(text) > COMMENT_CHARACTERS:  # an ENUM may have 65,535 members, and each metadata file has them all
+        text = f"{text[: COMMENT_CHARACTERS - 1]}…"
+    kind = parse_type(column.mysql_type)
+    if kind.base == "bit" and kind.numbers not in ((), (1,)):
+        return f"{text}, big-endian"
+    form = _FORMS.get("geometry" if kind.base in GEOMETRIES else kind.base)
+    return f"{text}, {form}" if form else text
 
 
 def field_id(field: pa.Field) -> int:

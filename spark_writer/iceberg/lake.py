@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from cutline.common.config.pipeline import TableOptions
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.schema import split_table_id
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
@@ -33,10 +34,19 @@ _PROPERTIES = {
 class Lake:
     """One pipeline's catalogue, opened in the pipeline's own Spark session; safe for any number of threads."""
 
-    def __init__(self, session: SparkSession, pipeline: str) -> None:
-        """Open the catalogue; Unavailable if it does not answer, ConfigError if it can't be opened otherwise."""
+    def __init__(
+        self,
+        session: SparkSession,
+        pipeline: str,
+        options_of: Callable[[str], TableOptions] = lambda table_id: TableOptions(tables="*.*"),
+    ) -> None:
+        """Open the catalogue; Unavailable if it does not answer, ConfigError if it can't be opened otherwise.
+
+        `options_of` a table ("db.table") say how it is made.
+        """
         self.session = session
         self.pipeline = pipeline
+        self._options_of = options_of
         self.jvm = Jvm(session)
         uri = str(session.conf.get(f"spark.sql.catalog.{CATALOG}.uri", ""))
         self._sqlite = uri.removeprefix(_SQLITE).split("?")[0] if uri.startswith(_SQLITE) else None
@@ -107,7 +117,8 @@ class Lake:
             return table
         database, name = split_table_id(table_id)
         no_columns = self.jvm.iceberg.Schema(self.jvm.root.java.util.ArrayList())
-        table = self.table(table_id, self.create(database, name, no_columns, {OWNER: self.pipeline, SOURCE: table_id}))
+        properties = {**self._options_of(table_id).properties, OWNER: self.pipeline, SOURCE: table_id}
+        table = self.table(table_id, self.create(database, name, no_columns, properties))
         table.check_owner()
         return table
 

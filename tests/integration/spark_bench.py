@@ -17,8 +17,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.config.pipeline import PipelineConfig, TableOptions
 from cutline.common.positions import Position
 from cutline.common.schema import FILE, GTID, META_FIELDS, OP, POS, ROW, SEQ, TABLE, TS, Column, TableSchema
 from cutline.common.store.records import Publication, StagedFile, TableEntry
@@ -167,10 +168,12 @@ class SparkBench:
         self.journal = Journal(root, **places)
         self.session = session.for_pipeline(spark, self.journal.sink)
         self.engine = "local"
+        self.options = TableOptions(tables="*.*")
         self._open: list[Incarnation] = []
 
     def lake(self, name: str | None = None) -> Lake:
-        return Lake(session.for_pipeline(self.spark, self.journal.sink), name or self.journal.name)
+        own = session.for_pipeline(self.spark, self.journal.sink)
+        return Lake(own, name or self.journal.name, lambda table_id: self.options)
 
     def start(self, reached: Callable[[str], None] = lambda step: None) -> Incarnation:
         self._open.append(Incarnation(self.journal.store, self.lake(), reached=reached, engine=self.engine))
@@ -255,6 +258,30 @@ def both_live(bench: SparkBench) -> Incarnation:
 
 def newest(bench: SparkBench) -> Publication:
     return bench.journal.store.publications()[-1]
+
+
+def by_pyiceberg(bench: SparkBench, table: str, tag: str | None = None) -> pa.Table:
+    """A lake table's rows as PyIceberg reads them, at `main` or at a tag."""
+    found = pyiceberg_table(bench, table)
+    snapshot = None if tag is None else found.snapshot_by_name(tag).snapshot_id  # type: ignore[union-attr]
+    return found.scan(snapshot_id=snapshot).to_arrow()
+
+
+def pyiceberg_table(bench: SparkBench, table: str) -> Any:
+    warehouse = bench.journal.sink["warehouse"]
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"file://{warehouse}")
+    return catalog.load_table(table)
+
+
+def by_duckdb(bench: SparkBench, table: str, tag: str | None = None) -> pa.Table:
+    """A lake table's rows as DuckDB reads them from its metadata file, at `main` or at a tag."""
+    found = pyiceberg_table(bench, table)
+    at = "" if tag is None else f", snapshot_from_id={found.snapshot_by_name(tag).snapshot_id}"
+    with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
+        load_iceberg(connection)
+        connection.execute("SET TimeZone = 'UTC'")
+        path = found.metadata_location.removeprefix("file://")
+        return connection.execute(f"SELECT * FROM iceberg_scan('{path}'{at})").fetch_arrow_table()
 
 
 def load_iceberg(connection: duckdb.DuckDBPyConnection) -> None:

@@ -360,6 +360,47 @@ def test_options_of_values_hold_for_chunks_stream_and_new_columns(
     assert sorted(last.tables[child].content) == [(1,), (2,), (3,)]
 
 
+def test_a_bigint_unsigned_that_is_long_quarantines_its_table_at_2_63(
+    mariadb: MariaDB, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. Values of 2^63 and more are met in a chunk, its key, the stream, its key, and by the default of a new column.
+    2. Each table is quarantined with the column's name; the one whose values fit goes on.
+    """
+    schema = fresh_database(mariadb)
+    names = ("good", "chunk", "chunk_key", "stream", "stream_key", "added")
+    mariadb.execute(
+        *(f"CREATE TABLE {name} (id BIGINT UNSIGNED PRIMARY KEY, n BIGINT UNSIGNED)" for name in names),
+        *(f"INSERT INTO {name} VALUES (1, 9223372036854775807), (2, NULL)" for name in names),
+        "INSERT INTO chunk VALUES (3, 9223372036854775808)",
+        "INSERT INTO chunk_key VALUES (18446744073709551615, 3)",
+        "FLUSH BINARY LOGS",
+        database=schema,
+    )
+    tables = {name: f"{schema}.{name}" for name in names}
+    faulty = [tables[name] for name in names[1:]]
+    with Mesh(tmp_path) as mesh:
+        pipeline = mesh.pipeline("longs", mariadb, [f"{schema}.*"], "values: {bigint_unsigned: long}\n")
+        live = [tables[name] for name in ("good", "stream", "stream_key", "added")]
+        pipeline.until(lambda: pipeline.shows(*live), "the tables to be shown")
+        mariadb.execute(
+            "INSERT INTO good VALUES (9223372036854775807, 0)",
+            "UPDATE stream SET n = 18446744073709551615 WHERE id = 2",
+            "UPDATE stream_key SET id = 9223372036854775808 WHERE id = 2",
+            "ALTER TABLE added ADD m BIGINT UNSIGNED NOT NULL DEFAULT 9223372036854775808",
+            database=schema,
+        )
+        end = pipeline.catches_up(tables["good"])
+        pipeline.until(lambda: {pipeline.phase(name) for name in faulty} == {"quarantined"}, "the quarantines")
+        newest = pipeline.checkpoint()
+    assert newest is not None
+    for name, column in zip(faulty, ("n", "id", "n", "id", "m"), strict=True):
+        assert (
+            f"value of 2^63 or more in its column {column}, which values.bigint_unsigned" in newest.tables[name].cause
+        )
+    rows = {key: row["n"] for (key,), row in _cut(pipeline, end.slot).tables[tables["good"]].content.items()}
+    assert rows == {1: 2**63 - 1, 2: None, 2**63 - 1: 0}
+
+
 # --- a large transaction ----------------------------------------------------------------------------------------------
 
 

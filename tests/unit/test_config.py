@@ -257,6 +257,15 @@ table_options:
     assert again.options_of("other.a") == TableOptions(tables="*.*")
 
 
+def test_table_properties_are_text_and_leave_other_definitions_as_they_were() -> None:
+    read = parse(SMALL + 'table_options: [{tables: "shop.*", properties: {read.split.target-size: 1000, a: true}}]\n')
+    assert read.options_of("shop.a").properties == {"read.split.target-size": "1000", "a": "true"}
+    assert PipelineConfig.from_definition(read.definition()) == read
+    plain = parse(SMALL + 'table_options: [{tables: "shop.*", chunk_rows: 7}]\n').definition()
+    assert plain["table_options"] == [{"tables": "shop.*", "chunk_rows": 7, "chunk_by": [], "identity": []}]
+    assert plain["values"] == {"tinyint1": "int", "zero_dates": None}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -264,6 +273,9 @@ table_options:
         ('[{tables: "shop.*", identity: [a], chunk_by: [b]}]', "keep one"),
         ('[{tables: "shop.*", chunk_bi: [b]}]', "did you mean 'chunk_by'"),
         ('[{tables: "shop.*", chunk_by: [b]}]\nsnapshot: {chunks: exact}', "use replay"),
+        ('[{tables: "shop.*", properties: {format-version: 2}}]', "sets 'format-version', which Cutline or Iceberg"),
+        ('[{tables: "shop.*", properties: {cutline.pipeline: me}}]', "sets 'cutline.pipeline'"),
+        ('[{tables: "shop.*", properties: {gc.enabled: false}}]', "sets 'gc.enabled', .* remove it"),
         ("5", "must be a list"),
     ],
 )

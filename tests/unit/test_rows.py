@@ -476,6 +476,22 @@ def test_tinyint_1_is_boolean_where_it_is_asked_for_and_never_in_the_key(rows: D
     assert decoder.take().select(["id", "b", "n"]).to_pylist() == expected
 
 
+@pytest.mark.parametrize("value", [0, 1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_bigint_unsigned_is_long_where_it_is_asked_for_and_null_from_2_63_on(rows: Decoders, value: int) -> None:
+    """By SELECT and by the binlog, in the key too; `zero_dates` counts what became null."""
+    schema = replace(schema_of(("id", "bigint unsigned"), ("u", "bigint unsigned")), longs=True)
+    expected = [{"id": 7, "u": value if value < 2**63 else None}]
+    selected = rows.ResultDecoder(schema)
+    selected.feed(packets([row_of([7, value], schema)]))
+    _, streamed = decoder_of(rows, schema)
+    assert streamed.rows(30, event(schema, [image(schema, [7, value])])) == 1
+    for decoder in (selected, streamed):
+        batch = decoder.take().select(["id", "u"])
+        assert batch.to_pylist() == expected
+        assert batch.schema.types == [pa.int64(), pa.int64()]
+        assert decoder.zero_dates == ({"u": 1} if value >= 2**63 else {})
+
+
 COMPRESSED = schema_of(("id", "int"), ("z", "text /*M!100301 COMPRESSED*/"))
 
 

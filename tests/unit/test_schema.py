@@ -291,6 +291,20 @@ def test_tinyint_1_as_boolean_is_of_the_schema_and_changes_type_with_the_next_ge
     assert replace(schema, booleans=False).widen_column("b", "int").arrow.field("b").type == pa.int32()
 
 
+def test_bigint_unsigned_is_long_in_the_key_too_where_it_is_asked_for() -> None:
+    columns = tuple(
+        Column(name=name, field_id=i, mysql_type="bigint unsigned", nullable=False) for i, name in ((1, "k"), (2, "u"))
+    )
+    schema = TableSchema(table_id="d.t", columns=columns, key=("k",), last_field_id=2, longs=True)
+    assert schema.arrow.types == [pa.int64(), pa.int64()]
+    assert replace(schema, longs=False).arrow.types == [pa.decimal128(20, 0)] * 2
+    assert TableSchema.from_json(schema.to_json()) == schema
+    assert schema.hash != replace(schema, longs=False).hash
+    assert schema.add_column("v", "bigint unsigned", nullable=True, initial_default="9223372036854775807")
+    with pytest.raises(ValueError, match="has a value of 2\\^63 or more in its column v, which"):
+        schema.add_column("v", "bigint unsigned", nullable=True, initial_default="9223372036854775808")
+
+
 # --- policies: what the lake shows after a DDL in place ---------------------------------------------------------------
 
 CHANGES: dict[str, Callable[[TableSchema], TableSchema]] = {

@@ -42,7 +42,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -364,7 +364,7 @@ def _rows(
             raise SourceLost(f"A row of {schema.table_id} can't be read: {error}", schema.table_id) from error
         ready = None
         if batch is not None:
-            _check(batch, schema)
+            _check(batch, schema, decoder.zero_dates)
             if identity:
                 _each_once(batch, held, schema)
             ready, held = held, batch
@@ -388,8 +388,13 @@ def _rows(
         yield held
 
 
-def _check(batch: pa.RecordBatch, schema: TableSchema) -> None:
-    """SourceLost if a value of the key became null, or a row is over MAX_ROW_BYTES."""
+def _check(batch: pa.RecordBatch, schema: TableSchema, unfit: Collection[str]) -> None:
+    """SourceLost if a value of the key became null, a row is over MAX_ROW_BYTES, or a column that has `unfit` values is
+    BIGINT UNSIGNED as long.
+    """
+    for column in map(schema.column, unfit):
+        if schema.is_long(column):
+            raise SourceLost(schema.too_large(column), schema.table_id)
     for name in schema.key:
         if batch.column(name).null_count:
             raise SourceLost(indistinct(schema, name), schema.table_id)

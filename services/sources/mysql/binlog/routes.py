@@ -436,6 +436,10 @@ class Routes:
     ) -> pa.RecordBatch | None:
         """The changes that the route wants; None if the table can't continue."""
         before = f"before {self._scanner.file}:{self._scanner.pos}"
+        for column in (schema.column(name) for name, count in zeros.items() if count):
+            if schema.is_long(column):
+                self.fault(table_id, f"{schema.too_large(column)} ({before})", restart=False)
+                return None
         zero_key = next((name for name in schema.key if zeros.get(name)), None)
         if zero_key is not None:
             self.fault(table_id, f"{indistinct(schema, zero_key)} ({before})", restart=False)

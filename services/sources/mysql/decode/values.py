@@ -73,6 +73,7 @@ if not cython.compiled:
         K_YEAR,
         K_YEAR_2,
         L_I32,
+        L_I64,
         L_VAR,
         OK,
         P_PAIR,
@@ -194,8 +195,14 @@ def store(
         else:
             decoder.p64[fix] = v
     elif kind == K_LE_U64:
-        decoder.p64[2 * fix] = signed64(le(src, at, n))
-        decoder.p64[2 * fix + 1] = 0
+        u = le(src, at, n)
+        if layout == L_I64:
+            decoder.p64[fix] = signed64(u)
+            if u >> 63:
+                decoder.p8[q[c + C_VALID] + r] = V_UNFIT
+        else:
+            decoder.p64[2 * fix] = signed64(u)
+            decoder.p64[2 * fix + 1] = 0
     elif kind == K_COPY:
         copy(decoder.p8, fix * layout, src, at, layout)
     elif kind == K_DECIMAL:
