@@ -148,6 +148,8 @@ def nothing_left_running(nothing_left_in_a_temporary_folder: None) -> Iterator[N
     yield
     if "cutline.spark_writer.session" in sys.modules:
         sys.modules["cutline.spark_writer.session"].stop()
+    if "tests.integration.forge" in sys.modules:
+        sys.modules["tests.integration.forge"].stop()
     deadline = time.monotonic() + LEAVE_SECONDS
     while (left := left_running(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -43,6 +43,7 @@ from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, Sta
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.sources.mysql.connection import Connection, Source, connect
 from cutline.services.sources.mysql.server import flushed_position, identify
+from tests.integration import forge
 from tests.programs import program
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, unstable
 
@@ -73,7 +74,7 @@ class ServiceProcess:
     """One process of the mesh."""
 
     role: str
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | forge.Forked
     log: Path
 
     @property
@@ -84,7 +85,8 @@ class ServiceProcess:
 class Mesh:
     """Redis and the services of one test. A service that a test kills stays dead until the test calls `start`.
 
-    `programs` replaces the command of a role (after the interpreter), for a test that breaks the role on purpose.
+    `programs` replaces the command of a role (after the interpreter), for a test that breaks the role on purpose. Not
+    `forked`, each service is an interpreter of its own from its start, whose memory can be measured.
     """
 
     def __init__(
@@ -97,8 +99,10 @@ class Mesh:
         spark: bool = False,
         programs: Mapping[str, Sequence[str]] | None = None,
         environment: Mapping[str, str] | None = None,
+        forked: bool = True,
     ) -> None:
         self.folder = folder
+        self._forked = forked
         self.redis = Redis()
         self.services: list[ServiceProcess] = []
         self._roles = ["enumerator"] * enumerators + ["reader"] * readers + ["writer"] * writers
@@ -140,15 +144,21 @@ class Mesh:
                 "PYTHONPATH": str(ROOT),
             }
         )
+        service = ServiceProcess(role, self._process(role, module, environ, log), log)
+        self.services.append(service)
+        return service
+
+    def _process(
+        self, role: str, module: str, environ: Mapping[str, str], log: Path
+    ) -> subprocess.Popen[bytes] | forge.Forked:
+        if self._forked and role not in self._programs and module in forge.MODULES:
+            return forge.fork(module, environ, self.folder, log)
         with log.open("wb") as output:
-            popen = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, *self._programs.get(role, ("-m", module))],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ, cwd=self.folder,
                 start_new_session=True,
             )  # fmt: skip
-        service = ServiceProcess(role, popen, log)
-        self.services.append(service)
-        return service
 
     def running(self, role: str) -> list[ServiceProcess]:
         """The running services of a role."""

@@ -191,7 +191,7 @@ def test_rows_of_63_mib_through_a_reader_at_work(
         "delete": [f"DELETE FROM d.t WHERE id = {n + 100}" for n in ids],
         "insert": insert,
     }
-    with roomy(kind) as server, Mesh(tmp_path, readers=1, writers=1) as mesh:
+    with roomy(kind) as server, Mesh(tmp_path, readers=1, writers=1, forked=False) as mesh:
         server.execute(create, *insert)
         pipeline = mesh.pipeline("large", server, ["d.t"])
         most = {}
@@ -233,7 +233,7 @@ def test_a_transaction_of_5_million_rows_reaches_the_lake_although_its_readers_d
         f" FROM ({numbers('d', AT_ONCE)}) x ORDER BY n"
         for at in range(0, ROWS, AT_ONCE)
     ]
-    with roomy(kind) as server, Mesh(tmp_path, spark=True) as mesh:
+    with roomy(kind) as server, Mesh(tmp_path, spark=True, forked=False) as mesh:
         server.execute(*thousand("d"), "CREATE TABLE d.t (id INT PRIMARY KEY, v BIGINT, note VARCHAR(20))")
         pipeline = mesh.pipeline("many", server, ["d.t"], interval_seconds=1.0)
         pipeline.catches_up("d.t")
