@@ -31,8 +31,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import Unavailable
@@ -41,10 +43,13 @@ from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer import local, on_spark
 from cutline.spark_writer.engine import AUTO, SPARK, choose_engine
+from cutline.spark_writer.iceberg.columns import Layout
+from cutline.spark_writer.iceberg.durable import sync_files
+from cutline.spark_writer.iceberg.files import remove_file
 from cutline.spark_writer.iceberg.foreign import ACCEPT, OURS, Shown, Theirs
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.publications import Publications
-from cutline.spark_writer.iceberg.table import Change, ForeignCommit, TableFault, snapshot_lost
+from cutline.spark_writer.iceberg.table import Change, ForeignCommit, LakeTable, TableFault, snapshot_lost
 from cutline.spark_writer.journal import JournalView
 from cutline.spark_writer.plan import TableStep, catch_up_plans, table_steps
 from cutline.spark_writer.progress import Progress
@@ -341,9 +346,7 @@ class Incarnation:
             raise TableFault(snapshot_lost(step.table_id), lost=True)
         new_generation = done is None or done.generation != step.generation
         truncated = step.truncated_at is not None
-        chunks = []
-        if not truncated:
-            chunks = list(self._files.map(lambda staged: adopt(self._store, staged, table, layout), step.chunks))
+        chunks = [] if truncated else self._adopt(step, table, layout)
         changes = [
             staged
             for staged in step.changes
@@ -372,6 +375,20 @@ class Incarnation:
             if added or deleted:
                 head = commit(table.upsert(head, added, deleted), head)
         return Work(snapshot_id=head, branch=branch, generation=step.generation, schema=step.schema.hash)
+
+    def _adopt(self, step: TableStep, table: LakeTable, layout: Layout) -> list[Any]:
+        """Return Iceberg's DataFiles for the chunks of a step; if one fails, the files of the others are removed."""
+        futures = [self._files.submit(adopt, self._store, staged, table, layout) for staged in step.chunks]
+        wait(futures)
+        if failed := next((error for future in futures if (error := future.exception()) is not None), None):
+            for future in futures:
+                if future.exception() is None:
+                    with suppress(OSError):
+                        remove_file(str(future.result().location()))
+            raise failed
+        found = [future.result() for future in futures]
+        sync_files(str(file.location()) for file in found)
+        return found
 
     # Publishing
 

@@ -107,8 +107,12 @@ def faults(sink: Mapping[str, Any], store_url: str) -> list[str]:
     if folder is not None:
         found += _unwritable(Path(folder))
     elif not found:
-        with suppress(Unavailable):  # nobody knows yet; the Spark writer tries again
+        try:
             found += _bucket_faults(sink)
+        except ConfigError as error:
+            found += error.faults
+        except Unavailable:  # nobody knows yet; the Spark writer tries again
+            pass
     return found
 
 

@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from cutline.common.errors import CutlineError, ProtocolError
+from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
 from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg import objects
@@ -56,7 +56,7 @@ PARTITION_ROWS = 500_000
 """Changes in a partition of a shuffle, about; a task holds their keys in memory."""
 VECTOR_FILES = 16
 """Data files whose vectors share a Puffin file, about."""
-_RAISED: tuple[type[CutlineError], ...] = (StagedLost, FileLost, ProtocolError)
+_RAISED: tuple[type[CutlineError], ...] = (StagedLost, FileLost, ProtocolError, Unavailable, ConfigError)
 _WRITTEN = "path string, rows long"
 _VECTORS = "data_file string, rows long, path string, offset long, length long, size long"
 _ON_DISK = StorageLevel.DISK_ONLY

@@ -85,6 +85,9 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
         spark: SparkSession = builder.getOrCreate()
     except Exception as error:
         raise Unavailable(f"Spark did not start with master {chosen['spark.master']}: {first_line(error)}") from error
+    hadoop, jvm = cast(Any, spark.sparkContext)._jsc.hadoopConfiguration(), cast(Any, spark.sparkContext)._jvm
+    # A checksum file beside each file of metadata would be one more to create, to sync, and to start a `chmod` for.
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(hadoop).setWriteChecksum(False)
     return spark
 
 

@@ -37,12 +37,15 @@ OUR_PROPERTIES = frozenset(
         "encryption.key-id",
         "format-version",
         "gc.enabled",
+        "history.expire.max-ref-age-ms",
         "schema.name-mapping.default",
         "snapshot-count",
         "uuid",
+        "write.data.path",
         "write.delete.format.default",
         "write.delete.granularity",
         "write.format.default",
+        "write.object-storage.path",
     )
 )
 """Properties of a lake table that Iceberg keeps for itself, or without which Cutline can't write or expire files."""
@@ -177,7 +180,7 @@ class TableOptions(_Strict):
     @classmethod
     def _not_ours(cls, properties: dict[str, str]) -> dict[str, str]:
         for name in properties:
-            if name.startswith("cutline.") or name in OUR_PROPERTIES:
+            if name.startswith(("cutline.", "write.metadata.metrics.column.")) or name in OUR_PROPERTIES:
                 raise fault(f"sets {name!r}, which Cutline or Iceberg itself sets; remove it")
         return properties
 
@@ -416,7 +419,11 @@ class PipelineConfig(_Strict):
             raise ConfigError(*faults) from error
 
 
-_SECRET = re.compile(r"(?:secret|passw|token|credential|access-?key)(?!.*_(?:env|file)$)", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(?:secret|passw|token|credential|access-?key|shared-key|connection-string|authorization|\.key$)"
+    r"(?!.*_(?:env|file)$)",
+    re.IGNORECASE,
+)
 
 
 def shown(name: str, value: Any) -> Any:

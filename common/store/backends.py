@@ -151,7 +151,7 @@ class _Files:
             try:
                 return open(temporary, "xb"), temporary
             except FileNotFoundError:
-                _make_folder(folder)
+                make_folder(folder)
                 return open(temporary, "xb"), temporary
 
     def settle(self, file: BinaryIO, temporary: str, path: str) -> None:
@@ -227,11 +227,15 @@ class _Objects:
     def check(self) -> None:
         bucket = self._root.lstrip("/").split("/")[0]
         with _object_errors(self.location("")):
-            if self._protocol != "memory" and not self._fs.exists(bucket):
+            if self._protocol == "memory" or self._fs.exists(bucket):
+                return
+            try:
+                self._fs.ls(bucket, detail=False)  # `exists` is false too where nobody answers, or the keys are wrong
+            except FileNotFoundError as error:
                 raise ConfigError(
                     f"the bucket {bucket} of the store {self.location('')} does not exist; create it, or correct"
                     " CUTLINE_STORE_URL"
-                )
+                ) from error
 
     def location(self, path: str) -> str:
         return f"{self._protocol}://{self._path(path).lstrip('/')}"
@@ -328,7 +332,7 @@ def backend_of(url: str) -> Backend:
     )
 
 
-def _make_folder(folder: str) -> None:
+def make_folder(folder: str) -> None:
     """Make a folder and its missing parents, each name durable in its parent."""
     missing = []
     while not os.path.isdir(folder):

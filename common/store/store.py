@@ -66,7 +66,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 _COPY_BYTES = 1 << 20
 _SIDE_BY_SIDE = 16
-_ADOPTED_HERE = "adopted_here"
+_OWN_FILES = {"own_files": True}
+"""In the claims of starts that make files of the lake's own from chunk files, as Cutline's first versions did not."""
 _SCHEMAS_CACHED = 2048
 _BASES_KEPT = 3
 
@@ -349,31 +350,18 @@ class PipelineStore:
         found = (self.publication(n) for n in self.publication_numbers(after))
         return [record for record in found if record is not None]
 
-    def claim(self, body: Mapping[str, Any] | None = None) -> int:
+    def claim(self, body: Mapping[str, Any] = _OWN_FILES) -> int:
         """Claim a number w for one start of the Spark writer: unique, and greater than all claimed before.
 
-        `body` is what the claim says of that start; without it, what `adopted_here` will return.
+        `body` is what the claim says of that start.
         """
         self._publications.forget()  # other starts may write publications in between
         w = max(self._numbers("spark"), default=0)
-        noted = {_ADOPTED_HERE: self.adopted_here()} if body is None else body
-        claimed = {**noted, "nonce": secrets.token_hex(8)}
+        claimed = {**body, "nonce": secrets.token_hex(8)}
         while True:
             w += 1
             if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}):
                 return w
-
-    def adopted_here(self) -> int:
-        """Return the last checkpoint of which tables of the lake may name chunk files in this store; 0: none do.
-
-        Cutline's first versions let the lake use chunk files where they lie; since then the lake has names of its own
-        for them. The first claim of a newer version notes the newest publication, and later claims repeat it. A claim
-        without such a note is an older version's.
-        """
-        if not (claims := self._numbers("spark")):
-            return 0
-        newest = self._get(f"spark/{max(claims):010d}.json") or {}
-        return int(newest.get(_ADOPTED_HERE, max(self.publication_numbers(), default=0)))
 
     # The sweep
 
@@ -383,12 +371,12 @@ class PipelineStore:
         These are parts, schemas and staged files of epochs older than the newest epoch entry that no journal entry
         names. Safe while others write: it keeps files of the running epoch that no entry names yet, and an older epoch
         can complete no checkpoint, its slot being taken. It also keeps staged files that the lake may use where they
-        lie (`adopted_here`): their entries may have been removed.
+        lie (`_used_here`): their entries may have been removed.
         """
         removed = self._unneeded()
         for path in removed:
             self._backend.remove(self._path(path))
-        for folder in ("journal", "publications", "spark", "schemas"):
+        for folder in ("journal", "publications", "spark", "schemas", "used"):
             for name in self._names(folder):
                 if name.endswith(".tmp") and self._backend.stale(self._path(folder), name):
                     self._backend.remove(self._path(f"{folder}/{name}"))
@@ -407,11 +395,11 @@ class PipelineStore:
         if not any(epoch is not None and epoch < newest for epoch in epochs.values()):
             return []  # no file is of an older epoch, so no entry has to be read
         bodies = [body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot)) is not None]
-        adopted = self.adopted_here()
+        used = self._used_here(self._publication_bodies())
         old = {
             path
             for path, epoch in epochs.items()
-            if epoch is not None and epoch < newest and (epoch > adopted or not path.startswith("staged/"))
+            if epoch is not None and epoch < newest and (epoch > used or not path.startswith("staged/"))
         }
         if old:
             for body in bodies:
@@ -426,33 +414,48 @@ class PipelineStore:
         """Remove files that only a restore to before publication `n` needs, except for the cuts `kept`: journal
         entries, parts, publications, claims, and the files staged up to `n`, whose rows are in the lake.
 
-        Chunk files that the lake may use where they lie (`adopted_here`) stay until they are among `released` (full
+        Chunk files that the lake may use where they lie (`_used_here`) stay until they are among `released` (full
         paths), which no snapshot of the lake names any more.
         """
-        self._retire_entries(n, kept, released)
-        bodies = {at: self._get(_publication_path(at)) for at in self.publication_numbers()}
-        needed = {at for at in bodies if at >= n or at in kept}
-        needed |= _bases(needed, bodies)
-        for at in sorted(bodies.keys() - needed):
+        publications = self._publication_bodies()
+        used = self._used_here(publications)
+        if used > max(self._numbers("used"), default=0):
+            self._put(f"used/{used:010d}.json", {"n": used})
+        self._retire_entries(n, kept, released, used)
+        needed = {at for at in publications if at >= n or at in kept}
+        needed |= _bases(needed, publications)
+        for at in sorted(publications.keys() - needed):
             self._backend.remove(self._path(_publication_path(at)))
-        least = min((body["w"] for at in needed if (body := bodies.get(at)) is not None), default=0)
+        least = min((publications[at]["w"] for at in needed & publications.keys()), default=0)
         for w in sorted(self._numbers("spark")):
             if w < least:
                 self._backend.remove(self._path(f"spark/{w:010d}.json"))
 
-    def _retire_entries(self, n: int, kept: Collection[int], released: Collection[str]) -> None:
+    def _publication_bodies(self) -> dict[int, dict[str, Any]]:
+        return {n: body for n in self.publication_numbers() if (body := self._get(_publication_path(n)))}
+
+    def _used_here(self, publications: Mapping[int, Mapping[str, Any]]) -> int:
+        """Return the last checkpoint of which the lake may use chunk files in this store; 0: none.
+
+        Cutline's first versions let it do so. Their publications are known by the claim of the start that made them;
+        for those that retention removed there is a record in `used/`.
+        """
+        own = {w: (self._get(f"spark/{w:010d}.json") or {}) for w in {body["w"] for body in publications.values()}}
+        theirs = (n for n, body in publications.items() if not own[body["w"]].get("own_files"))
+        return max((*self._numbers("used"), *theirs), default=0)
+
+    def _retire_entries(self, n: int, kept: Collection[int], released: Collection[str], used: int) -> None:
         bodies = {slot: body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot))}
         restorable = {slot for slot in bodies if slot >= n or slot in kept}
         checkpoints = {slot: body for slot, body in bodies.items() if body["kind"] == "checkpoint"}
         needed = {path for slot in restorable & checkpoints.keys() for path in _needs(checkpoints[slot])}
         existing = {f"{folder}/{name}" for folder in ("parts", "staged") for name in self._names(folder)}
-        adopted = self.adopted_here()
         waiting = {file["path"] for slot, body in checkpoints.items() if slot > n for file in body["staged"]}
         for path in sorted({path.removeprefix(self.location("")) for path in released} & existing - waiting):
             self._backend.remove(self._path(path))
         for slot, body in checkpoints.items():
             staged = body["staged"] if slot <= n else ()
-            done = {file["path"] for file in staged if file["kind"] == "changes" or slot > adopted}
+            done = {file["path"] for file in staged if file["kind"] == "changes" or slot > used}
             if slot not in restorable:
                 done |= _needs(body)
             for path in sorted(existing & done - needed):

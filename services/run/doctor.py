@@ -127,14 +127,15 @@ async def _redis_version(url: str) -> str:
 
 def _jars(extras: Collection[str]) -> Finding:
     name, folder = "Spark's jars", jars.folder()
-    if extras:
-        name = f"{name} for {' and '.join(sorted(extras))}"
+    known = [extra for extra in sorted(extras) if extra in jars.all_extras()]
+    if known:
+        name = f"{name} for {' and '.join(known)}"
     if not (lacking := jars.missing(folder, extras)):
         return Finding(name=name, found=f"present ({folder})")
     return Finding(
         name=name,
         found=f"{' and '.join(jar.file for jar in lacking)} missing or damaged in {folder}",
-        remedy=f"run `cutline setup{''.join(f' --with {extra}' for extra in sorted(extras))}`, or let the first"
+        remedy=f"run `cutline setup{''.join(f' --with {extra}' for extra in known)}`, or let the first"
         " `cutline run` fetch them",
     )
 

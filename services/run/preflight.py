@@ -62,7 +62,8 @@ def check(
                     f"store {redacted(store_url)}; use the store that belongs to this warehouse, or another warehouse"
                 )
     except ConfigError as error:
-        faults += error.faults if not config.sink.catalog else ()
+        if not config.sink.catalog and "://" not in config.sink.warehouse:  # else catalogue.faults says what is wrong
+            faults += error.faults
     try:
         check_source(config, begun=known is not None, folds_case=catalogue.folds_case(sink))
         if known is None and not faults:

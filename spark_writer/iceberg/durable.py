@@ -29,17 +29,15 @@ def local_path(path: str) -> str | None:
 
 
 def sync_files(paths: Iterable[str]) -> None:
-    """Sync those of the files that are on this machine, with Hadoop's checksum files, and then their folders."""
+    """Sync those of the files that are on this machine, and then their folders."""
     folders = set()
     for path in paths:
         local = local_path(path)
         if local is None:
             continue
-        folder, name = os.path.split(local)
-        folders.add(folder)
-        for file in (local, os.path.join(folder, f".{name}.crc")):
-            with suppress(FileNotFoundError):
-                sync(file)
+        folders.add(os.path.dirname(local))
+        with suppress(FileNotFoundError):
+            sync(local)
     for folder in folders:
         sync(folder)
 

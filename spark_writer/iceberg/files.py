@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 
 from cutline.common import parquet
 from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.store.backends import make_folder, store_errors
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.objects import SCHEMES, file_system
 
@@ -114,15 +114,22 @@ def write_parquet(path: str, groups: Iterable[pa.Table]) -> int:
 
 
 def put_file(source: str, path: str) -> None:
-    """Give a finished file of the store the new full path `path` in the lake; durable on return.
+    """Give a finished file of the store the new full path `path` in the lake; durable after `sync_files`.
 
     The bytes are not read where that is possible: on one local file system the file gets a second name (a hard link),
-    and within an object store the store copies the object. Otherwise they are copied.
+    and within an object store the store copies the object. Otherwise they are copied. If that fails nothing
+    of `path` is left. Raises Unavailable if the store does not answer.
     """
-    if not _put_here(source, path):
-        with open_input(source) as old, open_output(path) as new:
-            shutil.copyfileobj(old, new, _COPY_BYTES)
-    sync_files([path])
+    if _put_here(source, path):
+        return
+    try:
+        with open_output(path) as new:
+            for block in _blocks(source):
+                new.write(block)
+    except BaseException:
+        with suppress(OSError):
+            remove_file(path)
+        raise
 
 
 def _put_here(source: str, path: str) -> bool:
@@ -130,7 +137,7 @@ def _put_here(source: str, path: str) -> bool:
     old, new = local_path(source), local_path(path)
     try:
         if old is not None and new is not None:
-            os.makedirs(os.path.dirname(new), exist_ok=True)
+            make_folder(os.path.dirname(new))
             os.utime(old)  # by its age a tool that removes orphan files must see that the file is in use
             os.link(old, new)
             return True
@@ -142,8 +149,25 @@ def _put_here(source: str, path: str) -> bool:
     except OSError:  # another disk, no hard links, another user's file, a bucket of other credentials
         if new is not None:
             with suppress(FileNotFoundError):
-                os.unlink(new)  # after a lost answer of NFS it may be a link, and a copy would overwrite `source`
+                os.unlink(new)  # after a lost answer of NFS it may be a link
         return False
+
+
+def _blocks(source: str) -> Iterator[bytes]:
+    with store_errors(source), open_input(source) as file:
+        while block := file.read(_COPY_BYTES):
+            yield block
+
+
+def remove_file(path: str) -> None:
+    """Remove a file of the lake, if it is there. Raises OSError."""
+    with suppress(FileNotFoundError):
+        local = local_path(path)
+        if local is not None:
+            os.unlink(local)
+        else:
+            files, key = file_system(path)
+            files.delete_file(key)
 
 
 def _scheme(path: str) -> str:
@@ -154,8 +178,8 @@ def open_output(path: str) -> BinaryIO:
     """Open a new data file of the lake for writing; its folder is made if needed. Raises Unavailable for objects."""
     local = local_path(path)
     if local is not None:
-        os.makedirs(os.path.dirname(local), exist_ok=True)
-        return open(local, "wb")
+        make_folder(os.path.dirname(local))
+        return open(local, "xb")  # never through a name that a slow file system still makes a link of
     with _answering(path):
         files, key = file_system(path)
         return cast(BinaryIO, files.open_output_stream(key))

@@ -16,7 +16,7 @@ from cutline.common.errors import Unavailable
 from cutline.spark_writer.session import first_line
 
 _AWAY = re.compile(
-    r"\.(ConnectException|\w*SocketException|\w*Timeout(Exception)?|UnknownHostException|NoRouteToHostException"
+    r"\.(\w*ConnectException|\w*SocketException|\w*Timeout(Exception)?|UnknownHostException|NoRouteToHostException"
     r"|SQLTransient\w*|SQLNonTransientConnectionException|Service(Unavailable|Failure)Exception|TTransportException)$"
 )
 _AWAY_STATES = ("08", "53", "57")

@@ -28,7 +28,7 @@ from cutline.common.errors import ConfigError, redacted
 
 SCHEMES = {
     **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
-    **dict.fromkeys(("gs",), "gcs"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
     **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), "adls"),
 }
 """The schemes of addresses that Cutline knows, and the extra that each needs."""

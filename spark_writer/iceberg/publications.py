@@ -81,7 +81,7 @@ class Publications:
     def write(self, record: Publication, before: Publication | None) -> None:
         """Write the rows of `record`; `before` is the last record that this incarnation wrote. Raises Unavailable."""
         with failing_as(f"{NAMESPACE}.{NAME} could not be written"):
-            table = self._table = self._table or self._open()
+            table = self._opened()
             rows = publication_rows(record, before, self._lake.pipeline)
             (file,) = write_rows(table, iter([pa.Table.from_pylist(rows, schema=_ARROW)]))
             if before is None:
@@ -106,7 +106,7 @@ class Publications:
 
     def tidy(self, n: int, before_ms: int) -> None:
         """Expire old snapshots of the table, and merge this pipeline's small files of publications before `n`."""
-        table = self._table = self._table or self._open()
+        table = self._opened()
         expire(table, before_ms=before_ms)
         with failing_as(f"{NAMESPACE}.{NAME} could not be compacted"):
             self._lake.session.sql(
@@ -114,6 +114,11 @@ class Publications:
                 f" where => \"pipeline = '{self._lake.pipeline}' and checkpoint < {n}\","
                 " options => map('min-input-files', '50'))"
             )
+
+    def _opened(self) -> LakeTable:
+        if self._table is None or self._table.rights.expire:
+            self._table = self._open()
+        return self._table
 
     def make_view(self) -> None:
         """Create the view if it does not exist (takes seconds: call it when idle). Not all catalogues support views."""

@@ -363,7 +363,7 @@ def test_a_chunk_without_field_ids_is_rewritten(bench: SparkBench) -> None:
     bench.apply()
     assert bench.agree() == 1
     files = bench.session.sql(f"SELECT file_path FROM lake.{T.table_id}.files").toArrow()["file_path"].to_pylist()
-    assert sorted("/staged/" in path for path in files) == [False, True]
+    assert sorted(os.stat(path).st_nlink for path in files) == [1, 2]
 
 
 def test_inserts_into_a_table_without_a_key_are_appended_once_each(bench: SparkBench) -> None:
@@ -778,7 +778,7 @@ def test_the_files_of_a_snapshot_are_not_merged_before_their_table_is_live(bench
     assert file.rows == upkeep.TIER
 
 
-def test_expiry_spares_staged_files_of_entries_that_are_not_published(bench: SparkBench) -> None:
+def test_expiry_spares_the_files_of_the_store(bench: SparkBench) -> None:
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(1)])
@@ -793,8 +793,9 @@ def test_expiry_spares_staged_files_of_entries_that_are_not_published(bench: Spa
     table = bench.lake().ensure(T.table_id)
     table.java.manageSnapshots().removeBranch(lost.progress.branch).commit()
     soon = int(time.time() * 1000) + 1000
-    assert expire(table, before_ms=soon, spare={str(chunks[0])}) > 0
-    assert [chunk.exists() for chunk in chunks] == [True, False]
+    names = [chunk.stat().st_nlink for chunk in chunks]
+    assert expire(table, before_ms=soon, store=journal.store.location("staged/")) == set()
+    assert (names, [chunk.stat().st_nlink for chunk in chunks]) == ([2, 2], [1, 1])
 
 
 CHILD = """

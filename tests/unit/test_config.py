@@ -276,6 +276,7 @@ def test_table_properties_are_text_and_leave_other_definitions_as_they_were() ->
         ('[{tables: "shop.*", properties: {format-version: 2}}]', "sets 'format-version', which Cutline or Iceberg"),
         ('[{tables: "shop.*", properties: {cutline.pipeline: me}}]', "sets 'cutline.pipeline'"),
         ('[{tables: "shop.*", properties: {gc.enabled: false}}]', "sets 'gc.enabled', .* remove it"),
+        ('[{tables: "shop.*", properties: {write.metadata.metrics.column.a: full}}]', "sets 'write.metadata.metrics"),
         ("5", "must be a list"),
     ],
 )
@@ -288,7 +289,12 @@ def test_what_is_printed_of_a_definition_has_no_secret() -> None:
     definition = {
         "source": {"host": "db", "password_env": "SHOP_PASSWORD"},
         "sink": {
-            "catalog": {"uri": "jdbc:postgresql://me:hush@db/lake?password=hush", "jdbc.password": "hush"},
+            "catalog": {
+                "uri": "jdbc:postgresql://me:hush@db/lake?password=hush",
+                "jdbc.password": "hush",
+                "adls.auth.shared-key.account.key": "hush",
+                "header.authorization": "Bearer hush",
+            },
             "spark": {"spark.hadoop.fs.s3a.secret.key": "hush", "spark.master": "local[2]"},
         },
     }

@@ -417,7 +417,8 @@ class Routes:
                 if not batch.num_rows:
                     continue
             zeros = {name: count - before.get(name, 0) for name, count in decoder.zero_dates.items()}
-            zero_dates.update({(table_id, name): count for name, count in zeros.items()})
+            dates = (name for name in zeros if not decoder.schema.is_long(decoder.schema.column(name)))
+            zero_dates.update({(table_id, name): zeros[name] for name in dates})
             batch = self._deliverable(table_id, decoder.schema, batch, zeros)
             if batch is not None and batch.num_rows:
                 found.setdefault(key[:3], []).append(batch)
