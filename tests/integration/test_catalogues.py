@@ -1,6 +1,7 @@
 """The Spark writer on other catalogues than SQLite and on object storage, each a real server.
 
-Hive and Glue are configured in the same way, by `sink.catalog`, but no server of theirs can run here.
+Those on S3 are for `make test-full`. Hive and Glue are configured in the same way, by `sink.catalog`, but no server of
+theirs can run here.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def test_a_lake_with_its_catalogue_in_postgresql(make: Make, postgresql: Postgre
     changes_in_both(make(sink={"catalog": postgresql.create()}))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["local", "spark"])
 def test_store_and_warehouse_on_s3(
     make: Make, postgresql: PostgreSQL, on_s3: S3, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
@@ -96,6 +98,7 @@ def test_store_and_warehouse_on_s3(
     assert all(path.startswith(place) for path in table.contents(main.snapshot_id).files)
 
 
+@pytest.mark.full
 def test_a_rest_catalogue_that_lends_credentials(make: Make, on_s3: S3, tmp_path: Path) -> None:
     """Neither the sink nor the JVM has rights to the lake, only to the catalogue. The lake lies in a bucket of another
     user than the store; chunk files, to which nobody lends rights, are copied into it."""
@@ -119,6 +122,7 @@ def test_a_rest_catalogue_that_lends_credentials(make: Make, on_s3: S3, tmp_path
         bench.close()
 
 
+@pytest.mark.full
 def test_of_conditional_puts_at_the_same_moment_one_wins(on_s3: S3, tmp_path: Path) -> None:
     backend = backend_of(f"s3://lake/{tmp_path.name}")
     for number in range(10):
@@ -139,6 +143,7 @@ def test_of_conditional_puts_at_the_same_moment_one_wins(on_s3: S3, tmp_path: Pa
         assert backend.read(f"entry {number}") == f"of {won[0]}".encode()
 
 
+@pytest.mark.full
 def test_a_staged_object_exists_once_it_is_whole(on_s3: S3, tmp_path: Path) -> None:
     """Files of one part and of several; a dropped one leaves neither an object nor an upload."""
     pipeline = Store(f"s3://lake/{tmp_path.name}").pipeline("shop")
@@ -153,6 +158,7 @@ def test_a_staged_object_exists_once_it_is_whole(on_s3: S3, tmp_path: Path) -> N
     assert sorted(found) == ["0000000001.w.100.parquet", "0000000001.w.12000000.parquet"]
 
 
+@pytest.mark.full
 def test_rights_that_a_catalogue_lends_hold_for_its_table_only(s3: S3, tmp_path: Path) -> None:
     """Another user of the server owns a bucket; this process has rights to it only where they were granted."""
     s3.user("lent", "lent-secret", "lent")
@@ -254,6 +260,7 @@ def sink(**values: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 def test_a_bucket_that_does_not_exist_is_named_before_anything_is_written(on_s3: S3) -> None:
     with pytest.raises(ConfigError, match=r"^the bucket absent of the store s3://absent/x does not exist; create it"):
         Store("s3://absent/x").check()
