@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from cutline.common.schema import Column, TableSchema
@@ -65,11 +66,12 @@ def table_map(schema: TableSchema, number: int = 7) -> bytes:
     return body + b"".join(bytes([field]) + packed(len(data)) + data for field, data in fields)
 
 
-def image(schema: TableSchema, values: list[Any]) -> bytes:
-    """A row image; values are ints or bytes as they stand in the row."""
-    nulls = bytearray((len(values) + 7) // 8)
+def image(schema: TableSchema, values: list[Any], lacking: Collection[str] = ()) -> bytes:
+    """A row image without these columns; values are ints or bytes as they stand in the row."""
+    pairs = [pair for pair in zip(schema.columns, values, strict=True) if pair[0].name not in lacking]
+    nulls = bytearray((len(pairs) + 7) // 8)
     made = b""
-    for i, (column, value) in enumerate(zip(schema.columns, values, strict=True)):
+    for i, (column, value) in enumerate(pairs):
         if value is None:
             nulls[i // 8] |= 1 << i % 8
             continue
@@ -82,11 +84,20 @@ def image(schema: TableSchema, values: list[Any]) -> bytes:
     return bytes(nulls) + made
 
 
-def event(schema: TableSchema, images: list[bytes], kind: int = WRITE_ROWS) -> bytes:
-    """A row event's body (version 2, of table 7): for updates before- and after-images in turn."""
+def event(
+    schema: TableSchema, images: list[bytes], kind: int = WRITE_ROWS, lacking: Sequence[Collection[str]] = ((), ())
+) -> bytes:
+    """A row event's body (version 2, of table 7): for updates before- and after-images in turn. `lacking`: the columns
+    that its first images lack, and its second ones.
+    """
     count = len(schema.columns)
-    bitmap = b"\xff" * ((count + 7) // 8)
-    return b"\7\0\0\0\0\0\1\0" + b"\2\0" + packed(count) + bitmap * (2 if kind == UPDATE_ROWS else 1) + b"".join(images)
+    head = b"\7\0\0\0\0\0\1\0" + b"\2\0" + packed(count)
+    for absent in lacking[: 2 if kind == UPDATE_ROWS else 1]:
+        bits = (1 << (count + 7) // 8 * 8) - 1
+        for i, column in enumerate(schema.columns):
+            bits -= (column.name in absent) << i
+        head += bits.to_bytes((count + 7) // 8, "little")
+    return head + b"".join(images)
 
 
 def compressed(value: bytes, length: int | None = None) -> bytes:

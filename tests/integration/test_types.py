@@ -104,6 +104,33 @@ def changed(
     return pa.Table.from_batches(batches)
 
 
+def logs_generated_columns(server: Database, database: str) -> bool:
+    """Whether row images of updates have generated columns. MariaDB 11.8.9 leaves them out; then updates are refused.
+    Deletes need only their key.
+    """
+    table = f"{database}.probe"
+    with closing(connect(server, database)) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE probe (id INT PRIMARY KEY, n INT, v INT AS (n + 1) VIRTUAL, s INT AS (n + 2) STORED)"
+        )
+        schema = described(server, connection, table)
+        start = flushed(connection, server)
+        cursor.execute("INSERT INTO probe (id, n) VALUES (1, 10), (2, 20)")
+        cursor.execute("DELETE FROM probe WHERE id = 2")
+        rows = changed(INSTALLED, server, start, schema).to_pylist()
+        assert [(row[OP], row["id"], row["n"]) for row in rows] == [("+I", 1, 10), ("+I", 2, 20), ("-D", 2, 20)]
+        assert [(row["v"], row["s"]) for row in rows[:2]] == [(11, 12), (21, 22)]
+        cursor.execute("UPDATE probe SET n = 30")
+        try:
+            rows = changed(INSTALLED, server, start, schema).to_pylist()
+        except INSTALLED.PartialImage as error:
+            if f"a row image of {table} lacks the generated column" not in str(error):
+                raise
+            return False
+        assert (rows[-1]["v"], rows[-1]["s"]) == (31, 32)
+        return True
+
+
 ALIKE = (("binary", (4,)), ("binary", (16,)), ("uuid", ()), ("inet6", ()), ("inet4", ()))
 """MariaDB's types that a TABLE_MAP does not tell apart."""
 
@@ -767,6 +794,8 @@ def test_generated_invisible_and_hidden_columns_are_read(source: Database, datab
             assert [{name: last[row["id"]][name] for name in row} for row in by_select.to_pylist()] == (
                 by_select.to_pylist()
             )
+    if not logs_generated_columns(source, database):
+        return
     more = ", '[1, 5]'" if source.flavour == "mysql" else ""
     found = read_all_ways(source, database, columns, [f"{a}, DEFAULT, DEFAULT, 'x'{more}" for a in ("10", "NULL")])
     assert found.column("v") == [11, None]
@@ -989,6 +1018,7 @@ def test_generated_tables_read_the_same_in_all_ways(source: Database, database: 
     names = character_sets(source)
     assert len(names) >= 37
     refused: Counter[int] = Counter()
+    computed = logs_generated_columns(source, database)
 
     @settings(
         max_examples=EXAMPLES,
@@ -999,6 +1029,8 @@ def test_generated_tables_read_the_same_in_all_ways(source: Database, database: 
     )
     @given(tables(_column(names)))
     def agree(table: Generated) -> None:
+        if not computed:
+            table = replace(table, computed={})
         try:
             found = read_all_ways(source, database, table.columns, [(table.places, row) for row in table.rows])
         except pymysql.err.MySQLError as error:

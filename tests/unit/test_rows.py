@@ -432,6 +432,74 @@ def test_an_image_that_lacks_a_column_names_it(rows: Decoders) -> None:
         decoder.rows(30, bytes(body))
 
 
+def lacking_tables() -> tuple[TableSchema, TableSchema]:
+    """A table with generated columns g, h and a hidden hash: as row events have it, and its schema."""
+    source = schema_of(
+        ("g", "int"), ("id", "int"), ("DB_ROW_HASH_1", "bigint unsigned"), ("name", "varchar(60)"),
+        ("h", "int"), ("n", "int"),
+    )  # fmt: skip
+    columns = tuple(replace(column, generated=column.name in "gh") for column in source.columns)
+    return source, replace(source, columns=(*columns[:2], *columns[3:]))
+
+
+def mariadb_map(schema: TableSchema) -> bytes:
+    """A TABLE_MAP without the visibility, its last field, as MariaDB sends it."""
+    return table_map(schema)[: -2 - (len(schema.columns) + 7) // 8]
+
+
+def test_before_images_may_lack_generated_columns_and_all_images_hidden_ones(rows: Decoders) -> None:
+    source, schema = lacking_tables()
+    decoder = rows.EventDecoder(mariadb_map(source), schema, rows.Place(), True)
+    assert decoder.faults == ()
+    generated, hidden = ("DB_ROW_HASH_1", "g", "h"), ("DB_ROW_HASH_1",)
+
+    def row(number: int, name: bytes | None, n: int | None, lacking: tuple[str, ...]) -> bytes:
+        return image(source, [7, number, 99, name, None, n], lacking)
+
+    decoder.rows(30, event(source, [row(1, b"one", 5, ()), row(2, None, None, ())]))
+    pairs = [
+        row(1, b"one", None, generated), row(1, None, 6, hidden),
+        row(2, b"two", 3, generated), row(4, b"four", None, hidden),
+    ]  # fmt: skip
+    decoder.rows(31, event(source, pairs, 31, (generated, hidden)), 1)
+    decoder.rows(31, event(source, pairs, 31, (generated, hidden)))
+    decoder.rows(32, event(source, [row(4, None, 8, generated), row(5, b"five", 9, generated)], 32, (generated,)))
+    decoder.rows(30, event(source, [row(6, b"six", 1, ())]))
+    found = [tuple(row[name] for name in (OP, "id", "g", "name", "h", "n")) for row in decoder.take().to_pylist()]
+    moved = [("-D", 2, None, "two", None, 3), ("+I", 4, 7, "four", None, None)]
+    assert found == [
+        ("+I", 1, 7, "one", None, 5), ("+I", 2, 7, None, None, None),
+        *moved, ("-U", 1, None, "one", None, None), ("+U", 1, 7, None, None, 6), *moved,
+        ("-D", 4, None, None, None, 8), ("-D", 5, None, "five", None, 9), ("+I", 6, 7, "six", None, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacking", "cause"),
+    [
+        (31, ((), ("g",)), "lacks the generated column g, which"),
+        (30, (("h",),), "lacks the generated column h, which"),
+        (32, (("name",),), "lacks column name: binlog_row_image must be FULL"),
+        (31, (("n", "g"), ()), "lacks column n: binlog_row_image must be FULL"),
+    ],
+)
+def test_images_that_lack_what_they_need_are_refused(
+    rows: Decoders, kind: int, lacking: tuple[tuple[str, ...], ...], cause: str
+) -> None:
+    source, schema = lacking_tables()
+    decoder = rows.EventDecoder(mariadb_map(source), schema, rows.Place())
+    images = [image(source, [7, 1, 99, b"x", 8, 9], names) for names in lacking]
+    with pytest.raises(rows.PartialImage, match=cause):
+        decoder.rows(kind, event(source, images, kind, lacking))
+
+
+def test_a_generated_column_of_the_key_may_not_be_lacking(rows: Decoders) -> None:
+    source, schema = lacking_tables()
+    decoder = rows.EventDecoder(mariadb_map(source), replace(schema, key=("g",)), rows.Place())
+    with pytest.raises(rows.PartialImage, match="lacks the generated column g, which"):
+        decoder.rows(32, event(source, [image(source, [7, 1, 99, b"x", 8, 9], ("g",))], 32, (("g",),)))
+
+
 def test_columns_grow_together_and_one_value_may_be_large(rows: Decoders) -> None:
     schema = schema_of(("id", "int"), ("b", "longblob"), ("name", "varchar(60)"))
     _, decoder = decoder_of(rows, schema)

@@ -8,8 +8,6 @@ Each row gets the META_FIELDS of common/schema.py from `Place`, which binlog/sca
 dictionaries of GTIDs and file names.
 """
 
-# ruff: noqa: B007 (a typed loop variable may not be renamed)
-
 from __future__ import annotations
 
 import array
@@ -147,6 +145,10 @@ class EventDecoder(ValueDecoder):
     _ended: cython.bint
     _meta: cython.Py_ssize_t  # index of the first META column
     _row_bytes: cython.longlong  # of each row, besides its texts and bytes
+    # The two images of each change in the event at hand (an insert or a delete has the first only): where the bitmap of
+    # the columns that it has starts in the body (-1: it has all), and how many these are.
+    _there: cython.Py_ssize_t[2]
+    _width: cython.Py_ssize_t[2]
 
     def __init__(self, table_map_body: bytes, schema: TableSchema, place: Place, before: bool = False) -> None:
         """Plan the decoding; with `before`, updates also give `-U` with the before-image."""
@@ -155,6 +157,8 @@ class EventDecoder(ValueDecoder):
         self._noted_transaction = self._noted_file = -1
         self._last_file = self._last_gtid = -1
         self._ended = True
+        self._there = [-1, -1]
+        self._width = [0, 0]
         self._meta = len(schema.columns)
         plan = plan_of_event(table_map_body, schema)
         self._faults = plan.faults
@@ -210,7 +214,8 @@ class EventDecoder(ValueDecoder):
         is needed unless `ended` (also if the place's `most` was reached).
 
         Raises Damaged with the offset in the body if the event is truncated or corrupt (the rows before it may be
-        taken), PartialImage if a row image lacks columns.
+        taken), PartialImage if a row image lacks columns. A before-image (of a `-D` or `-U`) may lack generated columns
+        that are not in the key; they are null then.
         """
         view: cython.const[cython.uchar][::1] = body
         p: cython.p_uchar
@@ -314,7 +319,9 @@ class EventDecoder(ValueDecoder):
     @cython.cfunc
     @cython.exceptval(check=True)
     def _head(self, p: cython.p_uchar, end: cython.Py_ssize_t, op: cython.int, v2: cython.bint) -> cython.Py_ssize_t:
-        """Read the event's head, and check that its images have all columns; the answer is where the images start."""
+        """Read the event's head, and check that its images have the columns they need; the answer is where the images
+        start.
+        """
         at: cython.Py_ssize_t = 8
         n: cython.Py_ssize_t
         width: cython.Py_ssize_t
@@ -340,14 +347,36 @@ class EventDecoder(ValueDecoder):
         for image in range(2 if op == OP_UPDATE else 1):
             if n > end - at:
                 raise Damaged(f"the row event ends at byte {end}, inside its head")
+            self._there[image] = -1
+            self._width[image] = width
             for i in range(width):
                 if p[at + i // 8] != 0xFF and not (p[at + i // 8] >> (i % 8)) & 1:
-                    raise PartialImage(
-                        f"a row image of {self.schema.table_id} lacks column {self.source_names[i]}:"
-                        " binlog_row_image must be FULL, in every session"
-                    )
+                    self._check_lack(i, op == OP_DELETE or (op == OP_UPDATE and image == 0))
+                    self._there[image] = at
+                    self._width[image] -= 1
             at += n
         return at
+
+    @cython.cfunc
+    @cython.exceptval(check=True)
+    def _check_lack(self, i: cython.Py_ssize_t, before: cython.bint) -> None:
+        """PartialImage unless an image can do without source column `i`: the catalogue hides it, or it is generated,
+        not in the key, and the image is a before-image. (MariaDB 11.8.9 leaves both out of updates and deletes.)
+        """
+        column: cython.Py_ssize_t = self.sources[i * S_STRIDE + S_DEST]
+        if column < 0:
+            return
+        schema: Any = self._schema
+        if not schema.columns[column].generated:
+            raise PartialImage(
+                f"a row image of {schema.table_id} lacks column {self.source_names[i]}:"
+                " binlog_row_image must be FULL, in every session"
+            )
+        if not before or self.sources[i * S_STRIDE + S_KEY]:
+            raise PartialImage(
+                f"a row image of {schema.table_id} lacks the generated column {self.source_names[i]}, which some"
+                " versions of MariaDB (11.8.9 is one) do not log: exclude the table, or copy it from another version"
+            )
 
     @cython.cfunc
     @cython.exceptval(check=True)
@@ -409,23 +438,23 @@ class EventDecoder(ValueDecoder):
         after: cython.Py_ssize_t
         changed: cython.bint
         if not wanted:
-            done = self._skip(p, at, end)
+            done = self._skip(p, at, end, 0)
             if done == OK and op == OP_UPDATE:
-                done = self._skip(p, self.bad_at, end)
+                done = self._skip(p, self.bad_at, end, 1)
             return done
         if self.row_count + 2 > self.capacity:
             self.full_column = -1
             return FULL
         if op != OP_UPDATE:
-            done = self._image(p, at, end, self.row_count, False)
+            done = self._image(p, at, end, 0, self.row_count, False)
             if done == OK:
                 self._finish_row(op)
             return done
-        done = self._skip(p, at, end)
+        done = self._skip(p, at, end, 0)
         if done != OK:
             return done
         after = self.bad_at
-        done = self._image(p, after, end, self.row_count, True)
+        done = self._image(p, after, end, 1, self.row_count, True)
         if done == OK and not self._before:
             self._finish_row(OP_UPDATE)
             return OK
@@ -433,9 +462,9 @@ class EventDecoder(ValueDecoder):
             return done
         # the key changed, or before-images are asked for: the before-image takes this row, the after-image the next
         changed = done == KEY_CHANGED
-        done = self._image(p, at, end, self.row_count, False)
+        done = self._image(p, at, end, 0, self.row_count, False)
         if done == OK:
-            done = self._image(p, after, end, self.row_count + 1, False)
+            done = self._image(p, after, end, 1, self.row_count + 1, False)
         if done != OK:
             return done
         self._finish_row(OP_DELETE if changed else OP_BEFORE)
@@ -470,23 +499,30 @@ class EventDecoder(ValueDecoder):
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def _skip(self, p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-        """Skip a row image, but note where its key values are; sets `bad_at` to its end."""
+    def _skip(self, p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, which: cython.int) -> cython.int:
+        """Skip a row image (0 or 1: the change's first or second), but note where its key values are; sets `bad_at` to
+        its end.
+        """
         s: cython.p_longlong = self.sources
         i: cython.Py_ssize_t
         n: cython.Py_ssize_t
         k: cython.Py_ssize_t
         length: cython.ulonglong
-        nulls: cython.Py_ssize_t = at
         columns: cython.Py_ssize_t = self.source_count
+        there: cython.Py_ssize_t = self._there[which]
+        bit: cython.Py_ssize_t = at * 8  # of the next column that the image has, among the bits that tell nulls
+        width: cython.Py_ssize_t = (self._width[which] + 7) // 8
         self.bad_at = at
         self.bad_source = 0
-        if (columns + 7) // 8 > end - at:
+        if width > end - at:
             return CORRUPT
-        at += (columns + 7) // 8
+        at += width
         for i in range(columns):
             k = i * S_STRIDE
-            if (p[nulls + i // 8] >> (i % 8)) & 1:
+            if there >= 0 and not (p[there + i // 8] >> (i % 8)) & 1:
+                continue
+            bit += 1
+            if (p[(bit - 1) // 8] >> ((bit - 1) % 8)) & 1:
                 s[k + S_KEY_N] = -1
                 continue
             self.bad_at = at
@@ -518,11 +554,12 @@ class EventDecoder(ValueDecoder):
         p: cython.p_uchar,
         at: cython.Py_ssize_t,
         end: cython.Py_ssize_t,
+        which: cython.int,
         r: cython.Py_ssize_t,
         compare: cython.bint,
     ) -> cython.int:
-        """Decode a row image into row r; sets `bad_at` to its end. With `compare`, KEY_CHANGED if the bytes of its key
-        differ from those that `_skip` noted.
+        """Decode a row image (0 or 1: the change's first or second) into row r; sets `bad_at` to its end. With
+        `compare`, KEY_CHANGED if the bytes of its key differ from those that `_skip` noted.
         """
         s: cython.p_longlong = self.sources
         i: cython.Py_ssize_t
@@ -530,18 +567,25 @@ class EventDecoder(ValueDecoder):
         n: cython.Py_ssize_t
         k: cython.Py_ssize_t
         length: cython.ulonglong
-        nulls: cython.Py_ssize_t = at
         columns: cython.Py_ssize_t = self.source_count
+        there: cython.Py_ssize_t = self._there[which]
+        bit: cython.Py_ssize_t = at * 8  # of the next column that the image has, among the bits that tell nulls
+        width: cython.Py_ssize_t = (self._width[which] + 7) // 8
         changed: cython.bint = False
         done: cython.int
         self.bad_at = at
         self.bad_source = 0
-        if (columns + 7) // 8 > end - at:
+        if width > end - at:
             return CORRUPT
-        at += (columns + 7) // 8
+        at += width
         for i in range(columns):
             k = i * S_STRIDE
-            if (p[nulls + i // 8] >> (i % 8)) & 1:
+            if there >= 0 and not (p[there + i // 8] >> (i % 8)) & 1:
+                if s[k + S_DEST] >= 0:
+                    put_null(self, s[k + S_DEST], r)
+                continue
+            bit += 1
+            if (p[(bit - 1) // 8] >> ((bit - 1) % 8)) & 1:
                 if s[k + S_DEST] >= 0:
                     put_null(self, s[k + S_DEST], r)
                 if compare and s[k + S_KEY] and s[k + S_KEY_N] >= 0:
