@@ -6,7 +6,8 @@
    the files written to the lake and its catalogue are synced (iceberg/durable.py);
 4. publication N, put if absent: **the commit point**. A start whose publication is refused ends, and the next begins;
 5. from the publication's record alone, and again at each start: move `main` of each live table, with the tag
-   `checkpoint_N` of a kept cut in the same commit, then write the rows of `_cutline.publications`.
+   `checkpoint_N` of a kept cut in the same commit, then write the rows of `_cutline.publications`. A start that another
+   one has overtaken by then writes none.
 
 So a crash at any point leaves nothing but a branch that nobody reads. A zombie (an older w that goes on) is refused its
 publication, or repeats a correct one, and can't move `main` back. An unclear answer of the catalogue counts as a crash.
@@ -105,7 +106,7 @@ class Incarnation:
             work={table_id: table.work for table_id, table in tables.items() if table.work is not None},
             quarantined={table_id: table.held for table_id, table in tables.items() if table.held is not None},
         )
-        self._publications = Publications(lake)
+        self._publications = Publications(lake, w)
         self.tables = Tables(lake, self.progress.branch, self._pool, check_lake=self._check_lake)
         self.upkeep = Upkeep(
             store,
@@ -481,10 +482,10 @@ class Incarnation:
                     "pipeline %s: main of %s was not moved: %s", self._store.name, table_id, first_line(error)
                 )
         self._reached("shown")
-        self._publications.write(record, before)
-        self._reached("recorded")
         if not all(moved for _, moved in shown):
             raise Unavailable(f"another Spark writer moved main meanwhile (this one is {progress.w}); starting again")
+        self._publications.write(record, before)
+        self._reached("recorded")
         self._shown = record
         took = time.monotonic() - began
         logger.info("%s: published %d: main of %d tables moved in %.2f s", self._store.name, n, len(shown), took)

@@ -32,6 +32,11 @@ class Progress:
     engines: dict[str, Engine] = field(default_factory=dict)
 
     @property
+    def unpublished(self) -> bool:
+        """Whether a checkpoint is applied and not yet published: a successor would have to apply it again."""
+        return self.applied > (self.published.n if self.published is not None else 0)
+
+    @property
     def branch(self) -> str:
         """The branch, in every lake table, that only this start writes and nobody reads."""
         return f"staging_{self.w}"

@@ -1,16 +1,23 @@
-"""Serves each pipeline in a thread of its own, which starts an incarnation, steps it, and starts the next on error."""
+"""Serves each pipeline in a thread of its own, which starts an incarnation, steps it, and starts the next on error.
+
+A process alone serves every pipeline of the store; among several, each serves those that it leads (leading.py). A
+pipeline that comes back while its last step here still goes on gets another thread at once: the claim w fences the old
+one.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import ConfigError, CutlineError, Unavailable
+from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.spark_writer import catalogue, session
@@ -20,39 +27,111 @@ from cutline.spark_writer.iceberg.lake import Lake
 
 logger = logging.getLogger("cutline.spark_writer")
 LOOK_SECONDS = 0.5
-Requests = Sequence[Mapping[str, Any]]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Lead:
+    """The leadership of one pipeline: whoever keeps the lease orders, the pipeline's thread obeys and sets `ended`.
+
+    `stop`: end after the current step. `hand_over`: end once all that is applied is published. `sure_until`: the lease
+    is ours until then (of time.monotonic), by all that is known. `served`: a thread was started. `status`: its newest
+    report. `requests`: a person's requests (JSON), oldest first: `retry` (try quarantined tables again), `lake` (a
+    choice of `presence.choice`); the thread moves each to `handled` once it is carried out.
+    """
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    hand_over: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    sure_until: float = float("inf")
+    served: bool = False
+    status: Mapping[str, Any] = field(default_factory=dict)
+    requests: deque[bytes] = field(default_factory=deque)
+    handled: deque[bytes] = field(default_factory=deque)
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        """Note the newest status (plain JSON)."""
+        self.status = status
+
+    def is_sure(self) -> bool:
+        """Whether the lease is ours now, by all that is known; asked before a start and before upkeep, from which the
+        claim w does not protect others.
+
+        A suspension right after the answer, and one of the whole machine, go unnoticed until the next renewal. A start
+        that is made then ends the work of another, which begins again; nothing is lost by it.
+        """
+        return time.monotonic() < self.sure_until
+
+    def is_ending(self) -> bool:
+        """Whether no further start may be made."""
+        return self.stop.is_set() or self.hand_over.is_set()
+
+
+class Everything:
+    """Leads every pipeline, for a process without others beside it."""
+
+    def __init__(self) -> None:
+        self._leads: dict[str, Lead] = {}
+
+    def __call__(self, pipelines: Collection[str]) -> Mapping[str, Lead]:
+        """Return a lead for each pipeline of the store."""
+        for name in self._leads.keys() - set(pipelines):  # removed from the store
+            self._leads.pop(name).stop.set()
+        for name in pipelines:
+            if name not in self._leads or self._leads[name].ended.is_set():
+                self._leads[name] = Lead()
+        return self._leads
 
 
 def serve(
-    store: Store,
-    stop: threading.Event,
-    report: Callable[[str, Mapping[str, Any]], None],
-    requests: Callable[[str], Requests] = lambda pipeline: (),
+    store: Store, stop: threading.Event, leads: Callable[[Collection[str]], Mapping[str, Lead]] | None = None
 ) -> None:
-    """Serve every pipeline of the store, also those defined later, each in a thread of its own, until `stop`.
+    """Serve the pipelines of the store, also those defined later, each lead in a thread of its own, until `stop`.
 
-    Those threads call `report(pipeline, status)`, and `requests(pipeline)` for the requests that came since the last
-    call. Raises ConfigError or Unavailable if Spark can't be started or has ended.
+    `leads`, called with all pipelines each LOOK_SECONDS once Spark runs, returns those to serve; without it all are
+    served. It is not called while the store can't list them. Raises ConfigError or Unavailable if Spark can't be
+    started or has ended.
     """
-    definitions = {name: store.pipeline(name).definition() or {} for name in store.pipelines()}
-    settings: dict[str, str] = {}
-    for definition in definitions.values():
-        settings |= definition["sink"].get("spark") or {}
-    spark = session.start(settings)
-    threads: dict[str, threading.Thread] = {}
-    while not stop.is_set():
-        with suppress(Unavailable):  # the store does not answer; the next round asks it again
-            for name in store.pipelines():
-                if name not in threads:
-                    applier = _applier(store, name, spark, report, requests)
-                    threads[name] = threading.Thread(
-                        target=applier.run, args=(stop,), name=f"cutline-{name}", daemon=True
-                    )
-                    threads[name].start()
-        _check(spark)
-        stop.wait(LOOK_SECONDS)
+    leads = leads or Everything()
+    spark = session.start(_spark_settings(store))
+    threads: dict[Lead, threading.Thread] = {}
+    failure = ""
+    try:
+        while not stop.is_set():
+            try:
+                names = store.pipelines()
+            except Exception as error:
+                if str(error) != failure:
+                    logger.warning("the store's pipelines could not be listed: %s", error)
+                failure = str(error)
+            else:
+                failure = ""
+                for name, lead in leads(names).items():
+                    if not lead.served:
+                        lead.served = True
+                        run = _applier(store, name, spark, lead).run
+                        threads[lead] = threading.Thread(target=run, name=f"cutline-{name}", daemon=True)
+                        threads[lead].start()
+            threads = {lead: thread for lead, thread in threads.items() if thread.is_alive()}
+            _check(spark)
+            stop.wait(LOOK_SECONDS)
+    finally:
+        for lead in threads:
+            lead.stop.set()
     for thread in threads.values():
         thread.join()
+
+
+def _spark_settings(store: Store) -> dict[str, str]:
+    """Return `sink.spark` of all pipelines together, except those whose definition can't be read."""
+    settings: dict[str, str] = {}
+    for name in store.pipelines():
+        try:
+            definition = store.pipeline(name).definition() or {}
+        except (ConfigError, ProtocolError) as error:
+            logger.error("pipeline %s: %s", name, error)
+            continue
+        settings |= definition.get("sink", {}).get("spark") or {}
+    return settings
 
 
 def _check(spark: Any) -> None:
@@ -65,13 +144,7 @@ def _check(spark: Any) -> None:
         raise Unavailable("Spark has stopped; starting again")
 
 
-def _applier(
-    store: Store,
-    name: str,
-    spark: Any,
-    report: Callable[[str, Mapping[str, Any]], None],
-    requests: Callable[[str], Requests],
-) -> PipelineApplier:
+def _applier(store: Store, name: str, spark: Any, lead: Lead) -> PipelineApplier:
     pipeline = store.pipeline(name)
 
     def open_lake() -> tuple[Lake, PipelineConfig]:
@@ -83,12 +156,7 @@ def _applier(
         config = PipelineConfig.from_definition(definition)
         return Lake(session.for_pipeline(spark, definition["sink"]), name, config.options_of), config
 
-    return PipelineApplier(
-        pipeline,
-        open_lake,
-        report=lambda status: report(name, status),
-        requests=lambda: requests(name),
-    )
+    return PipelineApplier(pipeline, open_lake, lead)
 
 
 class PipelineApplier:
@@ -97,51 +165,62 @@ class PipelineApplier:
     POLL_SECONDS = 0.25
     AGAIN_SECONDS = (0.5, 60.0)
     """The pause after the first failure, and the longest one; it doubles with each start that publishes nothing."""
+    REQUEST_SECONDS = 10.0
+    """The pause after a request that waits."""
 
     def __init__(
         self,
         store: PipelineStore,
         open_lake: Callable[[], tuple[Lake, PipelineConfig]],
+        lead: Lead,
         *,
-        report: Callable[[Mapping[str, Any]], None] = lambda status: None,
-        requests: Callable[[], Requests] = lambda: (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`report` gets a status (plain JSON) after each batch, request and error; `requests` returns a person's
-        requests since its last call: `retry` (try quarantined tables again), `lake` (a choice of `presence.choice`).
-        """
+        """`lead` gets a status after each batch, request and error."""
         self._store = store
         self._open_lake = open_lake
-        self._report = report
-        self._requests = requests
+        self._lead = lead
         self._clock = clock
+        self._requests_at = float("-inf")
 
-    def run(self, stop: threading.Event) -> None:
-        """Serve until `stop`. Errors go to the status and the log, and the next incarnation starts after a pause."""
-        failures = 0
-        while not stop.is_set():
+    def run(self) -> None:
+        """Serve until the lead ends. Errors go to the status and the log, and the next incarnation starts after a
+        pause.
+
+        A pipeline that is handed over ends between two batches, with nothing that its next leader must apply again.
+        """
+        try:
+            self._serve()
+        finally:
+            self._lead.ended.set()
+
+    def _serve(self) -> None:
+        lead, failures = self._lead, 0
+        while not lead.is_ending():
             incarnation: Incarnation | None = None
             try:
-                if not self._has_checkpoint():
-                    stop.wait(self.POLL_SECONDS)
+                if not lead.is_sure() or not self._has_checkpoint():
+                    lead.stop.wait(self.POLL_SECONDS)
                     continue
                 lake, config = self._open_lake()
                 incarnation = Incarnation(
                     self._store, lake, engine=config.sink.engine, retention=config.retention, clock=self._clock
                 )
-                self._report_progress(incarnation)
+                lead.report(self._progress(incarnation))
                 published_at_start = incarnation.progress.published
-                while not stop.is_set():
-                    for request in self._requests():
-                        self._take(request, incarnation)
+                while not lead.stop.is_set():
+                    if lead.hand_over.is_set() and not incarnation.progress.unpublished:
+                        break
+                    self._carry_out_requests(incarnation)
                     busy = incarnation.step()
                     if busy:
-                        self._report_progress(incarnation)
+                        lead.report(self._progress(incarnation))
                     if incarnation.progress.published is not published_at_start:
                         failures = 0
-                    incarnation.upkeep.run()
+                    if lead.is_sure() and not lead.is_ending():
+                        incarnation.upkeep.run()
                     if not busy:
-                        stop.wait(self.POLL_SECONDS)
+                        lead.stop.wait(self.POLL_SECONDS)
             except Exception as error:
                 shortest, longest = self.AGAIN_SECONDS
                 pause = min(longest, shortest * 2.0 ** min(failures, 30))
@@ -149,20 +228,35 @@ class PipelineApplier:
                 failures += 1
                 if incarnation is not None:
                     incarnation.abandon()
-                stop.wait(pause)
+                resumes_at = time.monotonic() + pause
+                while time.monotonic() < resumes_at and not lead.is_ending():
+                    lead.stop.wait(min(pause, self.POLL_SECONDS))
             finally:
                 if incarnation is not None:
                     incarnation.close()
 
-    def _take(self, request: Mapping[str, Any], incarnation: Incarnation) -> None:
-        if request["kind"] == "lake":
+    def _carry_out_requests(self, incarnation: Incarnation) -> None:
+        """Carry out the requests. One that is wrong is dropped; after any other error it waits, and the start goes on,
+        as the error may be of this request alone.
+        """
+        lead, name = self._lead, self._store.name
+        while lead.requests and time.monotonic() >= self._requests_at:
+            body = lead.requests.popleft()
             try:
-                incarnation.choose(request["table"], request["choice"], request["seen"])
-            except ConfigError as error:
-                logger.warning("pipeline %s: %s", self._store.name, error)
-        else:
-            incarnation.retry()
-        self._report_progress(incarnation)
+                request = json.loads(body)
+                if request["kind"] == "lake":
+                    incarnation.choose(request["table"], request["choice"], request["seen"])
+                else:
+                    incarnation.retry()
+            except (ConfigError, ValueError, KeyError, TypeError) as error:
+                logger.warning("pipeline %s: request %r was dropped: %s", name, body, error)
+            except Exception as error:
+                logger.warning("pipeline %s: request %r waits: %s", name, body, session.first_line(error))
+                lead.requests.append(body)
+                self._requests_at = time.monotonic() + self.REQUEST_SECONDS
+                return
+            lead.handled.append(body)
+            lead.report(self._progress(incarnation))
 
     def _has_checkpoint(self) -> bool:
         """Whether the journal has a checkpoint; without one a start would claim a number in vain."""
@@ -170,24 +264,23 @@ class PipelineApplier:
         entry = self._store.entry(slot) if slot else None
         return entry is not None and not (isinstance(entry, EpochEntry) and entry.base is None)
 
-    def _report_progress(self, incarnation: Incarnation) -> None:
+    def _progress(self, incarnation: Incarnation) -> dict[str, Any]:
+        """Return the status of a start that goes on."""
         progress = incarnation.progress
         record = progress.published
-        self._report(
-            {
-                "w": progress.w,
-                "applied": progress.applied,
-                "published": record and record.n,
-                "published_at": record and record.published_at,
-                "source_time": record and record.source_time,
-                "quarantined": _quarantined(incarnation),
-                "read_again": dict(progress.read_again),
-                "applied_by_spark": {
-                    table_id: choice.why for table_id, choice in progress.engines.items() if choice.engine == SPARK
-                },
-                "at": self._clock(),
-            }
-        )
+        return {
+            "w": progress.w,
+            "applied": progress.applied,
+            "published": record and record.n,
+            "published_at": record and record.published_at,
+            "source_time": record and record.source_time,
+            "quarantined": _quarantined(incarnation),
+            "read_again": dict(progress.read_again),
+            "applied_by_spark": {
+                table_id: choice.why for table_id, choice in progress.engines.items() if choice.engine == SPARK
+            },
+            "at": self._clock(),
+        }
 
     def _report_failure(self, error: Exception, pause: float, incarnation: Incarnation | None) -> None:
         if isinstance(error, Unavailable):
@@ -196,8 +289,9 @@ class PipelineApplier:
             logger.error("pipeline %s: %s; starting again in %g s", self._store.name, error, pause)
         else:
             logger.exception("pipeline %s: unexpected error; starting again in %g s", self._store.name, pause)
-        status = {"error": str(error), "kind": type(error).__name__, "again_seconds": pause}
-        self._report({**status, "quarantined": _quarantined(incarnation) if incarnation else {}, "at": self._clock()})
+        known = self._progress(incarnation) if incarnation is not None else {}
+        failure = {"error": str(error), "kind": type(error).__name__, "again_seconds": pause, "at": self._clock()}
+        self._lead.report({**self._lead.status, **known, **failure})
 
 
 def _quarantined(incarnation: Incarnation) -> dict[str, Any]:

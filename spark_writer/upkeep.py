@@ -6,6 +6,7 @@ Late or failed upkeep does no harm: a table whose upkeep fails stays as it is, w
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -30,7 +31,11 @@ COMPACTION_REST = 4.0
 
 
 class Upkeep:
-    """The upkeep of one start of the Spark writer; `view` is the task, once begun, that creates `_cutline.cuts`."""
+    """The upkeep of one start of the Spark writer.
+
+    `view` is the task, once begun, that creates `_cutline.cuts`. `sweeping` is the thread of the store's last sweep:
+    one of its own, as a sweep may take minutes and the end of the start must not wait for it.
+    """
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class Upkeep:
         self.retention = retention or RetentionConfig()
         self._clock = clock
         self.view: Future[None] | None = None
+        self.sweeping: threading.Thread | None = None
         self._to_compact: dict[str, None] = {}
         self._to_expire: set[str] = set()
         self._released: set[str] = set()  # files of the store that tables of the lake named
@@ -79,7 +85,9 @@ class Upkeep:
             if oldest is not None:
                 kept = self._kept_savepoints(oldest.n, now)
                 self._expire(newest, oldest, int(grace_began * 1000))
-                self._pool.submit(self._sweep, oldest.n, kept)
+                if self.sweeping is None or not self.sweeping.is_alive():
+                    self.sweeping = threading.Thread(target=self._sweep, args=(oldest.n, kept), daemon=True)
+                    self.sweeping.start()
         if now >= self._compact_at:
             self._compact(newest, waiting=self._journal.has_more())
             self._compact_at = now + COMPACTION_REST * (self._clock() - now)

@@ -12,7 +12,7 @@ whoever made them. Keys: `cutline:service:{incarnation}` (JSON, 5 s) with the in
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -48,7 +48,8 @@ class Service:
     """One service process that was alive within the last 5 seconds.
 
     `failed` has the newest epoch of each pipeline that it gave up; `leaving`: it was asked to end, and will as soon as
-    no epoch needs it. `loop_lag_seconds`: the longest delay of its event loop within the last 15 s.
+    no epoch needs it; `starting`: it can't take work yet. `loop_lag_seconds`: the longest delay of its event loop
+    within the last 15 s.
     """
 
     incarnation: str
@@ -58,6 +59,7 @@ class Service:
     started_at: float
     failed: Mapping[str, GaveUp] = field(default_factory=dict)
     leaving: bool = False
+    starting: bool = False
     loop_lag_seconds: float | None = None
 
 
@@ -69,8 +71,9 @@ class Registry:
         self._redis: Any = redis
         self._announced: dict[str, str] = {}  # incarnation -> its note in Redis (JSON)
 
-    async def announce_presence(self, service: Service) -> None:
-        """Announce that `service` is alive, for the next 5 s; call it each second.
+    async def announce_presence(self, service: Service) -> bool:
+        """Announce that `service` is alive, for the next 5 s; call it each second. False if Redis no longer had the
+        note of the last call: Redis was emptied, or the service was suspended.
 
         Raises NoRoom if something changed and Redis is full; the earlier note stays valid.
         """
@@ -80,13 +83,14 @@ class Registry:
         async with answered("announce a service"), self._redis.pipeline(transaction=False) as pipe:
             pipe.expire(key, PRESENCE_SECONDS)
             pipe.sismember(_INDEX, service.incarnation)
-            if all(await pipe.execute()) and self._announced.get(service.incarnation) == body:
-                return
-            self._announced.pop(service.incarnation, None)  # unknown until Redis answers
-            pipe.set(key, body, ex=PRESENCE_SECONDS)
-            pipe.sadd(_INDEX, service.incarnation)
-            await pipe.execute()
+            found = all(await pipe.execute())
+            before = self._announced.pop(service.incarnation, None)  # unknown until Redis answers
+            if not found or before != body:
+                pipe.set(key, body, ex=PRESENCE_SECONDS)
+                pipe.sadd(_INDEX, service.incarnation)
+                await pipe.execute()
             self._announced[service.incarnation] = body
+        return found or before is None
 
     async def withdraw_presence(self, incarnation: str) -> None:
         """Remove a service's note at once, so that nobody waits for its 5 s to pass."""
@@ -149,12 +153,29 @@ class Registry:
         async with answered(f"pass a request to pipeline {pipeline}"):
             await self._redis.rpush(_requests(pipeline, to), json.dumps(request))
 
-    async def take_requests(self, pipeline: str, *, to: str = LEADER) -> list[dict[str, Any]]:
-        """Take all waiting requests, oldest first. If the service dies, they are lost and a person must repeat them."""
-        key = _requests(pipeline, to)
+    async def take_requests(self, pipeline: str) -> list[dict[str, Any]]:
+        """Take all requests that wait for a pipeline's leader, oldest first. They are lost if the service dies, or if
+        Redis's answer is lost: whoever makes one repeats it until its effect shows.
+        """
+        key = _requests(pipeline, LEADER)
         async with answered(f"take the requests to pipeline {pipeline}"):
             bodies = await self._redis.eval(_TAKE, 1, key)  # a full Redis refuses commands queued in a MULTI
         return [_parsed(body, key) for body in bodies]
+
+    async def waiting(self, pipelines: Collection[str], *, to: str) -> dict[str, list[bytes]]:
+        """Return the requests (JSON) to each of these pipelines that nobody has withdrawn, oldest first; in one round
+        trip."""
+        if not pipelines:
+            return {}
+        async with answered("read the requests"), self._redis.pipeline(transaction=False) as pipe:
+            for pipeline in pipelines:
+                pipe.lrange(_requests(pipeline, to), 0, -1)
+            return dict(zip(pipelines, await pipe.execute(), strict=True))
+
+    async def withdraw(self, pipeline: str, request: bytes, *, to: str) -> None:
+        """Remove the oldest of the waiting requests that equal this one, because it was carried out."""
+        async with answered(f"withdraw a request to pipeline {pipeline}"):
+            await self._redis.lrem(_requests(pipeline, to), 1, request)
 
     async def forget(self, pipeline: str) -> None:
         """Remove all notes about a deleted pipeline."""

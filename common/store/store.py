@@ -85,6 +85,7 @@ class Store:
         """Take the address; nothing is read or written yet. Raises ConfigError for an address of an unknown kind."""
         self.url = url
         self._backend = backend_of(url)
+        self._defined: set[str] = set()
 
     def check(self) -> None:
         """Look, without writing, whether the store can be there. ConfigError if its bucket does not exist."""
@@ -107,9 +108,11 @@ class Store:
             )
 
     def pipelines(self) -> list[str]:
-        """Return the names of all defined pipelines, sorted."""
+        """Return the names of all defined pipelines, sorted. Costs one listing, and a look at each name that is new."""
         found = [name for name in self._backend.names("") if _PIPELINE_NAME.fullmatch(name)]
-        return sorted(name for name in found if self._backend.exists(f"{name}/pipeline.json"))
+        known = self._defined
+        self._defined = {name for name in found if name in known or self._backend.exists(f"{name}/pipeline.json")}
+        return sorted(self._defined)
 
     def pipeline(self, name: str) -> PipelineStore:
         """Return one pipeline's part of the store, defined or not. Raises ConfigError for an invalid name."""

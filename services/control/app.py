@@ -51,6 +51,7 @@ class PipelineView(BaseModel):
 
     `limits`: how fast all readers together may SELECT; `waiting_for`: the leader's obstacle, else any other member's.
     `failures`: epochs that failed in a row, while the next one waits until `retry_at` (seconds since 1970).
+    `spark_writer`: the incarnation of the Spark writer that leads the pipeline in the lake, null if that is gone.
     `applied_by_spark`: the tables of the last batch that Spark's executors applied, each with the reason.
     """
 
@@ -68,6 +69,7 @@ class PipelineView(BaseModel):
     failures: int
     retry_at: float | None
     limits: dict[str, float | None] | None
+    spark_writer: str | None
     applied_by_spark: dict[str, str]
 
 
@@ -292,6 +294,7 @@ def _table_view(name: str, status: dict[str, Any]) -> TableView:
 async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
     definition = await asyncio.to_thread(found.definition)
     status = await registry.status(found.name)
+    alive = {service.incarnation for service in await registry.services()}
     leader, spark = status.get("enumerator", {}), status.get("spark_writer", {})
     phases = [table["phase"] for table in captured(status).values()]
     checkpoint = leader.get("checkpoint") or {}
@@ -310,6 +313,7 @@ async def _pipeline(registry: Registry, found: PipelineStore) -> PipelineView:
         failures=leader.get("failures") or 0,
         retry_at=leader.get("retry_at"),
         limits=leader.get("limits"),
+        spark_writer=spark.get("leader") if spark.get("leader") in alive else None,
         applied_by_spark=spark.get("applied_by_spark") or {},
     )
 

@@ -2,9 +2,14 @@
 
 For each publication N of a pipeline, the table has one row for the pipeline (`table` is null) and one row for each
 lake table whose state or snapshot changed since the previous publication. The view fills in the rest: every table at
-every N. The first publication that an incarnation writes has all tables, so rows of publications that are off the chain
-never appear in the view's later cuts; it replaces the rows that an earlier incarnation may have written of it. Later
-ones are appended, since an overwrite reads the manifests of all publications before.
+every N. The first publication that a start writes has all tables, so rows of publications that are off the chain never
+appear in the view's later cuts; it replaces the rows that an earlier start may have written of it. Later ones are
+appended, since an overwrite reads the manifests of all publications before.
+
+**No row comes twice.** A start's first write puts its w into the table's property `cutline.w.{pipeline}`, and each
+append is one swap with the check that this w still stands there. So a start that was suspended between a publication
+and its rows appends nothing once another start has written that publication anew. Equality is enough, as each start
+writes there first; and a pipeline that was removed and defined again may begin at w = 1.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ logger = logging.getLogger("cutline.spark_writer")
 NAMESPACE = "_cutline"
 NAME = "publications"
 VIEW = "cuts"
+_ATTEMPTS = 10  # at a commit: many pipelines write here, each its own rows
 _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("pipeline", pa.string(), "StringType"),
     ("checkpoint", pa.int64(), "LongType"),
@@ -71,28 +77,47 @@ WHERE cut.`table` IS NULL
 
 
 class Publications:
-    """Writes the rows of one incarnation's publications."""
+    """Writes the rows of the publications of one start."""
 
-    def __init__(self, lake: Lake) -> None:
-        """The table is opened, or created, at its first use."""
+    def __init__(self, lake: Lake, w: int) -> None:
+        """Take the number of the start. The table is opened, or created, at its first use."""
         self._lake = lake
+        self._w = w
         self._table: LakeTable | None = None
 
     def write(self, record: Publication, before: Publication | None) -> None:
-        """Write the rows of `record`; `before` is the last record that this incarnation wrote. Raises Unavailable."""
-        with failing_as(f"{NAMESPACE}.{NAME} could not be written"):
+        """Write the rows of `record`; `before` is the last record that this start wrote, None at its first.
+
+        Raises Unavailable if another start has written rows of this pipeline since.
+        """
+        pipeline, failure = self._lake.pipeline, f"{NAMESPACE}.{NAME} could not be written"
+        with failing_as(failure):
             table = self._opened()
-            rows = publication_rows(record, before, self._lake.pipeline)
+            rows = publication_rows(record, before, pipeline)
             (file,) = write_rows(table, iter([pa.Table.from_pylist(rows, schema=_ARROW)]))
+        expressions = self._lake.jvm.iceberg.expressions.Expressions
+        writer = f"cutline.w.{pipeline}"
+
+        def once() -> None:
+            base = table.metadata()
+            transaction = table.java.newTransaction()
             if before is None:
-                expressions = self._lake.jvm.iceberg.expressions.Expressions
                 same_publication = getattr(expressions, "and")(
-                    expressions.equal("pipeline", self._lake.pipeline), expressions.equal("checkpoint", record.n)
+                    expressions.equal("pipeline", pipeline), expressions.equal("checkpoint", record.n)
                 )
-                table.java.newOverwrite().overwriteByRowFilter(same_publication).addFile(file).commit()
+                transaction.updateProperties().set(writer, str(self._w)).commit()
+                transaction.newOverwrite().overwriteByRowFilter(same_publication).addFile(file).commit()
+            elif base.property(writer, None) == str(self._w):
+                transaction.newAppend().appendFile(file).commit()
             else:
-                table.java.newAppend().appendFile(file).commit()
+                raise Unavailable(
+                    f"another Spark writer has written to {NAMESPACE}.{NAME} for pipeline {pipeline}; starting again"
+                    " after it"
+                )
+            table.java.operations().commit(base, transaction.table().operations().current())
             table.sync_metadata()
+
+        table.committed(failure, once, attempts=_ATTEMPTS)
 
     def check(self, *, expected: bool) -> None:
         """Raise Unavailable unless the lake accepts a commit on this table, which is Cutline's own.

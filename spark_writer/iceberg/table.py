@@ -23,7 +23,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import re
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -61,6 +63,8 @@ FORMAT_VERSION = 3
 STAGING = re.compile(r"staging_(\d+)")
 CONFLICTS = 5
 """The number of attempts at a commit while others commit to the table at the same time."""
+PAUSE_SECONDS = 0.1
+"""The pause before the third attempt is up to this long, before the fourth up to twice as long, and so on."""
 
 Committed = TypeVar("Committed")
 Files = dict[str, DataFile]
@@ -199,7 +203,7 @@ class LakeTable:
             builder.setProperties({CHOICE: json.dumps([choice, found.main, found.schema_id])})
             self._swap(base, builder)
 
-        self._committed(f"the choice about {self.table_id} could not be kept", once)
+        self.committed(f"the choice about {self.table_id} could not be kept", once)
 
     def metadata(self) -> Any:
         """Return Iceberg's TableMetadata as last read."""
@@ -386,19 +390,22 @@ class LakeTable:
             return snapshot_id
 
         # `check_writable` has read the table. If it has changed since, the first attempt is refused.
-        return self._committed(f"a commit on {branch} of the lake table {self.table_id} was refused", once, read=False)
+        return self.committed(f"a commit on {branch} of the lake table {self.table_id} was refused", once, read=False)
 
-    def _committed(self, failure: str, once: Callable[[], Committed], *, read: bool = True) -> Committed:
+    def committed(
+        self, failure: str, once: Callable[[], Committed], *, read: bool = True, attempts: int = CONFLICTS
+    ) -> Committed:
         """Read the table and call `once`, and repeat both if others committed meanwhile. Refused has the `failure`."""
         with failing_as(failure):
-            for attempt in range(CONFLICTS):
+            for attempt in range(attempts):
                 if read or attempt:
                     self.java.refresh()
                 try:
                     return once()
                 except Py4JJavaError as error:
-                    if attempt == CONFLICTS - 1 or not is_conflict(error):
+                    if attempt == attempts - 1 or not is_conflict(error):
                         raise
+                    time.sleep(random.uniform(0, PAUSE_SECONDS * attempt))
         raise AssertionError("the last attempt returns or raises")
 
     def _swap(self, base: Any, builder: Any) -> None:
@@ -436,7 +443,7 @@ class LakeTable:
                 builder.removeRef(branch)
             self._swap(base, builder)
 
-        self._committed(f"the branch {branch} of {self.table_id} could not be set back", once)
+        self.committed(f"the branch {branch} of {self.table_id} could not be set back", once)
         self._contents = None
 
     def replace_all(self, added: Sequence[Any]) -> Change:
@@ -511,7 +518,7 @@ class LakeTable:
                     builder.removeRef(name)
             self._swap(base, builder)
 
-        self._committed(f"old tags of {self.table_id} could not be dropped", once)
+        self.committed(f"old tags of {self.table_id} could not be dropped", once)
 
     def tag(self, name: str, snapshot_id: int) -> None:
         """Create or replace a tag on a snapshot. Raises Unavailable on a conflict."""
@@ -522,7 +529,7 @@ class LakeTable:
             builder.setRef(name, self.jvm.iceberg.SnapshotRef.tagBuilder(snapshot_id).build())
             self._swap(base, builder)
 
-        self._committed(f"the tag {name} of {self.table_id} could not be set", once)
+        self.committed(f"the tag {name} of {self.table_id} could not be set", once)
 
     def show(
         self,
@@ -577,7 +584,7 @@ class LakeTable:
             self._swap(base, builder)
             return True
 
-        return self._committed(f"main of {self.table_id} could not be moved to publication {n}", once)
+        return self.committed(f"main of {self.table_id} could not be moved to publication {n}", once)
 
 
 def write_rows(table: LakeTable, groups: Iterator[pa.Table]) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from cutline.services.writer.staging import OpenChanges, OpenChunk
 from cutline.spark_writer import session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.serve import Lead
 from tests import records
 
 Row = dict[str, Any]
@@ -215,6 +216,21 @@ class SparkBench:
     def close(self) -> None:
         for incarnation in self._open:
             incarnation.close()
+
+
+class Heard(Lead):
+    """A lead that keeps every status that its thread reports."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statuses: list[dict[str, Any]] = []
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        self.statuses.append(dict(status))
+        Lead.report(self, status)
+
+    def failures(self) -> list[dict[str, Any]]:
+        return [status for status in self.statuses if "error" in status]
 
 
 def same(found: tuple[tuple[str, ...], list[Row]], wanted: tuple[tuple[str, ...], list[Row]]) -> bool:

@@ -31,7 +31,7 @@ from cutline.spark_writer.serve import PipelineApplier
 from tests.conftest import started
 from tests.integration.lakes import in_lake
 from tests.integration.mesh import waited
-from tests.integration.spark_bench import SparkBench, T, U, both_live, newest, order, schema
+from tests.integration.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, schema
 from tests.servers import S3, IcebergRest, MariaDB, PostgreSQL
 
 Make = Callable[..., SparkBench]
@@ -188,12 +188,12 @@ def test_a_catalogue_that_goes_away_is_waited_for_and_said(
     3. PostgreSQL is back: the checkpoint is published, and every table is as it must be."""
     bench = make(sink={"catalog": postgresql.create()})
     both_live(bench)
-    store, statuses, stop = bench.journal.store, [], threading.Event()
+    store, lead = bench.journal.store, Heard()
     config = bench.journal.config
     applier = PipelineApplier(
         store,
         lambda: (Lake(session.for_pipeline(spark, config.definition()["sink"]), "shop"), config),
-        report=statuses.append,
+        lead,
     )
     applier.AGAIN_SECONDS = (0.5, 2.0)
     postgresql.stop()
@@ -202,19 +202,19 @@ def test_a_catalogue_that_goes_away_is_waited_for_and_said(
             catalogue.check_answers(bench.journal.sink)
         bench.journal.change(T, ("+U", order(3, "later")))
         n = bench.journal.checkpoint()
-        thread = threading.Thread(target=applier.run, args=(stop,))
+        thread = threading.Thread(target=applier.run)
         thread.start()
-        waited(lambda: len([status for status in statuses if "error" in status]) > 1, "two failures", 120)
-        failure = statuses[-1]
+        waited(lambda: len(lead.failures()) > 1, "two failures", 120)
+        failure = lead.statuses[-1]
         assert failure["kind"] == "Unavailable"
         assert failure["error"].startswith("the catalogue of pipeline shop does not answer (")
         assert "\n" not in failure["error"]
-        assert failure["again_seconds"] > statuses[0]["again_seconds"]
+        assert failure["again_seconds"] > lead.statuses[0]["again_seconds"]
         assert "starting again in" in caplog.text
     finally:
         postgresql.start()
-    waited(lambda: n in store.publication_numbers(), "the publication", 60, lambda: str(statuses[-2:]))
-    stop.set()
+    waited(lambda: n in store.publication_numbers(), "the publication", 60, lambda: str(lead.statuses[-2:]))
+    lead.stop.set()
     thread.join()
     assert bench.agree() == 3
 

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -158,6 +159,27 @@ def in_store(bench: SparkBench) -> list[str]:
 def sweep(incarnation: Incarnation, bench: SparkBench) -> None:
     """Do the upkeep's sweep of the store."""
     incarnation.upkeep._sweep(newest(bench).n, set())
+
+
+def test_a_start_ends_while_its_sweep_of_the_store_goes_on(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, sweeping, go_on = bench.journal, threading.Event(), threading.Event()
+    journal.table(T)
+    journal.chunk(T, [order(1)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+
+    def retire(*_: Any) -> None:
+        sweeping.set()
+        go_on.wait(60)
+
+    monkeypatch.setattr(PipelineStore, "retire", retire)
+    expire_now(incarnation, monkeypatch, -1.0)
+    assert sweeping.wait(60)
+    incarnation.close()
+    assert incarnation.upkeep.sweeping is not None
+    assert incarnation.upkeep.sweeping.is_alive()
+    go_on.set()
+    incarnation.upkeep.sweeping.join(60)
 
 
 def test_the_lake_keeps_every_row_when_the_store_is_gone(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:

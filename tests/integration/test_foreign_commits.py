@@ -23,7 +23,7 @@ from cutline.spark_writer import upkeep
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.serve import PipelineApplier
-from tests.integration.spark_bench import SparkBench, T, U, both_live, newest, order, same, schema, stock
+from tests.integration.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, same, schema, stock
 
 THEIRS, OURS = U.table_id, T.table_id
 DELETE = f"DELETE FROM lake.{THEIRS} WHERE item = 3"
@@ -364,33 +364,31 @@ def test_the_service_reports_what_awaits_a_choice_and_takes_it(bench: Seen) -> N
     live(bench)
     bench.session.sql(DELETE)
     change(bench, 1)
-    statuses: list[dict[str, Any]] = []
-    asked: list[dict[str, Any]] = []
-    stop = threading.Event()
-    applier = PipelineApplier(
-        bench.journal.store,
-        lambda: (bench.lake(), bench.journal.config),
-        report=lambda status: statuses.append(dict(status)),
-        requests=lambda: [asked.pop()] if asked else [],
-    )
+    lead = Heard()
+    applier = PipelineApplier(bench.journal.store, lambda: (bench.lake(), bench.journal.config), lead)
 
     def held() -> dict[str, Any]:
-        found = statuses[-1]["quarantined"].get(THEIRS, {}) if statuses else {}
+        found = lead.status["quarantined"].get(THEIRS, {}) if lead.status else {}
         return dict(found)
 
-    thread = threading.Thread(target=applier.run, args=(stop,))
+    def ask(choice: str, seen: str) -> None:
+        body = json.dumps({"kind": "lake", "table": THEIRS, "choice": choice, "seen": seen}).encode()
+        lead.requests.append(body)
+        until(lambda: body in lead.handled, "an end of the request")
+
+    thread = threading.Thread(target=applier.run)
     thread.start()
     try:
         until(lambda: held().get("choices") == ("accept", "overwrite"), "the choices")
-        asked.append({"kind": "lake", "table": THEIRS, "choice": "accept", "seen": "0/0"})
-        until(lambda: not asked, "a choice about something else")
-        asked.append({"kind": "lake", "table": THEIRS, "choice": "accept", "seen": held()["seen"]})
+        ask("accept", "0/0")
+        assert held()["chosen"] is None
+        ask("accept", held()["seen"])
         until(lambda: held().get("chosen") == "accept", "the choice")
         without(bench, 3)
         last = change(bench, 0)
         until(lambda: newest(bench).n == last and not held(), "the publication")
     finally:
-        stop.set()
+        lead.stop.set()
         thread.join(60)
     assert live_at(bench, last)
 

@@ -1,6 +1,7 @@
 """The registry on a real Redis."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -48,13 +49,17 @@ async def test_a_service_that_leaves_is_gone_at_once(redis: Client) -> None:
     assert await registry.services() == []
 
 
-async def test_a_service_comes_back_by_itself_after_redis_was_emptied(server: Redis, redis: Client) -> None:
+async def test_a_service_comes_back_by_itself_after_redis_was_emptied_and_knows_it(
+    server: Redis, redis: Client
+) -> None:
     registry = Registry(redis)
-    await registry.announce_presence(service("r1"))
+    assert await registry.announce_presence(service("r1"))
+    assert await registry.announce_presence(service("r1", leaving=True))
     server.flush()
     assert await registry.services() == []
-    await registry.announce_presence(service("r1"))
+    assert not await registry.announce_presence(service("r1"))
     assert await registry.services() == [service("r1")]
+    assert await registry.announce_presence(service("r1"))
 
 
 async def test_a_pipeline_named_service_does_not_disturb(redis: Client) -> None:
@@ -91,6 +96,20 @@ async def test_requests_are_taken_once_in_their_order(redis: Client) -> None:
     assert await registry.take_requests("shop") == []
 
 
+async def test_requests_to_a_spark_writer_wait_until_each_is_withdrawn(redis: Client) -> None:
+    registry, first, second = Registry(redis), b'{"kind": "retry", "table": "a"}', b'{"kind": "retry", "table": "b"}'
+    for request in (first, second, first):
+        await registry.request("shop", json.loads(request), to=SPARK_WRITER)
+    await registry.request("shop", {"kind": "savepoint"})
+    assert await registry.waiting([], to=SPARK_WRITER) == {}
+    for _ in range(2):
+        found = await registry.waiting(["crm", "shop"], to=SPARK_WRITER)
+        assert found == {"crm": [], "shop": [first, second, first]}
+    await registry.withdraw("shop", first, to=SPARK_WRITER)
+    await registry.withdraw("crm", first, to=SPARK_WRITER)
+    assert (await registry.waiting(["shop"], to=SPARK_WRITER))["shop"] == [second, first]
+
+
 async def test_a_choice_about_commits_of_others_is_passed_on_until_the_lake_table_keeps_it(
     server: Redis, redis: Client
 ) -> None:
@@ -106,12 +125,12 @@ async def test_a_choice_about_commits_of_others_is_passed_on_until_the_lake_tabl
     with pytest.raises(ConfigError, match="can't be accepted"):
         await choose(server.url, "shop", "a.b", "accept")
     choosing = asyncio.create_task(choose(server.url, "shop", "a.b", "overwrite"))
-    requests: list[dict[str, Any]] = []
+    requests: list[bytes] = []
     async with asyncio.timeout(10):
         while not requests:
-            requests = await registry.take_requests("shop", to=SPARK_WRITER)
+            requests = (await registry.waiting(["shop"], to=SPARK_WRITER))["shop"]
             await asyncio.sleep(0.01)
-        assert requests == [{"kind": "lake", "table": "a.b", "choice": "overwrite", "seen": "7/1"}]
+        assert json.loads(requests[0]) == {"kind": "lake", "table": "a.b", "choice": "overwrite", "seen": "7/1"}
         await spark_writer(chosen="overwrite", seen="8/1")
         await asyncio.sleep(0.7)
         assert not choosing.done()  # that one is about a later commit

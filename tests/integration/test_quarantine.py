@@ -29,7 +29,7 @@ from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.serve import PipelineApplier
 from tests.integration.mesh import Mesh
-from tests.integration.spark_bench import SparkBench, T, U, both_live, newest, order, same, stock
+from tests.integration.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, same, stock
 from tests.servers import Database, MariaDB
 
 BAD, HEALTHY = U.table_id, T.table_id
@@ -427,23 +427,15 @@ class Applier:
 
     def __init__(self, bench: SparkBench, monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float]) -> None:
         monkeypatch.setattr(PipelineApplier, "AGAIN_SECONDS", pauses)
-        self.statuses: list[dict[str, Any]] = []
-        self._stop = threading.Event()
-        applier = PipelineApplier(
-            bench.journal.store,
-            lambda: (bench.lake(), bench.journal.config),
-            report=lambda status: self.statuses.append(dict(status)),
-        )
-        self._thread = threading.Thread(target=applier.run, args=(self._stop,))
+        self.lead = Heard()
+        applier = PipelineApplier(bench.journal.store, lambda: (bench.lake(), bench.journal.config), self.lead)
+        self._thread = threading.Thread(target=applier.run)
         self._thread.start()
 
     def close(self) -> None:
-        self._stop.set()
+        self.lead.stop.set()
         self._thread.join(60)
         assert not self._thread.is_alive()
-
-    def failures(self) -> list[dict[str, Any]]:
-        return [status for status in self.statuses if "error" in status]
 
 
 def test_a_start_that_fails_removes_its_branches_waits_longer_each_time_and_reports_it(
@@ -469,18 +461,18 @@ def test_a_start_that_fails_removes_its_branches_waits_longer_each_time_and_repo
     seen = []
 
     def published() -> bool:
-        if len(applier.failures()) > len(seen):
+        if len(applier.lead.failures()) > len(seen):
             seen.append(branches(bench, HEALTHY))
         return bool(journal.store.publication(last))
 
     try:
         until(published, "the publication")
-        until(lambda: applier.statuses[-1].get("published") == last, "the status")
+        until(lambda: applier.lead.statuses[-1].get("published") == last, "the status")
     finally:
         applier.close()
-    assert [each["again_seconds"] for each in applier.failures()] == [0.05, 0.1, 0.2, 0.4, 0.4, 0.4]
-    assert {each["error"] for each in applier.failures()} == {"the catalogue is full"}
-    assert branches(bench, HEALTHY) == {"main", f"staging_{applier.statuses[-1]['w']}"}
+    assert [each["again_seconds"] for each in applier.lead.failures()] == [0.05, 0.1, 0.2, 0.4, 0.4, 0.4]
+    assert {each["error"] for each in applier.lead.failures()} == {"the catalogue is full"}
+    assert branches(bench, HEALTHY) == {"main", f"staging_{applier.lead.statuses[-1]['w']}"}
     assert all(len(each) <= len(before) + 1 for each in seen), seen
     assert bench.agree() == 3
 

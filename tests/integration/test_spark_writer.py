@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import partial
@@ -562,9 +563,12 @@ def _stepped(incarnation: Incarnation, crash: Callable[[str], None], bench: Spar
     bench.apply(incarnation)
 
 
-@pytest.mark.parametrize("step", ["applying", "applied", "published"])
+@pytest.mark.parametrize("step", ["applying", "applied", "published", "shown"])
 def test_a_zombie_that_wakes_after_its_successors_commits_changes_nothing(bench: SparkBench, step: str) -> None:
-    """1. A falls asleep after `step`. 2. B takes over and publishes further cuts. 3. A wakes and is refused."""
+    """1. A falls asleep after `step`. 2. B takes over and publishes further cuts. 3. A wakes and is refused.
+
+    No publication is listed twice.
+    """
     journal = bench.journal
     journal.table(T)
     journal.chunk(T, [order(number) for number in range(8)])
@@ -602,6 +606,10 @@ def test_a_zombie_that_wakes_after_its_successors_commits_changes_nothing(bench:
     journal.checkpoint()
     bench.apply(successor)
     assert bench.agree() == 4
+    listed = bench.session.sql("SELECT checkpoint, `table` FROM lake._cutline.publications").toArrow().to_pylist()
+    assert Counter((row["checkpoint"], row["table"]) for row in listed) == {
+        (n, table): 1 for n in journal.store.publication_numbers() for table in (None, T.table_id)
+    }
 
 
 def test_a_start_with_an_outdated_view_of_the_journal_does_not_move_main_back(bench: SparkBench) -> None:
@@ -690,7 +698,8 @@ def test_savepoints_are_kept_by_number_and_the_others_release_their_snapshots(
     bench.session.sql(f"ALTER TABLE lake.{T.table_id} CREATE TAG checkpoint_99")
     monkeypatch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
     incarnation.upkeep.run()
-    incarnation.close()
+    assert incarnation.upkeep.sweeping is not None
+    incarnation.upkeep.sweeping.join(60)
     tags = bench.session.sql(f"SELECT name FROM lake.{T.table_id}.refs WHERE type = 'TAG'").toArrow()["name"]
     assert sorted(tags.to_pylist()) == sorted(["checkpoint_99", *(f"checkpoint_{n}" for n in kept[1:])])
     numbers = journal.store.publication_numbers()

@@ -81,7 +81,12 @@ def registry() -> FakeRegistry:
             "limits": {"rows_per_second": 100, "bytes_per_second": None},
             "source": {"source_time": time.time() - 5},
         },
-        "spark_writer": {"published": 2, "published_at": time.time() - 20, "source_time": time.time() - 60},
+        "spark_writer": {
+            "leader": "s1",
+            "published": 2,
+            "published_at": time.time() - 20,
+            "source_time": time.time() - 60,
+        },
         "reader-0": {
             "waiting_for": "the source to become less busy",
             "counters": [["zero dates", {"table": "a.b", "column": "d"}, 3]],
@@ -124,14 +129,20 @@ async def test_services_are_listed_with_their_pids_and_what_they_gave_up(api: ht
     assert services[1]["failed"] == {"shop": {"epoch": 3, "cause": "x", "halts": False}}
 
 
-async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(api: httpx.AsyncClient) -> None:
+async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
+    api: httpx.AsyncClient, registry: FakeRegistry
+) -> None:
     (pipeline,) = (await api.get("/v1/pipelines")).json()
     assert pipeline == (await api.get("/v1/pipelines/shop")).json()
     assert pipeline["definition"] == DEFINITION
     assert (pipeline["epoch"], pipeline["checkpoint"], pipeline["publication"]) == (1, 2, 2)
+    assert pipeline["leader"] == "e1"
+    assert pipeline["spark_writer"] is None  # the one that the status names is gone
     assert pipeline["tables"] == {"dropped": 1, "quarantined": 1, "snapshot": 1}
     assert pipeline["limits"] == {"rows_per_second": 100, "bytes_per_second": None}
     assert pipeline["waiting_for"] == "the source to become less busy"
+    registry.present.append(Service(incarnation="s1", role="spark_writer", host="h", pid=20, started_at=1.0))
+    assert (await api.get("/v1/pipelines/shop")).json()["spark_writer"] == "s1"
 
 
 async def test_tables_and_splits_are_told_as_the_enumerator_tells_them(api: httpx.AsyncClient) -> None:

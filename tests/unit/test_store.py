@@ -79,6 +79,29 @@ def test_a_pipeline_is_defined_once_and_the_same_definition_again_is_no_fault(ur
     assert Store(url).pipelines() == ["shop"]
 
 
+def test_a_listing_looks_once_at_each_pipeline_and_misses_one_that_is_removed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, looked = Store(url), list[str]()
+    backend = store._backend
+    exists = backend.exists
+
+    def counted(path: str) -> bool:
+        looked.append(path)
+        return exists(path)
+
+    monkeypatch.setattr(backend, "exists", counted)
+    store.pipeline("shop").define({})
+    store.pipeline("crm").claim()
+    assert store.pipelines() == store.pipelines() == ["shop"]
+    assert looked.count("shop/pipeline.json") == 1
+    store.pipeline("crm").define({})
+    assert store.pipelines() == ["crm", "shop"]
+    fs, root = fsspec.core.url_to_fs(url)
+    fs.rm(f"{root}/shop", recursive=True)
+    assert store.pipelines() == ["crm"]
+
+
 def test_a_name_in_use_with_another_content_is_refused_naming_what_differs(shop: PipelineStore) -> None:
     shop.define({"tables": ["shop.*"], "sink": {"warehouse": "a"}, "stop": None})
     with pytest.raises(ConfigError, match=r"'shop' is in use in this store with another sink, stop .*pipeline.json"):
