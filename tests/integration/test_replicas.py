@@ -45,7 +45,10 @@ class Replicas:
         return {"id": number, "note": note}
 
     def start(self) -> subprocess.Popen[bytes]:
+        temporary = self.folder / f"tmp-{len(self.processes)}"  # a killed process leaves its files there
+        temporary.mkdir()
         environ = os.environ | {
+            "TMPDIR": str(temporary),
             "CUTLINE_REDIS_URL": self.redis.url,
             "CUTLINE_STORE_URL": f"file://{self.folder}/store",
             "PYTHONPATH": str(ROOT),
@@ -140,7 +143,8 @@ def test_the_pipelines_of_a_killed_spark_writer_move_within_15_seconds(replicas:
     found = replicas(NAMES[:2])
     first, second = found.start(), found.start()
     found.until(lambda: found.shares(first, second) == [1, 1], "equal shares")
-    found.until(lambda: found.published(found.change()), "publications", 60)
+    last = found.change()
+    found.until(lambda: found.published(last), "publications", 60)
     first.kill()
     last = found.change()
     assert found.until(lambda: found.published(last), "the publications by the other", 60) < MOVES_SECONDS
