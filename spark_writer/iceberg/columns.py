@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cutline.common.errors import ProtocolError
+from cutline.common.errors import CutlineError
 from cutline.common.schema import FIELD_ID, GEOMETRIES, Column, TableSchema, parse_type
 from cutline.spark_writer.iceberg.jvm import Jvm, items
 
@@ -43,6 +43,10 @@ _FORMS = {
 }
 """The form of values in the lake, where the type at the source does not say it."""
 _EXACT = Context(prec=65)  # a DECIMAL's digits; Python's default context rounds to 28
+
+
+class BadDefault(CutlineError):
+    """The default of a column that was added can't be read as a value of its type: a fault of one table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +233,10 @@ def _lake_fields(schema: TableSchema) -> list[pa.Field]:
 
 
 def default_value(column: Column, kind: pa.DataType) -> Any:
-    """Return a column's initial default as a Python value of its Arrow type, None if it has none (or a zero date)."""
+    """Return a column's initial default as a Python value of its Arrow type, None if it has none (or a zero date).
+
+    Raises BadDefault.
+    """
     text = column.initial_default
     if text is None:
         return None
@@ -261,10 +268,7 @@ def default_value(column: Column, kind: pa.DataType) -> Any:
             return date.fromisoformat(text) if pa.types.is_date(kind) else _moment(text, kind.tz)
         return text.encode() if pa.types.is_binary(kind) else text
     except (ValueError, ArithmeticError) as error:
-        raise ProtocolError(
-            f"the default {text!r} of column {column.name} is not a valid {column.mysql_type}; take a new snapshot of"
-            " the table"
-        ) from error
+        raise BadDefault(f"the default {text!r} of column {column.name} is not a valid {column.mysql_type}") from error
 
 
 def _moment(text: str, zone: str | None) -> datetime:

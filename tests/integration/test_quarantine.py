@@ -263,6 +263,20 @@ def test_a_users_change_to_rows_or_columns_of_main_stays_until_a_person_has_it_r
     assert same(bench.rows(BAD), journal.at[last][BAD])
 
 
+def test_a_default_that_is_no_value_of_its_type_quarantines_its_table_alone(bench: SparkBench) -> None:
+    journal, incarnation = bench.journal, both_live(bench)
+    journal.table(U.add_column("seen", "datetime(3)", nullable=False, initial_default="yesterday"))
+    journal.change(T, ("+U", order(1, "beside")))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    assert "the default 'yesterday' of column seen is not a valid datetime(3)" in parked(bench)
+    read_again(bench)
+    last = journal.checkpoint()
+    bench.apply(incarnation)
+    assert live(bench)
+    assert same(bench.rows(BAD), journal.at[last][BAD])
+
+
 def test_a_retry_brings_a_table_back_without_another_start(bench: SparkBench) -> None:
     journal, incarnation = bench.journal, both_live(bench)
     FAULTS["a partition field"].do(bench)
