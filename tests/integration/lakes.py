@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,20 +16,29 @@ from cutline.common.store.records import CheckpointEntry
 from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.spark_writer.serve import serve
 from tests.integration.mesh import Mesh, Pipeline, connection, content, differences
+from tests.integration.spark_bench import Heard
 from tests.servers import Database
 
 
 @contextmanager
 def writing(mesh: Mesh) -> Iterator[None]:
-    """The Spark writer as its process serves, on the tests' Spark; it ends with the `with`."""
+    """The Spark writer as its process serves, on the tests' Spark; it ends with the `with`, and no start of it may fail
+    but by what did not answer.
+    """
     stop = threading.Event()
-    faults: list[str] = []
+    leads: dict[str, Heard] = {}
+    ends: list[BaseException] = []
 
-    def tell(pipeline: str, status: Any) -> None:
-        if status.get("failed"):
-            faults.append(f"{pipeline}: {status}")
+    def heard(pipelines: Collection[str]) -> dict[str, Heard]:
+        return {name: leads.setdefault(name, Heard()) for name in pipelines}
 
-    thread = threading.Thread(target=serve, args=(mesh.store, stop, tell), daemon=True)
+    def served() -> None:
+        try:
+            serve(mesh.store, stop, heard)
+        except BaseException as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=served, daemon=True)
     thread.start()
     try:
         yield
@@ -37,7 +46,9 @@ def writing(mesh: Mesh) -> Iterator[None]:
         stop.set()
         thread.join(60)
     assert not thread.is_alive()
-    assert not faults, faults
+    assert not ends, ends
+    faults = [status for lead in leads.values() for status in lead.failures()]
+    assert {fault["kind"] for fault in faults} <= {"Unavailable", "Refused"}, faults
 
 
 def savepoint(pipeline: Pipeline, nonce: str, seconds: float = 90.0) -> int:
