@@ -182,6 +182,10 @@ class Incarnation:
             self._publish(batch)
         return True
 
+    def rest(self, seconds: float, pause: Callable[[float], bool]) -> None:
+        """Wait until the journal may have more, but only about `seconds`, or until `pause` (a wait) returns True."""
+        self._journal.await_more(seconds, pause)
+
     def _refresh(self) -> None:
         published = self.progress.published
         self._journal.refresh(published=None if published is None else published.n, applied=self.progress.applied)

@@ -70,14 +70,20 @@ def default_file(sink: Mapping[str, Any]) -> Path:
 
 def sqlite_file(sink: Mapping[str, Any]) -> Path | None:
     """Return the SQLite file of the catalogue; None if it is of another kind. ConfigError as `properties`."""
-    uri = properties(sink).get("uri", "")
-    return Path(uri.removeprefix(_SQLITE).split("?")[0]) if uri.startswith(_SQLITE) else None
+    path = sqlite_path(properties(sink).get("uri", ""))
+    return None if path is None else Path(path)
+
+
+def sqlite_path(uri: str) -> str | None:
+    """Return the path of the SQLite file in a catalogue's address; None if it is no such address."""
+    return uri.removeprefix(_SQLITE).split("?")[0] if uri.startswith(_SQLITE) else None
 
 
 def extras(sink: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the optional jars (`extra` in jars.toml) that the catalogue and the warehouse need."""
     given: Mapping[str, str] = sink.get("catalog") or {}
-    found = {SCHEMES[scheme] for scheme in (urlsplit(str(sink["warehouse"])).scheme,) if scheme in SCHEMES}
+    kind = SCHEMES.get(urlsplit(str(sink["warehouse"])).scheme)
+    found = set() if kind is None else {kind}
     if given.get("uri", "").startswith("jdbc:postgresql:"):
         found.add("postgresql")
     if given.get("type") == "glue" or any(".aws." in given.get(key, "") for key in ("catalog-impl", "io-impl")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.store.chain import Chain, follow
@@ -33,6 +33,10 @@ class JournalView:
     def has_more(self) -> bool:
         """Whether the store has entries that `refresh` has not taken up."""
         return self._store.last_slot() != self.last_slot
+
+    def await_more(self, seconds: float, pause: Callable[[float], bool]) -> None:
+        """Return once the store has the next entry, or as `PipelineStore.await_entry` does."""
+        self._store.await_entry(self.last_slot + 1, seconds, pause)
 
     def refresh(self, *, published: int | None, applied: int) -> None:
         """Take up new entries. Raises Unavailable if a new epoch left out the last checkpoint applied.

@@ -162,7 +162,8 @@ def _applier(store: Store, name: str, spark: Any, lead: Lead) -> PipelineApplier
 class PipelineApplier:
     """Serves one pipeline: starts an incarnation, steps it, and starts the next after an error."""
 
-    POLL_SECONDS = 0.25
+    POLL_SECONDS = 0.5
+    """The longest pause between two looks at the journal, the requests and the lead; the next entry ends it."""
     AGAIN_SECONDS = (0.5, 60.0)
     """The pause after the first failure, and the longest one; it doubles with each start that publishes nothing."""
     REQUEST_SECONDS = 10.0
@@ -220,7 +221,7 @@ class PipelineApplier:
                     if lead.is_sure() and not lead.is_ending():
                         incarnation.upkeep.run()
                     if not busy:
-                        lead.stop.wait(self.POLL_SECONDS)
+                        incarnation.rest(self.POLL_SECONDS, lead.stop.wait)
             except Exception as error:
                 shortest, longest = self.AGAIN_SECONDS
                 pause = min(longest, shortest * 2.0 ** min(failures, 30))

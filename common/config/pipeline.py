@@ -144,14 +144,14 @@ def _tuple(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
 
 
-Scalar = Annotated[str, BeforeValidator(lambda value: _scalar(value))]
-
-
 def _scalar(value: object) -> object:
     """A YAML scalar as text that Spark and Iceberg read: 4 -> "4", true -> "true"."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
+
+
+Scalar = Annotated[str, BeforeValidator(_scalar)]
 
 
 class TableOptions(_Strict):

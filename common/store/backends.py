@@ -33,6 +33,9 @@ class Backend(Protocol):
     Every method raises ConfigError where Cutline lacks a right, Unavailable where the disk or the object store fails.
     """
 
+    look_seconds: float
+    """The least pause between two looks for the same file."""
+
     def check(self) -> None:
         """Look, without writing, whether there is a place for the store. ConfigError if a bucket does not exist."""
 
@@ -90,6 +93,8 @@ def store_errors(location: str) -> Iterator[None]:
 
 class _Files:
     """A folder of this machine, or one mounted here."""
+
+    look_seconds = 0.02
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -218,6 +223,8 @@ def _object_errors(location: str) -> Iterator[None]:
 
 class _Objects:
     """An object store through fsspec, or fsspec's memory in tests."""
+
+    look_seconds = 0.25  # each look is paid for
 
     def __init__(self, filesystem: Any, protocol: str, root: str) -> None:
         self._fs = filesystem

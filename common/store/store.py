@@ -38,6 +38,7 @@ import hashlib
 import json
 import re
 import secrets
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, TypeVar, cast
@@ -224,6 +225,17 @@ class PipelineStore:
         entry would take a removed slot for the end."""
         self._last_slot = max(self._last_slot, max(self._numbers("journal"), default=0))
         return self._last_slot
+
+    def await_entry(self, slot: int, seconds: float, pause: Callable[[float], bool]) -> None:
+        """Return once the journal has an entry in this slot, after about `seconds`, or once `pause` (a wait for so many
+        seconds) returns True.
+
+        A look at one slot costs less than `last_slot`, which alone knows the journal's end.
+        """
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._exists(_entry_path(slot)):
+            if pause(min(seconds, self._backend.look_seconds)):
+                return
 
     def journal_tail(self, after: int = 0) -> Iterator[Entry]:
         """Yield the entries that still exist in the slots above `after`, in order, read one by one."""

@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 from cutline.common.config.pipeline import TableOptions
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.schema import split_table_id
+from cutline.spark_writer.catalogue import sqlite_path
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_away, items, root_cause
 from cutline.spark_writer.iceberg.objects import Rights, grant, is_secret
 from cutline.spark_writer.iceberg.table import FORMAT_VERSION, OWNER, SOURCE, LakeTable, TableFault
 from cutline.spark_writer.session import CATALOG
 
-_SQLITE = "jdbc:sqlite:"
 _PROPERTIES = {
     "format-version": str(FORMAT_VERSION),
     "write.delete.mode": "merge-on-read",
@@ -48,8 +48,7 @@ class Lake:
         self.pipeline = pipeline
         self._options_of = options_of
         self.jvm = Jvm(session)
-        uri = str(session.conf.get(f"spark.sql.catalog.{CATALOG}.uri", ""))
-        self._sqlite = uri.removeprefix(_SQLITE).split("?")[0] if uri.startswith(_SQLITE) else None
+        self._sqlite = sqlite_path(str(session.conf.get(f"spark.sql.catalog.{CATALOG}.uri", "")))
         prefix = f"spark.sql.catalog.{CATALOG}."
         own = session.conf.getAll.items()
         self._own = {key.removeprefix(prefix): value for key, value in own if key.startswith(prefix)}

@@ -106,7 +106,7 @@ def file_system(path: str, properties: Mapping[str, str] | None = None) -> tuple
         return _gcs(chosen.get("gcs.oauth2.token"), until, chosen.get("gcs.service.host")), key
     if kind == "adls":
         account = address.netloc.partition("@")[2]
-        token = next((chosen[name] for name in (f"adls.sas-token.{account}",) if name in chosen), None)
+        token = chosen.get(f"adls.sas-token.{account}")
         shared = chosen.get("adls.auth.shared-key.account.key")
         return _adls(account.partition(".")[0], shared, token), address.netloc.partition("@")[0] + key
     raise ConfigError(
@@ -137,14 +137,13 @@ def _s3_options(properties: Mapping[str, str]) -> dict[str, Any]:
     options: dict[str, Any] = {name: properties[key] for key, name in names.items() if key in properties}
     if "role_arn" in options:  # pyarrow takes either keys or a role
         options = {name: value for name, value in options.items() if not name.endswith(("_key", "_token"))}
-    from_environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get(
-        "AWS_ENDPOINT_URL"
-    )  # not read by pyarrow
+    # pyarrow does not read these variables, which the AWS libraries do.
+    from_environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint := properties.get("s3.endpoint", from_environment):
-        scheme, found, rest = endpoint.partition("://")
-        options |= (
-            {"scheme": scheme, "endpoint_override": rest.rstrip("/")} if found else {"endpoint_override": endpoint}
-        )
+        scheme, separator, host = endpoint.rpartition("://")
+        options["endpoint_override"] = host.rstrip("/")
+        if separator:
+            options["scheme"] = scheme
         options["force_virtual_addressing"] = properties.get("s3.path-style-access", "true") != "true"
     return options
 

@@ -183,6 +183,9 @@ class Played:
     def retry(self) -> None:
         Played.done.append("retry")
 
+    def rest(self, seconds: float, pause: Callable[[float], bool]) -> None:
+        pause(seconds)
+
     def abandon(self) -> None:
         pass
 

@@ -147,7 +147,7 @@ class EventDecoder(ValueDecoder):
     _row_bytes: cython.longlong  # of each row, besides its texts and bytes
     # The two images of each change in the event at hand (an insert or a delete has the first only): where the bitmap of
     # the columns that it has starts in the body (-1: it has all), and how many these are.
-    _there: cython.Py_ssize_t[2]
+    _present: cython.Py_ssize_t[2]
     _width: cython.Py_ssize_t[2]
 
     def __init__(self, table_map_body: bytes, schema: TableSchema, place: Place, before: bool = False) -> None:
@@ -157,7 +157,7 @@ class EventDecoder(ValueDecoder):
         self._noted_transaction = self._noted_file = -1
         self._last_file = self._last_gtid = -1
         self._ended = True
-        self._there = [-1, -1]
+        self._present = [-1, -1]
         self._width = [0, 0]
         self._meta = len(schema.columns)
         plan = plan_of_event(table_map_body, schema)
@@ -347,12 +347,12 @@ class EventDecoder(ValueDecoder):
         for image in range(2 if op == OP_UPDATE else 1):
             if n > end - at:
                 raise Damaged(f"the row event ends at byte {end}, inside its head")
-            self._there[image] = -1
+            self._present[image] = -1
             self._width[image] = width
             for i in range(width):
                 if p[at + i // 8] != 0xFF and not (p[at + i // 8] >> (i % 8)) & 1:
                     self._check_lack(i, op == OP_DELETE or (op == OP_UPDATE and image == 0))
-                    self._there[image] = at
+                    self._present[image] = at
                     self._width[image] -= 1
             at += n
         return at
@@ -509,7 +509,7 @@ class EventDecoder(ValueDecoder):
         k: cython.Py_ssize_t
         length: cython.ulonglong
         columns: cython.Py_ssize_t = self.source_count
-        there: cython.Py_ssize_t = self._there[which]
+        there: cython.Py_ssize_t = self._present[which]
         bit: cython.Py_ssize_t = at * 8  # of the next column that the image has, among the bits that tell nulls
         width: cython.Py_ssize_t = (self._width[which] + 7) // 8
         self.bad_at = at
@@ -568,7 +568,7 @@ class EventDecoder(ValueDecoder):
         k: cython.Py_ssize_t
         length: cython.ulonglong
         columns: cython.Py_ssize_t = self.source_count
-        there: cython.Py_ssize_t = self._there[which]
+        there: cython.Py_ssize_t = self._present[which]
         bit: cython.Py_ssize_t = at * 8  # of the next column that the image has, among the bits that tell nulls
         width: cython.Py_ssize_t = (self._width[which] + 7) // 8
         changed: cython.bint = False
