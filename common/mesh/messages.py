@@ -2,8 +2,8 @@
 
 enumerator -> reader : AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, LimitStream,
                        EndStream, Throttle, Marker
-reader -> enumerator : SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, StreamStopped, PartSaved,
-                       Marker
+reader -> enumerator : SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, StreamCaughtUp,
+                       StreamStopped, PartSaved, Marker
 reader -> writer     : Records, ChunkEnd, ChunkDropped, Marker
 writer -> enumerator : PartSaved
 
@@ -253,6 +253,11 @@ class TableReport(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCaughtUp(Message):
+    """The incremental split has read the changes that waited at the source when the epoch began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStopped(Message):
     """The incremental split has reached the stop and reads no more changes."""
 
@@ -338,8 +343,8 @@ _TYPES: dict[str, type[Message]] = {
     cls.__name__: cls
     for cls in (
         Marker, AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, LimitStream, EndStream, Throttle,
-        SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, StreamStopped, Records, ChunkEnd,
-        ChunkDropped, PartSaved,
+        SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, StreamCaughtUp, StreamStopped, Records,
+        ChunkEnd, ChunkDropped, PartSaved,
     )
 }  # fmt: skip
 

@@ -67,7 +67,7 @@ from cutline.services.enumerator.machine import Enumerator
 
 GATHER_SECONDS = 10.0  # the longest wait for the configured number of members
 SETTLE_SECONDS = 3.0  # how long newcomers must be present before the members change
-SOON_SECONDS = 1.0  # the interval while a table that turned live is not shown
+SOON_SECONDS = 1.0  # the interval while a table that turned live, or the backlog of a stopped time, is not shown
 DOUBT_SECONDS = 10.0  # how long a checkpoint may take before the journal is read again
 MAX_HALTS = 2  # epochs in a row that no retry can mend, before the leader halts
 MENDED_SECONDS = 120.0  # a checkpoint this late in an epoch ends a row of halts: by then a reader is sure of a loss
@@ -460,7 +460,7 @@ class Leader:
             self._last_asked = True
             self.requests.append(THE_STOP)
         interval = self.orders.interval_seconds
-        if self.enumerator.turned_live:  # show the table soon
+        if self.enumerator.news:
             interval = min(interval, SOON_SECONDS)
         if self.enumerator.limits != self.kept_limits:  # make them durable at once
             interval = 0.0

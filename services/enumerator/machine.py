@@ -48,6 +48,7 @@ from cutline.common.mesh.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamCaughtUp,
     StreamStopped,
     TableReport,
     TableState,
@@ -117,7 +118,7 @@ class Enumerator:
         self._stop_due: float | None = 0.0  # when to ask for the stop's place; None while an answer is awaited
         self.free = dict.fromkeys(plan.readers, 0)
         self.taking_back: set[str] = set()
-        self.turned_live = False  # whether a table did, since the newest checkpoint began
+        self.news = False  # since the newest checkpoint began a table turned live, or the stream caught up
         self.failures: dict[str, int] = {}  # split_id -> failed attempts in this epoch
         self.collecting: Collecting | None = None
         self.stream_status: dict[str, Any] = {}  # of the incremental split at its last part
@@ -202,6 +203,9 @@ class Enumerator:
                 return self._split_failed(message) + self._hand_out()
             case TableReport():
                 return self._table_report(message) + self._hand_out()
+            case StreamCaughtUp():
+                self.news = True
+                return []
             case StreamStopped():
                 self.at_stop = True
                 return []
@@ -366,7 +370,7 @@ class Enumerator:
             restart = report.state == TableState.RESTART
             return self._failed(report.table_id, report.generation, report.cause or "", restart)
         self._tables.put(dataclasses.replace(table, phase=LIVE, cause=None))
-        self.turned_live = True
+        self.news = True
         return self._stop_when_over()
 
     def _stop_when_over(self) -> list[Effect]:
@@ -492,7 +496,7 @@ class Enumerator:
     def begin(self, checkpoint: int, now: float) -> None:
         """Collect for `checkpoint` from here on. Called just before `Process.start`."""
         self.collecting = Collecting(checkpoint=checkpoint, started_at=now)
-        self.turned_live = False
+        self.news = False
 
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """Every reader's marker is back."""
@@ -601,7 +605,7 @@ class Enumerator:
     def _take_recorded(self, channel: str, messages: list[Message]) -> list[Effect]:
         effects: list[Effect] = []
         for message in messages:
-            if not isinstance(message, (SplitsWanted, SplitReleased, PartSaved)):
+            if not isinstance(message, (SplitsWanted, SplitReleased, StreamCaughtUp, PartSaved)):
                 effects += self._recorded(channel, message)
         return effects
 

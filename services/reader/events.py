@@ -90,6 +90,7 @@ class ChangesRead(Event):
     the stop.
 
     `rows_inside`: how many of its rows belong to the transaction that `position` is inside of; None: perhaps all.
+    `idle`: the source had no more.
     """
 
     cursor: str
@@ -100,6 +101,7 @@ class ChangesRead(Event):
     schemas: tuple[SchemaChanged, ...] = ()
     faults: tuple[TableFaulted, ...] = ()
     source_time: float | None = None
+    idle: bool = False
     stopped: bool = False
 
 

@@ -58,6 +58,7 @@ from cutline.common.mesh.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamCaughtUp,
     StreamCut,
     StreamStopped,
     TableReport,
@@ -135,6 +136,7 @@ class Reader:
         self._asked_stop: Stop | None = None  # the stop of main's newest read
         self.begin: Position | None = None  # where main began
         self.seq = 0
+        self._backlog: int | None = 0  # rows that main has read in this epoch; None once the source had no more
         self._marker_waits = False
         # Splits so far of tables whose list comes in several messages; no marker comes between these.
         self._arriving: dict[str, tuple[CompletedSplit, ...]] = {}
@@ -335,6 +337,12 @@ class Reader:
                 )
                 effects.append(Send(receiver=self._writer_of(batch.table_id), message=records))
         self.seq += event.rows
+        if event.cursor == MAIN and self._backlog is not None:
+            self._backlog += event.rows
+            if event.idle:
+                if self._backlog:
+                    effects.append(Send(receiver=ENUMERATOR, message=StreamCaughtUp()))
+                self._backlog = None
         for fault in event.faults:
             if table_of(fault):
                 self._tables.remove(fault.table_id)

@@ -278,6 +278,7 @@ class ReaderMember:
             ),
             faults=tuple(faults),
             source_time=changes.source_time,
+            idle=changes.idle,
             stopped=changes.stopped,
         )
 

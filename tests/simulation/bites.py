@@ -139,6 +139,7 @@ MACHINES = (
     "sent StopStream",
     "sent LimitStream",
     "sent EndStream",
+    "sent StreamCaughtUp",
     "sent StreamStopped",
     "sent TableReport fault",
     "sent TableReport fault at the stop",

@@ -833,7 +833,8 @@ class SimulatedSource:
         return ChangesRead(
             cursor=order.cursor, position=position, rows=seq,
             batches=tuple(b for b in batches if b.table_id not in gone),
-            schemas=tuple(schemas), faults=tuple(faults), source_time=source_time, stopped=stopped,
+            schemas=tuple(schemas), faults=tuple(faults), source_time=source_time, idle=at == len(self.log),
+            stopped=stopped,
         )  # fmt: skip
 
     def _ops(self, route: StreamTable, change: Change, txn: Txn, exact: bool, fault: Any) -> list[tuple[str, Row]]:

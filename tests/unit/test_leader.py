@@ -10,7 +10,7 @@ import pytest
 
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
-from cutline.common.mesh.messages import Limits, Marker, PartSaved, StreamCut, StreamStopped, Throttle
+from cutline.common.mesh.messages import Limits, Marker, PartSaved, StreamCaughtUp, StreamCut, StreamStopped, Throttle
 from cutline.common.store.records import EpochEntry
 from cutline.services.enumerator.events import (
     CloseEpoch,
@@ -518,6 +518,18 @@ def test_the_enumerators_part_is_saved_when_the_readers_markers_are_back() -> No
     (save,) = bench.tell(MessageReceived(channel="reader-0", message=Marker(checkpoint=2)))
     assert isinstance(save, SavePart)
     assert save.state.head["recorded"] == {"reader-0": []}
+
+
+def test_a_backlog_is_in_a_checkpoint_soon_after_the_stream_has_read_it() -> None:
+    bench = LeaderBench(interval=1000.0).lead()
+    assert bench.wait(5.0) == []
+    bench.tell(MessageReceived(channel="reader-0", message=StreamCaughtUp()))
+    bench.wait(0.1)
+    assert bench.leader.in_flight is not None
+    bench.complete()
+    bench.written()
+    bench.wait(900.0)
+    assert bench.leader.in_flight is None
 
 
 def test_at_the_stop_one_kept_checkpoint_is_taken_and_none_after_it() -> None:

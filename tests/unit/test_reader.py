@@ -33,6 +33,7 @@ from cutline.common.mesh.messages import (
     SplitReport,
     SplitsWanted,
     StopStream,
+    StreamCaughtUp,
     StreamedTable,
     StreamStopped,
     TableReport,
@@ -490,6 +491,21 @@ def test_at_the_place_of_the_stop_live_tables_stay_and_what_is_later_is_told() -
     assert [r.state for r in sent(again, TableReport)] == ["fault"]
     assert sent(again, StreamStopped) == []
     assert [r.state for r in sent(bench.include("d.good", at=500, until=500), TableReport)] == ["live"]
+
+
+def test_once_an_epoch_the_stream_tells_that_it_has_read_what_waited_for_it() -> None:
+    bench = ReaderBench()
+    bench.include()
+    assert sent(bench.read(300, rows=3), StreamCaughtUp) == []
+    assert sent(bench.read(500, rows=2, idle=True), StreamCaughtUp) == [StreamCaughtUp()]
+    assert sent(bench.read(600, rows=2, idle=True), StreamCaughtUp) == []
+
+
+def test_a_stream_for_which_nothing_waited_tells_nothing() -> None:
+    bench = ReaderBench()
+    bench.include()
+    assert sent(bench.read(300, idle=True), StreamCaughtUp) == []
+    assert sent(bench.read(400, rows=2, idle=True), StreamCaughtUp) == []
 
 
 def test_at_the_stop_a_table_that_another_server_gave_is_told_and_not_read_again_for_ever() -> None:
