@@ -15,6 +15,7 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import CutlineError
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.iceberg.key_index import KeyIndexes
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.maintenance import TIER, compact, drop_branches, expire
 from cutline.spark_writer.iceberg.publications import Publications
@@ -47,6 +48,7 @@ class Upkeep:
         tables: Tables,
         publications: Publications,
         pool: ThreadPoolExecutor,
+        indexes: KeyIndexes,
         retention: RetentionConfig | None,
         clock: Callable[[], float],
     ) -> None:
@@ -58,6 +60,7 @@ class Upkeep:
         self._tables = tables
         self._publications = publications
         self._pool = pool
+        self._indexes = indexes
         self.retention = retention or RetentionConfig()
         self._clock = clock
         self.view: Future[None] | None = None
@@ -86,7 +89,9 @@ class Upkeep:
                 kept = self._kept_savepoints(oldest.n, now)
                 self._expire(newest, oldest, int(grace_began * 1000))
                 if self.sweeping is None or not self.sweeping.is_alive():
-                    self.sweeping = threading.Thread(target=self._sweep, args=(oldest.n, kept), daemon=True)
+                    gone = {table_id for table_id, table in newest.tables.items() if table.state == "dropped"}
+                    tables = (newest.tables.keys() | self._progress.work.keys()) - gone
+                    self.sweeping = threading.Thread(target=self._sweep, args=(oldest.n, kept, tables), daemon=True)
                     self.sweeping.start()
         if now >= self._compact_at:
             self._compact(newest, waiting=self._journal.has_more())
@@ -213,12 +218,15 @@ class Upkeep:
 
     # The store
 
-    def _sweep(self, n: int, kept: Collection[int]) -> None:
-        """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`."""
+    def _sweep(self, n: int, kept: Collection[int], tables: Collection[str]) -> None:
+        """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`,
+        and the key indexes of tables other than `tables`.
+        """
         try:
             released = set(self._released)
             self._store.retire(n, kept, released)
             self._released.difference_update(released)
+            self._indexes.sweep(tables)
         except CutlineError as error:
             logger.warning("pipeline %s: the store could not be swept: %s", self._store.name, error)
         except Exception:  # nobody waits for this thread's result
