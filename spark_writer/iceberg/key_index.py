@@ -34,7 +34,7 @@ import threading
 import time
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,8 @@ SLICE_ROWS = 1 << 20
 REST_SECONDS = 600.0
 """After an error of the store the index is not used for so long."""
 WORDS = 3
+_LARGE = threading.Lock()
+"""Held while many entries are sorted: tables that are applied side by side would take that memory each."""
 _TAIL = struct.Struct("<QI12s")
 _MAGIC = b"cutline-keys"
 _VERSION = 1
@@ -218,12 +220,14 @@ class KeyIndex:
         rows = 0
         for item in read:
             if waiting and rows + item[1] > BUILD_ROWS:
-                self._build(waiting, files)
+                with _LARGE:
+                    self._build(waiting, files)
                 waiting, rows = [], 0
             waiting.append(item)
             rows += item[1]
         if waiting:
-            self._build(waiting, files)
+            with _LARGE if rows >= STORED_ROWS else nullcontext():
+                self._build(waiting, files)
 
     def _build(self, read: Sequence[tuple[str, int, Iterator[Sequence[pa.Array]]]], files: Collection[str]) -> None:
         entries = np.empty((sum(rows for _, rows, _ in read), WORDS), np.uint64)
