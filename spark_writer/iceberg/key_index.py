@@ -64,7 +64,7 @@ _VERSION = 1
 _BLOCK_BYTES = 16 << 20
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-Keys = list[list[Any]]
+Columns = list[list[Any]]
 """The key's columns as [field id, `kind_of` its type]."""
 
 
@@ -135,7 +135,7 @@ class KeyIndex:
         self.scanned_rows = 0
         self._store = files
         self._found = list(found)
-        self._keys: Keys | None = None
+        self._keys: Columns | None = None
         self._hash = KeyHash(secrets.token_bytes(SECRET_BYTES))
         self._runs: list[Run] = []
         self._owner: dict[str, Run] = {}
@@ -157,7 +157,7 @@ class KeyIndex:
         """Whether `find` answers for a data file."""
         return path in self._owner
 
-    def open(self, keys: Keys) -> None:
+    def open(self, keys: Columns) -> None:
         """Read what the store has, once, for this key; a table whose key has changed begins again without runs."""
         if self._keys == keys:
             return
@@ -193,6 +193,8 @@ class KeyIndex:
         """Find the rows that have one of these distinct keys in those of `files` that the index covers: path -> sorted
         positions. Deleted rows are included.
         """
+        if not self._runs:
+            return {}
         high, low = self._hash(columns)
         order = np.argsort(high)
         high, low = high[order], low[order].astype(np.uint64)
@@ -383,7 +385,7 @@ def table_part(table_id: str) -> str:
 
 
 def _blocks(
-    secret: bytes, keys: Keys, covered: list[tuple[str, int]], parts: Iterable[Any]
+    secret: bytes, keys: Columns, covered: list[tuple[str, int]], parts: Iterable[Any]
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a run's file."""
     checksum = 0
@@ -403,7 +405,7 @@ def _blocks(
     yield _TAIL.pack(len(content), zlib.crc32(content), _MAGIC)
 
 
-def _opened(name: str, content: Any, keys: Keys, *, checked: bool = True) -> tuple[bytes, Run] | None:
+def _opened(name: str, content: Any, keys: Columns, *, checked: bool = True) -> tuple[bytes, Run] | None:
     """Return a run and the secret of its hash, from the bytes of its file; None if they are not those of a run of this
     key. The entries are compared with their checksum if `checked`.
     """

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from cutline.common.schema import FIELD_ID
 from cutline.spark_writer.iceberg.files import DataFile, FileLost, RowGroup, open_parquet
 from cutline.spark_writer.iceberg.key_hash import kind_of
-from cutline.spark_writer.iceberg.key_index import IndexUnavailable, KeyIndex
+from cutline.spark_writer.iceberg.key_index import Columns, IndexUnavailable, KeyIndex
 
 logger = logging.getLogger("cutline.spark_writer")
 SEARCH_BYTES = 128 << 20
@@ -58,17 +58,17 @@ def locate(
     if not keys.num_rows:
         return {}
     known = SortedKeys(keys.column("k0"))
-    hits = _hits(files.values(), ids, known, index)
-    found: dict[str, Any] = {}
     if index is not None and not index.rests:
+        columns = [[number, kind_of(kind)] for number, kind in zip(ids, keys.schema.types, strict=True)]
         try:
-            hits = _index(index, hits, files, ids, keys)
             if index.runs:
-                found = index.find([column.combine_chunks() for column in keys.columns], files.keys())
+                index.open(columns)  # it begins anew if the table's key has changed
+            hits = _index(index, _hits(files.values(), ids, known, index), files, columns, keys)
+            found = index.find([column.combine_chunks() for column in keys.columns], files.keys())
+            return found | _scan(hits, keys)
         except IndexUnavailable as error:
             logger.warning("the keys of %s are located without their index: %s", index.table_id, error)
-            hits, found = _hits(files.values(), ids, known, None), {}
-    return found | _scan(hits, keys)
+    return _scan(_hits(files.values(), ids, known, None), keys)
 
 
 def rows_to_scan(files: Mapping[str, DataFile], keys: int, index: KeyIndex | None) -> int:
@@ -80,13 +80,13 @@ def rows_to_scan(files: Mapping[str, DataFile], keys: int, index: KeyIndex | Non
 
 
 def _index(
-    index: KeyIndex, hits: list[Hit], files: Mapping[str, DataFile], ids: tuple[int, ...], keys: pa.Table
+    index: KeyIndex, hits: list[Hit], files: Mapping[str, DataFile], columns: Columns, keys: pa.Table
 ) -> list[Hit]:
     """Let the index cover the files that the keys hit, if that pays; return those that must be scanned."""
     if not _pays(index, hits, keys.num_rows):
         index.scanned_rows += sum(_groups(file)[at].rows for file, wanted in hits for at in wanted)
         return hits
-    index.open([[number, kind_of(kind)] for number, kind in zip(ids, keys.schema.types, strict=True)])
+    index.open(columns)
     hits = [hit for hit in hits if not index.covers(hit[0].path)]
     if not _pays(index, hits, keys.num_rows):
         return hits

@@ -174,7 +174,7 @@ def _some(data: st.DataObject, names: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("kind", [kind for kind in TYPES if kind not in ("double", "float as double", "bool")])
 def test_row_groups_without_a_key_are_not_read(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files sorted by key; of the row groups between a batch's keys none is read; the keys are a group's greatest and another's least."""
+    """None is read between a batch's keys, which are the greatest of one group and the least of another."""
     lake = Lake(tmp_path, [kind])
     values = sorted({lake.kinds[0][2](n) for n in range(60)}, key=_encoded)
     lake.kinds = [(*lake.kinds[0][:2], values.__getitem__)]
@@ -405,7 +405,6 @@ def test_a_table_whose_key_has_changed_is_indexed_anew(tmp_path: Path) -> None:
         lake.files[path] = DataFile(path=path, rows=file.rows, size=1)
         lake.rows[path] = [row[1:] for row in lake.rows[path]]
     keys = pa.table({"k0": pa.array([lake.kinds[0][2](1)], pa.int64())})
-    lake.index.open([[2, "integer"]])
     found = locate(lake.files, lake.ids, keys, lake.index)
     assert {path: places.tolist() for path, places in found.items()} == lake.wanted([(1,)])
     assert not set(old) & set(lake.names())
