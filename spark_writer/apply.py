@@ -35,6 +35,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from cutline.common.config.pipeline import RetentionConfig
@@ -43,6 +44,7 @@ from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batc
 from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer import local, on_spark
+from cutline.spark_writer.catalogue import network_volume_of
 from cutline.spark_writer.engine import AUTO, SPARK, choose_engine
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.durable import sync_files
@@ -108,7 +110,8 @@ class Incarnation:
             quarantined={table_id: table.held for table_id, table in tables.items() if table.held is not None},
         )
         self._publications = Publications(lake, w)
-        self._indexes = KeyIndexes(store.index_files())
+        shared = network_volume_of(Path(store.location("index"))) is not None
+        self._indexes = KeyIndexes(store.index_files(copied=shared))
         self.tables = Tables(lake, self.progress.branch, self._pool, indexes=self._indexes, check_lake=self._check_lake)
         self.upkeep = Upkeep(
             store,

@@ -17,10 +17,13 @@ class IndexFiles:
     Every method raises Unavailable or ConfigError where the store fails. Thread-safe.
     """
 
-    def __init__(self, backend: Backend, folder: str) -> None:
-        """Take the folder's path in the store."""
+    def __init__(self, backend: Backend, folder: str, *, copied: bool = False) -> None:
+        """Take the folder's path in the store. If `copied`, a file of a folder is copied before it is mapped too: on a
+        network volume another machine may remove it, which would kill a process that reads the mapping.
+        """
         self._backend = backend
         self._folder = folder
+        self._copied = copied
 
     def names(self) -> list[str]:
         """Return the names of all files, without those that are still being written."""
@@ -46,7 +49,7 @@ class IndexFiles:
         self._backend.settle(file, temporary, path)
 
     def map(self, name: str) -> mmap.mmap | None:
-        """Map a file for reading; None if it is missing or empty. An object is copied to a temporary file first.
+        """Map a file for reading; None if it is missing or empty. An object is copied to a temporary file before.
 
         The bytes stay readable when the file is removed.
         """
@@ -54,7 +57,7 @@ class IndexFiles:
         with store_errors(self._backend.location(path)):
             try:
                 with self._backend.open_read(path) as file:
-                    if "://" not in self._backend.location(path):
+                    if not self._copied and "://" not in self._backend.location(path):
                         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                     with tempfile.TemporaryFile(prefix="cutline-index-") as copy:
                         while block := file.read(_COPY_BYTES):

@@ -368,9 +368,9 @@ class PipelineStore:
             if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}):
                 return w
 
-    def index_files(self) -> IndexFiles:
-        """Return the files of the lake tables' key indexes."""
-        return IndexFiles(self._backend, self._path("index"))
+    def index_files(self, *, copied: bool = False) -> IndexFiles:
+        """Return the files of the lake tables' key indexes; `copied` as IndexFiles has it."""
+        return IndexFiles(self._backend, self._path("index"), copied=copied)
 
     # The sweep
 

@@ -14,7 +14,7 @@
 
 The bench starts its own servers and removes them and all files at its end. CPU is that of all processes of Cutline
 (Python, JVM, Redis), without the source's server. `of_bar` is the ratio of a figure to its bar, above 1 if the figure
-is better; stderr names each missed bar. About 20 minutes on two cores.
+is better; stderr names each missed bar. About 25 minutes on two cores.
 """
 
 from __future__ import annotations

@@ -394,6 +394,16 @@ def test_a_store_that_refuses_costs_the_index_and_one_warning(
     assert len(lake.index.runs) == len(lake.names()) == 1
 
 
+def test_a_run_on_a_network_volume_stays_readable_while_another_machine_removes_it(tmp_path: Path) -> None:
+    store = Store(f"file://{tmp_path}").pipeline("shop")
+    store.index_files().write("a.keys", [b"one", b"two"])
+    found = store.index_files(copied=True).map("a.keys")
+    Path(store.location("index/a.keys")).write_bytes(b"")
+    assert found is not None
+    assert found[:] == b"onetwo"
+    assert store.index_files(copied=True).map("a.keys") is None
+
+
 @pytest.mark.usefixtures("eager")
 def test_a_table_whose_key_has_changed_is_indexed_anew(tmp_path: Path) -> None:
     lake = Lake(tmp_path, ["long", "long"])
