@@ -89,9 +89,7 @@ class Upkeep:
                 kept = self._kept_savepoints(oldest.n, now)
                 self._expire(newest, oldest, int(grace_began * 1000))
                 if self.sweeping is None or not self.sweeping.is_alive():
-                    gone = {table_id for table_id, table in newest.tables.items() if table.state == "dropped"}
-                    tables = (newest.tables.keys() | self._progress.work.keys()) - gone
-                    self.sweeping = threading.Thread(target=self._sweep, args=(oldest.n, kept, tables), daemon=True)
+                    self.sweeping = threading.Thread(target=self._sweep, args=(oldest.n, kept), daemon=True)
                     self.sweeping.start()
         if now >= self._compact_at:
             self._compact(newest, waiting=self._journal.has_more())
@@ -218,15 +216,18 @@ class Upkeep:
 
     # The store
 
-    def _sweep(self, n: int, kept: Collection[int], tables: Collection[str]) -> None:
+    def _sweep(self, n: int, kept: Collection[int]) -> None:
         """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`,
-        and the key indexes of tables other than `tables`.
+        and the key indexes of tables that are gone.
         """
         try:
             released = set(self._released)
             self._store.retire(n, kept, released)
             self._released.difference_update(released)
-            self._indexes.sweep(tables)
+            published = self._progress.published
+            shown = published.tables if published is not None else {}
+            gone = {table_id for table_id, table in shown.items() if table.state == "dropped"}
+            self._indexes.sweep({*shown, *tuple(self._progress.work)} - gone)
         except CutlineError as error:
             logger.warning("pipeline %s: the store could not be swept: %s", self._store.name, error)
         except Exception:  # nobody waits for this thread's result
