@@ -68,7 +68,7 @@ def live(bench: SparkBench, rows: int = 40) -> Incarnation:
     return bench.apply()
 
 
-@pytest.mark.parametrize("seed", range(20 if FULL else 3))
+@pytest.mark.parametrize("seed", range(20 if FULL else 2))
 def test_a_table_that_uses_its_index_ends_equal(bench: SparkBench, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """A random history with keys of a random type; each batch is located by the index, or by Spark's executors, and in
     between the table is compacted, the writer starts anew, or a run is lost.
