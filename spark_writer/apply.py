@@ -35,6 +35,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from cutline.common.config.pipeline import RetentionConfig
@@ -43,11 +44,13 @@ from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batc
 from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer import local, on_spark
+from cutline.spark_writer.catalogue import network_volume_of
 from cutline.spark_writer.engine import AUTO, SPARK, choose_engine
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.durable import sync_files
 from cutline.spark_writer.iceberg.files import remove_file
 from cutline.spark_writer.iceberg.foreign import ACCEPT, OURS, Shown, Theirs
+from cutline.spark_writer.iceberg.key_index import KeyIndexes
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.publications import Publications
 from cutline.spark_writer.iceberg.table import Change, ForeignCommit, LakeTable, TableFault, snapshot_lost
@@ -107,7 +110,9 @@ class Incarnation:
             quarantined={table_id: table.held for table_id, table in tables.items() if table.held is not None},
         )
         self._publications = Publications(lake, w)
-        self.tables = Tables(lake, self.progress.branch, self._pool, check_lake=self._check_lake)
+        shared = network_volume_of(Path(store.location("index"))) is not None
+        self._indexes = KeyIndexes(store.index_files(copied=shared))
+        self.tables = Tables(lake, self.progress.branch, self._pool, indexes=self._indexes, check_lake=self._check_lake)
         self.upkeep = Upkeep(
             store,
             lake,
@@ -116,6 +121,7 @@ class Incarnation:
             tables=self.tables,
             publications=self._publications,
             pool=self._pool,
+            indexes=self._indexes,
             retention=retention,
             clock=clock,
         )
@@ -368,10 +374,11 @@ class Incarnation:
         elif chunks or not changes or (done is not None and done.schema != step.schema.hash):
             head = commit(table.append(head, chunks), head)
         if changes:
+            count = sum(staged.record.rows for staged in changes)
             choice = choose_engine(
                 self._engine,
-                changes=sum(staged.record.rows for staged in changes),
-                table_rows=table.rows(head) if layout.schema.key else 0,
+                changes=count,
+                table_rows=table.rows_to_scan(head, count) if layout.schema.key else 0,
                 cores=self._lake.jvm.cores,
             )
             self.progress.engines[step.table_id] = choice

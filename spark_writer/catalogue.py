@@ -150,11 +150,17 @@ def _addresses(uri: str) -> Iterator[tuple[str, int]]:
 
 
 def _on_network(file: Path | None) -> Iterator[str]:
-    if file is not None and (kind := file_system_of(file)) is not None and _NETWORK.fullmatch(kind):
+    if file is not None and (kind := network_volume_of(file)) is not None:
         yield (
             f"the catalogue {file} would be on a network volume ({kind}), where SQLite can lose commits; name another"
             " catalogue in sink.catalog (PostgreSQL, or an Iceberg REST server), or put the warehouse on a local disk"
         )
+
+
+def network_volume_of(path: Path) -> str | None:
+    """Return the type of the file system that a path is on if other machines may change its files; None if not."""
+    kind = file_system_of(path)
+    return kind if kind is not None and _NETWORK.fullmatch(kind) else None
 
 
 def file_system_of(path: Path) -> str | None:

@@ -20,6 +20,8 @@ class Engine:
 def choose_engine(setting: str, *, changes: int, table_rows: int, cores: int) -> Engine:
     """Choose by `sink.engine`; if that is `auto`, the engine that is expected to end first with `cores` of Spark's.
 
+    `table_rows` are the rows that must be scanned to locate the keys (`LakeTable.rows_to_scan`).
+
     The costs are those of docs/measured.md: a change costs Spark four times the CPU, mostly for the shuffle, and each
     batch some jobs; but Spark's cores share it.
     """
@@ -31,6 +33,6 @@ def choose_engine(setting: str, *, changes: int, table_rows: int, cores: int) ->
     spark_seconds = 6.0 + (12.0 * changes + 0.2 * table_rows) / 1e6 / cores
     return Engine(
         SPARK if spark_seconds < local_seconds else LOCAL,
-        f"{changes:,} changes of a table of {table_rows:,} rows take about {local_seconds:,.0f} s in the Spark writer"
-        f" and {spark_seconds:,.0f} s on {cores} cores of Spark",
+        f"{changes:,} changes and a scan of {table_rows:,} rows for their keys take about {local_seconds:,.0f} s in the"
+        f" Spark writer and {spark_seconds:,.0f} s on {cores} cores of Spark",
     )

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,7 @@ def _found(table: LakeTable, snapshot_id: int, layout: Layout, keys: Any, partit
     target = target.load(table.spark_name)
     low, high = keys.agg(F.min("k0"), F.max("k0")).first()
     # Iceberg prunes files and row groups by it. Python's values of a time, and of some texts, are not the column's.
-    if isinstance(low, int | str) and not isinstance(low, bool):
+    if isinstance(low, int | str | Decimal) and not isinstance(low, bool):
         target = target.filter((F.col(names[0]) >= F.lit(low)) & (F.col(names[0]) <= F.lit(high)))
     target = target.select(
         *(F.col(name).alias(key) for name, key in zip(names, key_names(layout), strict=True)), "_file", "_pos"

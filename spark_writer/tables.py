@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cutline.common.store.records import Work
+from cutline.spark_writer.iceberg.key_index import KeyIndexes
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.table import LakeTable, TableFault, table_dropped
 from cutline.spark_writer.quarantine import may_be_own
@@ -19,9 +20,18 @@ logger = logging.getLogger("cutline.spark_writer")
 class Tables:
     """The lake tables of one start, each loaded once; `begun` are those in which the start's branch may exist."""
 
-    def __init__(self, lake: Lake, branch: str, pool: ThreadPoolExecutor, *, check_lake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        branch: str,
+        pool: ThreadPoolExecutor,
+        *,
+        indexes: KeyIndexes,
+        check_lake: Callable[[], None],
+    ) -> None:
         """`check_lake` raises Unavailable if the lake does not accept a commit on a table of Cutline's own."""
         self._lake = lake
+        self._indexes = indexes
         self._branch = branch
         self._pool = pool
         self._check_lake = check_lake
@@ -35,6 +45,7 @@ class Tables:
             table = self._lake.ensure(table_id) if create else self._lake.load(table_id)
             if table is None:
                 raise TableFault(table_dropped(table_id), lost=True)
+            table.index = self._indexes.of(table_id)
             self._loaded[table_id] = table
         return table
 

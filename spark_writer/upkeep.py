@@ -15,6 +15,7 @@ from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import CutlineError
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.iceberg.key_index import KeyIndexes
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.maintenance import TIER, compact, drop_branches, expire
 from cutline.spark_writer.iceberg.publications import Publications
@@ -47,6 +48,7 @@ class Upkeep:
         tables: Tables,
         publications: Publications,
         pool: ThreadPoolExecutor,
+        indexes: KeyIndexes,
         retention: RetentionConfig | None,
         clock: Callable[[], float],
     ) -> None:
@@ -58,6 +60,7 @@ class Upkeep:
         self._tables = tables
         self._publications = publications
         self._pool = pool
+        self._indexes = indexes
         self.retention = retention or RetentionConfig()
         self._clock = clock
         self.view: Future[None] | None = None
@@ -214,11 +217,17 @@ class Upkeep:
     # The store
 
     def _sweep(self, n: int, kept: Collection[int]) -> None:
-        """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`."""
+        """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`,
+        and the key indexes of tables that are gone.
+        """
         try:
             released = set(self._released)
             self._store.retire(n, kept, released)
             self._released.difference_update(released)
+            published = self._progress.published
+            shown = published.tables if published is not None else {}
+            gone = {table_id for table_id, table in shown.items() if table.state == "dropped"}
+            self._indexes.sweep({*shown, *tuple(self._progress.work)} - gone)
         except CutlineError as error:
             logger.warning("pipeline %s: the store could not be swept: %s", self._store.name, error)
         except Exception:  # nobody waits for this thread's result

@@ -11,6 +11,7 @@ Layout below `{store}/{pipeline}/`:
 | `staged/{name}` | Parquet of one table's records | the writers |
 | `publications/{n:010d}.json` | checkpoint n is applied, envelope | the Spark writer |
 | `spark/{w:010d}.json` | number w belongs to one start of the Spark writer, envelope | the Spark writer |
+| `index/{table}.{nonce}.keys` | where some of a lake table's keys are; made again if missing | the Spark writer |
 
 No file is ever overwritten. A journal slot, a publication, a claim and the definition are *put if absent*: of all
 writers that try, exactly one succeeds, and its file is whole and durable, or absent. On files: a temporary file, fsync,
@@ -47,6 +48,7 @@ from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redac
 from cutline.common.schema import TableSchema
 from cutline.common.store.backends import Backend, backend_of, store_errors
 from cutline.common.store.envelope import canonical, opened, sealed
+from cutline.common.store.index_files import IndexFiles
 from cutline.common.store.records import (
     CheckpointEntry,
     Deltas,
@@ -377,6 +379,10 @@ class PipelineStore:
             w += 1
             if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}):
                 return w
+
+    def index_files(self, *, copied: bool = False) -> IndexFiles:
+        """Return the files of the lake tables' key indexes; `copied` as IndexFiles has it."""
+        return IndexFiles(self._backend, self._path("index"), copied=copied)
 
     # The sweep
 

@@ -28,7 +28,8 @@ class FileLost(ProtocolError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """A row group: the position of its first row in the file, and the range of its first key column (None: unknown)."""
+    """A row group: the position of its first row in the file, and the range of its first key column, as `range_of` in
+    locating.py has it (None: unknown)."""
 
     first: int
     rows: int
@@ -40,15 +41,13 @@ class RowGroup:
 class DataFile:
     """One Parquet file of a snapshot; `vector` is Iceberg's DeleteFile of its deleted rows, or None.
 
-    `dead` (the sorted positions of these rows), `groups` and `names` (of the key's columns) are read when first needed;
-    no other field ever changes.
+    `groups` and `names` (of the key's columns) are read when first needed; no other field ever changes.
     """
 
     path: str
     rows: int
     size: int
     vector: Any = None
-    dead: Any = None
     groups: tuple[RowGroup, ...] | None = None
     names: tuple[str, ...] = ()
 

@@ -13,6 +13,7 @@ from cutline.common.config.pipeline import TableOptions
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.schema import split_table_id
 from cutline.spark_writer.catalogue import sqlite_path
+from cutline.spark_writer.iceberg.dead_rows import DeadRows
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_away, items, root_cause
 from cutline.spark_writer.iceberg.objects import Rights, grant, is_secret
@@ -47,6 +48,7 @@ class Lake:
         self.session = session
         self.pipeline = pipeline
         self._options_of = options_of
+        self._dead_rows = DeadRows()
         self.jvm = Jvm(session)
         self._sqlite = sqlite_path(str(session.conf.get(f"spark.sql.catalog.{CATALOG}.uri", "")))
         prefix = f"spark.sql.catalog.{CATALOG}."
@@ -142,7 +144,7 @@ class Lake:
         rights = self._rights(java)
         for place, properties in rights.by_place.items():
             grant(place, properties)
-        return LakeTable(self.jvm, self.pipeline, table_id, java, rights)
+        return LakeTable(self.jvm, self.pipeline, table_id, java, rights, self._dead_rows)
 
     def _rights(self, java: Any) -> Rights:
         """The rights of a table's FileIO, for those who read and write its files in Python."""

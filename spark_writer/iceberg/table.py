@@ -14,8 +14,8 @@ at its own cut, never before, and no hidden column names are needed.
 
 `main` never moves over a commit of another user (foreign.py) that changed rows or columns, until a person chooses.
 
-A change deletes by deletion vector (deletion_vectors.py finds the positions of a batch's keys), and the new images of
-the rows are added in the same commit (`RowDelta`). Each commit is followed by a sync (durable.py).
+A change deletes by deletion vector (locating.py finds the positions of a batch's keys), and the new images of the rows
+are added in the same commit (`RowDelta`). Each commit is followed by a sync (durable.py).
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ from py4j.protocol import Py4JJavaError
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.schema import TableSchema, split_table_id
 from cutline.spark_writer.iceberg.columns import OFFSET, Layout, lay_out, quoted
+from cutline.spark_writer.iceberg.dead_rows import DeadRows, living
 from cutline.spark_writer.iceberg.deletion_vectors import (
     Vector,
-    find_by_arrow,
-    merged,
+    bitmap_of,
     of_java,
-    read_vector,
+    positions_of,
     to_java,
-    without,
     write_vectors,
 )
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.files import Contents, DataFile, write_parquet
 from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict
+from cutline.spark_writer.iceberg.key_index import KeyIndex
+from cutline.spark_writer.iceberg.locating import locate, rows_to_scan
 from cutline.spark_writer.iceberg.objects import Rights
 from cutline.spark_writer.session import CATALOG
 
@@ -94,9 +95,20 @@ class ForeignCommit(TableFault):
 
 
 class LakeTable:
-    """One lake table. One thread at a time; `refresh` before reading what others may have changed."""
+    """One lake table. One thread at a time; `refresh` before reading what others may have changed.
 
-    def __init__(self, jvm: Jvm, pipeline: str, table_id: str, java: Any, rights: Rights | None = None) -> None:
+    `index` is the table's key index, once a start of the Spark writer has set it.
+    """
+
+    def __init__(
+        self,
+        jvm: Jvm,
+        pipeline: str,
+        table_id: str,
+        java: Any,
+        rights: Rights | None = None,
+        dead_rows: DeadRows | None = None,
+    ) -> None:
         """Take Iceberg's Table `java`; made by `Lake`."""
         self.table_id = table_id
         self.java = java
@@ -105,6 +117,8 @@ class LakeTable:
         self._contents: Contents | None = None
         self._layout: Layout | None = None
         self._synced: frozenset[str] = frozenset()
+        self._dead_rows = dead_rows or DeadRows()
+        self.index: KeyIndex | None = None
         self.rights = rights or Rights()
         database, name = split_table_id(table_id)
         self.spark_name = ".".join(quoted(part) for part in (CATALOG, database, name))
@@ -288,9 +302,9 @@ class LakeTable:
                 yield file, None if deletes.isEmpty() else deletes.get(0)
         planned.close()
 
-    def rows(self, snapshot_id: int) -> int:
-        """Return how many rows a snapshot's files have, deleted ones included."""
-        return sum(file.rows for file in self.contents(snapshot_id).files.values())
+    def rows_to_scan(self, snapshot_id: int, keys: int) -> int:
+        """Return how many rows locating so many keys may have to read."""
+        return rows_to_scan(self.contents(snapshot_id).files, keys, self.index)
 
     def positions(self, snapshot_id: int, layout: Layout, keys: pa.Table) -> dict[str, Any]:
         """Find the living rows of a snapshot that have one of `keys`: path -> sorted numpy array of positions.
@@ -298,12 +312,12 @@ class LakeTable:
         `keys` has the columns `k0`, `k1`, ... in the order of the identity key and in the lake's types, each key once.
         """
         contents = self.contents(snapshot_id)
-        living = {}
-        for path, positions in find_by_arrow(contents, _key_ids(layout), keys).items():
-            remaining = without(positions, self.dead(contents.files[path]))
+        found = {}
+        for path, positions in locate(contents.files, _key_ids(layout), keys, self.index).items():
+            remaining = living(positions, self._dead_rows.of(self.vector(contents.files[path])))
             if len(remaining):
-                living[path] = remaining
-        return living
+                found[path] = remaining
+        return found
 
     def dead_rows(self, file: DataFile) -> int:
         """Return how many rows of a file are deleted."""
@@ -311,9 +325,7 @@ class LakeTable:
 
     def dead(self, file: DataFile) -> Any:
         """Return the sorted positions of a file's deleted rows."""
-        if file.dead is None:
-            file.dead = read_vector(self.vector(file))
-        return file.dead
+        return positions_of(self._dead_rows.of(self.vector(file)))
 
     def vector(self, file: DataFile) -> Vector | None:
         """Return the deletion vector of a file, None if none of its rows is deleted."""
@@ -327,8 +339,13 @@ class LakeTable:
     def delete(self, snapshot_id: int, positions: Mapping[str, Any]) -> list[Vector]:
         """Write the deletion vectors of living rows (path -> positions) of a snapshot, with the rows deleted before."""
         files = self.contents(snapshot_id).files
-        dead = {path: merged(self.dead(files[path]), found) for path, found in positions.items()}
-        return write_vectors(self.new_file(f"{uuid.uuid4().hex}.puffin"), dead) if dead else []
+        dead = {
+            path: self._dead_rows.of(self.vector(files[path])) | bitmap_of(found) for path, found in positions.items()
+        }
+        vectors = write_vectors(self.new_file(f"{uuid.uuid4().hex}.puffin"), dead) if dead else []
+        for vector in vectors:
+            self._dead_rows.keep(vector, dead[vector.data_file])
+        return vectors
 
     # Commits on staging
 
@@ -482,7 +499,7 @@ class LakeTable:
                 if old.vector is not None:
                     delta.removeDeletes(old.vector)
                 delta.addDeletes(new)
-                files[vector.data_file] = replace(old, vector=new, dead=None)
+                files[vector.data_file] = replace(old, vector=new)
             return delta, files
 
         return update

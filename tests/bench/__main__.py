@@ -7,13 +7,14 @@
 | `snapshot_to_iceberg` | with Spark warm: from the pipeline's definition to `main` of the table in the lake |
 | `changes_to_iceberg` | a backlog of distinct random keys, from the start of the enumerators to `main` at its end |
 | `freshness` | 1,000 single-row transactions a second: from the return of the commit to `main`, p50 and p99 |
+| `apply_curve` | 1,000 updates of tables of up to 20,000,000 rows, three types of key: the CPU, and the ratio |
 | `idle_checkpoint` | 10,000 live tables at rest: an event loop's longest hold, bytes stored, and seconds of a restore |
 | `apply_driver` | 500,000 and 5,000,000 changes by Spark on two executors: the CPU of the driver, and the ratio |
 | `many_tables` | 10 changes in each of 2,000 tables, one transaction: from its commit to the checkpoint, to the lake |
 
 The bench starts its own servers and removes them and all files at its end. CPU is that of all processes of Cutline
 (Python, JVM, Redis), without the source's server. `of_bar` is the ratio of a figure to its bar, above 1 if the figure
-is better; stderr names each missed bar. About 20 minutes on two cores.
+is better; stderr names each missed bar. About 25 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 
 from cutline.services.sources.mysql.connection import Source
 from tests.bench.applying import apply_driver
+from tests.bench.curve import KEYS, LARGE, apply_curve
 from tests.bench.customer import Changes, Transactions, load
 from tests.bench.many import Crowd, make
 from tests.bench.mesh import BenchMesh
@@ -40,7 +42,7 @@ from tests.programs import Missing
 from tests.servers import Database, MariaDB, MySQL
 
 OF_A_LARGE_TABLE = ("select_to_arrow", "binlog_to_arrow", "snapshot_to_iceberg", "changes_to_iceberg")
-NAMES = (*OF_A_LARGE_TABLE, "freshness", "apply_driver", "idle_checkpoint", "many_tables")
+NAMES = (*OF_A_LARGE_TABLE, "freshness", "apply_driver", "apply_curve", "idle_checkpoint", "many_tables")
 ROWS = 5_000_000
 TABLE = "tpcds.customer"
 FRESH_TABLE = "fresh.customer"
@@ -61,6 +63,7 @@ AT_LEAST = {
 }
 AT_MOST = {
     "apply_driver": {"ratio": 3.0},
+    "apply_curve": {"ratio": 3.0, "cpu_seconds": 1.0},
     "idle_checkpoint": {"loop_ms": 20.0, "store_bytes": 65_536, "restore_seconds": 15.0},
     "many_tables": {"mesh_seconds": 5.0, "peak_rss_mib": 400},
 }
@@ -78,7 +81,7 @@ def median(work: Callable[..., Figures], *arguments: Any) -> Figures:
 def of_bar(name: str, figures: Figures, interval: object) -> dict[str, float]:
     """The ratio of each figure to its bar, above 1 if better; for figures that have a bar."""
     times = {figure: figures[figure] / bar for figure, bar in AT_LEAST.get(name, {}).items()}
-    times |= {figure: bar / figures[figure] for figure, bar in AT_MOST.get(name, {}).items()}
+    times |= {figure: bar / figures[figure] for figure, bar in AT_MOST.get(name, {}).items() if figure in figures}
     if name == "freshness" and isinstance(interval, float):
         times["p99_ms"] = P99_MS_AT_MOST[interval] / figures["p99_ms"]
     return {figure: round(number, 2) for figure, number in times.items()}
@@ -131,6 +134,14 @@ class Bench:
             self.say("applies batches on a cluster")
             before = os.getloadavg()[0]
             self.tell("apply_driver", in_a_fresh_process(apply_driver, self.folder / "applying"), before)
+        if "apply_curve" in self.only:
+            for key in KEYS:
+                self.say(f"applies small batches to tables with a key of type {key}")
+                before = os.getloadavg()[0]
+                for figures in in_a_fresh_process(
+                    apply_curve, self.folder / "curve" / key.replace(" ", "_"), key, LARGE
+                ):
+                    self.tell("apply_curve", figures, before)
         if self.only & {"idle_checkpoint", "many_tables"}:
             self.many()
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from cutline.common.config.pipeline import SnapshotConfig
 from cutline.common.positions import High, Low, Position
@@ -28,9 +28,10 @@ from cutline.services.sources.mysql.watermark import AgedPositions
 from tests.bench.meter import peak_mib
 
 Figures = dict[str, Any]
+Result = TypeVar("Result")
 
 
-def in_a_fresh_process(work: Callable[..., Figures], *arguments: Any) -> Figures:
+def in_a_fresh_process(work: Callable[..., Result], *arguments: Any) -> Result:
     """Run `work` in a new Python process and return its result."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, arguments)

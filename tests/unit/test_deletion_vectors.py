@@ -13,7 +13,9 @@ from pyiceberg.table.puffin import PuffinFile
 from pyroaring import BitMap64
 
 from cutline.common.errors import ProtocolError
+from cutline.spark_writer.iceberg.dead_rows import DeadRows, living
 from cutline.spark_writer.iceberg.deletion_vectors import (
+    bitmap_of,
     decode,
     encode,
     merged,
@@ -112,3 +114,26 @@ def test_a_file_of_vectors_is_read_by_us_and_by_pyiceberg(tmp_path: Path) -> Non
     with pytest.raises(FileLost, match="missing"):
         read_vector(vectors[0])
     assert read_vector(None).tolist() == []
+
+
+def test_deleted_rows_are_kept_up_to_a_limit_and_read_again_beyond(tmp_path: Path) -> None:
+    """The vectors last used are kept: their file may be gone; of the others each costs a look at it."""
+    named = {f"{name}.parquet": sample((at, 10_000, 97)) for at, name in enumerate("abc")}
+    vectors = write_vectors(f"{tmp_path}/v.puffin", named)
+    known = DeadRows(vectors[0].length + vectors[1].length)
+    for vector in (*vectors, vectors[1]):
+        assert known.of(vector) == bitmap_of(named[vector.data_file])
+    assert known.bytes <= vectors[0].length + vectors[1].length
+    (tmp_path / "v.puffin").unlink()
+    assert known.of(vectors[1]) == bitmap_of(named["b.parquet"])
+    with pytest.raises(FileLost, match="missing"):
+        known.of(vectors[0])
+    assert not known.of(None)
+
+
+def test_the_living_of_sorted_positions_are_those_that_are_not_dead() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        dead = np.unique(rng.integers(0, 100, rng.integers(0, 60)))
+        places = np.unique(rng.integers(0, 100, rng.integers(1, 60)))
+        assert living(places, bitmap_of(dead)).tolist() == np.setdiff1d(places, dead).tolist()

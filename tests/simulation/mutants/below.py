@@ -16,6 +16,9 @@ STAGING_FILE = "common/store/staging_file.py"
 STAGING = "services/writer/staging.py"
 CHANNELS = "common/mesh/channels.py"
 FOREIGN = "spark_writer/iceberg/foreign.py"
+KEY_INDEX = "spark_writer/iceberg/key_index.py"
+LOCATING = "spark_writer/iceberg/locating.py"
+FOUND = "test_locating.py::test_an_index_finds_what_a_scan_and_a_dictionary_find"
 
 
 def stream(rule: str, file: str, old: str, new: str, seeds: int = 600, first: int = 1) -> Mutant:
@@ -35,6 +38,48 @@ def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
 
 
 BELOW = (
+    unit(
+        "an index answers for files that the snapshot does not have",
+        KEY_INDEX,
+        "if path in run.owned and path in files:\n                    found",
+        "if path in run.owned:\n                    found",
+        "test_locating.py::test_an_index_is_silent_about_files_that_a_snapshot_lacks",
+    ),
+    unit(
+        "a run with a damaged entry is used",
+        KEY_INDEX,
+        'if found != header["checksum"]:',
+        "if False:",
+        "test_locating.py::test_a_run_with_any_wrong_byte_is_made_again",
+    ),
+    unit(
+        "a look-up finds the first entry of a key alone, which may be deleted",
+        KEY_INDEX,
+        "at = at + 1  # the next",
+        "return np.concatenate(found)  # the next",
+        FOUND,
+    ),
+    unit(
+        "runs are never merged",
+        KEY_INDEX,
+        "if len(runs) >= FAN_OUT]",
+        "if len(runs) >= 1000]",
+        "test_locating.py::test_the_runs_of_a_growing_table_are_merged",
+    ),
+    unit(
+        "the greatest key of a row group is pruned",
+        LOCATING,
+        "self._numbers[low] <= group.most)",
+        "self._numbers[low] < group.most)",
+        "test_locating.py::test_row_groups_without_a_key_are_not_read",
+    ),
+    unit(
+        "texts that differ in zero bytes at the end have the same hash",
+        "spark_writer/iceberg/key_hash.py",
+        "yield 1, None, lengths.astype(np.uint64)",
+        "yield 1, None, 0 * lengths.astype(np.uint64)",
+        "test_locating.py::test_equal_keys_have_equal_hashes_and_others_other_hashes",
+    ),
     unit(
         "a file that can't be looked at is one that is not there",
         "common/store/backends.py",

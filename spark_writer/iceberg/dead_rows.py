@@ -1,0 +1,63 @@
+"""The deleted rows of the data files in use, as Roaring bitmaps, under a memory limit."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from pyroaring import BitMap64
+
+from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, positions_of, read_bitmap
+
+LIMIT_BYTES = 64 << 20
+
+
+class DeadRows:
+    """The deletion vectors last used, of all tables of a lake; others are read again. Thread-safe.
+
+    A bitmap takes about as much memory as its vector takes in its file. Bitmaps must not be changed.
+    """
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        """Keep up to so many bytes."""
+        self._limit = limit_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, int], tuple[int, BitMap64]] = OrderedDict()
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all vectors that are kept."""
+        return self._bytes
+
+    def of(self, vector: Vector | None) -> BitMap64:
+        """Return the positions of the rows that a vector deletes; None deletes none. FileLost if it can't be read."""
+        if vector is None:
+            return BitMap64()
+        key = (vector.path, vector.offset)
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key][1]
+        found = read_bitmap(vector)
+        self.keep(vector, found)
+        return found
+
+    def keep(self, vector: Vector, bitmap: BitMap64) -> None:
+        """Remember what a vector deletes, for one that was just read or written."""
+        with self._lock:
+            key = (vector.path, vector.offset)
+            if key not in self._known:
+                self._known[key] = (vector.length, bitmap)
+                self._bytes += vector.length
+            while self._bytes > self._limit:
+                _, (length, _) = self._known.popitem(last=False)
+                self._bytes -= length
+
+
+def living(positions: Any, dead: BitMap64) -> Any:
+    """Return those of the sorted `positions` that are not dead."""
+    if not dead:
+        return positions
+    return positions_of(bitmap_of(positions) - dead)
