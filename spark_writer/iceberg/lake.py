@@ -47,6 +47,8 @@ class Lake:
         self.session = session
         self.pipeline = pipeline
         self._options_of = options_of
+        self.w = 0
+        """The number of the start that writes, once it has claimed one; new files are named after it."""
         self.jvm = Jvm(session)
         uri = str(session.conf.get(f"spark.sql.catalog.{CATALOG}.uri", ""))
         self._sqlite = uri.removeprefix(_SQLITE).split("?")[0] if uri.startswith(_SQLITE) else None
@@ -143,7 +145,7 @@ class Lake:
         rights = self._rights(java)
         for place, properties in rights.by_place.items():
             grant(place, properties)
-        return LakeTable(self.jvm, self.pipeline, table_id, java, rights)
+        return LakeTable(self.jvm, self.pipeline, table_id, java, rights, self.w)
 
     def _rights(self, java: Any) -> Rights:
         """The rights of a table's FileIO, for those who read and write its files in Python."""
