@@ -41,7 +41,7 @@ class Pace:
     step_seconds: float
     tolerance: float = 0.1
     noise: int = 0
-    slack: int = 0
+    slack: int = 2
 
 
 class Killed(Exception):
@@ -166,7 +166,7 @@ def test_a_small_pipeline_that_is_twice_as_old_keeps_no_more(
     monkeypatch.setitem(lake._PROPERTIES, "write.metadata.previous-versions-max", "4")
     monkeypatch.setitem(lake._PROPERTIES, "commit.manifest.min-count-to-merge", "4")
     retention = RetentionConfig(grace_seconds=90.0, savepoints=2)
-    pace = Pace(cycle=10, ages=(30, 60), step_seconds=30.0, retention=retention, tolerance=0.25, noise=20, slack=2)
+    pace = Pace(cycle=10, ages=(30, 60), step_seconds=30.0, retention=retention, tolerance=0.25, noise=20)
     compare(pace, lived(bench, pace))
 
 
