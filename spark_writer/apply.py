@@ -97,7 +97,7 @@ class Incarnation:
             max_workers=threads or max(2, min(8, os.cpu_count() or 2)), thread_name_prefix="cutline-table"
         )
         self._files = ThreadPoolExecutor(max_workers=4, thread_name_prefix="cutline-file")
-        w = store.claim()
+        w = lake.w = store.claim()
         self._journal = JournalView(store)
         newest = self._journal.newest_published
         published = store.publication(newest) if newest is not None else None

@@ -1,4 +1,5 @@
-"""Upkeep between applies: compaction, expiry of snapshots, old savepoints, and the sweep of the store.
+"""Upkeep between applies: compaction, expiry of snapshots, old savepoints, the sweep of the store, and the removal of
+files that killed starts have left in the lake.
 
 Late or failed upkeep does no harm: a table whose upkeep fails stays as it is, with a warning.
 """
@@ -13,12 +14,14 @@ from dataclasses import replace
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import CutlineError
+from cutline.common.store.chain import Chain, follow
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.key_index import KeyIndexes
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.maintenance import TIER, compact, drop_branches, expire
-from cutline.spark_writer.iceberg.publications import Publications
+from cutline.spark_writer.iceberg.orphans import remove_orphans
+from cutline.spark_writer.iceberg.publications import PUBLICATIONS, Publications
 from cutline.spark_writer.journal import JournalView
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.quarantine import may_be_own
@@ -68,7 +71,8 @@ class Upkeep:
         self._to_compact: dict[str, None] = {}
         self._to_expire: set[str] = set()
         self._released: set[str] = set()  # files of the store that tables of the lake named
-        self._expired_at = self._compact_at = clock()
+        self._searched: dict[str, bool] = {}
+        self._began_at = self._expired_at = self._compact_at = clock()
 
     def note_applied(self, table_id: str) -> None:
         """Note that a table got a commit, which may leave it files to merge and snapshots to expire."""
@@ -84,12 +88,17 @@ class Upkeep:
         if newest is not None and now - self._expired_at >= EXPIRE_SECONDS:
             self._expired_at = now
             grace_began = now - self.retention.grace_seconds
-            oldest = self._newest_before(grace_began)
+            # The whole chain: that of the journal view ends with the epoch of the newest publication.
+            chain = follow(self._store.last_slot(), self._store.entry)
+            oldest = self._newest_before(grace_began, chain)
             if oldest is not None:
-                kept = self._kept_savepoints(oldest.n, now)
-                self._expire(newest, oldest, int(grace_began * 1000))
+                kept = self._kept_savepoints(oldest.n, now, chain)
+                before_ms = int(grace_began * 1000)
+                self._expire(newest, oldest, before_ms)
+                self._publications.tidy([*kept, oldest], newest.n, before_ms)
                 if self.sweeping is None or not self.sweeping.is_alive():
-                    self.sweeping = threading.Thread(target=self._sweep, args=(oldest.n, kept), daemon=True)
+                    work = (oldest.n, {record.n for record in kept}, self._to_search(newest, now), grace_began)
+                    self.sweeping = threading.Thread(target=self._sweep, args=work, daemon=True)
                     self.sweeping.start()
         if now >= self._compact_at:
             self._compact(newest, waiting=self._journal.has_more())
@@ -142,30 +151,30 @@ class Upkeep:
 
     # Expiry
 
-    def _newest_before(self, moment: float) -> Publication | None:
+    def _newest_before(self, moment: float, chain: Chain) -> Publication | None:
         """Return the chain's newest publication at or before `moment`: a restore may still go back to it."""
         for n in reversed(self._store.publication_numbers()):
-            record = self._store.publication(n) if n in self._journal.chain else None
+            record = self._store.publication(n) if n in chain else None
             if record is not None and record.published_at <= moment:
                 return record
         return None
 
-    def _kept_savepoints(self, n: int, now: float) -> set[int]:
-        """Return the savepoints before publication `n` that retention keeps; drop the tags of all others."""
+    def _kept_savepoints(self, n: int, now: float, chain: Chain) -> list[Publication]:
+        """Return the savepoints before publication `n` that retention keeps, in order; drop the tags of all others."""
         numbers = self._store.publication_numbers()
         older = [record for at in numbers if at < n and (record := self._store.publication(at)) and record.kept]
-        on_chain = sorted((record for record in older if record.n in self._journal.chain), key=lambda each: -each.n)
+        on_chain = sorted((record for record in older if record.n in chain), key=lambda each: -each.n)
         newer = sum(record.kept for at in numbers if at >= n and (record := self._store.publication(at)))
         days = self.retention.savepoint_days
-        kept = {
-            record.n
+        kept = [
+            record
             for record in on_chain[: max(0, self.retention.savepoints - newer)]
             if days is None or record.published_at >= now - days * 86400
-        }
+        ]
         for record in older:
-            if record.n not in kept:
+            if record not in kept:
                 self._untag(record)
-        return kept
+        return kept[::-1]
 
     def _untag(self, record: Publication) -> None:
         """Drop the tags of a savepoint."""
@@ -212,13 +221,41 @@ class Upkeep:
                 self._to_expire.discard(table_id)
 
         self._tables.each(ours, expire_one)
-        self._publications.tidy(newest.n, before_ms)
+
+    # Files that no snapshot names
+
+    def _to_search(self, newest: Publication, now: float) -> list[str]:
+        """Return the tables in which to look for files that older starts have left: those that this start has published
+        work of, each at first, and again once the last files of its predecessor are older than the grace.
+        """
+        settled = now - self._began_at >= self.retention.grace_seconds
+        branch = self._progress.branch
+        ours = [table_id for table_id, table in newest.tables.items() if table.work and table.work.branch == branch]
+        found = [table_id for table_id in (*ours, PUBLICATIONS) if self._searched.get(table_id) is not settled]
+        self._searched.update(dict.fromkeys(found, settled))
+        return found
+
+    def _remove_orphans(self, table_id: str, before: float) -> None:
+        lake, w = self._lake, self._progress.w
+        try:
+            table = self._publications.load() if table_id == PUBLICATIONS else lake.load(table_id)
+            removed = [] if table is None else remove_orphans(table, lake.pipeline, w=w, before=before)
+        except Exception as error:
+            logger.warning(
+                "pipeline %s: files in %s were not looked at: %s", lake.pipeline, table_id, first_line(error)
+            )
+            return
+        if removed:
+            logger.info(
+                "pipeline %s: removed %d files that a killed start left in %s", lake.pipeline, len(removed), table_id
+            )
 
     # The store
 
-    def _sweep(self, n: int, kept: Collection[int]) -> None:
-        """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`,
-        and the key indexes of tables that are gone.
+    def _sweep(self, n: int, kept: Collection[int], tables: Collection[str], before: float) -> None:
+        """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`;
+        then the key indexes of tables that are gone, and what older starts left in these tables before the time
+        `before`.
         """
         try:
             released = set(self._released)
@@ -232,3 +269,7 @@ class Upkeep:
             logger.warning("pipeline %s: the store could not be swept: %s", self._store.name, error)
         except Exception:  # nobody waits for this thread's result
             logger.exception("pipeline %s: the store could not be swept", self._store.name)
+        if tables:
+            self._lake.activate()
+        for table_id in tables:
+            self._remove_orphans(table_id, before)

@@ -378,7 +378,15 @@ class PipelineStore:
         while True:
             w += 1
             if self._put(f"spark/{w:010d}.json", {**claimed, "w": w}):
-                return w
+                if w >= self._newest_start():
+                    return w
+                w = max(self._numbers("spark"))  # that number was free because its claim is removed: others went on
+
+    def _newest_start(self) -> int:
+        """The number of the start that made the newest publication; 0 without one."""
+        newest = max(self._numbers("publications"), default=0)
+        body = self._get(_publication_path(newest)) if newest else None
+        return 0 if body is None else int(body["w"])
 
     def index_files(self, *, copied: bool = False) -> IndexFiles:
         """Return the files of the lake tables' key indexes; `copied` as IndexFiles has it."""
@@ -390,9 +398,9 @@ class PipelineStore:
         """Remove files that no reader can need any more; return their paths (below the pipeline's folder).
 
         These are parts, schemas and staged files of epochs older than the newest epoch entry that no journal entry
-        names. Safe while others write: it keeps files of the running epoch that no entry names yet, and an older epoch
-        can complete no checkpoint, its slot being taken. It also keeps staged files that the lake may use where they
-        lie (`_used_here`): their entries may have been removed.
+        names, and schemas of which a younger epoch has a copy. Safe while others write: it keeps files of the running
+        epoch that no entry names yet, and an older epoch can complete no checkpoint, its slot being taken. It also
+        keeps staged files that the lake may use where they lie (`_used_here`): their entries may have been removed.
         """
         removed = self._unneeded()
         for path in removed:
@@ -428,12 +436,17 @@ class PipelineStore:
                     old.difference_update(_needs(body), (file["path"] for file in body["staged"]))
             if schemas := {path: path.split(".")[1] for path in old if path.startswith("schemas/")}:
                 named = {name for body in bodies for name in _schemas(body)}
-                old.difference_update(path for path, name in schemas.items() if name in named)
+                # Each epoch stores its own copy; the youngest serves all.
+                youngest = {path.split(".")[1]: path for path in sorted(epochs) if path.startswith("schemas/0")}
+                old.difference_update(
+                    path for path, name in schemas.items() if name in named and youngest[name] == path
+                )
         return sorted(old)
 
     def retire(self, n: int, kept: Collection[int] = (), released: Collection[str] = ()) -> None:
         """Remove files that only a restore to before publication `n` needs, except for the cuts `kept`: journal
-        entries, parts, publications, claims, and the files staged up to `n`, whose rows are in the lake.
+        entries, parts, publications, claims that none of the publications left names, and the files staged up to `n`,
+        whose rows are in the lake.
 
         Chunk files that the lake may use where they lie (`_used_here`) stay until they are among `released` (full
         paths), which no snapshot of the lake names any more.
@@ -447,9 +460,10 @@ class PipelineStore:
         needed |= _bases(needed, publications)
         for at in sorted(publications.keys() - needed):
             self._backend.remove(self._path(_publication_path(at)))
-        least = min((publications[at]["w"] for at in needed & publications.keys()), default=0)
+        starts = {at: publications[at]["w"] for at in needed & publications.keys()}
+        newest = starts[max(starts)] if starts else 0
         for w in sorted(self._numbers("spark")):
-            if w < least:
+            if w < newest and w not in starts.values():
                 self._backend.remove(self._path(f"spark/{w:010d}.json"))
 
     def _publication_bodies(self) -> dict[int, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any, cast
 
 from py4j.java_gateway import JavaPackage
@@ -72,17 +73,35 @@ class Jvm:
         finally:
             reader.close()
 
+    @cached_property
+    def _dropped(self) -> Any:
+        found = self.root.java.lang.Class.forName("org.apache.iceberg.BaseTransaction")
+        method = found.getDeclaredMethod("deletedFiles", self._array(self.root.java.lang.Class, 0))
+        method.setAccessible(True)
+        return method
+
+    def dropped_files(self, transaction: Any) -> list[str]:
+        """Return the paths of the files that a Transaction would delete when it is committed.
+
+        Iceberg shows them to its own package only, and no update of a transaction lets others take them over.
+        """
+        found = self._dropped.invoke(transaction, self._array(self.root.java.lang.Object, 0))
+        return [] if found.isEmpty() else [str(path) for path in found.toArray()]
+
     def activate(self) -> None:
         """Make the pipeline's session the active one of the calling thread; each thread must call it first."""
         self.root.org.apache.spark.sql.classic.SparkSession.setActiveSession(self.session._jsparkSession)
 
     def strings(self, *values: str) -> Any:
         """Return a Java array of strings."""
-        gateway: Any = self.session.sparkContext._gateway
-        array = gateway.new_array(self.root.java.lang.String, len(values))
+        array = self._array(self.root.java.lang.String, len(values))
         for at, value in enumerate(values):
             array[at] = value
         return array
+
+    def _array(self, kind: Any, length: int) -> Any:
+        gateway: Any = self.session.sparkContext._gateway
+        return gateway.new_array(kind, length)
 
 
 def items(java_list: Any) -> list[Any]:

@@ -49,6 +49,8 @@ class Lake:
         self.pipeline = pipeline
         self._options_of = options_of
         self._dead_rows = DeadRows()
+        self.w = 0
+        """The number of the start that writes, once it has claimed one; new files are named after it."""
         self.jvm = Jvm(session)
         self._sqlite = sqlite_path(str(session.conf.get(f"spark.sql.catalog.{CATALOG}.uri", "")))
         prefix = f"spark.sql.catalog.{CATALOG}."
@@ -144,7 +146,9 @@ class Lake:
         rights = self._rights(java)
         for place, properties in rights.by_place.items():
             grant(place, properties)
-        return LakeTable(self.jvm, self.pipeline, table_id, java, rights, self._dead_rows)
+        return LakeTable(
+            self.jvm, self.pipeline, table_id, java, rights=rights, dead_rows=self._dead_rows, w=self.w
+        )
 
     def _rights(self, java: Any) -> Rights:
         """The rights of a table's FileIO, for those who read and write its files in Python."""

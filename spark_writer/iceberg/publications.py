@@ -10,23 +10,34 @@ appended, since an overwrite reads the manifests of all publications before.
 append is one swap with the check that this w still stands there. So a start that was suspended between a publication
 and its rows appends nothing once another start has written that publication anew. Equality is enough, as each start
 writes there first; and a pipeline that was removed and defined again may begin at w = 1.
+
+**Rows go with their publications** (`Publications.tidy`). Where retention keeps publications up to the oldest one that
+can be restored, the rows up to that one become those of the kept ones: each with all tables that changed since the kept
+one before it, so that the view stays right with the rows of others gone. They come from the records of the store.
+Files are replaced whole: only those that also hold later rows, or rows of other pipelines, are read. Small files are
+merged on the way, up to a size, so a round costs what the last ones brought, whatever the age of the pipeline.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cutline.common.errors import Unavailable
 from cutline.common.positions import Position
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.records import Publication, changes
+from cutline.spark_writer.iceberg.files import open_parquet
 from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.leftovers import removed_after
 from cutline.spark_writer.iceberg.maintenance import expire
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 from cutline.spark_writer.session import CATALOG
@@ -35,7 +46,14 @@ logger = logging.getLogger("cutline.spark_writer")
 NAMESPACE = "_cutline"
 NAME = "publications"
 VIEW = "cuts"
+PUBLICATIONS = f"{NAMESPACE}.{NAME}"
+"""The table's id."""
 _ATTEMPTS = 10  # at a commit: many pipelines write here, each its own rows
+MERGED_FILES = 50
+"""This many small files of a pipeline are merged into one."""
+SMALL_ROWS = 2000
+"""A file of fewer rows is small."""
+_READERS = 8
 _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("pipeline", pa.string(), "StringType"),
     ("checkpoint", pa.int64(), "LongType"),
@@ -53,7 +71,7 @@ _ARROW = pa.schema(
     [pa.field(name, kind, metadata={FIELD_ID: str(at)}) for at, (name, kind, _) in enumerate(_COLUMNS, start=1)]
 )
 _PROPERTIES = {
-    # An overwrite by pipeline and checkpoint must see in the metrics alone that a file holds no other rows.
+    # The files that may hold the rows of a pipeline and a checkpoint are found by their metrics alone.
     "write.metadata.metrics.default": "full",
     # Many pipelines write here, each its own rows.
     "commit.retry.num-retries": "10",
@@ -84,6 +102,7 @@ class Publications:
         self._lake = lake
         self._w = w
         self._table: LakeTable | None = None
+        self._tidied: tuple[Any, ...] = ()
 
     def write(self, record: Publication, before: Publication | None) -> None:
         """Write the rows of `record`; `before` is the last record that this start wrote, None at its first.
@@ -95,26 +114,51 @@ class Publications:
             table = self._opened()
             rows = publication_rows(record, before, pipeline)
             (file,) = write_rows(table, iter([pa.Table.from_pylist(rows, schema=_ARROW)]))
-        expressions = self._lake.jvm.iceberg.expressions.Expressions
-        writer = f"cutline.w.{pipeline}"
+
+        def prepare(transaction: Any) -> Any:
+            if before is not None:
+                return transaction.newAppend().appendFile(file)
+            transaction.updateProperties().set(self._writer, str(self._w)).commit()
+            replaced = self._files(table, self._rows_where(self._expressions.equal("checkpoint", record.n)))
+            others = pa.concat_tables([_ARROW.empty_table(), *_read(list(replaced), pipeline, record.n, record.n)])
+            return _overwrite(
+                transaction, replaced, [file, *(write_rows(table, iter([others])) if len(others) else [])]
+            )
+
+        self._commit(table, failure, prepare, first=before is None)
+
+    @property
+    def _writer(self) -> str:
+        return f"cutline.w.{self._lake.pipeline}"
+
+    @property
+    def _expressions(self) -> Any:
+        return self._lake.jvm.iceberg.expressions.Expressions
+
+    def _rows_where(self, *conditions: Any) -> Any:
+        """The expression for this pipeline's rows that meet all conditions."""
+        found = self._expressions.equal("pipeline", self._lake.pipeline)
+        for condition in conditions:
+            found = getattr(self._expressions, "and")(found, condition)
+        return found
+
+    def _commit(self, table: LakeTable, failure: str, prepare: Callable[[Any], Any], *, first: bool = False) -> None:
+        """Commit the update that `prepare` makes in a transaction, if no other start has written since; `first`: in any
+        case. Raises Unavailable if one has.
+        """
 
         def once() -> None:
             base = table.metadata()
-            transaction = table.java.newTransaction()
-            if before is None:
-                same_publication = getattr(expressions, "and")(
-                    expressions.equal("pipeline", pipeline), expressions.equal("checkpoint", record.n)
-                )
-                transaction.updateProperties().set(writer, str(self._w)).commit()
-                transaction.newOverwrite().overwriteByRowFilter(same_publication).addFile(file).commit()
-            elif base.property(writer, None) == str(self._w):
-                transaction.newAppend().appendFile(file).commit()
-            else:
+            if not first and base.property(self._writer, None) != str(self._w):
                 raise Unavailable(
-                    f"another Spark writer has written to {NAMESPACE}.{NAME} for pipeline {pipeline}; starting again"
-                    " after it"
+                    f"another Spark writer has written to {NAMESPACE}.{NAME} for pipeline {self._lake.pipeline};"
+                    " starting again after it"
                 )
-            table.java.operations().commit(base, transaction.table().operations().current())
+            transaction = table.java.newTransaction()
+            prepare(transaction).commit()
+            end = transaction.table().operations().current()
+            with removed_after(table.jvm, table.java.io(), transaction, end.currentSnapshot()):
+                table.java.operations().commit(base, end)
             table.sync_metadata()
 
         table.committed(failure, once, attempts=_ATTEMPTS)
@@ -129,16 +173,57 @@ class Publications:
             table = self._open(expected=expected)
             table.java.updateProperties().set("cutline.checked", uuid.uuid4().hex).commit()
 
-    def tidy(self, n: int, before_ms: int) -> None:
-        """Expire old snapshots of the table, and merge this pipeline's small files of publications before `n`."""
+    def tidy(self, kept: Sequence[Publication], newest: int, before_ms: int) -> None:
+        """Remove the rows of this pipeline's publications up to the last of `kept`, except those of `kept`; merge small
+        files; expire snapshots of the table that are older than `before_ms`.
+
+        `kept` are the publications that retention keeps, up to the oldest restorable one, in order; `newest` is the
+        number of the newest publication. Where these are the ones of the last call, only snapshots expire. Raises
+        Unavailable if another start has written rows of this pipeline since.
+        """
         table = self._opened()
+        goal = (newest, *(record.n for record in kept))
+        if goal != self._tidied:
+            with failing_as(f"old rows of {NAMESPACE}.{NAME} could not be removed"):
+                table.refresh()
+                self._replace_files(table, kept, newest)
+            self._tidied = goal
         expire(table, before_ms=before_ms)
-        with failing_as(f"{NAMESPACE}.{NAME} could not be compacted"):
-            self._lake.session.sql(
-                f"CALL {CATALOG}.system.rewrite_data_files(table => '{NAMESPACE}.{NAME}',"
-                f" where => \"pipeline = '{self._lake.pipeline}' and checkpoint < {n}\","
-                " options => map('min-input-files', '50'))"
-            )
+
+    def _replace_files(self, table: LakeTable, kept: Sequence[Publication], newest: int) -> None:
+        pipeline, oldest, expressions = self._lake.pipeline, kept[-1].n, self._expressions
+        old = self._files(table, self._rows_where(expressions.lessThanOrEqual("checkpoint", oldest)))
+        later = self._rows_where(
+            expressions.greaterThan("checkpoint", oldest), expressions.lessThan("checkpoint", newest)
+        )
+        small = {
+            path: file
+            for path, file in self._files(table, later).items()
+            if path not in old and file.recordCount() < SMALL_ROWS
+        }
+        replaced = {**old, **(small if len(small) >= MERGED_FILES else {})}
+        if not replaced:
+            return
+        either = getattr(expressions, "or")
+        others = either(expressions.lessThan("pipeline", pipeline), expressions.greaterThan("pipeline", pipeline))
+        with_more = self._files(table, either(others, expressions.greaterThan("checkpoint", oldest)))
+        rows = retained_rows(kept, pipeline) if old else []
+        merged = [pa.Table.from_pylist(rows, schema=_ARROW)]
+        merged += _read([path for path in replaced if path in with_more], pipeline, 0, oldest)
+        added = write_rows(table, iter([pa.concat_tables(merged)]))
+        failure = f"old rows of {NAMESPACE}.{NAME} could not be removed"
+        self._commit(table, failure, lambda transaction: _overwrite(transaction, replaced, added))
+
+    @staticmethod
+    def _files(table: LakeTable, rows: Any) -> dict[str, Any]:
+        """The data files, by path, that may hold such rows by their metrics."""
+        planned = table.java.newScan().filter(rows).planFiles()
+        tasks, found = planned.iterator(), {}
+        while tasks.hasNext():
+            file = tasks.next().file()
+            found[str(file.location())] = file
+        planned.close()
+        return found
 
     def _opened(self) -> LakeTable:
         if self._table is None or self._table.rights.expire:
@@ -152,6 +237,10 @@ class Publications:
                 self._lake.session.sql(_VIEW)
         except Unavailable as error:
             logger.warning("%s", error)
+
+    def load(self) -> LakeTable:
+        """Return the table, created if it does not exist: another object for each call, so for another thread too."""
+        return self._open()
 
     def _open(self, *, expected: bool = False) -> LakeTable:
         if expected and not self._lake.exists(NAMESPACE, NAME):
@@ -189,6 +278,41 @@ def publication_rows(record: Publication, before: Publication | None, pipeline: 
                 }
             )
     return rows
+
+
+def retained_rows(kept: Sequence[Publication], pipeline: str) -> list[dict[str, Any]]:
+    """Return the rows of some publications, in order, where no others are before or between them: those of the first
+    have all tables.
+    """
+    rows = []
+    before: Publication | None = None
+    for record in kept:
+        rows += publication_rows(record, before, pipeline)
+        before = record
+    return rows
+
+
+def _overwrite(transaction: Any, replaced: Mapping[str, Any], added: Sequence[Any]) -> Any:
+    overwrite = transaction.newOverwrite()
+    for file in replaced.values():
+        overwrite.deleteFile(file)
+    for file in added:
+        overwrite.addFile(file)
+    return overwrite
+
+
+def _read(paths: Sequence[str], pipeline: str, first: int, last: int) -> list[pa.Table]:
+    """The rows of files, without this pipeline's of publications `first` to `last`."""
+
+    def read(path: str) -> pa.Table:
+        with open_parquet(path) as file:
+            found = file.read().select(_ARROW.names).cast(_ARROW)
+        numbers = found["checkpoint"]
+        within = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
+        return found.filter(pc.invert(pc.and_(pc.equal(found["pipeline"], pipeline), within)))
+
+    with ThreadPoolExecutor(_READERS) as readers:
+        return list(readers.map(read, paths))
 
 
 def _time(seconds: float | None) -> datetime | None:

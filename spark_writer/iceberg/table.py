@@ -51,7 +51,9 @@ from cutline.spark_writer.iceberg.files import Contents, DataFile, write_parquet
 from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict
 from cutline.spark_writer.iceberg.key_index import KeyIndex
+from cutline.spark_writer.iceberg.leftovers import removed_after
 from cutline.spark_writer.iceberg.locating import locate, rows_to_scan
+from cutline.spark_writer.iceberg.naming import file_prefix
 from cutline.spark_writer.iceberg.objects import Rights
 from cutline.spark_writer.session import CATALOG
 
@@ -108,12 +110,15 @@ class LakeTable:
         java: Any,
         rights: Rights | None = None,
         dead_rows: DeadRows | None = None,
+        w: int = 0,
     ) -> None:
-        """Take Iceberg's Table `java`; made by `Lake`."""
+        """Take Iceberg's Table `java`; made by `Lake` for start `w`."""
         self.table_id = table_id
         self.java = java
         self.jvm = jvm
+        self.uuid = str(java.uuid())
         self._pipeline = pipeline
+        self._file_prefix = file_prefix(pipeline, w, self.uuid)
         self._contents: Contents | None = None
         self._layout: Layout | None = None
         self._synced: frozenset[str] = frozenset()
@@ -263,8 +268,8 @@ class LakeTable:
     # Files
 
     def new_file(self, name: str) -> str:
-        """Return the full path for a new data file."""
-        return str(self.java.locationProvider().newDataLocation(name))
+        """Return the full path for a new data file whose name ends with `name`."""
+        return str(self.java.locationProvider().newDataLocation(f"{self._file_prefix}{name}"))
 
     def data_file(self, path: str) -> Any:
         """Return Iceberg's DataFile of a Parquet file that carries the lake's field ids; metrics from its footer."""
@@ -401,7 +406,8 @@ class LakeTable:
             if read and end.currentSchemaId() != start.currentSchemaId():
                 end = builder_of(end).setCurrentSchema(start.currentSchemaId()).build()
             snapshot_id = int(end.ref(branch).snapshotId())
-            operations.commit(start, end)
+            with removed_after(self.jvm, self.java.io(), transaction, end.snapshot(snapshot_id)):
+                operations.commit(start, end)
             self.sync_metadata()
             self._contents = Contents(snapshot_id=snapshot_id, files=files)
             return snapshot_id

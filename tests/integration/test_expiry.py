@@ -45,7 +45,7 @@ def expire_now(incarnation: Incarnation, monkeypatch: pytest.MonkeyPatch, grace_
     incarnation.upkeep.view = Future()  # making it takes seconds
     incarnation.upkeep._compact_at = float("inf")
     with monkeypatch.context() as patch:
-        patch.setattr(incarnation._publications, "tidy", lambda n, before_ms: None)  # seconds too
+        patch.setattr(incarnation._publications, "tidy", lambda kept, newest, before_ms: None)  # seconds too
         patch.setattr(upkeep, "EXPIRE_SECONDS", 0.0)
         patch.setattr(incarnation.upkeep, "retention", RetentionConfig.model_construct(grace_seconds=grace_seconds))
         incarnation.upkeep.run()
@@ -158,7 +158,7 @@ def in_store(bench: SparkBench) -> list[str]:
 
 def sweep(incarnation: Incarnation, bench: SparkBench) -> None:
     """Do the upkeep's sweep of the store."""
-    incarnation.upkeep._sweep(newest(bench).n, set())
+    incarnation.upkeep._sweep(newest(bench).n, set(), (), 0.0)
 
 
 def test_a_start_ends_while_its_sweep_of_the_store_goes_on(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,3 +267,54 @@ def test_a_lake_that_names_files_of_the_store_keeps_them_until_compaction_has_re
     sweep(incarnation, bench)
     assert in_store(bench) == []
     assert whole(bench)
+
+
+def swept(incarnation: Incarnation) -> bool:
+    """Whether the last upkeep found something to sweep; waits for it."""
+    if incarnation.upkeep.sweeping is None:
+        return False
+    incarnation.upkeep.sweeping.join(60)
+    return not incarnation.upkeep.sweeping.is_alive()
+
+
+def test_a_savepoint_of_an_earlier_epoch_stays(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(10)])
+    saved = journal.checkpoint(kept=True)
+    bench.apply()
+    journal.begin_epoch(saved)
+    for note in ("one", "two"):
+        journal.change(T, ("+U", order(1, note)))
+        journal.checkpoint()
+        incarnation = bench.apply()
+    expire_now(incarnation, monkeypatch, -1.0)
+    assert swept(incarnation)
+    assert saved in journal.store.publication_numbers()
+    assert same(bench.rows(T.table_id, f"checkpoint_{saved}"), journal.at[saved][T.table_id])
+
+
+def test_epochs_that_are_shorter_than_the_grace_hold_up_no_expiry(
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Three publications of epoch 1. 2. After a pause one of the next epoch, by another start. 3. The grace began in
+    the pause: the newest publication of epoch 1 is the oldest that can be restored.
+    """
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number) for number in range(10)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    for note in ("one", "two"):
+        journal.change(T, ("+U", order(1, note)))
+        last = journal.checkpoint()
+        bench.apply(incarnation)
+    paused = time.time()
+    journal.begin_epoch(last)
+    journal.change(T, ("+U", order(1, "three")))
+    journal.checkpoint()
+    incarnation = bench.apply()
+    expire_now(incarnation, monkeypatch, time.time() - paused)
+    assert swept(incarnation)
+    assert [slot for slot in range(1, last) if (entry := journal.store.entry(slot)) and entry.slot > 2] == []
+    assert whole(bench) == 2

@@ -748,7 +748,38 @@ def test_a_schema_that_no_entry_names_goes_with_its_epoch(shop: PipelineStore, u
     assert shop.schemas([of_table.hash, of_file.hash]) == {of_table.hash: of_table, of_file.hash: of_file}
 
 
+def test_of_a_schema_that_each_epoch_stores_one_copy_stays(shop: PipelineStore, url: str) -> None:
+    stored, other = schema(1), schema(2)
+    tables = {"d.t": records.table(schema=stored.hash), "d.u": records.table(schema=other.hash)}
+    for slot in (1, 3, 5):
+        shop.put_entry(epoch(slot, base=slot - 1 or None))
+        shop.put_schemas([stored, *([other] if slot == 1 else [])], epoch=slot)
+        shop.put_entry(records.checkpoint(slot + 1, slot, tables=tables))
+    shop.put_entry(epoch(7, base=6))
+    assert shop.sweep() == [f"schemas/{slot:010d}.{stored.hash}.json" for slot in (1, 3)]
+    assert Store(url).pipeline("shop").schemas([stored.hash, other.hash]) == {
+        stored.hash: stored, other.hash: other,
+    }  # fmt: skip
+
+
 # The sweep
+
+
+def test_a_number_of_a_removed_claim_is_not_claimed_again(shop: PipelineStore, url: str) -> None:
+    """1. Savepoint 2 is by start 1, publication 3 by start 4; retention keeps these claims. 2. A process that was
+    suspended before it claimed number 2 goes on.
+    """
+    for at in range(4):
+        assert shop.claim() == at + 1
+    assert shop.publish(published(2, w=1, tables={"d.t": 1}))
+    assert shop.publish(published(3, w=4, tables={"d.t": 2}))
+    shop.retire(3, kept={2})
+    assert sorted(shop._numbers("spark")) == [1, 4]
+    slow = Store(url).pipeline("shop")
+    numbers = slow._numbers
+    listed = iter([[1]])
+    slow._numbers = lambda folder: next(listed, None) or numbers(folder)  # type: ignore[method-assign]
+    assert slow.claim() == 5
 
 
 def test_the_sweep_takes_what_dead_epochs_left_unnamed_and_nothing_else(files: PipelineStore) -> None:

@@ -368,14 +368,6 @@ MUTANTS = (
         feature="stop",
     ),
     mutant(
-        "a word of the stop that was in flight is not restored",
-        ENUMERATOR,
-        "                self.at_stop, effects = True, []",
-        "                effects = []",
-        feature="stop",
-        first=3990,
-    ),
-    mutant(
         "a pipeline ends at its stop with tables on their way",
         ENUMERATOR,
         "        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *AT_REST}",

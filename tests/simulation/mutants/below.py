@@ -3,7 +3,7 @@ rule; a world of bytes (stream, store, channels) or a file of unit tests must no
 
 from __future__ import annotations
 
-from tests.simulation.mutants import READER, Mutant
+from tests.simulation.mutants import ENUMERATOR, READER, Mutant
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
 PROGRESS = "services/sources/mysql/binlog/progress.py"
@@ -38,6 +38,13 @@ def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
 
 
 BELOW = (
+    unit(
+        "a word of the stop that was in flight is not restored",
+        ENUMERATOR,
+        "                self.at_stop, effects = True, []",
+        "                effects = []",
+        "test_enumerator.py::test_a_recorded_word_of_the_stop_is_known_after_a_restore",
+    ),
     unit(
         "an index answers for files that the snapshot does not have",
         KEY_INDEX,

@@ -1,0 +1,37 @@
+"""The names of the lake's files say who wrote them."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from cutline.spark_writer.iceberg.naming import file_prefix, start_of
+
+TABLE, OTHER = "6b2f1c1e-0a57-4b8e-9d5d-1234567890ab", "6b2f1c1e-0a57-4b8e-9d5d-ba0987654321"
+
+
+@pytest.mark.parametrize("pipeline", ["shop", "shop-7", "shop-7-1234567890ab", "a_b"])
+@pytest.mark.parametrize("kind", ["parquet", "puffin"])
+def test_a_name_tells_pipeline_start_and_table(pipeline: str, kind: str) -> None:
+    name = f"{file_prefix(pipeline, 12, TABLE)}{uuid.uuid4().hex}.{kind}"
+    assert start_of(name, pipeline, TABLE) == 12
+    assert start_of(name, pipeline, OTHER) is None
+    for other in ("shop", "shop-7", "shop-7-1234567890ab", "shop-12", "a_b", "a.b"):
+        assert (start_of(name, other, TABLE) is None) == (other != pipeline)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{uuid.uuid4().hex}.parquet",
+        f"00000-0-{uuid.uuid4()}-00001.parquet",
+        f"cutline-shop-x-{TABLE[-12:]}-{uuid.uuid4().hex}.parquet",
+        f"cutline-shop-1-{TABLE[-12:]}-{uuid.uuid4().hex}",
+        f"cutline-shop-1-{TABLE[-12:]}-{uuid.uuid4().hex}.parquet.crc",
+        f"my-cutline-shop-1-{TABLE[-12:]}-{uuid.uuid4().hex}.parquet",
+        f"cutline-shop-1-{TABLE[-12:]}-backup.parquet",
+    ],
+)
+def test_names_of_others_are_not_ours(name: str) -> None:
+    assert start_of(name, "shop", TABLE) is None
