@@ -44,8 +44,16 @@ _ROW_POSITION = 2**31 - 1 - 102
 """The field id of Iceberg's metadata column `_pos`."""
 
 
-def find_by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> dict[str, Any]:
-    """Find the rows of a snapshot that have one of `keys`: path -> sorted numpy array of positions.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of one data file: their positions, sorted, and for each the number of its key among those looked for."""
+
+    positions: Any
+    keys: Any
+
+
+def find_by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> dict[str, Found]:
+    """Find the rows of a snapshot that have one of `keys`, by the path of their data file.
 
     Deleted rows are included. `ids` are the lake's field ids of the identity key; `keys` has the columns `k0`, `k1`,
     ... in that order and in the lake's types, each key once.
@@ -53,12 +61,12 @@ def find_by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> d
     first = keys.column("k0").combine_chunks()
     ends = pc.min_max(first).as_py() if _ordered(first.type) else {"min": None, "max": None}
     ordered = np.sort(first.to_numpy()) if pa.types.is_integer(first.type) else None
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[Found]] = {}
     waiting: list[tuple[DataFile, RowGroup, pa.Table]] = []
 
     def search() -> None:
-        for path, positions in _search(waiting, keys, first):
-            found.setdefault(path, []).append(positions)
+        for path, rows in _search(waiting, keys, first):
+            found.setdefault(path, []).append(rows)
         waiting.clear()
 
     for file in contents.files.values():
@@ -77,35 +85,49 @@ def find_by_arrow(contents: Contents, ids: tuple[int, ...], keys: pa.Table) -> d
                 if sum(table.nbytes for _, _, table in waiting) > SEARCH_BYTES:
                     search()
     search()
-    return {path: np.concatenate(positions) for path, positions in found.items()}
+    return {
+        path: Found(np.concatenate([each.positions for each in parts]), np.concatenate([each.keys for each in parts]))
+        for path, parts in found.items()
+    }
 
 
 def _search(
     waiting: list[tuple[DataFile, RowGroup, pa.Table]], keys: pa.Table, first: pa.Array
-) -> Iterator[tuple[str, Any]]:
-    """Yield (path, positions) of the row groups that hold one of the keys."""
+) -> Iterator[tuple[str, Found]]:
+    """Yield (path, rows) of the row groups that hold one of the keys."""
     if not waiting:
         return
     rows = pa.concat_tables([table for _, _, table in waiting])
-    matches = np.flatnonzero(pc.is_in(rows.column("k0"), value_set=first).to_numpy())
+    numbers = pc.fill_null(pc.index_in(rows.column("k0"), value_set=first), -1).to_numpy()
+    matches = np.flatnonzero(numbers >= 0)
+    numbers = numbers[matches]
     if rows.num_columns > 1 and len(matches):
         # The first column finds candidates; a join of whole tuples decides.
         candidates = rows.take(pa.array(matches)).append_column("_at", pa.array(matches))
-        matches = np.sort(candidates.join(keys, keys.column_names, join_type="left semi")["_at"].to_numpy())
+        numbered = keys.append_column("_number", pa.array(np.arange(keys.num_rows)))
+        joined = candidates.join(numbered, keys.column_names, join_type="inner")
+        matches, numbers = joined["_at"].to_numpy(), joined["_number"].to_numpy()
+        order = np.argsort(matches)
+        matches, numbers = matches[order], numbers[order]
     start = 0
     for file, group, _ in waiting:
         low, high = np.searchsorted(matches, (start, start + group.rows))
         if low < high:
-            yield file.path, matches[low:high] - start + group.first
+            yield file.path, Found(matches[low:high] - start + group.first, numbers[low:high])
         start += group.rows
 
 
 def without(positions: Any, dead: Any) -> Any:
     """Return the sorted `positions` that are not in the sorted `dead`."""
+    return positions[outside(positions, dead)]
+
+
+def outside(positions: Any, dead: Any) -> Any:
+    """Return for each of the sorted `positions` whether it is not in the sorted `dead`."""
     if not len(dead):
-        return positions
+        return np.ones(len(positions), bool)
     at = np.minimum(np.searchsorted(dead, positions), len(dead) - 1)
-    return positions[dead[at] != positions]
+    return dead[at] != positions
 
 
 def merged(dead: Any, positions: Any) -> Any:

@@ -36,6 +36,20 @@ def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
 
 BELOW = (
     unit(
+        "compaction writes rows before others that have the same first column of the key and come first",
+        "spark_writer/iceberg/merging.py",
+        "bisect.bisect_left(",
+        "bisect.bisect_right(",
+        "test_merging.py",
+    ),
+    unit(
+        "a merged row loses the id that an earlier update or compaction gave it",
+        "spark_writer/iceberg/lineage.py",
+        "pc.coalesce(own_ids, pa.array(lineage.first_row_id + positions, pa.int64()))",
+        "pa.array(lineage.first_row_id + positions, pa.int64())",
+        "test_merging.py",
+    ),
+    unit(
         "a file that can't be looked at is one that is not there",
         "common/store/backends.py",
         "os.lstat(location)\n            except FileNotFoundError:",
