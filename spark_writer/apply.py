@@ -137,6 +137,7 @@ class Incarnation:
 
     def close(self) -> None:
         """Stop the threads."""
+        self.upkeep.close()
         for pool in (self._pool, self._files):
             pool.shutdown(wait=True, cancel_futures=True)
 

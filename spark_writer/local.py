@@ -22,18 +22,24 @@ def changed(
     store: PipelineStore, table: LakeTable, layout: Layout, head: int, changes: Sequence[Staged], after: int | None
 ) -> tuple[list[Any], list[Vector]]:
     """Make the files of a commit that applies `changes` to the snapshot `head`: Iceberg's DataFiles of the new rows,
-    and the deletion vectors of the old ones.
+    and the deletion vectors of the old ones. The new image of a row keeps the row id of the old one.
 
     Changes up to `_seq` `after` are left out. StagedLost if a staged file is missing or corrupt.
     """
     last = reduced(store, changes, layout, after)
     names = key_names(layout)
-    positions = table.positions(head, layout, last.select(names)) if names and last.num_rows else {}
-    live = np.sort(last.filter(last[LIVE])[SEQ].to_numpy())
+    found = table.find(head, layout, last.select(names)) if names and last.num_rows else {}
+    row_ids = table.row_ids(head, found, last.num_rows)
+    kept, seq = last[LIVE].to_numpy(), last[SEQ].to_numpy()
+    live, order = seq[kept], np.argsort(seq[kept])
+    live = live[order]
+    row_ids = None if row_ids is None else row_ids[kept][order]
     added = [
-        file for group in grouped(store, changes) for file in write_rows(table, rows_of(store, group, layout, live))
+        file
+        for group in grouped(store, changes)
+        for file in write_rows(table, rows_of(store, group, layout, live, row_ids))
     ]
-    return added, table.delete(head, positions)
+    return added, table.delete(head, {path: rows.positions for path, rows in found.items()})
 
 
 def reduced(store: PipelineStore, changes: Sequence[Staged], layout: Layout, after: int | None) -> pa.Table:

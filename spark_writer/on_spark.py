@@ -3,9 +3,11 @@
 1. *reduce*: a task a staged file, or part of a large one, reads its keys (`changes_of`) and keeps each key's last
    change; a shuffle by key and the same kernel again leave one change a key. Spark keeps the result, which has no
    values of other columns, on the executors' disks.
-2. *images*: the changes that leave a row are grouped by staged file; a task a group writes its rows as one data file.
-3. *locate*: Spark reads the key columns of the snapshot and joins them with the keys.
-4. *vectors*: the found positions are grouped by data file; a task writes the merged deletion vectors of its files.
+2. *locate*: Spark reads the key columns, positions and row ids of the snapshot and joins them with the changes. It
+   keeps this result too.
+3. *vectors*: the found positions are grouped by data file; a task writes the merged deletion vectors of its files.
+4. *images*: the changes that leave a row are grouped by staged file; a task a group writes its rows as one data file,
+   in which the new image of a row keeps the row id of the old one.
 
 Rows are read and written by the executors alone, and never pass through the JVM or a shuffle. The driver gets a line a
 file written, and commits. A task that Spark repeats writes a file of another name; the one that no commit names is an
@@ -19,13 +21,14 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -40,6 +43,7 @@ from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.deletion_vectors import Vector, merged, read_vector, without, write_vectors
 from cutline.spark_writer.iceberg.files import FileLost, write_parquet
 from cutline.spark_writer.iceberg.jvm import failing_as
+from cutline.spark_writer.iceberg.lineage import NONE, ROW_ID
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.staged import (
     LIVE,
@@ -101,13 +105,19 @@ def changed(
         folder=table.new_file(""),
         grants=objects.grants(),
     )
-    with _kernels(f"the changes of {table.table_id} could not be applied by Spark"):
-        last = _reduced(table.jvm.session, task).persist(_ON_DISK)
-        try:
-            deleted = _vectors(table, head, layout, last, task) if layout.schema.key else []
-            written = _images(last, task).collect()
-        finally:
-            last.unpersist()
+    with kernels(f"the changes of {table.table_id} could not be applied by Spark"), ExitStack() as kept:
+
+        def keep(rows: Any) -> Any:
+            kept.callback(rows.unpersist)
+            return rows.persist(_ON_DISK)
+
+        deleted: list[Vector] = []
+        last = keep(_reduced(table.jvm.session, task))
+        images = last.withColumn(ROW_ID.name, F.lit(None).cast("long"))
+        if layout.schema.key and table.contents(head).files:
+            images = keep(_located(table, head, layout, last, task.partitions))
+            deleted = _vectors(table, head, images, task)
+        written = _images(images, task).collect()
         return [table.data_file(row.path) for row in written], deleted
 
 
@@ -136,27 +146,28 @@ def _reduced(session: Any, task: Task) -> Any:
     return read_by_part.repartition(task.partitions, *(names or [SEQ])).mapInArrow(last, schema)
 
 
-def _images(last: Any, task: Task) -> Any:
-    """Write the rows that the changes leave; a line a data file."""
+def _images(changes: Any, task: Task) -> Any:
+    """Write the rows that the changes leave, with the row ids that they keep; a line a data file."""
 
     def write(rows: pa.Table) -> pa.Table:
         objects.accept(task.grants)
-        live = np.sort(rows[SEQ].to_numpy())
-        path = task.new_file("parquet")
-        count = write_parquet(path, rows_of(task.store, task.groups[rows[GROUP][0].as_py()], task.layout, live))
+        seq = rows[SEQ].to_numpy()
+        order = np.argsort(seq)
+        row_ids = pc.fill_null(rows[ROW_ID.name], NONE).to_numpy()[order]
+        path, group = task.new_file("parquet"), task.groups[rows[GROUP][0].as_py()]
+        known = row_ids if (row_ids != NONE).any() else None
+        count = write_parquet(path, rows_of(task.store, group, task.layout, seq[order], known))
         return pa.table({"path": [path], "rows": [count]})
 
-    live = last.filter(F.col(LIVE)).select(GROUP, SEQ)
+    live = changes.filter(F.col(LIVE)).select(GROUP, SEQ, ROW_ID.name)
     return live.repartition(2 * len(task.groups), GROUP).groupBy(GROUP).applyInArrow(write, _WRITTEN)
 
 
-def _vectors(table: LakeTable, head: int, layout: Layout, last: Any, task: Task) -> list[Vector]:
-    """Write the deletion vectors of the snapshot's rows that have one of the keys."""
+def _vectors(table: LakeTable, head: int, located: Any, task: Task) -> list[Vector]:
+    """Write the deletion vectors of the snapshot's rows that were found."""
     files = table.contents(head).files
-    if not files:
-        return []
     before = {path: vector for path, file in files.items() if (vector := table.vector(file)) is not None}
-    found = _found(table, head, layout, last.select(*key_names(layout)), task.partitions)
+    found = located.filter(F.col("_file").isNotNull())
     buckets = math.ceil(len(files) / VECTOR_FILES)
 
     def write(rows: pa.Table) -> pa.Table:
@@ -172,21 +183,23 @@ def _vectors(table: LakeTable, head: int, layout: Layout, last: Any, task: Task)
     return [Vector(**row.asDict()) for row in grouped_rows.applyInArrow(write, _VECTORS).collect()]
 
 
-def _found(table: LakeTable, snapshot_id: int, layout: Layout, keys: Any, partitions: int) -> Any:
-    """Find the living rows of a snapshot with one of `keys` (a DataFrame); return a DataFrame of `_file`, `_pos`."""
+def _located(table: LakeTable, snapshot_id: int, layout: Layout, changes: Any, partitions: int) -> Any:
+    """Find the living rows of a snapshot that have the key of one of `changes` (a DataFrame, each key once).
+
+    Return the changes as a DataFrame with `_file`, `_pos` and `_row_id`, null where the snapshot has no such row.
+    """
     names = table.key_columns(snapshot_id, layout)
     target: Any = table.jvm.session.read.format("iceberg").option("versionAsOf", str(snapshot_id))
     target = target.load(table.spark_name)
-    low, high = keys.agg(F.min("k0"), F.max("k0")).first()
+    low, high = changes.agg(F.min("k0"), F.max("k0")).first()
     # Iceberg prunes files and row groups by it. Python's values of a time, and of some texts, are not the column's.
     if isinstance(low, int | str | Decimal) and not isinstance(low, bool):
         target = target.filter((F.col(names[0]) >= F.lit(low)) & (F.col(names[0]) <= F.lit(high)))
-    target = target.select(
-        *(F.col(name).alias(key) for name, key in zip(names, key_names(layout), strict=True)), "_file", "_pos"
-    )
     on = key_names(layout)
-    keys, target = keys.repartition(partitions, *on), target.repartition(partitions, *on)
-    return target.join(keys.hint("shuffle_hash"), on, "left_semi").select("_file", "_pos")
+    key = (F.col(name).alias(alias) for name, alias in zip(names, on, strict=True))
+    target = target.select(*key, "_file", "_pos", ROW_ID.name).repartition(partitions, *on)
+    joined = target.join(changes.repartition(partitions, *on).hint("shuffle_hash"), on, "right_outer")
+    return joined.select(GROUP, SEQ, LIVE, "_file", "_pos", ROW_ID.name)
 
 
 def _by_file(rows: pa.Table) -> dict[str, Any]:
@@ -216,7 +229,7 @@ def _cast(rows: pa.Table, layout: Layout) -> pa.Table:
 
 
 @contextmanager
-def _kernels(failure: str) -> Iterator[None]:
+def kernels(failure: str) -> Iterator[None]:
     """Raise an error of a kernel as the class that the task raised; any other as Refused with the `failure`."""
     try:
         with failing_as(failure):

@@ -3,7 +3,7 @@
 These are the kernels of an apply, as functions from staged files to Arrow tables and data files. They hold one row
 group at a time, or the keys of the files that they are given. Both engines call them: local.py in this process,
 on_spark.py on Spark's executors. The work here grows with the staged rows; work that grows with the table is elsewhere
-(`LakeTable.positions`, compaction).
+(`LakeTable.find`, compaction).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.columns import Layout, default_value
 from cutline.spark_writer.iceberg.files import FileLost, open_parquet, put_file
+from cutline.spark_writer.iceberg.lineage import with_row_ids
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 LIVE = "_live"
@@ -181,8 +182,13 @@ def _parts(store: PipelineStore, staged: Staged) -> Iterator[Staged]:
     yield replace(staged, part=range(start, len(sizes)), part_rows=rows)
 
 
-def rows_of(store: PipelineStore, files: Iterable[Staged], layout: Layout, live: Any) -> Iterator[pa.Table]:
-    """Yield the rows of staged files whose `_seq` is in the sorted array `live`, by row group, as the lake has them."""
+def rows_of(
+    store: PipelineStore, files: Iterable[Staged], layout: Layout, live: Any, row_ids: Any = None
+) -> Iterator[pa.Table]:
+    """Yield the rows of staged files whose `_seq` is in the sorted array `live`, by row group, as the lake has them.
+
+    `row_ids`, if given, has the row id for each of `live` (lineage.NONE: a new row).
+    """
     if not len(live):
         return
     for staged in files:
@@ -190,10 +196,12 @@ def rows_of(store: PipelineStore, files: Iterable[Staged], layout: Layout, live:
             for number in staged.part or range(file.num_row_groups):
                 group = file.read_row_group(number)
                 seq = group[SEQ].to_numpy()
-                mask = live[np.minimum(np.searchsorted(live, seq), len(live) - 1)] == seq
+                at = np.minimum(np.searchsorted(live, seq), len(live) - 1)
+                mask = live[at] == seq
                 kept = group if mask.all() else group.filter(pa.array(mask))
                 if kept.num_rows:
-                    yield project(kept, staged.schema, layout)
+                    rows = project(kept, staged.schema, layout)
+                    yield rows if row_ids is None else with_row_ids(rows, row_ids[at[mask]])
 
 
 def project(rows: pa.Table, schema: TableSchema, layout: Layout) -> pa.Table:

@@ -19,19 +19,27 @@ from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.key_index import KeyIndexes
 from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.maintenance import TIER, compact, drop_branches, expire
+from cutline.spark_writer.iceberg.maintenance import (
+    HERE_BYTES,
+    TIER,
+    compact,
+    drop_branches,
+    expire,
+    worth_compacting,
+)
 from cutline.spark_writer.iceberg.orphans import remove_orphans
 from cutline.spark_writer.iceberg.publications import PUBLICATIONS, Publications
 from cutline.spark_writer.journal import JournalView
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.quarantine import may_be_own
+from cutline.spark_writer.rewriting import Rewriting
 from cutline.spark_writer.session import first_line
 from cutline.spark_writer.tables import Tables
 
 logger = logging.getLogger("cutline.spark_writer")
 EXPIRE_SECONDS = 600.0
 COMPACTION_REST = 4.0
-"""Seconds of rest after each second of compaction."""
+"""Seconds of rest after each second of compaction; large rounds and others rest apart."""
 
 
 class Upkeep:
@@ -72,7 +80,8 @@ class Upkeep:
         self._to_expire: set[str] = set()
         self._released: set[str] = set()  # files of the store that tables of the lake named
         self._searched: dict[str, bool] = {}
-        self._began_at = self._expired_at = self._compact_at = clock()
+        self._rewriting: Rewriting | None = None
+        self._began_at = self._expired_at = self._compact_at = self._large_at = clock()
 
     def note_applied(self, table_id: str) -> None:
         """Note that a table got a commit, which may leave it files to merge and snapshots to expire."""
@@ -104,6 +113,11 @@ class Upkeep:
             self._compact(newest, waiting=self._journal.has_more())
             self._compact_at = now + COMPACTION_REST * (self._clock() - now)
 
+    def close(self) -> None:
+        """Give up what runs beside the applies and would commit later."""
+        if self._rewriting is not None:
+            self._rewriting.abandon()
+
     def _make_view(self) -> None:
         self._lake.activate()
         self._publications.make_view()
@@ -120,9 +134,11 @@ class Upkeep:
         """Do one round of compaction on the first table that is worth it; only tables with new files are examined.
 
         More files are needed for that while journal entries wait, and most while the table's snapshot is being applied,
-        since that comes first and nobody reads the table yet.
+        since that comes first and nobody reads the table yet. Of large rounds one at a time runs beside the applies.
         """
         progress = self._progress
+        if self._rewriting is not None and self._rewriting.done:
+            self._finish(self._rewriting)
         for table_id in list(self._to_compact):
             work = progress.work.get(table_id)
             if work is None or work.branch != progress.branch or table_id in progress.quarantined:
@@ -130,24 +146,72 @@ class Upkeep:
                 continue
             live = newest is not None and table_id in newest.tables and newest.tables[table_id].shown
             try:
-                head = compact(
-                    self._tables.get(table_id),
-                    branch=progress.branch,
-                    head=work.snapshot_id,
-                    layout=progress.layouts[table_id],
-                    summary={"cutline.checkpoint": str(progress.applied), "cutline.w": str(progress.w)},
-                    least=TIER ** (1 + waiting if live else 3),
-                )
+                pending = self._compact_table(table_id, work, least=TIER ** (1 + waiting if live else 3))
             except Exception as error:
                 del self._to_compact[table_id]
                 self._skip(table_id, error)
                 continue
-            if head != work.snapshot_id:
-                progress.work[table_id] = replace(work, snapshot_id=head)
-                self._to_expire.add(table_id)
+            if progress.work[table_id] != work:
                 return
-            if live and not waiting:
+            if live and not waiting and not pending:
                 del self._to_compact[table_id]
+
+    def _compact_table(self, table_id: str, work: Work, *, least: int) -> bool:
+        """Do or begin a round on a table, if one is worthwhile; return whether the next one must wait."""
+        table, layout = self._tables.get(table_id), self._progress.layouts[table_id]
+        under_way = self._rewriting.paths if self._rewriting is not None else set()
+        files = [file for path, file in table.contents(work.snapshot_id).files.items() if path not in under_way]
+        chosen = worth_compacting(files, table.dead_rows, least)
+        pending = False
+        if sum(file.size for file in chosen) > HERE_BYTES:
+            if self._rewriting is None and self._clock() >= self._large_at:
+                self._rewriting = Rewriting(table, chosen, layout)
+                return True
+            pending = True
+            chosen = worth_compacting(files, table.dead_rows, least, here=True)
+        if chosen:
+            head = compact(
+                table,
+                chosen,
+                branch=self._progress.branch,
+                head=work.snapshot_id,
+                layout=layout,
+                summary=self._summary(),
+            )
+            self._note_head(table_id, work, head)
+        return pending
+
+    def _finish(self, rewriting: Rewriting) -> None:
+        """Commit what a large round has written, if its table is still ours to change."""
+        progress, table_id = self._progress, rewriting.table_id
+        self._rewriting = None
+        self._large_at = self._clock() + COMPACTION_REST * rewriting.seconds
+        work = progress.work.get(table_id)
+        if work is None or work.branch != progress.branch or table_id in progress.quarantined:
+            rewriting.abandon()
+            return
+        try:
+            head = rewriting.finish(
+                self._tables.get(table_id),
+                branch=progress.branch,
+                head=work.snapshot_id,
+                layout=progress.layouts[table_id],
+                summary=self._summary(),
+            )
+        except Exception as error:
+            self._to_compact.pop(table_id, None)
+            self._skip(table_id, error)
+            return
+        self._note_head(table_id, work, head)
+        self._to_compact[table_id] = None
+
+    def _summary(self) -> dict[str, str]:
+        return {"cutline.checkpoint": str(self._progress.applied), "cutline.w": str(self._progress.w)}
+
+    def _note_head(self, table_id: str, work: Work, head: int) -> None:
+        if head != work.snapshot_id:
+            self._progress.work[table_id] = replace(work, snapshot_id=head)
+            self._to_expire.add(table_id)
 
     # Expiry
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, positions_of, read_bitmap
+from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, outside, positions_of, read_bitmap
 
 LIMIT_BYTES = 64 << 20
 
@@ -57,7 +57,5 @@ class DeadRows:
 
 
 def living(positions: Any, dead: BitMap64) -> Any:
-    """Return those of the sorted `positions` that are not dead."""
-    if not dead:
-        return positions
-    return positions_of(bitmap_of(positions) - dead)
+    """Return for each of the sorted `positions` whether it is not dead."""
+    return outside(positions, positions_of(bitmap_of(positions) & dead) if dead else ())

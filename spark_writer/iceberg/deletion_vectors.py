@@ -30,10 +30,15 @@ _ROW_POSITION = 2**31 - 1 - 102
 
 def without(positions: Any, dead: Any) -> Any:
     """Return the sorted `positions` that are not in the sorted `dead`."""
+    return positions[outside(positions, dead)]
+
+
+def outside(positions: Any, dead: Any) -> Any:
+    """Return for each of the sorted `positions` whether it is not in the sorted `dead`."""
     if not len(dead):
-        return positions
+        return np.ones(len(positions), bool)
     at = np.minimum(np.searchsorted(dead, positions), len(dead) - 1)
-    return positions[dead[at] != positions]
+    return dead[at] != positions
 
 
 def merged(dead: Any, positions: Any) -> Any:

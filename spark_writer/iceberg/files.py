@@ -37,17 +37,30 @@ class RowGroup:
     most: Any
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """What Iceberg assigned to a data file: the id of its first row (None in a table that was upgraded to format
+    version 3, until the file is rewritten), and the sequence number of the commit that added it.
+    """
+
+    first_row_id: int | None
+    sequence: int
+
+
 @dataclass(slots=True, kw_only=True)
 class DataFile:
     """One Parquet file of a snapshot; `vector` is Iceberg's DeleteFile of its deleted rows, or None.
 
-    `groups` and `names` (of the key's columns) are read when first needed; no other field ever changes.
+    `groups`, `names` (of the key's columns) and `own_row_ids` (whether it has the column `_row_id`, see lineage.py) are
+    read when first needed. `lineage` is known once the file is committed. No other field ever changes.
     """
 
     path: str
     rows: int
     size: int
     vector: Any = None
+    lineage: Lineage | None = None
+    own_row_ids: bool | None = None
     groups: tuple[RowGroup, ...] | None = None
     names: tuple[str, ...] = ()
 

@@ -25,6 +25,7 @@ wrong entry a row would be missed. Entries are mapped into memory, so the operat
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import math
@@ -72,6 +73,14 @@ class IndexUnavailable(Exception):
     """The store could not write or read a run."""
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of one data file: their positions, sorted, and for each the number of its key among those looked for."""
+
+    positions: Any
+    keys: Any
+
+
 @dataclass(slots=True, eq=False)
 class Run:
     """Entries sorted by hash, an array of rows of `WORDS` words, and the files (path, rows) that they are of.
@@ -89,19 +98,21 @@ class Run:
         """The size class."""
         return max(0, int(math.log(max(1, len(self.entries)) / SMALLEST_TIER_ROWS, FAN_OUT)))
 
-    def find(self, high: Any, low: Any) -> Any:
-        """Return the numbers of the entries that have one of the hashes."""
+    def find(self, high: Any, low: Any) -> tuple[Any, Any]:
+        """Return the numbers of the entries that have one of the hashes, and the number of each one's hash."""
         column = self.entries[:, 0]
         at, active = first_at_least(column, high), np.arange(len(high))
-        found = []
+        found, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         while len(active):
             within = at < len(column)
             at, active = at[within], active[within]
             same = column[at] == high[active]
             at, active = at[same], active[same]
-            found.append(at[self.entries[at, 1] >> _HALF == low[active]])
+            equal = self.entries[at, 1] >> _HALF == low[active]
+            found.append(at[equal])
+            hashes.append(active[equal])
             at = at + 1  # the next entry is of the same key if that has been written several times
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        return np.concatenate(found), np.concatenate(hashes)
 
 
 def first_at_least(column: Any, wanted: Any) -> Any:
@@ -189,28 +200,30 @@ class KeyIndex:
                     self._removed(name)
             self._found = []
 
-    def find(self, columns: Sequence[pa.Array], files: Collection[str]) -> dict[str, Any]:
-        """Find the rows that have one of these distinct keys in those of `files` that the index covers: path -> sorted
-        positions. Deleted rows are included.
+    def find(self, columns: Sequence[pa.Array], files: Collection[str]) -> dict[str, Found]:
+        """Find the rows that have one of these distinct keys in those of `files` that the index covers, by path.
+        Deleted rows are included.
         """
         if not self._runs:
             return {}
         high, low = self._hash(columns)
-        order = np.argsort(high)
-        high, low = high[order], low[order].astype(np.uint64)
+        by_hash = np.argsort(high)
+        high, low = high[by_hash], low[by_hash].astype(np.uint64)
         found = {}
         for run in self._runs:
-            entries = run.entries[np.sort(run.find(high, low))]
-            if not len(entries):
+            at, hashes = run.find(high, low)
+            if not len(at):
                 continue
+            in_order = np.argsort(at)  # entries on a disk are read in their order
+            entries, keys = run.entries[at[in_order]], by_hash[hashes[in_order]]
             numbers, positions = (entries[:, 1] & _LOW).astype(np.int64), entries[:, 2].astype(np.int64)
             order = np.lexsort((positions, numbers))
-            numbers, positions = numbers[order], positions[order]
+            numbers, positions, keys = numbers[order], positions[order], keys[order]
             starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-            for start, part in zip(starts, np.split(positions, starts[1:]), strict=True):
+            for start, end in itertools.pairwise([*starts, len(numbers)]):
                 path, _ = run.files[numbers[start]]
                 if path in run.owned and path in files:
-                    found[path] = part
+                    found[path] = Found(positions[start:end], keys[start:end])
         return found
 
     def add(self, read: Iterable[tuple[str, int, Iterator[Sequence[pa.Array]]]], files: Collection[str]) -> None:

@@ -146,9 +146,7 @@ class Lake:
         rights = self._rights(java)
         for place, properties in rights.by_place.items():
             grant(place, properties)
-        return LakeTable(
-            self.jvm, self.pipeline, table_id, java, rights=rights, dead_rows=self._dead_rows, w=self.w
-        )
+        return LakeTable(self.jvm, self.pipeline, table_id, java, rights=rights, dead_rows=self._dead_rows, w=self.w)
 
     def _rights(self, java: Any) -> Rights:
         """The rights of a table's FileIO, for those who read and write its files in Python."""

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from cutline.common.schema import FIELD_ID
 from cutline.spark_writer.iceberg.files import DataFile, FileLost, RowGroup, open_parquet
 from cutline.spark_writer.iceberg.key_hash import kind_of
-from cutline.spark_writer.iceberg.key_index import Columns, IndexUnavailable, KeyIndex
+from cutline.spark_writer.iceberg.key_index import Columns, Found, IndexUnavailable, KeyIndex
 
 logger = logging.getLogger("cutline.spark_writer")
 SEARCH_BYTES = 128 << 20
@@ -49,8 +49,8 @@ Hit = tuple[DataFile, list[int]]
 
 def locate(
     files: Mapping[str, DataFile], ids: tuple[int, ...], keys: pa.Table, index: KeyIndex | None = None
-) -> dict[str, Any]:
-    """Find the rows of these files that have one of `keys`: path -> sorted numpy array of positions.
+) -> dict[str, Found]:
+    """Find the rows of these files that have one of `keys`, by path.
 
     Deleted rows are included. `ids` are the lake's field ids of the identity key; `keys` has the columns `k0`, `k1`,
     ... in that order and in the lake's types, each key once. The index, if there is one, may be made or grow.
@@ -118,15 +118,15 @@ def _read(source: Any, file: DataFile, at: int, schema: pa.Schema) -> pa.Table:
 # Scanning
 
 
-def _scan(hits: Sequence[Hit], keys: pa.Table) -> dict[str, Any]:
+def _scan(hits: Sequence[Hit], keys: pa.Table) -> dict[str, Found]:
     """Read the key columns of these row groups and find the rows that have one of the keys."""
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[Found]] = {}
     waiting: list[tuple[DataFile, RowGroup, pa.Table]] = []
     first = keys.column("k0").combine_chunks()
 
     def search() -> None:
-        for path, positions in _search(waiting, keys, first):
-            found.setdefault(path, []).append(positions)
+        for path, rows in _search(waiting, keys, first):
+            found.setdefault(path, []).append(rows)
         waiting.clear()
 
     for file, wanted in hits:
@@ -137,26 +137,35 @@ def _scan(hits: Sequence[Hit], keys: pa.Table) -> dict[str, Any]:
                 if sum(table.nbytes for _, _, table in waiting) > SEARCH_BYTES:
                     search()
     search()
-    return {path: np.concatenate(positions) for path, positions in found.items()}
+    return {
+        path: Found(np.concatenate([each.positions for each in parts]), np.concatenate([each.keys for each in parts]))
+        for path, parts in found.items()
+    }
 
 
 def _search(
     waiting: list[tuple[DataFile, RowGroup, pa.Table]], keys: pa.Table, first: pa.Array
-) -> Iterator[tuple[str, Any]]:
-    """Yield (path, positions) of the row groups that hold one of the keys."""
+) -> Iterator[tuple[str, Found]]:
+    """Yield (path, rows) of the row groups that hold one of the keys."""
     if not waiting:
         return
     rows = pa.concat_tables([table for _, _, table in waiting])
-    matches = np.flatnonzero(pc.is_in(rows.column("k0"), value_set=first).to_numpy())
+    numbers = pc.fill_null(pc.index_in(rows.column("k0"), value_set=first), -1).to_numpy()
+    matches = np.flatnonzero(numbers >= 0)
+    numbers = numbers[matches]
     if rows.num_columns > 1 and len(matches):
         # The first column finds candidates; a join of whole tuples decides.
         candidates = rows.take(pa.array(matches)).append_column("_at", pa.array(matches))
-        matches = np.sort(candidates.join(keys, keys.column_names, join_type="left semi")["_at"].to_numpy())
+        numbered = keys.append_column("_number", pa.array(np.arange(keys.num_rows)))
+        joined = candidates.join(numbered, keys.column_names, join_type="inner")
+        matches, numbers = joined["_at"].to_numpy(), joined["_number"].to_numpy()
+        order = np.argsort(matches)
+        matches, numbers = matches[order], numbers[order]
     start = 0
     for file, group, _ in waiting:
         low, high = np.searchsorted(matches, (start, start + group.rows))
         if low < high:
-            yield file.path, matches[low:high] - start + group.first
+            yield file.path, Found(matches[low:high] - start + group.first, numbers[low:high])
         start += group.rows
 
 

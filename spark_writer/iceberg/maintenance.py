@@ -1,8 +1,15 @@
 """Upkeep of one lake table between applies: compaction, expiry, removal of old branches.
 
-Compaction merges files by tiers of size (eight files of a tier become one of the next), and rewrites a file more than
-half of whose rows are deleted. It is an ordinary commit on the staging branch: the next publication shows it, and a
-crash undoes it.
+Compaction merges files by tiers of size: eight files or more of a tier become one of a higher tier, until a file has
+`END_BYTES`. So each byte is rewritten once a tier at most, and the total cost is linear in what was written. A file
+more than half of whose rows are deleted is rewritten too. The new file is sorted by key and keeps the lineage of each
+row (merging.py). A round is an ordinary commit on the staging branch: the next publication shows it, and a crash undoes
+it. Rounds of more than `HERE_BYTES` run beside the applies (rewriting.py).
+
+Iceberg's own action can rewrite a branch too (`RewriteDataFilesSparkAction.toBranch`), but not ours: it reads a branch
+with the table's current schema, which lacks the columns that only our branch has so far, and would lose their values.
+It also lists all files of the table in each round, and fails if rows of its files die meanwhile. Manifests need no
+upkeep: Iceberg merges them as it commits, once a table has a hundred of a kind.
 
 Expiry removes snapshots that no ref names and that are older than a grace period, in which readers may still use them.
 Refs hold what must stay: `main`, the staging branch of the newest publication, the tags of kept cuts. No file of the
@@ -12,90 +19,69 @@ store is deleted with a snapshot; tables that Cutline's first versions made name
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
-import numpy as np
-import pyarrow as pa
-
-from cutline.common.schema import FIELD_ID
-from cutline.spark_writer.iceberg.columns import Layout, default_value
-from cutline.spark_writer.iceberg.files import DataFile, open_parquet
+from cutline.spark_writer.iceberg.columns import Layout
+from cutline.spark_writer.iceberg.files import DataFile
 from cutline.spark_writer.iceberg.jvm import failing_as
+from cutline.spark_writer.iceberg.merging import Source, merged_rows
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 TIER = 8
-SMALL_BYTES = 16 << 20
-ROUND_BYTES = 64 << 20
+END_BYTES = 128 << 20
+"""A file of this size, that of a tier's beginning, is not merged any more."""
+ROUND_BYTES = 512 << 20
+HERE_BYTES = 64 << 20
+"""A round of more bytes would hold up the applies too long."""
 
 
 def worth_compacting(
-    files: Collection[DataFile], dead_rows: Callable[[DataFile], int], least: int = TIER
+    files: Collection[DataFile],
+    dead_rows: Callable[[DataFile], int],
+    least: int = TIER,
+    *,
+    here: bool = False,
 ) -> list[DataFile]:
-    """Choose files to merge into one, about `ROUND_BYTES` of them.
+    """Choose files to merge into one, at most `ROUND_BYTES` of them (`here`: `HERE_BYTES`), or one that is larger.
 
-    They are those of the fullest tier, if it has at least `least` small files, else those with more than half of their
-    rows deleted.
+    They are those of the fullest tier, if it has at least `least` files, else those with more than half of their rows
+    deleted. With `here`, large files are left for a large round.
     """
+    most = HERE_BYTES if here else ROUND_BYTES
     tiers: dict[int, list[DataFile]] = {}
     for file in files:
-        if file.size < SMALL_BYTES:
+        if file.size < (HERE_BYTES // 4 if here else END_BYTES):
             tiers.setdefault(int(math.log(max(file.size, 1), TIER)), []).append(file)
     fullest = max(tiers.values(), key=len, default=[])
-    chosen = fullest if len(fullest) >= least else [file for file in files if 2 * dead_rows(file) > file.rows]
+    dying = (file for file in files if not (here and file.size > most) and 2 * dead_rows(file) > file.rows)
+    chosen = fullest if len(fullest) >= least else list(dying)
     total = 0
     within: list[DataFile] = []
     for file in sorted(chosen, key=lambda file: file.size):
         total += file.size
-        if within and total > ROUND_BYTES:
+        if within and total > most:
             break
         within.append(file)
     return within
 
 
+def sources(table: LakeTable, files: Collection[DataFile]) -> list[Source]:
+    """Return what `merging` needs of these files of a snapshot."""
+    found = []
+    for file in files:
+        assert file.lineage is not None, f"{file.path} is in no snapshot"
+        found.append(Source(path=file.path, vector=table.vector(file), lineage=file.lineage))
+    return found
+
+
 def compact(
-    table: LakeTable, *, branch: str, head: int, layout: Layout, summary: dict[str, str], least: int = TIER
+    table: LakeTable, chosen: Sequence[DataFile], *, branch: str, head: int, layout: Layout, summary: dict[str, str]
 ) -> int:
-    """Do one round of compaction on `branch`, if it is worthwhile; return the branch's head after it."""
-    contents = table.contents(head)
-    chosen = worth_compacting(contents.files.values(), table.dead_rows, least)
-    if not chosen:
-        return head
-    rows = (living for file in chosen for living in _living(file, table.dead(file), layout))
-    added = write_rows(table, rows)
+    """Merge files of `branch` into one; return the branch's head after it."""
+    added = write_rows(table, merged_rows(sources(table, chosen), layout))
     return table.commit(
         branch=branch, base=head, layout=layout, summary=summary, change=table.rewrite(head, chosen, added)
     )
-
-
-def _living(file: DataFile, dead: Any, layout: Layout) -> Iterator[pa.Table]:
-    """Yield a data file's living rows by row group, in the columns of `layout`."""
-    with open_parquet(file.path) as source:
-        start = 0
-        for at in range(source.num_row_groups):
-            group = source.read_row_group(at)
-            low, high = np.searchsorted(dead, (start, start + group.num_rows))
-            if low < high:
-                mask = np.ones(group.num_rows, bool)
-                mask[dead[low:high] - start] = False
-                group = group.filter(pa.array(mask))
-            start += int(source.metadata.row_group(at).num_rows)
-            if group.num_rows:
-                yield _in_layout(group, layout)
-
-
-def _in_layout(group: pa.Table, layout: Layout) -> pa.Table:
-    """Map rows of the lake to `layout` by the lake's field ids, as any reader of the snapshot would."""
-    at_of = {int(field.metadata[FIELD_ID]): at for at, field in enumerate(group.schema)}
-    columns = []
-    for column, field in zip(layout.schema.lake, layout.arrow, strict=True):
-        at = at_of.get(int(field.metadata[FIELD_ID]))
-        if at is not None:
-            columns.append(group.column(at).cast(field.type))
-        else:
-            value = pa.scalar(default_value(column, field.type), field.type)
-            columns.append(pa.chunked_array([pa.repeat(value, group.num_rows)]))
-    return pa.Table.from_arrays(columns, schema=layout.arrow)
 
 
 def expire(table: LakeTable, *, before_ms: int, store: str | None = None) -> set[str]:

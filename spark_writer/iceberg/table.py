@@ -27,10 +27,11 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
@@ -42,16 +43,16 @@ from cutline.spark_writer.iceberg.deletion_vectors import (
     Vector,
     bitmap_of,
     of_java,
-    positions_of,
     to_java,
     write_vectors,
 )
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
-from cutline.spark_writer.iceberg.files import Contents, DataFile, write_parquet
+from cutline.spark_writer.iceberg.files import Contents, DataFile, Lineage, write_parquet
 from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict
-from cutline.spark_writer.iceberg.key_index import KeyIndex
+from cutline.spark_writer.iceberg.key_index import Found, KeyIndex
 from cutline.spark_writer.iceberg.leftovers import removed_after
+from cutline.spark_writer.iceberg.lineage import NONE, row_ids_at
 from cutline.spark_writer.iceberg.locating import locate, rows_to_scan
 from cutline.spark_writer.iceberg.naming import file_prefix
 from cutline.spark_writer.iceberg.objects import Rights
@@ -288,49 +289,54 @@ class LakeTable:
         if self._contents is None or self._contents.snapshot_id != snapshot_id:
             files: Files = {}
             with failing_as(f"the files of {self.table_id} could not be listed"):
-                for file, vector in self._planned(snapshot_id):
+                planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
+                tasks = planned.iterator()
+                while tasks.hasNext():
+                    task = tasks.next()
+                    file, deletes = task.file(), task.deletes()
                     path = str(file.location())
                     files[path] = DataFile(
-                        path=path, rows=int(file.recordCount()), size=int(file.fileSizeInBytes()), vector=vector
+                        path=path,
+                        rows=int(file.recordCount()),
+                        size=int(file.fileSizeInBytes()),
+                        vector=None if deletes.isEmpty() else deletes.get(0),
+                        lineage=_lineage(file),
                     )
+                planned.close()
             self._contents = Contents(snapshot_id=snapshot_id, files=files)
         return self._contents
-
-    def _planned(self, snapshot_id: int, paths: Collection[str] | None = None) -> Iterator[tuple[Any, Any]]:
-        """Yield Iceberg's DataFile and DeleteFile (or None) of a snapshot's files, or of those in `paths`."""
-        planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
-        tasks = planned.iterator()
-        while tasks.hasNext():
-            task = tasks.next()
-            file, deletes = task.file(), task.deletes()
-            if paths is None or str(file.location()) in paths:
-                yield file, None if deletes.isEmpty() else deletes.get(0)
-        planned.close()
 
     def rows_to_scan(self, snapshot_id: int, keys: int) -> int:
         """Return how many rows locating so many keys may have to read."""
         return rows_to_scan(self.contents(snapshot_id).files, keys, self.index)
 
-    def positions(self, snapshot_id: int, layout: Layout, keys: pa.Table) -> dict[str, Any]:
-        """Find the living rows of a snapshot that have one of `keys`: path -> sorted numpy array of positions.
+    def find(self, snapshot_id: int, layout: Layout, keys: pa.Table) -> dict[str, Found]:
+        """Find the living rows of a snapshot that have one of `keys`, by the path of their data file.
 
         `keys` has the columns `k0`, `k1`, ... in the order of the identity key and in the lake's types, each key once.
         """
         contents = self.contents(snapshot_id)
         found = {}
-        for path, positions in locate(contents.files, _key_ids(layout), keys, self.index).items():
-            remaining = living(positions, self._dead_rows.of(self.vector(contents.files[path])))
-            if len(remaining):
-                found[path] = remaining
+        for path, rows in locate(contents.files, key_ids(layout), keys, self.index).items():
+            remain = living(rows.positions, self._dead_rows.of(self.vector(contents.files[path])))
+            if remain.any():
+                found[path] = Found(rows.positions[remain], rows.keys[remain])
         return found
+
+    def row_ids(self, snapshot_id: int, found: Mapping[str, Found], keys: int) -> Any:
+        """Return the row id of each of `keys` keys as a numpy array, by the living rows that were found of them.
+
+        NONE for a key that was not found. The array is None if no key has a row id.
+        """
+        files = self.contents(snapshot_id).files
+        ids = np.full(keys, NONE, np.int64)
+        for path, rows in found.items():
+            ids[rows.keys] = row_ids_at(files[path], rows.positions)
+        return ids if (ids != NONE).any() else None
 
     def dead_rows(self, file: DataFile) -> int:
         """Return how many rows of a file are deleted."""
         return 0 if file.vector is None else int(file.vector.recordCount())
-
-    def dead(self, file: DataFile) -> Any:
-        """Return the sorted positions of a file's deleted rows."""
-        return positions_of(self._dead_rows.of(self.vector(file)))
 
     def vector(self, file: DataFile) -> Vector | None:
         """Return the deletion vector of a file, None if none of its rows is deleted."""
@@ -339,7 +345,7 @@ class LakeTable:
     def key_columns(self, snapshot_id: int, layout: Layout) -> list[str]:
         """Return the key's columns by their names in a snapshot, quoted for Spark."""
         schema = self.metadata().schemasById().get(self.metadata().snapshot(snapshot_id).schemaId())
-        return [quoted(str(schema.findColumnName(number))) for number in _key_ids(layout)]
+        return [quoted(str(schema.findColumnName(number))) for number in key_ids(layout)]
 
     def delete(self, snapshot_id: int, positions: Mapping[str, Any]) -> list[Vector]:
         """Write the deletion vectors of living rows (path -> positions) of a snapshot, with the rows deleted before."""
@@ -409,11 +415,24 @@ class LakeTable:
             with removed_after(self.jvm, self.java.io(), transaction, end.snapshot(snapshot_id)):
                 operations.commit(start, end)
             self.sync_metadata()
+            self._note_lineage(end.snapshot(snapshot_id), files)
             self._contents = Contents(snapshot_id=snapshot_id, files=files)
+            if int(end.formatVersion()) >= 3 and any(_has_no_ids(file) for file in files.values()):
+                self._contents = None  # the first commit after an upgrade has given ids to all rows
             return snapshot_id
 
         # `check_writable` has read the table. If it has changed since, the first attempt is refused.
         return self.committed(f"a commit on {branch} of the lake table {self.table_id} was refused", once, read=False)
+
+    def _note_lineage(self, snapshot: Any, files: Files) -> None:
+        """Keep what Iceberg has assigned to the files that a snapshot added."""
+        if all(file.lineage is not None for file in files.values()):
+            return
+        changes = self.jvm.iceberg.SnapshotChanges.builderFor(self.java).snapshot(snapshot).build()
+        added = changes.addedDataFiles().iterator()
+        while added.hasNext():
+            file = added.next()
+            files[str(file.location())].lineage = _lineage(file)
 
     def committed(
         self, failure: str, once: Callable[[], Committed], *, read: bool = True, attempts: int = CONFLICTS
@@ -510,20 +529,31 @@ class LakeTable:
 
         return update
 
-    def rewrite(self, base: int, old: Sequence[DataFile], added: Sequence[Any]) -> Change:
-        """Return the change that replaces data files of snapshot `base` with others that have the same living rows."""
+    def rewrite(
+        self, base: int, old: Sequence[DataFile], added: Sequence[Any], deleted: Sequence[Vector] = ()
+    ) -> Change:
+        """Return the change that replaces data files of snapshot `base` with others that have the same living rows.
+
+        `deleted` are deletion vectors of the new files.
+        """
 
         def update(transaction: Any) -> tuple[Any, Files]:
-            files = dict(self.contents(base).files)
+            files, spec = {**self.contents(base).files, **_by_path(added)}, self.java.spec()
             rewrite = transaction.newRewrite().validateFromSnapshot(base)
-            for file, vector in self._planned(base, {each.path for each in old}):
-                rewrite.deleteFile(file)
-                if vector is not None:
-                    rewrite.deleteFile(vector)
-                del files[str(file.location())]
+            for file in old:
+                # Iceberg looks a file to remove up by its path, and takes all else from its manifest.
+                known = self.jvm.iceberg.DataFiles.builder(spec).withPath(file.path).withFormat("parquet")
+                rewrite.deleteFile(known.withFileSizeInBytes(file.size).withRecordCount(file.rows).build())
+                if file.vector is not None:
+                    rewrite.deleteFile(file.vector)
+                del files[file.path]
             for file in added:
                 rewrite.addFile(file)
-            return rewrite, {**files, **_by_path(added)}
+            for vector in deleted:
+                new = to_java(self.jvm, spec, vector)
+                rewrite.addFile(new)
+                files[vector.data_file].vector = new
+            return rewrite, files
 
         return update
 
@@ -629,9 +659,19 @@ def snapshot_lost(table_id: str) -> str:
     )
 
 
-def _key_ids(layout: Layout) -> tuple[int, ...]:
+def key_ids(layout: Layout) -> tuple[int, ...]:
     """The lake's field ids of the key's columns."""
     return tuple(column.field_id + layout.offset for column in layout.schema.key_columns)
+
+
+def _lineage(file: Any) -> Lineage:
+    """What Iceberg has assigned to a DataFile that it read from a manifest."""
+    first = file.firstRowId()
+    return Lineage(first_row_id=None if first is None else int(first), sequence=int(file.dataSequenceNumber()))
+
+
+def _has_no_ids(file: DataFile) -> bool:
+    return file.lineage is not None and file.lineage.first_row_id is None
 
 
 def _by_path(added: Sequence[Any]) -> Files:

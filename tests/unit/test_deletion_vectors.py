@@ -136,4 +136,4 @@ def test_the_living_of_sorted_positions_are_those_that_are_not_dead() -> None:
     for _ in range(50):
         dead = np.unique(rng.integers(0, 100, rng.integers(0, 60)))
         places = np.unique(rng.integers(0, 100, rng.integers(1, 60)))
-        assert living(places, bitmap_of(dead)).tolist() == np.setdiff1d(places, dead).tolist()
+        assert places[living(places, bitmap_of(dead))].tolist() == np.setdiff1d(places, dead).tolist()

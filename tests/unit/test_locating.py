@@ -109,9 +109,13 @@ class Lake:
         return list({self._values(key): key for key in keys}.values())
 
     def locate(self, keys: Sequence[Values], *, indexed: bool = True) -> dict[str, list[int]]:
-        table = self.table(self.distinct(keys), at=1)
-        found = locate(self.files, self.ids, table, self.index if indexed else None)
-        return {path: places.tolist() for path, places in found.items()}
+        """The positions found in each file; each one's key must be that of the row."""
+        distinct = self.distinct(keys)
+        found = locate(self.files, self.ids, self.table(distinct, at=1), self.index if indexed else None)
+        for path, rows in found.items():
+            for position, number in zip(rows.positions.tolist(), rows.keys.tolist(), strict=True):
+                assert self._values(self.rows[path][position]) == self._values(distinct[number])
+        return {path: rows.positions.tolist() for path, rows in found.items()}
 
     def names(self) -> list[str]:
         return sorted(self.store.index_files().names())
@@ -416,7 +420,7 @@ def test_a_table_whose_key_has_changed_is_indexed_anew(tmp_path: Path) -> None:
         lake.rows[path] = [row[1:] for row in lake.rows[path]]
     keys = pa.table({"k0": pa.array([lake.kinds[0][2](1)], pa.int64())})
     found = locate(lake.files, lake.ids, keys, lake.index)
-    assert {path: places.tolist() for path, places in found.items()} == lake.wanted([(1,)])
+    assert {path: rows.positions.tolist() for path, rows in found.items()} == lake.wanted([(1,)])
     assert not set(old) & set(lake.names())
 
 

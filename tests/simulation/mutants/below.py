@@ -63,7 +63,7 @@ BELOW = (
         "a look-up finds the first entry of a key alone, which may be deleted",
         KEY_INDEX,
         "at = at + 1  # the next",
-        "return np.concatenate(found)  # the next",
+        "return np.concatenate(found), np.concatenate(hashes)  # the next",
         FOUND,
     ),
     unit(
@@ -86,6 +86,20 @@ BELOW = (
         "yield 1, None, lengths.astype(np.uint64)",
         "yield 1, None, 0 * lengths.astype(np.uint64)",
         "test_locating.py::test_equal_keys_have_equal_hashes_and_others_other_hashes",
+    ),
+    unit(
+        "compaction writes rows before others that have the same first column of the key and come first",
+        "spark_writer/iceberg/merging.py",
+        "bisect.bisect_left(",
+        "bisect.bisect_right(",
+        "test_merging.py",
+    ),
+    unit(
+        "a merged row loses the id that an earlier update or compaction gave it",
+        "spark_writer/iceberg/lineage.py",
+        "pc.coalesce(own_ids, pa.array(lineage.first_row_id + positions, pa.int64()))",
+        "pa.array(lineage.first_row_id + positions, pa.int64())",
+        "test_merging.py",
     ),
     unit(
         "a file that can't be looked at is one that is not there",
