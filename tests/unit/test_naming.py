@@ -8,13 +8,14 @@ import pytest
 
 from cutline.spark_writer.iceberg.naming import file_prefix, start_of
 
+RANDOM = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
 TABLE, OTHER = "6b2f1c1e-0a57-4b8e-9d5d-1234567890ab", "6b2f1c1e-0a57-4b8e-9d5d-ba0987654321"
 
 
 @pytest.mark.parametrize("pipeline", ["shop", "shop-7", "shop-7-1234567890ab", "a_b"])
 @pytest.mark.parametrize("kind", ["parquet", "puffin"])
 def test_a_name_tells_pipeline_start_and_table(pipeline: str, kind: str) -> None:
-    name = f"{file_prefix(pipeline, 12, TABLE)}{uuid.uuid4().hex}.{kind}"
+    name = f"{file_prefix(pipeline, 12, TABLE)}{RANDOM}.{kind}"
     assert start_of(name, pipeline, TABLE) == 12
     assert start_of(name, pipeline, OTHER) is None
     for other in ("shop", "shop-7", "shop-7-1234567890ab", "shop-12", "a_b", "a.b"):
@@ -24,12 +25,12 @@ def test_a_name_tells_pipeline_start_and_table(pipeline: str, kind: str) -> None
 @pytest.mark.parametrize(
     "name",
     [
-        f"{uuid.uuid4().hex}.parquet",
-        f"00000-0-{uuid.uuid4()}-00001.parquet",
-        f"cutline-shop-x-{TABLE[-12:]}-{uuid.uuid4().hex}.parquet",
-        f"cutline-shop-1-{TABLE[-12:]}-{uuid.uuid4().hex}",
-        f"cutline-shop-1-{TABLE[-12:]}-{uuid.uuid4().hex}.parquet.crc",
-        f"my-cutline-shop-1-{TABLE[-12:]}-{uuid.uuid4().hex}.parquet",
+        f"{RANDOM}.parquet",
+        f"00000-0-{uuid.UUID(RANDOM)}-00001.parquet",
+        f"cutline-shop-x-{TABLE[-12:]}-{RANDOM}.parquet",
+        f"cutline-shop-1-{TABLE[-12:]}-{RANDOM}",
+        f"cutline-shop-1-{TABLE[-12:]}-{RANDOM}.parquet.crc",
+        f"my-cutline-shop-1-{TABLE[-12:]}-{RANDOM}.parquet",
         f"cutline-shop-1-{TABLE[-12:]}-backup.parquet",
     ],
 )
