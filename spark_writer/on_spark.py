@@ -5,7 +5,8 @@
    values of other columns, on the executors' disks.
 2. *images*: the changes that leave a row are grouped by staged file; a task a group writes its rows as one data file.
 3. *locate*: Spark reads the key columns of the snapshot and joins them with the keys.
-4. *vectors*: the found positions are grouped by data file; a task writes the merged deletion vectors of its files.
+4. *vectors*: the found positions are grouped by data file; a task writes the merged deletion vectors (in format
+   version 2 the position-delete files) of its files.
 
 Rows are read and written by the executors alone, and never pass through the JVM or a shuffle. The driver gets a line a
 file written, and commits. A task that Spark repeats writes a file of another name; the one that no commit names is an
@@ -34,11 +35,13 @@ from pyspark.sql.types import StructType
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
 from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.filling import groups_of, rows_in
 from cutline.spark_writer.iceberg import objects
 from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.deletion_vectors import Vector, merged, read_vector, without, write_vectors
+from cutline.spark_writer.iceberg.deletion_vectors import Vector, merged, without
 from cutline.spark_writer.iceberg.files import FileLost, write_parquet
 from cutline.spark_writer.iceberg.jvm import failing_as
+from cutline.spark_writer.iceberg.position_deletes import read_deleted, write_deleted
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.staged import (
     LIVE,
@@ -82,24 +85,16 @@ class Task:
         rows = sum(staged.rows for group in self.groups for staged in group)
         return math.ceil(rows / PARTITION_ROWS)
 
-    def new_file(self, suffix: str) -> str:
-        """Return the full path for a new file; each call gives another."""
-        return f"{self.folder}{uuid.uuid4().hex}.{suffix}"
+    def new_file(self, end: str) -> str:
+        """Return the full path for a new file, which has this end; each call gives another."""
+        return f"{self.folder}{uuid.uuid4().hex}{end}"
 
 
 def changed(
     store: PipelineStore, table: LakeTable, layout: Layout, head: int, changes: Sequence[Staged], after: int | None
 ) -> tuple[list[Any], list[Vector]]:
     """Do the work of `local.changed` as Spark jobs."""
-    groups = grouped(store, changes)
-    task = Task(
-        store=store,
-        layout=replace(layout, java=None),
-        groups=groups,
-        after=after,
-        folder=table.new_file(""),
-        grants=objects.grants(),
-    )
+    task = replace(_task(store, table, layout, grouped(store, changes)), after=after)
     with _kernels(f"the changes of {table.table_id} could not be applied by Spark"):
         last = _reduced(table.jvm.session, task).persist(_ON_DISK)
         try:
@@ -108,6 +103,35 @@ def changed(
         finally:
             last.unpersist()
         return [table.data_file(row.path) for row in written], deleted
+
+
+def filled(store: PipelineStore, table: LakeTable, head: int, layout: Layout) -> list[Any]:
+    """Do the work of `filling.filled` as a Spark job, a task a group of files."""
+    groups = groups_of(table, table.contents(head).files.values())
+    task = _task(store, table, layout, [])
+
+    def write(batches: Batches) -> Batches:
+        objects.accept(task.grants)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                path = task.new_file(".parquet")
+                rows = write_parquet(path, rows_in(groups[number], task.layout))
+                yield pa.RecordBatch.from_pydict({"path": [path], "rows": [rows]})
+
+    with _kernels(f"the new columns of {table.table_id} could not be filled by Spark"):
+        numbers: Any = table.jvm.session.range(0, len(groups), 1, len(groups))
+        return [table.data_file(row.path) for row in numbers.mapInArrow(write, _WRITTEN).collect() if row.rows]
+
+
+def _task(store: PipelineStore, table: LakeTable, layout: Layout, groups: Sequence[Sequence[Staged]]) -> Task:
+    return Task(
+        store=store,
+        layout=replace(layout, java=None),
+        groups=groups,
+        after=None,
+        folder=table.new_file(""),
+        grants=objects.grants(),
+    )
 
 
 def _reduced(session: Any, task: Task) -> Any:
@@ -141,7 +165,7 @@ def _images(last: Any, task: Task) -> Any:
     def write(rows: pa.Table) -> pa.Table:
         objects.accept(task.grants)
         live = np.sort(rows[SEQ].to_numpy())
-        path = task.new_file("parquet")
+        path = task.new_file(".parquet")
         count = write_parquet(path, rows_of(task.store, task.groups[rows[GROUP][0].as_py()], task.layout, live))
         return pa.table({"path": [path], "rows": [count]})
 
@@ -150,21 +174,21 @@ def _images(last: Any, task: Task) -> Any:
 
 
 def _vectors(table: LakeTable, head: int, layout: Layout, last: Any, task: Task) -> list[Vector]:
-    """Write the deletion vectors of the snapshot's rows that have one of the keys."""
+    """Write what deletes the snapshot's rows that have one of the keys."""
     files = table.contents(head).files
     if not files:
         return []
     before = {path: vector for path, file in files.items() if (vector := table.vector(file)) is not None}
     found = _found(table, head, layout, last.select(*key_names(layout)), task.partitions)
-    buckets = math.ceil(len(files) / VECTOR_FILES)
+    buckets, version = math.ceil(len(files) / VECTOR_FILES), table.version
 
     def write(rows: pa.Table) -> pa.Table:
         objects.accept(task.grants)
         dead = {}
         for path, positions in _by_file(rows).items():
-            old = read_vector(before.get(path))
+            old = read_deleted(before.get(path))
             dead[path] = merged(old, without(positions, old))
-        return pa.Table.from_pylist([asdict(vector) for vector in write_vectors(task.new_file("puffin"), dead)])
+        return pa.Table.from_pylist([asdict(vector) for vector in write_deleted(version, task.new_file, dead)])
 
     bucket = F.pmod(F.hash("_file"), F.lit(buckets)).alias(GROUP)
     grouped_rows = found.select(bucket, "_file", "_pos").repartition(buckets, GROUP).groupBy(GROUP)

@@ -23,7 +23,7 @@ from cutline.common.errors import ProtocolError
 from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
 from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.iceberg.columns import Layout, default_value
+from cutline.spark_writer.iceberg.columns import Layout, default_value, defaulted
 from cutline.spark_writer.iceberg.files import FileLost, open_parquet, put_file
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
@@ -222,7 +222,9 @@ def _name_of(schema: TableSchema, field_id: int) -> str:
 
 
 def _fits(schema: pa.Schema, layout: Layout) -> bool:
-    """Whether a file's columns are the lake's by field id and type; the file may lack columns that came later."""
+    """Whether a file's columns are the lake's by field id and type; the file may lack columns that came later, unless
+    the table keeps no defaults for them.
+    """
     wanted = _by_id(layout.arrow)
     for field in schema:
         if field.metadata is None or FIELD_ID not in field.metadata:
@@ -231,6 +233,8 @@ def _fits(schema: pa.Schema, layout: Layout) -> bool:
         if field_id in wanted and not _reads_as(field.type, wanted[field_id]):
             return False
     known = {int(field.metadata[FIELD_ID]) for field in schema}
+    if not layout.defaults and not defaulted(layout) <= known:
+        return False
     return any(field_id in known for field_id in wanted)
 
 

@@ -175,6 +175,11 @@ class TableOptions(_Strict):
         exclude_if=lambda properties: not properties,
         description="Iceberg table properties that the lake table is made with; later changes by others stay",
     )
+    format_version: Literal[3, 2] | None = Field(
+        default=None,
+        exclude_if=lambda version: version is None,  # so that definitions of before this setting are unchanged
+        description="Iceberg format version of these tables, instead of sink.format_version",
+    )
 
     @field_validator("properties", mode="after")
     @classmethod
@@ -252,6 +257,11 @@ class SinkConfig(_Strict):
         default="auto",
         exclude_if=lambda engine: engine == "auto",  # so that definitions of before this setting are unchanged
         description="who applies changes: Spark's executors, the Spark writer's own process, or as each batch needs",
+    )
+    format_version: Literal[3, 2] = Field(
+        default=3,
+        exclude_if=lambda version: version == 3,
+        description="Iceberg format version of the lake's tables; 2 for engines that can't read deletion vectors",
     )
 
 

@@ -61,16 +61,16 @@ def compact(
     chosen = worth_compacting(contents.files.values(), table.dead_rows, least)
     if not chosen:
         return head
-    rows = (living for file in chosen for living in _living(file, table.dead(file), layout))
+    rows = (living for file in chosen for living in living_rows(file.path, table.dead(file), layout))
     added = write_rows(table, rows)
     return table.commit(
         branch=branch, base=head, layout=layout, summary=summary, change=table.rewrite(head, chosen, added)
     )
 
 
-def _living(file: DataFile, dead: Any, layout: Layout) -> Iterator[pa.Table]:
-    """Yield a data file's living rows by row group, in the columns of `layout`."""
-    with open_parquet(file.path) as source:
+def living_rows(path: str, dead: Any, layout: Layout) -> Iterator[pa.Table]:
+    """Yield a data file's living rows by row group, in the columns of `layout`; `dead` are its other positions."""
+    with open_parquet(path) as source:
         start = 0
         for at in range(source.num_row_groups):
             group = source.read_row_group(at)

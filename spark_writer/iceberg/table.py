@@ -14,8 +14,9 @@ at its own cut, never before, and no hidden column names are needed.
 
 `main` never moves over a commit of another user (foreign.py) that changed rows or columns, until a person chooses.
 
-A change deletes by deletion vector (deletion_vectors.py finds the positions of a batch's keys), and the new images of
-the rows are added in the same commit (`RowDelta`). Each commit is followed by a sync (durable.py).
+A change deletes by deletion vector (deletion_vectors.py finds the positions of a batch's keys), in format version 2 by
+position-delete file (position_deletes.py), and the new images of the rows are added in the same commit (`RowDelta`).
+Each commit is followed by a sync (durable.py).
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ from cutline.spark_writer.iceberg.deletion_vectors import (
     find_by_arrow,
     merged,
     of_java,
-    read_vector,
     to_java,
     without,
-    write_vectors,
 )
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.files import Contents, DataFile, write_parquet
 from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
-from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict
+from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict, items
 from cutline.spark_writer.iceberg.objects import Rights
+from cutline.spark_writer.iceberg.position_deletes import is_usable, read_deleted, write_deleted
+from cutline.spark_writer.iceberg.position_deletes import to_java as position_deletes_to_java
 from cutline.spark_writer.session import CATALOG
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -60,6 +61,9 @@ SOURCE = "cutline.table"
 """The table property with the table's id as the source spells it."""
 RETRIES = "commit.retry.num-retries"
 FORMAT_VERSION = 3
+"""The format version of a table unless the settings say otherwise."""
+VERSION = "cutline.format-version"
+"""The table property with the format version that Cutline gave the table; older tables lack it."""
 STAGING = re.compile(r"staging_(\d+)")
 CONFLICTS = 5
 """The number of attempts at a commit while others commit to the table at the same time."""
@@ -96,8 +100,16 @@ class ForeignCommit(TableFault):
 class LakeTable:
     """One lake table. One thread at a time; `refresh` before reading what others may have changed."""
 
-    def __init__(self, jvm: Jvm, pipeline: str, table_id: str, java: Any, rights: Rights | None = None) -> None:
-        """Take Iceberg's Table `java`; made by `Lake`."""
+    def __init__(
+        self,
+        jvm: Jvm,
+        pipeline: str,
+        table_id: str,
+        java: Any,
+        rights: Rights | None = None,
+        wanted_version: int = FORMAT_VERSION,
+    ) -> None:
+        """Take Iceberg's Table `java`, and the format version that the settings ask for; made by `Lake`."""
         self.table_id = table_id
         self.java = java
         self.jvm = jvm
@@ -106,6 +118,7 @@ class LakeTable:
         self._layout: Layout | None = None
         self._synced: frozenset[str] = frozenset()
         self.rights = rights or Rights()
+        self._wanted_version = wanted_version
         database, name = split_table_id(table_id)
         self.spark_name = ".".join(quoted(part) for part in (CATALOG, database, name))
 
@@ -141,18 +154,45 @@ class LakeTable:
     def _check_form(self) -> None:
         self.check_owner()
         metadata = self.metadata()
-        spec, version = metadata.spec(), int(metadata.formatVersion())
+        spec = metadata.spec()
         if not spec.isUnpartitioned():
             fields = ", ".join(str(field.name()) for field in spec.fields())
             raise TableFault(
                 f"another user partitioned the lake table {CATALOG}.{self.table_id} by {fields}, and Cutline can't"
                 " write to partitions; remove them by ALTER TABLE ... DROP PARTITION FIELD"
             )
-        if version != FORMAT_VERSION:
+        made = metadata.property(VERSION, str(FORMAT_VERSION))
+        if str(self.version) != made:
             raise TableFault(
-                f"another user set the format version of the lake table {CATALOG}.{self.table_id} to {version},"
-                " which Cutline can't write; drop the table, and it is read again"
+                f"another user set the format version of the lake table {CATALOG}.{self.table_id} from {made} to"
+                f" {self.version}; drop the table, and it is read again"
             )
+
+    @property
+    def version(self) -> int:
+        """The table's format version, as last read."""
+        return int(self.metadata().formatVersion())
+
+    def begin_generation(self) -> None:
+        """Bring the table to the format version that the settings ask for, before the first rows of a generation come.
+
+        A raise shows at once, as Iceberg keeps one format version for all snapshots. TableFault if Iceberg can't do it.
+        """
+
+        def once() -> None:
+            base = self.java.operations().current()
+            if self.version > self._wanted_version:
+                raise TableFault(
+                    f"the lake table {CATALOG}.{self.table_id} has format version {self.version} and can't go back to"
+                    f" {self._wanted_version}, which format_version asks for; drop the table, and it is read again"
+                )
+            builder = self.jvm.iceberg.TableMetadata.buildFrom(base).upgradeFormatVersion(self._wanted_version)
+            builder.setProperties({VERSION: str(self._wanted_version)})
+            self._swap(base, builder)
+
+        if self.version != self._wanted_version:
+            self.committed(f"the format version of {self.table_id} could not be raised", once)
+            self._layout = None
 
     def theirs(self, snapshot_id: int | None) -> Theirs | None:
         """Read the table; return the rewrite or the accepted commit of others on which work must go on instead of on
@@ -168,14 +208,14 @@ class LakeTable:
         return found
 
     def _check_files(self, snapshot_id: int | None) -> None:
-        """Raise TableFault if others have written files from which Cutline can't delete rows by deletion vector."""
+        """Raise TableFault if others have written files from which Cutline can't delete rows."""
         planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
         tasks = planned.iterator()
         while tasks.hasNext():
             task = tasks.next()
             file, deletes = task.file(), task.deletes()
-            ours = str(file.format()) == "PARQUET" and all(str(each.format()) == "PUFFIN" for each in deletes)
-            if not ours or file.specId() != self.java.spec().specId():
+            ours = str(file.format()) == "PARQUET" and file.specId() == self.java.spec().specId()
+            if not ours or deletes.size() > 1 or not all(is_usable(self.jvm, each) for each in items(deletes)):
                 raise TableFault(
                     f"another user wrote files to the lake table {CATALOG}.{self.table_id} in a form that Cutline can't"
                     " change; rewrite them by rewrite_data_files as Parquet without partitions, then retry the table"
@@ -255,14 +295,24 @@ class LakeTable:
     def data_file(self, path: str) -> Any:
         """Return Iceberg's DataFile of a Parquet file that carries the lake's field ids; metrics from its footer."""
         iceberg = self.jvm.iceberg
-        config, local = iceberg.MetricsConfig.forTable(self.java), local_path(path)
-        if local is not None:
-            metrics, size = self.jvm.metrics(path, config), os.path.getsize(local)
-        else:
-            source = self.java.io().newInputFile(path)
-            metrics, size = iceberg.parquet.ParquetUtil.fileMetrics(source, config), source.getLength()
+        metrics, size = self._metrics(path, iceberg.MetricsConfig.forTable(self.java))
         builder = iceberg.DataFiles.builder(self.java.spec()).withPath(path).withFormat("parquet")
         return builder.withFileSizeInBytes(size).withMetrics(metrics).build()
+
+    def _metrics(self, path: str, config: Any) -> tuple[Any, int]:
+        """Return Iceberg's Metrics of a Parquet file by its MetricsConfig, and the file's size."""
+        local = local_path(path)
+        if local is not None:
+            return self.jvm.metrics(path, config), os.path.getsize(local)
+        source = self.java.io().newInputFile(path)
+        return self.jvm.iceberg.parquet.ParquetUtil.fileMetrics(source, config), source.getLength()
+
+    def _delete_file(self, vector: Vector) -> Any:
+        """Return Iceberg's DeleteFile for a vector."""
+        if vector.length:
+            return to_java(self.jvm, self.java.spec(), vector)
+        metrics, _ = self._metrics(vector.path, self.jvm.iceberg.MetricsConfig.forPositionDelete())
+        return position_deletes_to_java(self.java.spec(), vector, metrics, self.jvm)
 
     def contents(self, snapshot_id: int) -> Contents:
         """Return the data files of a snapshot; planned by Iceberg once, then known from our own commits."""
@@ -312,12 +362,12 @@ class LakeTable:
     def dead(self, file: DataFile) -> Any:
         """Return the sorted positions of a file's deleted rows."""
         if file.dead is None:
-            file.dead = read_vector(self.vector(file))
+            file.dead = read_deleted(self.vector(file))
         return file.dead
 
     def vector(self, file: DataFile) -> Vector | None:
-        """Return the deletion vector of a file, None if none of its rows is deleted."""
-        return None if file.vector is None else of_java(file.vector)
+        """Return the deletion vector (or position-delete file) of a file, None if none of its rows is deleted."""
+        return None if file.vector is None else of_java(file.vector, file.path)
 
     def key_columns(self, snapshot_id: int, layout: Layout) -> list[str]:
         """Return the key's columns by their names in a snapshot, quoted for Spark."""
@@ -325,10 +375,10 @@ class LakeTable:
         return [quoted(str(schema.findColumnName(number))) for number in _key_ids(layout)]
 
     def delete(self, snapshot_id: int, positions: Mapping[str, Any]) -> list[Vector]:
-        """Write the deletion vectors of living rows (path -> positions) of a snapshot, with the rows deleted before."""
+        """Write what deletes living rows (path -> positions) of a snapshot, with the rows deleted before."""
         files = self.contents(snapshot_id).files
         dead = {path: merged(self.dead(files[path]), found) for path, found in positions.items()}
-        return write_vectors(self.new_file(f"{uuid.uuid4().hex}.puffin"), dead) if dead else []
+        return write_deleted(self.version, lambda end: self.new_file(f"{uuid.uuid4().hex}{end}"), dead)
 
     # Commits on staging
 
@@ -478,7 +528,7 @@ class LakeTable:
             for file in added:
                 delta.addRows(file)
             for vector in deleted:
-                old, new = files[vector.data_file], to_java(self.jvm, self.java.spec(), vector)
+                old, new = files[vector.data_file], self._delete_file(vector)
                 if old.vector is not None:
                     delta.removeDeletes(old.vector)
                 delta.addDeletes(new)

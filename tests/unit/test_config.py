@@ -266,6 +266,24 @@ def test_table_properties_are_text_and_leave_other_definitions_as_they_were() ->
     assert plain["values"] == {"tinyint1": "int", "zero_dates": None}
 
 
+def test_the_format_version_is_3_or_2_and_leaves_other_definitions_as_they_were() -> None:
+    assert parse(SMALL).sink.format_version == 3
+    assert "format_version" not in parse(SMALL).definition()["sink"]
+    text = SMALL.replace("warehouse: w", "warehouse: w, format_version: 2")
+    read = parse(text + 'table_options: [{tables: "shop.*", format_version: 3}, {tables: "crm.*"}]\n')
+    assert read.sink.format_version == 2
+    assert [read.options_of(name).format_version for name in ("shop.a", "crm.a", "b.a")] == [3, None, None]
+    assert PipelineConfig.from_definition(read.definition()) == read
+
+
+@pytest.mark.parametrize("version", ["1", "4", '"2"'])
+def test_another_format_version_is_refused(version: str) -> None:
+    (found,) = faults(SMALL.replace("warehouse: w", f"warehouse: w, format_version: {version}"))
+    assert "sink.format_version must be 3 or 2, not" in found
+    (found,) = faults(f'{SMALL}table_options: [{{tables: "shop.*", format_version: {version}}}]\n')
+    assert "format_version must be 3 or 2, not" in found
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

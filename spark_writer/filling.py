@@ -1,0 +1,60 @@
+"""Gives the rows of a table the default of a column that was added, in a format version without initial defaults.
+
+In format version 3 a column keeps its initial default, and the files stay as they are. In version 2 the rows get the
+value by being written anew, in the same apply and on the same branch as the rest of the step that adds the column: so
+`main` shows the column at its cut, with its value in each row. Each file of the table then has every column with a
+default; `adopt` and the changes keep it so.
+
+This takes one pass over the table's living rows. It is done here, file by file, or by Spark, a task a group of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from cutline.common.schema import TableSchema
+from cutline.spark_writer.iceberg.columns import Layout, defaulted
+from cutline.spark_writer.iceberg.deletion_vectors import Vector
+from cutline.spark_writer.iceberg.files import DataFile
+from cutline.spark_writer.iceberg.maintenance import ROUND_BYTES, living_rows
+from cutline.spark_writer.iceberg.position_deletes import read_deleted
+from cutline.spark_writer.iceberg.table import LakeTable, write_rows
+
+Part = tuple[str, Vector | None]
+"""A data file's path, and what deletes its dead rows."""
+
+
+def must_fill(before: TableSchema | None, layout: Layout) -> bool:
+    """Whether files that were written for the schema `before` (None: unknown) must get a column of `layout`, because
+    that has a default and the table has no place to keep it.
+    """
+    known = set() if before is None else {column.field_id for column in before.lake}
+    return not layout.defaults and not defaulted(layout) <= known
+
+
+def groups_of(table: LakeTable, files: Iterable[DataFile]) -> list[list[Part]]:
+    """Divide data files into groups, each of which becomes one file of about `ROUND_BYTES` at most."""
+    groups: list[list[Part]] = []
+    size = 0
+    for file in files:
+        size += file.size
+        if not groups or size > ROUND_BYTES:
+            groups.append([])
+            size = file.size
+        groups[-1].append((file.path, table.vector(file)))
+    return groups
+
+
+def rows_in(group: Sequence[Part], layout: Layout) -> Iterator[pa.Table]:
+    """Yield the living rows of a group of data files in the columns of `layout`, by row group."""
+    for path, vector in group:
+        yield from living_rows(path, read_deleted(vector), layout)
+
+
+def filled(table: LakeTable, head: int, layout: Layout) -> list[Any]:
+    """Write the living rows of the snapshot `head` anew in `layout`; return Iceberg's DataFiles."""
+    groups = groups_of(table, table.contents(head).files.values())
+    return [file for group in groups for file in write_rows(table, rows_in(group, layout))]
