@@ -21,6 +21,7 @@ from cutline.spark_writer.iceberg.deletion_vectors import Vector
 from cutline.spark_writer.iceberg.files import DataFile
 from cutline.spark_writer.iceberg.maintenance import ROUND_BYTES, living_rows
 from cutline.spark_writer.iceberg.position_deletes import read_deleted
+from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 Part = tuple[str, Vector | None]
@@ -49,9 +50,9 @@ def groups_of(table: LakeTable, files: Iterable[DataFile]) -> list[list[Part]]:
 
 
 def rows_in(group: Sequence[Part], layout: Layout) -> Iterator[pa.Table]:
-    """Yield the living rows of a group of data files in the columns of `layout`, by row group."""
-    for path, vector in group:
-        yield from living_rows(path, read_deleted(vector), layout)
+    """Yield the living rows of a group of data files in the columns and the order of `layout`."""
+    living = (rows for path, vector in group for rows in living_rows(path, read_deleted(vector), layout))
+    return in_order(living, layout)
 
 
 def filled(table: LakeTable, head: int, layout: Layout) -> list[Any]:

@@ -12,6 +12,7 @@ from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.deletion_vectors import Vector
+from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 from cutline.spark_writer.staged import LIVE, Staged, changes_of, grouped, key_names, last_changes, rows_of
 
@@ -31,7 +32,9 @@ def changed(
     positions = table.positions(head, layout, last.select(names)) if names and last.num_rows else {}
     live = np.sort(last.filter(last[LIVE])[SEQ].to_numpy())
     added = [
-        file for group in grouped(store, changes) for file in write_rows(table, rows_of(store, group, layout, live))
+        file
+        for group in grouped(store, changes)
+        for file in write_rows(table, in_order(rows_of(store, group, layout, live), layout))
     ]
     return added, table.delete(head, positions)
 

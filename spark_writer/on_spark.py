@@ -42,6 +42,7 @@ from cutline.spark_writer.iceberg.deletion_vectors import Vector, merged, withou
 from cutline.spark_writer.iceberg.files import FileLost, write_parquet
 from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.position_deletes import read_deleted, write_deleted
+from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.staged import (
     LIVE,
@@ -85,9 +86,9 @@ class Task:
         rows = sum(staged.rows for group in self.groups for staged in group)
         return math.ceil(rows / PARTITION_ROWS)
 
-    def new_file(self, end: str) -> str:
-        """Return the full path for a new file, which has this end; each call gives another."""
-        return f"{self.folder}{uuid.uuid4().hex}{end}"
+    def new_file(self, suffix: str) -> str:
+        """Return the full path for a new file; each call gives another."""
+        return f"{self.folder}{uuid.uuid4().hex}.{suffix}"
 
 
 def changed(
@@ -114,7 +115,7 @@ def filled(store: PipelineStore, table: LakeTable, head: int, layout: Layout) ->
         objects.accept(task.grants)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                path = task.new_file(".parquet")
+                path = task.new_file("parquet")
                 rows = write_parquet(path, rows_in(groups[number], task.layout))
                 yield pa.RecordBatch.from_pydict({"path": [path], "rows": [rows]})
 
@@ -165,8 +166,9 @@ def _images(last: Any, task: Task) -> Any:
     def write(rows: pa.Table) -> pa.Table:
         objects.accept(task.grants)
         live = np.sort(rows[SEQ].to_numpy())
-        path = task.new_file(".parquet")
-        count = write_parquet(path, rows_of(task.store, task.groups[rows[GROUP][0].as_py()], task.layout, live))
+        path = task.new_file("parquet")
+        images = rows_of(task.store, task.groups[rows[GROUP][0].as_py()], task.layout, live)
+        count = write_parquet(path, in_order(images, task.layout))
         return pa.table({"path": [path], "rows": [count]})
 
     live = last.filter(F.col(LIVE)).select(GROUP, SEQ)

@@ -24,6 +24,8 @@ from cutline.common.schema import FIELD_ID, GEOMETRIES, Column, TableSchema, par
 from cutline.spark_writer.iceberg.jvm import Jvm, items
 
 OFFSET = "cutline.offset."
+Sort = tuple[tuple[int, bool], ...]
+"""The lake's field ids of the columns by which rows are sorted, each with True if it is descending."""
 DEFAULTS_VERSION = 3
 """The first format version in which a column has an initial default."""
 RESERVED = (
@@ -56,7 +58,8 @@ class Layout:
     """A table's columns in the lake: `arrow` has the lake's field ids, `java` is the same as an Iceberg schema.
 
     `defaults`: the table keeps initial defaults of columns, so a file may lack a column that came later. Format version
-    2 has none: there each file has every column with a default.
+    2 has none: there each file has every column with a default. `sort`: the order of the rows in each file
+    (sorting.py).
     """
 
     schema: TableSchema
@@ -65,6 +68,7 @@ class Layout:
     arrow: pa.Schema
     java: Any
     defaults: bool = True
+    sort: Sort = ()
 
     @property
     def highest_id(self) -> int:

@@ -156,7 +156,8 @@ class Lake:
         rights = self._rights(java)
         for place, properties in rights.by_place.items():
             grant(place, properties)
-        return LakeTable(self.jvm, self.pipeline, table_id, java, rights, self._version_of(table_id))
+        version, sort = self._version_of(table_id), self._options_of(table_id).sort
+        return LakeTable(self.jvm, self.pipeline, table_id, java, rights, version, sort)
 
     def _version_of(self, table_id: str) -> int:
         """The format version that the settings ask for."""

@@ -22,6 +22,7 @@ from cutline.common.schema import FIELD_ID
 from cutline.spark_writer.iceberg.columns import Layout, default_value
 from cutline.spark_writer.iceberg.files import DataFile, open_parquet
 from cutline.spark_writer.iceberg.jvm import failing_as
+from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 TIER = 8
@@ -62,7 +63,7 @@ def compact(
     if not chosen:
         return head
     rows = (living for file in chosen for living in living_rows(file.path, table.dead(file), layout))
-    added = write_rows(table, rows)
+    added = write_rows(table, in_order(rows, layout))
     return table.commit(
         branch=branch, base=head, layout=layout, summary=summary, change=table.rewrite(head, chosen, added)
     )

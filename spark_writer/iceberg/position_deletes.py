@@ -35,15 +35,15 @@ _SCHEMA = pa.schema(
 def write_deleted(version: int, new_file: Callable[[str], str], dead: Mapping[str, Any]) -> list[Vector]:
     """Write the sorted positions of each data file's deleted rows, durably, as the format version of the table wants.
 
-    `new_file` returns another full path at each call, which ends as it is told.
+    `new_file` returns another full path at each call, with the suffix that it gets.
     """
     if not dead:
         return []
     if version >= VECTORS_VERSION:
-        return write_vectors(new_file(".puffin"), dead)
+        return write_vectors(new_file("puffin"), dead)
     written = []
     for data_file, positions in dead.items():
-        path = new_file("-deletes.parquet")
+        path = new_file("parquet")
         write_parquet(path, _rows(data_file, positions))
         written.append(
             Vector(data_file=data_file, rows=len(positions), path=path, offset=0, length=0, size=file_size(path))

@@ -53,6 +53,8 @@ from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict, items
 from cutline.spark_writer.iceberg.objects import Rights
 from cutline.spark_writer.iceberg.position_deletes import is_usable, read_deleted, write_deleted
 from cutline.spark_writer.iceberg.position_deletes import to_java as position_deletes_to_java
+from cutline.spark_writer.iceberg.sorting import SORT, chosen, recorded
+from cutline.spark_writer.iceberg.sorting import to_java as sort_order_to_java
 from cutline.spark_writer.session import CATALOG
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -62,6 +64,8 @@ SOURCE = "cutline.table"
 RETRIES = "commit.retry.num-retries"
 FORMAT_VERSION = 3
 """The format version of a table unless the settings say otherwise."""
+SORT_ORDER = "cutline.sort-order"
+"""The property in a snapshot's summary with the id of the table's sort order from when `main` names the snapshot."""
 VERSION = "cutline.format-version"
 """The table property with the format version that Cutline gave the table; older tables lack it."""
 STAGING = re.compile(r"staging_(\d+)")
@@ -108,8 +112,9 @@ class LakeTable:
         java: Any,
         rights: Rights | None = None,
         wanted_version: int = FORMAT_VERSION,
+        wanted_sort: Sequence[str] = (),
     ) -> None:
-        """Take Iceberg's Table `java`, and the format version that the settings ask for; made by `Lake`."""
+        """Take Iceberg's Table `java`, and the format version and sort that the settings ask for; made by `Lake`."""
         self.table_id = table_id
         self.java = java
         self.jvm = jvm
@@ -119,6 +124,7 @@ class LakeTable:
         self._synced: frozenset[str] = frozenset()
         self.rights = rights or Rights()
         self._wanted_version = wanted_version
+        self._wanted_sort = wanted_sort
         database, name = split_table_id(table_id)
         self.spark_name = ".".join(quoted(part) for part in (CATALOG, database, name))
 
@@ -276,14 +282,20 @@ class LakeTable:
         return None if snapshot is None else int(snapshot.timestampMillis())
 
     def layout(self, schema: TableSchema, generation: int) -> Layout:
-        """Lay out `schema` in this table, as last read; the last layout is known."""
+        """Lay out `schema` in this table, as last read; the last layout is known. TableFault if it can't be sorted."""
         metadata, known = self.metadata(), self._layout
         if (
             known is None
             or (known.schema.hash, known.generation) != (schema.hash, generation)
             or (metadata.property(f"{OFFSET}{generation}", None) != str(known.offset))
         ):
-            known = self._layout = lay_out(self.jvm, metadata, schema, generation)
+            known = lay_out(self.jvm, metadata, schema, generation)
+            sort = metadata.property(f"{SORT}{generation}", None)
+            try:
+                order = chosen(schema, known.offset, self._wanted_sort) if sort is None else recorded(sort, known.arrow)
+            except ValueError as error:
+                raise TableFault(str(error)) from error
+            known = self._layout = replace(known, sort=order)
         return known
 
     # Files
@@ -378,7 +390,7 @@ class LakeTable:
         """Write what deletes living rows (path -> positions) of a snapshot, with the rows deleted before."""
         files = self.contents(snapshot_id).files
         dead = {path: merged(self.dead(files[path]), found) for path, found in positions.items()}
-        return write_deleted(self.version, lambda end: self.new_file(f"{uuid.uuid4().hex}{end}"), dead)
+        return write_deleted(self.version, lambda suffix: self.new_file(f"{uuid.uuid4().hex}.{suffix}"), dead)
 
     # Commits on staging
 
@@ -397,7 +409,8 @@ class LakeTable:
         `base` is the branch's head as we know it. If the branch does not exist, it begins at `base` (None: at nothing,
         or at `main`, so `change` must then empty it), and the branches that older starts have left are removed, except
         `keep`, which a publication names. `change` is the result of `replace_all`, `append`, `upsert` or `rewrite`.
-        The snapshot has the schema of `layout`; the table's current schema changes only until the table is first shown.
+        The snapshot has the schema of `layout`; the table's current schema changes only until the table is first shown,
+        as does its sort order.
         Raises Unavailable if the branch has moved since, Refused if others commit all the time.
         """
 
@@ -420,19 +433,27 @@ class LakeTable:
                         builder.removeRef(name)
             if start.property(f"{OFFSET}{layout.generation}", None) is None:
                 builder.setProperties({f"{OFFSET}{layout.generation}": str(layout.offset)})
+            if layout.sort and start.property(f"{SORT}{layout.generation}", None) is None:
+                builder.setProperties({f"{SORT}{layout.generation}": json.dumps(layout.sort)})
             highest = max(int(start.lastColumnId()), layout.highest_id)
-            prepared = builder.setCurrentSchema(layout.java, highest).build()
+            builder.setCurrentSchema(layout.java, highest)
+            if self._wanted_sort:
+                builder.setDefaultSortOrder(sort_order_to_java(self.jvm, layout))
+            prepared = builder.build()
             if prepared.changes().size():
                 inner.commit(inner.current(), prepared)
             update, files = change(transaction)
             update.toBranch(branch)
             for key, value in summary.items():
                 update.set(key, value)
+            if self._wanted_sort:
+                update.set(SORT_ORDER, str(prepared.defaultSortOrderId()))
             update.commit()
             end = inner.current()
             read = start.ref("main") is not None or start.property(PUBLISHED, None) is not None
             if read and end.currentSchemaId() != start.currentSchemaId():
-                end = builder_of(end).setCurrentSchema(start.currentSchemaId()).build()
+                back = builder_of(end).setCurrentSchema(start.currentSchemaId())
+                end = back.setDefaultSortOrder(start.defaultSortOrderId()).build()
             snapshot_id = int(end.ref(branch).snapshotId())
             operations.commit(start, end)
             self.sync_metadata()
@@ -619,6 +640,8 @@ class LakeTable:
                 if lost is not None:
                     logger.warning("%s: it is undone, no row changes", lost.describe(f"{CATALOG}.{self.table_id}"))
                 builder.setCurrentSchema(int(snapshot.schemaId()))
+                if (order := snapshot.summary().get(SORT_ORDER)) is not None:
+                    builder.setDefaultSortOrder(int(order))
                 builder.setBranchSnapshot(snapshot_id, "main")
                 if base.property(CHOICE, None) is not None:
                     builder.removeProperties({CHOICE})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from cutline.common.config.pipeline import TableOptions
@@ -402,3 +405,166 @@ def test_a_delete_of_another_user_in_version_2_is_kept_once_a_person_accepts_it(
     assert same(bench.rows("shop.orders"), journal.at[journal.store.last_slot()]["shop.orders"])
     found = deletes(bench, "shop.orders")
     assert len({each["referenced_data_file"] for each in found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        "rewrite_data_files(table => 'shop.orders', options => map('rewrite-all', 'true'))",
+        "rewrite_position_delete_files(table => 'shop.orders', options => map('rewrite-all', 'true'))",
+    ],
+)
+def test_a_rewrite_of_another_user_in_version_2_is_taken_over(bench: SparkBench, rewrite: str) -> None:
+    bench.options = options(format_version=2)
+    journal = bench.journal
+    journal.table(T)
+    for at in (0, 10):
+        journal.chunk(T, [order(number) for number in range(at, at + 10)])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    for number in (1, 2, 3):
+        journal.change(T, ("-D", order(number)), ("+U", order(10 + number, "new")))
+        journal.checkpoint()
+        bench.apply(incarnation)
+        if number == 1:
+            bench.session.sql(f"CALL lake.system.{rewrite}")
+    assert newest(bench).tables["shop.orders"].held is None
+    found = deletes(bench, "shop.orders")
+    assert len({each["referenced_data_file"] for each in found}) == len(found) > 0
+    read_by_all(bench, "shop.orders")
+
+
+# Sort
+
+
+def sorted_files(
+    bench: SparkBench, table: str, *by: tuple[str, bool], before: Mapping[str, str] = MappingProxyType({})
+) -> int:
+    """Check that each data file of `main` has its rows in this order, null least; return how many files there are.
+    `before` maps the names that columns had before to those that they have now.
+    """
+    found = [entry["file_path"] for entry in entries(bench, table) if entry["content"] == 0]
+    for path in found:
+        rows = pq.read_table(path.removeprefix("file:"))
+        rows = rows.rename_columns([before.get(name, name) for name in rows.column_names])
+        keys: Any = [(name, *(("descending", "at_end") if down else ("ascending", "at_start"))) for name, down in by]
+        places = pc.sort_indices(rows, sort_keys=keys)
+        assert rows.take(places).select([name for name, _ in by]) == rows.select([name for name, _ in by])
+    return len(found)
+
+
+def sort_order(bench: SparkBench, table: str) -> list[tuple[str, str, str]]:
+    """The table's sort order by the names of its current columns, as PyIceberg reads it."""
+    found = pyiceberg_table(bench, table)
+    names, fields = found.schema(), found.sort_order().fields
+    return [(names.find_column_name(each.source_id), each.direction.value, each.null_order.value) for each in fields]
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_the_rows_of_each_file_are_sorted_and_the_order_is_the_tables(
+    bench: SparkBench, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Chunks in another order. 2. Changes. 3. RENAME of a sort column: it stays. 4. Compaction. 5. DROP of the next:
+    the order ends before it, with that cut. 6. Tables without such a column are quarantined alone.
+    """
+    bench.engine, bench.options = engine, options(sort=("NOTE desc", "price", "id asc"))
+    journal = bench.journal
+    down = [("remark", "desc", "nulls-last"), ("price", "asc", "nulls-first"), ("id", "asc", "nulls-first")]
+    journal.table(T)
+    for at in (0, 20):
+        rows = [order(number, f"n{number % 3}", None if number % 5 == 0 else "1.50") for number in range(at, at + 20)]
+        journal.chunk(T, rows)
+    journal.checkpoint()
+    incarnation = bench.apply()
+    journal.change(T, *(("+U", order(number, f"m{number % 2}")) for number in range(9, 0, -1)), ("-D", order(30)))
+    journal.checkpoint(kept=True)
+    bench.apply(incarnation)
+    assert sorted_files(bench, "shop.orders", ("note", True), ("price", False), ("id", False)) == 3
+    assert sort_order(bench, "shop.orders") == [("note", *down[0][1:]), *down[1:]]
+    read_by_all(bench, "shop.orders")
+
+    renamed = T.rename_column("note", "remark")
+    journal.table(renamed)
+    model = journal.models["shop.orders"]
+    for key, row in list(model.items()):
+        model[key] = {("remark" if name == "note" else name): value for name, value in row.items()}
+    journal.change(renamed, *(("+U", {"id": at, "remark": f"r{at % 3}", "price": None}) for at in (17, 11, 13)))
+    journal.checkpoint(kept=True)
+    bench.apply(incarnation)
+    assert sort_order(bench, "shop.orders") == down
+    monkeypatch.setattr(upkeep, "COMPACTION_REST", 0.0)
+    monkeypatch.setattr(upkeep, "TIER", 2)
+    incarnation.upkeep.run()
+    journal.change(renamed, ("-D", {"id": 12, "remark": "", "price": None}))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    by = (("remark", True), ("price", False), ("id", False))
+    assert sorted_files(bench, "shop.orders", *by, before={"note": "remark"}) < 4
+    read_by_all(bench, "shop.orders")
+
+    narrow = renamed.drop_column("price")
+    journal.table(narrow)
+    for key, row in list(model.items()):
+        model[key] = {name: value for name, value in row.items() if name != "price"}
+    journal.change(narrow, *(("+I", {"id": at, "remark": f"r{at % 3}"}) for at in range(60, 66)))
+    journal.checkpoint(kept=True)
+    steps: dict[str, list[tuple[str, str, str]]] = {}
+    incarnation._reached = lambda step: steps.update({step: sort_order(bench, "shop.orders")})
+    bench.apply(incarnation)
+    incarnation._reached = lambda step: None
+    assert (steps["applied"], steps["published"], steps["shown"]) == (down, down, down[:1])
+    assert sorted_files(bench, "shop.orders", ("remark", True), before={"note": "remark"}) > 1
+    read_by_all(bench, "shop.orders")
+
+    journal.table(U)
+    journal.chunk(U, [stock(1, 1)])
+    journal.table(T.drop_column("note"), generation=2)
+    journal.checkpoint()
+    bench.apply(incarnation)
+    for name in ("shop.orders", "shop.stock"):
+        held = newest(bench).tables[name].held
+        assert held is not None
+        assert held.cause == (
+            f"{name} has no column NOTE, by which sort in table_options orders its rows; add the column at the source"
+            " and have the table read again, or copy it by a pipeline with another sort"
+        )
+    assert by_pyiceberg(bench, "shop.orders").num_rows == len(model)
+
+
+def test_a_next_generation_with_other_columns_is_sorted_by_their_names(bench: SparkBench) -> None:
+    """Its field ids are others, so its sort order is too; `main` keeps its own until the next generation is shown."""
+    bench.options = options(sort=("price", "note desc"), format_version=2)
+    journal = bench.journal
+    journal.table(T)
+    journal.chunk(T, [order(number, f"n{number % 4}") for number in range(9)])
+    journal.checkpoint(kept=True)
+    incarnation = bench.apply()
+    other = schema("shop.orders", ("id",), id="bigint", price="varchar(9)", more="int", note="varchar(40)")
+    journal.table(other, generation=2, phase="snapshot")
+    journal.chunk(other, [{"id": at, "price": f"{at % 3}", "more": at, "note": f"n{at % 2}"} for at in range(9)])
+    journal.checkpoint()
+    bench.apply(incarnation)
+    wanted = [("price", "asc", "nulls-first"), ("note", "desc", "nulls-last")]
+    assert sort_order(bench, "shop.orders") == wanted
+    assert by_pyiceberg(bench, "shop.orders").column_names == ["id", "note", "price"]
+    journal.table(other, generation=2)
+    journal.change(other, ("-D", {"id": 3, "price": "", "more": 0, "note": ""}))
+    journal.checkpoint(kept=True)
+    bench.apply()
+    assert sort_order(bench, "shop.orders") == wanted
+    assert sorted_files(bench, "shop.orders", ("price", False), ("note", True)) == 1
+    read_by_all(bench, "shop.orders")
+
+
+def test_a_list_is_no_column_to_sort_by(bench: SparkBench) -> None:
+    bench.options = options(sort=("v",))
+    table = schema("shop.points", ("id",), id="int").add_column("v", "vector(2)", nullable=True)
+    bench.journal.table(table)
+    bench.journal.chunk(table, [{"id": 1, "v": [0.5, 1.5]}])
+    bench.journal.checkpoint()
+    bench.apply()
+    held = newest(bench).tables["shop.points"].held
+    assert held is not None
+    assert held.cause.startswith(
+        "the column v of shop.points is a list, by which sort in table_options can't order rows"
+    )

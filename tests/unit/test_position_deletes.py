@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
 from cutline.common.errors import ProtocolError
 from cutline.common.schema import FIELD_ID
-from cutline.spark_writer.iceberg import position_deletes
+from cutline.spark_writer.iceberg import files, position_deletes
 from cutline.spark_writer.iceberg.deletion_vectors import Vector
 from cutline.spark_writer.iceberg.files import FileLost
 from cutline.spark_writer.iceberg.position_deletes import read_deleted, write_deleted
@@ -27,7 +28,7 @@ DEAD = {
 @pytest.fixture
 def new_file(tmp_path: Path) -> Callable[[str], str]:
     numbers = itertools.count()
-    return lambda end: f"file:{tmp_path}/data/{next(numbers)}{end}"
+    return lambda suffix: f"file:{tmp_path}/data/{next(numbers)}.{suffix}"
 
 
 def test_version_2_has_one_parquet_file_a_data_file_with_icebergs_columns(
@@ -58,6 +59,20 @@ def test_version_3_has_deletion_vectors_in_one_file(new_file: Callable[[str], st
     assert len({each.path for each in written}) == 1
     assert all(each.length and each.path.endswith(".puffin") for each in written)
     assert [read_deleted(each).tolist() for each in written] == [positions.tolist() for positions in DEAD.values()]
+
+
+def test_a_file_of_an_object_store_has_the_size_that_the_store_says(
+    new_file: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder stands for the bucket."""
+    monkeypatch.setattr(
+        files, "file_system", lambda path: (pyarrow.fs.LocalFileSystem(), path.removeprefix("s3://lake"))
+    )
+    (tmp_path / "data").mkdir()
+    written = write_deleted(2, lambda suffix: new_file(suffix).replace("file:", "s3://lake"), DEAD)
+    for each in written:
+        assert each.size == Path(each.path.removeprefix("s3://lake")).stat().st_size
+        assert read_deleted(each).tolist() == DEAD[each.data_file].tolist()
 
 
 def test_nothing_deleted_is_no_file(new_file: Callable[[str], str], tmp_path: Path) -> None:
