@@ -39,13 +39,15 @@ from pathlib import Path
 from typing import Any
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.common.errors import Unavailable
+from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.schema import TableSchema
 from cutline.common.store.chain import Batch, Chain, follow, may_show, next_batch, publication
 from cutline.common.store.records import Publication, Quarantine, Work
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer import local, on_spark
 from cutline.spark_writer.catalogue import network_volume_of
-from cutline.spark_writer.engine import AUTO, SPARK, choose_engine
+from cutline.spark_writer.engine import AUTO, SPARK, choose_engine, choose_filling_engine
+from cutline.spark_writer.filling import filled, must_fill
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.durable import sync_files
 from cutline.spark_writer.iceberg.files import remove_file
@@ -351,12 +353,14 @@ class Incarnation:
         """Bring one table's branch from `done` to the end of a step: its chunks or a TRUNCATE, then its changes."""
         table = self.tables.get(step.table_id, create=done is None)
         table.check_writable()
-        layout = table.layout(step.schema, step.generation)
-        self.progress.layouts[step.table_id] = layout
         head = done.snapshot_id if done is not None else None
         if head is not None and not table.has_snapshot(head):
             raise TableFault(snapshot_lost(step.table_id), lost=True)
         new_generation = done is None or done.generation != step.generation
+        if new_generation:
+            table.begin_generation()
+        layout = table.layout(step.schema, step.generation)
+        self.progress.layouts[step.table_id] = layout
         truncated = step.truncated_at is not None
         chunks = [] if truncated else self._adopt(step, table, layout)
         changes = [
@@ -370,6 +374,8 @@ class Incarnation:
             self.tables.begun.add(step.table_id)
             return table.commit(branch=branch, base=base, layout=layout, summary=summary, change=change, keep=keep)
 
+        if done is not None and not (new_generation or truncated) and done.schema != step.schema.hash:
+            head = self._fill(table, done, layout, commit)
         if head is None or new_generation or truncated:
             head = commit(table.replace_all(chunks), head)
         elif chunks or not changes or (done is not None and done.schema != step.schema.hash):
@@ -388,6 +394,32 @@ class Incarnation:
             if added or deleted:
                 head = commit(table.upsert(head, added, deleted), head)
         return Work(snapshot_id=head, branch=branch, generation=step.generation, schema=step.schema.hash)
+
+    def _fill(self, table: LakeTable, done: Work, layout: Layout, commit: Callable[[Change, int | None], int]) -> int:
+        """Give the rows of `done` the defaults of columns that came since, if the files must have them; return the head
+        of the branch.
+        """
+        head = done.snapshot_id
+        before: TableSchema | None = None
+        if not layout.defaults:
+            with suppress(ProtocolError):  # the sweep removed it; then the rows are written anew in any case
+                before = self._store.schemas([done.schema])[done.schema]
+        files = list(table.contents(head).files.values()) if must_fill(before, layout) else []
+        if not files:
+            return head
+        choice = choose_filling_engine(self._engine, rows=sum(file.rows for file in files), cores=self._lake.jvm.cores)
+        if choice.engine == SPARK:
+            added = on_spark.filled(self._store, table, head, layout)
+        else:
+            added = filled(table, head, layout)
+        logger.info(
+            "%s: the rows of %s were written anew by %s with the defaults of new columns: %s",
+            self._store.name,
+            table.table_id,
+            choice.engine,
+            choice.why,
+        )
+        return commit(table.rewrite(head, files, added), head)
 
     def _adopt(self, step: TableStep, table: LakeTable, layout: Layout) -> list[Any]:
         """Return Iceberg's DataFiles for the chunks of a step; if one fails, the files of the others are removed."""

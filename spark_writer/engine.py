@@ -1,4 +1,4 @@
-"""Chooses who applies a batch's changes to a table: this process (local.py) or Spark (on_spark.py)."""
+"""Chooses who applies a batch's changes to a table: this process (local.py, filling.py) or Spark (on_spark.py)."""
 
 from __future__ import annotations
 
@@ -35,4 +35,17 @@ def choose_engine(setting: str, *, changes: int, table_rows: int, cores: int) ->
         SPARK if spark_seconds < local_seconds else LOCAL,
         f"{changes:,} changes and a scan of {table_rows:,} rows for their keys take about {local_seconds:,.0f} s in the"
         f" Spark writer and {spark_seconds:,.0f} s on {cores} cores of Spark",
+    )
+
+
+def choose_filling_engine(setting: str, *, rows: int, cores: int) -> Engine:
+    """Choose who writes the rows of a table anew (filling.py), as `choose_engine` does; no row passes a shuffle."""
+    if setting != AUTO:
+        return Engine(setting, f"sink.engine is {setting}")
+    local_seconds = 1.5 * rows / 1e6
+    spark_seconds = 4.0 + local_seconds / cores
+    return Engine(
+        SPARK if spark_seconds < local_seconds else LOCAL,
+        f"{rows:,} rows take about {local_seconds:,.0f} s in the Spark writer and {spark_seconds:,.0f} s on {cores}"
+        " cores of Spark",
     )

@@ -12,6 +12,7 @@ from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.deletion_vectors import Vector
+from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 from cutline.spark_writer.staged import LIVE, Staged, changes_of, grouped, key_names, last_changes, rows_of
 
@@ -37,7 +38,7 @@ def changed(
     added = [
         file
         for group in grouped(store, changes)
-        for file in write_rows(table, rows_of(store, group, layout, live, row_ids))
+        for file in write_rows(table, in_order(rows_of(store, group, layout, live, row_ids), layout))
     ]
     return added, table.delete(head, {path: rows.positions for path, rows in found.items()})
 

@@ -5,7 +5,8 @@
    values of other columns, on the executors' disks.
 2. *locate*: Spark reads the key columns, positions and row ids of the snapshot and joins them with the changes. It
    keeps this result too.
-3. *vectors*: the found positions are grouped by data file; a task writes the merged deletion vectors of its files.
+3. *vectors*: the found positions are grouped by data file; a task writes the merged deletion vectors (in format
+   version 2 the position-delete files) of its files.
 4. *images*: the changes that leave a row are grouped by staged file; a task a group writes its rows as one data file,
    in which the new image of a row keeps the row id of the old one.
 
@@ -38,12 +39,15 @@ from pyspark.sql.types import StructType
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
 from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
+from cutline.spark_writer.filling import groups_of, rows_in
 from cutline.spark_writer.iceberg import objects
 from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.deletion_vectors import Vector, merged, read_vector, without, write_vectors
+from cutline.spark_writer.iceberg.deletion_vectors import Vector, merged, without
 from cutline.spark_writer.iceberg.files import FileLost, write_parquet
 from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.lineage import NONE, ROW_ID
+from cutline.spark_writer.iceberg.position_deletes import VECTORS_VERSION, read_deleted, write_deleted
+from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.staged import (
     LIVE,
@@ -96,15 +100,7 @@ def changed(
     store: PipelineStore, table: LakeTable, layout: Layout, head: int, changes: Sequence[Staged], after: int | None
 ) -> tuple[list[Any], list[Vector]]:
     """Do the work of `local.changed` as Spark jobs."""
-    groups = grouped(store, changes)
-    task = Task(
-        store=store,
-        layout=replace(layout, java=None),
-        groups=groups,
-        after=after,
-        folder=table.new_file(""),
-        grants=objects.grants(),
-    )
+    task = replace(_task(store, table, layout, grouped(store, changes)), after=after)
     with kernels(f"the changes of {table.table_id} could not be applied by Spark"), ExitStack() as kept:
 
         def keep(rows: Any) -> Any:
@@ -119,6 +115,35 @@ def changed(
             deleted = _vectors(table, head, images, task)
         written = _images(images, task).collect()
         return [table.data_file(row.path) for row in written], deleted
+
+
+def filled(store: PipelineStore, table: LakeTable, head: int, layout: Layout) -> list[Any]:
+    """Do the work of `filling.filled` as a Spark job, a task a group of files."""
+    groups = groups_of(table, table.contents(head).files.values())
+    task = _task(store, table, layout, [])
+
+    def write(batches: Batches) -> Batches:
+        objects.accept(task.grants)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                path = task.new_file("parquet")
+                rows = write_parquet(path, rows_in(groups[number], task.layout))
+                yield pa.RecordBatch.from_pydict({"path": [path], "rows": [rows]})
+
+    with kernels(f"the new columns of {table.table_id} could not be filled by Spark"):
+        numbers: Any = table.jvm.session.range(0, len(groups), 1, len(groups))
+        return [table.data_file(row.path) for row in numbers.mapInArrow(write, _WRITTEN).collect() if row.rows]
+
+
+def _task(store: PipelineStore, table: LakeTable, layout: Layout, groups: Sequence[Sequence[Staged]]) -> Task:
+    return Task(
+        store=store,
+        layout=replace(layout, java=None),
+        groups=groups,
+        after=None,
+        folder=table.new_file(""),
+        grants=objects.grants(),
+    )
 
 
 def _reduced(session: Any, task: Task) -> Any:
@@ -156,7 +181,8 @@ def _images(changes: Any, task: Task) -> Any:
         row_ids = pc.fill_null(rows[ROW_ID.name], NONE).to_numpy()[order]
         path, group = task.new_file("parquet"), task.groups[rows[GROUP][0].as_py()]
         known = row_ids if (row_ids != NONE).any() else None
-        count = write_parquet(path, rows_of(task.store, group, task.layout, seq[order], known))
+        images = rows_of(task.store, group, task.layout, seq[order], known)
+        count = write_parquet(path, in_order(images, task.layout))
         return pa.table({"path": [path], "rows": [count]})
 
     live = changes.filter(F.col(LIVE)).select(GROUP, SEQ, ROW_ID.name)
@@ -164,19 +190,19 @@ def _images(changes: Any, task: Task) -> Any:
 
 
 def _vectors(table: LakeTable, head: int, located: Any, task: Task) -> list[Vector]:
-    """Write the deletion vectors of the snapshot's rows that were found."""
+    """Write what deletes the snapshot's rows that were found."""
     files = table.contents(head).files
     before = {path: vector for path, file in files.items() if (vector := table.vector(file)) is not None}
     found = located.filter(F.col("_file").isNotNull())
-    buckets = math.ceil(len(files) / VECTOR_FILES)
+    buckets, version = math.ceil(len(files) / VECTOR_FILES), table.version
 
     def write(rows: pa.Table) -> pa.Table:
         objects.accept(task.grants)
         dead = {}
         for path, positions in _by_file(rows).items():
-            old = read_vector(before.get(path))
+            old = read_deleted(before.get(path))
             dead[path] = merged(old, without(positions, old))
-        return pa.Table.from_pylist([asdict(vector) for vector in write_vectors(task.new_file("puffin"), dead)])
+        return pa.Table.from_pylist([asdict(vector) for vector in write_deleted(version, task.new_file, dead)])
 
     bucket = F.pmod(F.hash("_file"), F.lit(buckets)).alias(GROUP)
     grouped_rows = found.select(bucket, "_file", "_pos").repartition(buckets, GROUP).groupBy(GROUP)
@@ -197,7 +223,8 @@ def _located(table: LakeTable, snapshot_id: int, layout: Layout, changes: Any, p
         target = target.filter((F.col(names[0]) >= F.lit(low)) & (F.col(names[0]) <= F.lit(high)))
     on = key_names(layout)
     key = (F.col(name).alias(alias) for name, alias in zip(names, on, strict=True))
-    target = target.select(*key, "_file", "_pos", ROW_ID.name).repartition(partitions, *on)
+    row_id = F.col(ROW_ID.name) if table.version >= VECTORS_VERSION else F.lit(None).cast("long").alias(ROW_ID.name)
+    target = target.select(*key, "_file", "_pos", row_id).repartition(partitions, *on)
     joined = target.join(changes.repartition(partitions, *on).hint("shuffle_hash"), on, "right_outer")
     return joined.select(GROUP, SEQ, LIVE, "_file", "_pos", ROW_ID.name)
 

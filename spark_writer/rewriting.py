@@ -24,18 +24,14 @@ import pyarrow as pa
 from cutline.common.errors import ProtocolError
 from cutline.spark_writer.iceberg import objects
 from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.deletion_vectors import (
-    Vector,
-    outside,
-    read_vector,
-    without,
-    write_vectors,
-)
+from cutline.spark_writer.iceberg.deletion_vectors import Vector, outside, without
 from cutline.spark_writer.iceberg.files import DataFile, remove_file, write_parquet
 from cutline.spark_writer.iceberg.jvm import Jvm
 from cutline.spark_writer.iceberg.locating import locate
 from cutline.spark_writer.iceberg.maintenance import sources
 from cutline.spark_writer.iceberg.merging import Source, keys_at, merged_rows
+from cutline.spark_writer.iceberg.position_deletes import read_deleted, write_deleted
+from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, key_ids
 from cutline.spark_writer.on_spark import kernels
 
@@ -139,7 +135,7 @@ def _merge(session: Any, table_id: str, files: Sequence[Source], layout: Layout,
         objects.accept(grants)
         for _ in batches:
             path = f"{folder}{uuid.uuid4().hex}.parquet"
-            rows = write_parquet(path, merged_rows(files, layout))
+            rows = write_parquet(path, in_order(merged_rows(files, layout), layout))
             yield pa.RecordBatch.from_pydict({"path": [path], "rows": [rows]})
 
     with kernels(f"files of {table_id} could not be merged by Spark"):
@@ -153,7 +149,7 @@ def _died(table: LakeTable, before: Sequence[Source], now: Sequence[DataFile]) -
     for source, file in zip(before, now, strict=True):
         if table.vector(file) == source.vector:
             continue
-        was, dead = read_vector(source.vector), read_vector(table.vector(file))
+        was, dead = read_deleted(source.vector), read_deleted(table.vector(file))
         if outside(was, dead).any():
             return None
         died[file.path] = without(dead, was)
@@ -173,4 +169,6 @@ def _vectors(table: LakeTable, path: str, died: dict[str, Any], layout: Layout) 
             f"the merged file {path} has {len(positions)} of {wanted.num_rows} rows that died while it was written; its"
             " compaction was given up"
         )
-    return write_vectors(table.new_file(f"{uuid.uuid4().hex}.puffin"), {path: positions})
+    return write_deleted(
+        table.version, lambda suffix: table.new_file(f"{uuid.uuid4().hex}.{suffix}"), {path: positions}
+    )

@@ -154,7 +154,8 @@ def _applier(store: Store, name: str, spark: Any, lead: Lead) -> PipelineApplier
         if faults := catalogue.faults(definition["sink"], store.url):
             raise ConfigError(*faults)
         config = PipelineConfig.from_definition(definition)
-        return Lake(session.for_pipeline(spark, definition["sink"]), name, config.options_of), config
+        own = session.for_pipeline(spark, definition["sink"])
+        return Lake(own, name, config.options_of, config.sink.format_version), config
 
     return PipelineApplier(pipeline, open_lake, lead)
 

@@ -23,9 +23,10 @@ from cutline.common.errors import ProtocolError
 from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
 from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.iceberg.columns import Layout, default_value
+from cutline.spark_writer.iceberg.columns import Layout, default_value, defaulted
 from cutline.spark_writer.iceberg.files import FileLost, open_parquet, put_file
 from cutline.spark_writer.iceberg.lineage import with_row_ids
+from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 LIVE = "_live"
@@ -59,17 +60,18 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
     lake's field ids and types (`put_file`), else its rows written anew. So the store may remove the staged file.
 
     The rows are written anew too if the generation's field ids are shifted in the lake: some ids in the file would name
-    other columns there, perhaps of the same type.
+    other columns there, perhaps of the same type. So they are if the table is sorted.
 
     StagedLost if the file is missing, corrupt, or has another number of rows than its record.
     """
     with _verified(store, staged) as file:
-        if layout.offset == 0 and _fits(file.schema_arrow, layout):
+        if layout.offset == 0 and not layout.sort and _fits(file.schema_arrow, layout):
             path = table.new_file(f"{uuid.uuid4().hex}.parquet")
             put_file(store.location(staged.record.path), path)
             return table.data_file(path)
         groups = (file.read_row_group(at) for at in range(file.num_row_groups))
-        (copied,) = write_rows(table, (project(group, staged.schema, layout) for group in groups))
+        rows = (project(group, staged.schema, layout) for group in groups)
+        (copied,) = write_rows(table, in_order(rows, layout))
     return copied
 
 
@@ -230,7 +232,9 @@ def _name_of(schema: TableSchema, field_id: int) -> str:
 
 
 def _fits(schema: pa.Schema, layout: Layout) -> bool:
-    """Whether a file's columns are the lake's by field id and type; the file may lack columns that came later."""
+    """Whether a file's columns are the lake's by field id and type; the file may lack columns that came later, unless
+    the table keeps no defaults for them.
+    """
     wanted = _by_id(layout.arrow)
     for field in schema:
         if field.metadata is None or FIELD_ID not in field.metadata:
@@ -239,6 +243,8 @@ def _fits(schema: pa.Schema, layout: Layout) -> bool:
         if field_id in wanted and not _reads_as(field.type, wanted[field_id]):
             return False
     known = {int(field.metadata[FIELD_ID]) for field in schema}
+    if not layout.defaults and not defaulted(layout) <= known:
+        return False
     return any(field_id in known for field_id in wanted)
 
 

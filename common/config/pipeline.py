@@ -154,6 +154,13 @@ def _scalar(value: object) -> object:
 Scalar = Annotated[str, BeforeValidator(_scalar)]
 
 
+def sorted_by(column: str) -> tuple[str, bool]:
+    """Split an item of `sort` into the column's name and whether it is descending: `day desc` -> ("day", True)."""
+    if column.endswith(" desc"):
+        return column.removesuffix(" desc"), True
+    return column.removesuffix(" asc"), False
+
+
 class TableOptions(_Strict):
     """Options for the tables of one glob, in addition to those for all tables."""
 
@@ -175,6 +182,16 @@ class TableOptions(_Strict):
         exclude_if=lambda properties: not properties,
         description="Iceberg table properties that the lake table is made with; later changes by others stay",
     )
+    format_version: Literal[3, 2] | None = Field(
+        default=None,
+        exclude_if=lambda version: version is None,  # so that definitions of before this setting are unchanged
+        description="Iceberg format version of these tables, instead of sink.format_version",
+    )
+    sort: Names = Field(
+        default=(),
+        exclude_if=lambda columns: not columns,
+        description="columns by which the rows in each data file are sorted; `desc` behind a name turns it round",
+    )
 
     @field_validator("properties", mode="after")
     @classmethod
@@ -183,6 +200,15 @@ class TableOptions(_Strict):
             if name.startswith(("cutline.", "write.metadata.metrics.column.")) or name in OUR_PROPERTIES:
                 raise fault(f"sets {name!r}, which Cutline or Iceberg itself sets; remove it")
         return properties
+
+    @field_validator("sort", mode="after")
+    @classmethod
+    def _each_once(cls, sort: tuple[str, ...]) -> tuple[str, ...]:
+        names = [sorted_by(column)[0] for column in sort]
+        for name in names:
+            if not name.strip() or names.count(name) > 1:
+                raise fault(f"sorts by {name!r}, which is empty or there twice; name each column once")
+        return sort
 
     @model_validator(mode="after")
     def _one_order(self) -> Self:
@@ -252,6 +278,11 @@ class SinkConfig(_Strict):
         default="auto",
         exclude_if=lambda engine: engine == "auto",  # so that definitions of before this setting are unchanged
         description="who applies changes: Spark's executors, the Spark writer's own process, or as each batch needs",
+    )
+    format_version: Literal[3, 2] = Field(
+        default=3,
+        exclude_if=lambda version: version == 3,
+        description="Iceberg format version of the lake's tables; 2 for engines that can't read deletion vectors",
     )
 
 

@@ -95,14 +95,21 @@ def check(
 
 
 def differences(stored: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The dotted keys in which two definitions differ, each with both values, stored and new."""
+    """The dotted keys in which two definitions differ, each with both values, stored and new.
+
+    A definition lacks some of the settings that have their default.
+    """
     found = []
+
+    def described(key: str, definition: Mapping[str, Any]) -> str:
+        return repr(shown(key, definition[key])) if key in definition else "the default"
+
     for key in sorted({*stored, *new}):
         left, right = stored.get(key), new.get(key)
         if isinstance(left, dict) and isinstance(right, dict):
             found += differences(left, right, f"{prefix}{key}.")
         elif left != right:
-            found.append(f"{prefix}{key} is {shown(key, left)!r} there and {shown(key, right)!r} here")
+            found.append(f"{prefix}{key} is {described(key, stored)} there and {described(key, new)} here")
     return found
 
 

@@ -24,6 +24,10 @@ from cutline.common.schema import FIELD_ID, GEOMETRIES, Column, TableSchema, par
 from cutline.spark_writer.iceberg.jvm import Jvm, items
 
 OFFSET = "cutline.offset."
+Sort = tuple[tuple[int, bool], ...]
+"""The lake's field ids of the columns by which rows are sorted, each with True if it is descending."""
+DEFAULTS_VERSION = 3
+"""The first format version in which a column has an initial default."""
 RESERVED = (
     "_file",
     "_pos",
@@ -51,13 +55,20 @@ class BadDefault(CutlineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A table's columns in the lake: `arrow` has the lake's field ids, `java` is the same as an Iceberg schema."""
+    """A table's columns in the lake: `arrow` has the lake's field ids, `java` is the same as an Iceberg schema.
+
+    `defaults`: the table keeps initial defaults of columns, so a file may lack a column that came later. Format version
+    2 has none: there each file has every column with a default. `sort`: the order of the rows in each file
+    (sorting.py).
+    """
 
     schema: TableSchema
     generation: int
     offset: int
     arrow: pa.Schema
     java: Any
+    defaults: bool = True
+    sort: Sort = ()
 
     @property
     def highest_id(self) -> int:
@@ -79,14 +90,16 @@ def lay_out(jvm: Jvm, metadata: Any, schema: TableSchema, generation: int) -> La
         offset = 0 if _ids_agree(jvm, metadata, fields) else int(metadata.lastColumnId())
     fields = [_shifted(field, offset) for field in fields]
     # As JSON, since each call to the JVM costs more than the rest.
-    key = _identifier(schema)
+    key, defaults = _identifier(schema), int(metadata.formatVersion()) >= DEFAULTS_VERSION
     columns = [
-        _to_json(column, field, required=column.field_id in key)
+        _to_json(column, field, required=column.field_id in key, defaults=defaults)
         for column, field in zip(schema.lake, fields, strict=True)
     ]
     made = {"type": "struct", "identifier-field-ids": [number + offset for number in key], "fields": columns}
     java = jvm.iceberg.SchemaParser.fromJson(json.dumps(made))
-    return Layout(schema=schema, generation=generation, offset=offset, arrow=pa.schema(fields), java=java)
+    return Layout(
+        schema=schema, generation=generation, offset=offset, arrow=pa.schema(fields), java=java, defaults=defaults
+    )
 
 
 def _identifier(schema: TableSchema) -> list[int]:
@@ -118,7 +131,7 @@ def _meanings(number: int, name: str, kind: str | Mapping[str, Any]) -> dict[int
     return {number: (name, kind["type"])} | elements
 
 
-def _to_json(column: Column, field: pa.Field, *, required: bool) -> dict[str, Any]:
+def _to_json(column: Column, field: pa.Field, *, required: bool, defaults: bool) -> dict[str, Any]:
     """A field as Iceberg's JSON has it."""
     made = {
         "id": field_id(field),
@@ -128,7 +141,7 @@ def _to_json(column: Column, field: pa.Field, *, required: bool) -> dict[str, An
         "doc": comment(column),
     }
     value = default_value(column, field.type)
-    if value is None:
+    if value is None or not defaults:
         return made
     if isinstance(value, bytes):
         value = value.hex()
@@ -230,6 +243,12 @@ def _lake_fields(schema: TableSchema) -> list[pa.Field]:
 
 
 # Defaults
+
+
+def defaulted(layout: Layout) -> set[int]:
+    """Return the columns that have an initial default, by the field ids of their schema. Raises BadDefault."""
+    pairs = zip(layout.schema.lake, layout.arrow, strict=True)
+    return {column.field_id for column, field in pairs if default_value(column, field.type) is not None}
 
 
 def default_value(column: Column, kind: pa.DataType) -> Any:

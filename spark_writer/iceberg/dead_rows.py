@@ -9,6 +9,7 @@ from typing import Any
 from pyroaring import BitMap64
 
 from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, outside, positions_of, read_bitmap
+from cutline.spark_writer.iceberg.position_deletes import read_deleted
 
 LIMIT_BYTES = 64 << 20
 
@@ -40,7 +41,7 @@ class DeadRows:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key][1]
-        found = read_bitmap(vector)
+        found = read_bitmap(vector) if vector.length else bitmap_of(read_deleted(vector))
         self.keep(vector, found)
         return found
 
@@ -49,11 +50,12 @@ class DeadRows:
         with self._lock:
             key = (vector.path, vector.offset)
             if key not in self._known:
-                self._known[key] = (vector.length, bitmap)
-                self._bytes += vector.length
+                size = vector.length or vector.size
+                self._known[key] = (size, bitmap)
+                self._bytes += size
             while self._bytes > self._limit:
-                _, (length, _) = self._known.popitem(last=False)
-                self._bytes -= length
+                _, (size, _) = self._known.popitem(last=False)
+                self._bytes -= size
 
 
 def living(positions: Any, dead: BitMap64) -> Any:

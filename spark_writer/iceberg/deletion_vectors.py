@@ -52,7 +52,7 @@ def merged(dead: Any, positions: Any) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vector:
     """A deletion vector: a blob of `length` bytes at `offset` of the Puffin file `path`, which has `size` bytes. It
-    deletes `rows` rows of the data file `data_file`.
+    deletes `rows` rows of the data file `data_file`. `length` 0: `path` is a position-delete file instead.
     """
 
     data_file: str
@@ -63,14 +63,15 @@ class Vector:
     size: int
 
 
-def of_java(file: Any) -> Vector:
-    """Return the vector that Iceberg's DeleteFile describes."""
+def of_java(file: Any, data_file: str) -> Vector:
+    """Return the vector that Iceberg's DeleteFile of a data file describes."""
+    offset = file.contentOffset()
     return Vector(
-        data_file=str(file.referencedDataFile()),
+        data_file=data_file,
         rows=int(file.recordCount()),
         path=str(file.location()),
-        offset=int(file.contentOffset()),
-        length=int(file.contentSizeInBytes()),
+        offset=0 if offset is None else int(offset),
+        length=0 if offset is None else int(file.contentSizeInBytes()),
         size=int(file.fileSizeInBytes()),
     )
 

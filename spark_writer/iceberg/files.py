@@ -182,6 +182,16 @@ def remove_file(path: str) -> None:
             files.delete_file(key)
 
 
+def file_size(path: str) -> int:
+    """Return the size in bytes of a file of the lake. Raises FileNotFoundError, and Unavailable for objects."""
+    local = local_path(path)
+    if local is not None:
+        return os.path.getsize(local)
+    with _answering(path):
+        files, key = file_system(path)
+        return int(files.get_file_info(key).size)
+
+
 def _scheme(path: str) -> str:
     return path.partition("://")[0]
 

@@ -17,11 +17,10 @@ from cutline.spark_writer.iceberg.dead_rows import DeadRows
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_away, items, root_cause
 from cutline.spark_writer.iceberg.objects import Rights, grant, is_secret
-from cutline.spark_writer.iceberg.table import FORMAT_VERSION, OWNER, SOURCE, LakeTable, TableFault
+from cutline.spark_writer.iceberg.table import FORMAT_VERSION, OWNER, SOURCE, VERSION, LakeTable, TableFault
 from cutline.spark_writer.session import CATALOG
 
 _PROPERTIES = {
-    "format-version": str(FORMAT_VERSION),
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
@@ -40,10 +39,12 @@ class Lake:
         session: SparkSession,
         pipeline: str,
         options_of: Callable[[str], TableOptions] = lambda table_id: TableOptions(tables="*.*"),
+        format_version: int = FORMAT_VERSION,
     ) -> None:
         """Open the catalogue; Unavailable if it does not answer, ConfigError if it can't be opened otherwise.
 
-        `options_of` a table ("db.table") say how it is made.
+        `options_of` a table ("db.table") say how it is made; `format_version` is the one of tables without such an
+        option, and of Cutline's own table.
         """
         self.session = session
         self.pipeline = pipeline
@@ -51,6 +52,7 @@ class Lake:
         self._dead_rows = DeadRows()
         self.w = 0
         """The number of the start that writes, once it has claimed one; new files are named after it."""
+        self._format_version = format_version
         self.jvm = Jvm(session)
         self._sqlite = sqlite_path(str(session.conf.get(f"spark.sql.catalog.{CATALOG}.uri", "")))
         prefix = f"spark.sql.catalog.{CATALOG}."
@@ -120,13 +122,24 @@ class Lake:
             return table
         database, name = split_table_id(table_id)
         no_columns = self.jvm.iceberg.Schema(self.jvm.root.java.util.ArrayList())
-        properties = {**self._options_of(table_id).properties, OWNER: self.pipeline, SOURCE: table_id}
+        version = str(self._version_of(table_id))
+        properties = {
+            **self._options_of(table_id).properties,
+            OWNER: self.pipeline,
+            SOURCE: table_id,
+            VERSION: version,
+            "format-version": version,
+        }
         table = self.table(table_id, self.create(database, name, no_columns, properties))
         table.check_owner()
         return table
 
     def create(self, namespace: str, name: str, schema: Any, properties: Mapping[str, str]) -> Any:
-        """Create a table, or load the one that another process created first; return Iceberg's Table."""
+        """Create a table, or load the one that another process created first; return Iceberg's Table.
+
+        Without `format-version` in `properties` it gets the one of `sink.format_version`.
+        """
+        properties = {"format-version": str(self._format_version), **_PROPERTIES, **properties}
         space, identifier = self._namespace(namespace), self._identifier(namespace, name)
         spec = self.jvm.iceberg.PartitionSpec.unpartitioned()
         with failing_as(f"the table {CATALOG}.{namespace}.{name} could not be created"):
@@ -135,7 +148,7 @@ class Lake:
                     self.catalog.createNamespace(space, self.jvm.root.java.util.HashMap())
             if not self.catalog.tableExists(identifier):
                 try:
-                    return self.catalog.createTable(identifier, schema, spec, {**_PROPERTIES, **properties})
+                    return self.catalog.createTable(identifier, schema, spec, properties)
                 except Py4JJavaError:
                     if not self.catalog.tableExists(identifier):
                         raise
@@ -146,7 +159,21 @@ class Lake:
         rights = self._rights(java)
         for place, properties in rights.by_place.items():
             grant(place, properties)
-        return LakeTable(self.jvm, self.pipeline, table_id, java, rights=rights, dead_rows=self._dead_rows, w=self.w)
+        return LakeTable(
+            self.jvm,
+            self.pipeline,
+            table_id,
+            java,
+            rights=rights,
+            dead_rows=self._dead_rows,
+            w=self.w,
+            wanted_version=self._version_of(table_id),
+            wanted_sort=self._options_of(table_id).sort,
+        )
+
+    def _version_of(self, table_id: str) -> int:
+        """The format version that the settings ask for."""
+        return self._options_of(table_id).format_version or self._format_version
 
     def _rights(self, java: Any) -> Rights:
         """The rights of a table's FileIO, for those who read and write its files in Python."""

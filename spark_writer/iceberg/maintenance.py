@@ -25,6 +25,7 @@ from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.files import DataFile
 from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.merging import Source, merged_rows
+from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 TIER = 8
@@ -78,7 +79,7 @@ def compact(
     table: LakeTable, chosen: Sequence[DataFile], *, branch: str, head: int, layout: Layout, summary: dict[str, str]
 ) -> int:
     """Merge files of `branch` into one; return the branch's head after it."""
-    added = write_rows(table, merged_rows(sources(table, chosen), layout))
+    added = write_rows(table, in_order(merged_rows(sources(table, chosen), layout), layout))
     return table.commit(
         branch=branch, base=head, layout=layout, summary=summary, change=table.rewrite(head, chosen, added)
     )

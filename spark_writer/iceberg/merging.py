@@ -22,9 +22,10 @@ import pyarrow.compute as pc
 
 from cutline.common.schema import FIELD_ID
 from cutline.spark_writer.iceberg.columns import Layout, default_value
-from cutline.spark_writer.iceberg.deletion_vectors import Vector, outside, read_vector
+from cutline.spark_writer.iceberg.deletion_vectors import Vector, outside
 from cutline.spark_writer.iceberg.files import ROW_GROUP_ROWS, Lineage, open_parquet
 from cutline.spark_writer.iceberg.lineage import with_lineage
+from cutline.spark_writer.iceberg.position_deletes import read_deleted
 
 WAITING_BYTES = 256 << 20
 ROW_GROUP_BYTES = 32 << 20
@@ -63,7 +64,7 @@ def merged_rows(sources: Sequence[Source], layout: Layout) -> Iterator[pa.Table]
 
 def _in_order(sources: Sequence[Source], layout: Layout, keeps: bool) -> Iterator[pa.Table]:
     for source in sources:
-        dead = read_vector(source.vector)
+        dead = read_deleted(source.vector)
         for group in _groups(source, None):
             yield _living(group, dead, layout, keeps)
 
@@ -72,7 +73,7 @@ def _sorted(sources: Sequence[Source], layout: Layout, keeps: bool) -> Iterator[
     key = [column.field_id + layout.offset for column in layout.schema.key_columns]
     by_id = {int(field.metadata[FIELD_ID]): field for field in layout.arrow}
     names = [by_id[number].name for number in key]
-    dead = {source.path: read_vector(source.vector) for source in sources}
+    dead = {source.path: read_deleted(source.vector) for source in sources}
     groups = [group for source in sources for group in _groups(source, by_id[key[0]])]
     groups.sort(key=lambda group: (group.least is not None, 0 if group.least is None else group.least))
     waiting: list[pa.Table] = []

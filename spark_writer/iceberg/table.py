@@ -14,8 +14,9 @@ at its own cut, never before, and no hidden column names are needed.
 
 `main` never moves over a commit of another user (foreign.py) that changed rows or columns, until a person chooses.
 
-A change deletes by deletion vector (locating.py finds the positions of a batch's keys), and the new images of the rows
-are added in the same commit (`RowDelta`). Each commit is followed by a sync (durable.py).
+A change deletes by deletion vector (locating.py finds the positions of a batch's keys), in format version 2 by
+position-delete file (position_deletes.py), and the new images of the rows are added in the same commit (`RowDelta`).
+Each commit is followed by a sync (durable.py).
 """
 
 from __future__ import annotations
@@ -39,23 +40,21 @@ from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.schema import TableSchema, split_table_id
 from cutline.spark_writer.iceberg.columns import OFFSET, Layout, lay_out, quoted
 from cutline.spark_writer.iceberg.dead_rows import DeadRows, living
-from cutline.spark_writer.iceberg.deletion_vectors import (
-    Vector,
-    bitmap_of,
-    of_java,
-    to_java,
-    write_vectors,
-)
+from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.files import Contents, DataFile, Lineage, write_parquet
 from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
-from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict
+from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict, items
 from cutline.spark_writer.iceberg.key_index import Found, KeyIndex
 from cutline.spark_writer.iceberg.leftovers import removed_after
 from cutline.spark_writer.iceberg.lineage import NONE, row_ids_at
 from cutline.spark_writer.iceberg.locating import locate, rows_to_scan
 from cutline.spark_writer.iceberg.naming import file_prefix
 from cutline.spark_writer.iceberg.objects import Rights
+from cutline.spark_writer.iceberg.position_deletes import is_usable, write_deleted
+from cutline.spark_writer.iceberg.position_deletes import to_java as position_deletes_to_java
+from cutline.spark_writer.iceberg.sorting import SORT, chosen, recorded
+from cutline.spark_writer.iceberg.sorting import to_java as sort_order_to_java
 from cutline.spark_writer.session import CATALOG
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -64,6 +63,11 @@ SOURCE = "cutline.table"
 """The table property with the table's id as the source spells it."""
 RETRIES = "commit.retry.num-retries"
 FORMAT_VERSION = 3
+"""The format version of a table unless the settings say otherwise."""
+SORT_ORDER = "cutline.sort-order"
+"""The property in a snapshot's summary with the id of the table's sort order from when `main` names the snapshot."""
+VERSION = "cutline.format-version"
+"""The table property with the format version that Cutline gave the table; older tables lack it."""
 STAGING = re.compile(r"staging_(\d+)")
 CONFLICTS = 5
 """The number of attempts at a commit while others commit to the table at the same time."""
@@ -112,8 +116,12 @@ class LakeTable:
         rights: Rights | None = None,
         dead_rows: DeadRows | None = None,
         w: int = 0,
+        wanted_version: int = FORMAT_VERSION,
+        wanted_sort: Sequence[str] = (),
     ) -> None:
-        """Take Iceberg's Table `java`; made by `Lake` for start `w`."""
+        """Take Iceberg's Table `java`, and the format version and sort that the settings ask for; made by `Lake` for
+        start `w`.
+        """
         self.table_id = table_id
         self.java = java
         self.jvm = jvm
@@ -126,6 +134,8 @@ class LakeTable:
         self._dead_rows = dead_rows or DeadRows()
         self.index: KeyIndex | None = None
         self.rights = rights or Rights()
+        self._wanted_version = wanted_version
+        self._wanted_sort = wanted_sort
         database, name = split_table_id(table_id)
         self.spark_name = ".".join(quoted(part) for part in (CATALOG, database, name))
 
@@ -161,18 +171,45 @@ class LakeTable:
     def _check_form(self) -> None:
         self.check_owner()
         metadata = self.metadata()
-        spec, version = metadata.spec(), int(metadata.formatVersion())
+        spec = metadata.spec()
         if not spec.isUnpartitioned():
             fields = ", ".join(str(field.name()) for field in spec.fields())
             raise TableFault(
                 f"another user partitioned the lake table {CATALOG}.{self.table_id} by {fields}, and Cutline can't"
                 " write to partitions; remove them by ALTER TABLE ... DROP PARTITION FIELD"
             )
-        if version != FORMAT_VERSION:
+        made = metadata.property(VERSION, str(FORMAT_VERSION))
+        if str(self.version) != made:
             raise TableFault(
-                f"another user set the format version of the lake table {CATALOG}.{self.table_id} to {version},"
-                " which Cutline can't write; drop the table, and it is read again"
+                f"another user set the format version of the lake table {CATALOG}.{self.table_id} from {made} to"
+                f" {self.version}; drop the table, and it is read again"
             )
+
+    @property
+    def version(self) -> int:
+        """The table's format version, as last read."""
+        return int(self.metadata().formatVersion())
+
+    def begin_generation(self) -> None:
+        """Bring the table to the format version that the settings ask for, before the first rows of a generation come.
+
+        A raise shows at once, as Iceberg keeps one format version for all snapshots. TableFault if Iceberg can't do it.
+        """
+
+        def once() -> None:
+            base = self.java.operations().current()
+            if self.version > self._wanted_version:
+                raise TableFault(
+                    f"the lake table {CATALOG}.{self.table_id} has format version {self.version} and can't go back to"
+                    f" {self._wanted_version}, which format_version asks for; drop the table, and it is read again"
+                )
+            builder = self.jvm.iceberg.TableMetadata.buildFrom(base).upgradeFormatVersion(self._wanted_version)
+            builder.setProperties({VERSION: str(self._wanted_version)})
+            self._swap(base, builder)
+
+        if self.version != self._wanted_version:
+            self.committed(f"the format version of {self.table_id} could not be raised", once)
+            self._layout = None
 
     def theirs(self, snapshot_id: int | None) -> Theirs | None:
         """Read the table; return the rewrite or the accepted commit of others on which work must go on instead of on
@@ -188,14 +225,14 @@ class LakeTable:
         return found
 
     def _check_files(self, snapshot_id: int | None) -> None:
-        """Raise TableFault if others have written files from which Cutline can't delete rows by deletion vector."""
+        """Raise TableFault if others have written files from which Cutline can't delete rows."""
         planned = self.java.newScan().useSnapshot(snapshot_id).planFiles()
         tasks = planned.iterator()
         while tasks.hasNext():
             task = tasks.next()
             file, deletes = task.file(), task.deletes()
-            ours = str(file.format()) == "PARQUET" and all(str(each.format()) == "PUFFIN" for each in deletes)
-            if not ours or file.specId() != self.java.spec().specId():
+            ours = str(file.format()) == "PARQUET" and file.specId() == self.java.spec().specId()
+            if not ours or deletes.size() > 1 or not all(is_usable(self.jvm, each) for each in items(deletes)):
                 raise TableFault(
                     f"another user wrote files to the lake table {CATALOG}.{self.table_id} in a form that Cutline can't"
                     " change; rewrite them by rewrite_data_files as Parquet without partitions, then retry the table"
@@ -256,14 +293,20 @@ class LakeTable:
         return None if snapshot is None else int(snapshot.timestampMillis())
 
     def layout(self, schema: TableSchema, generation: int) -> Layout:
-        """Lay out `schema` in this table, as last read; the last layout is known."""
+        """Lay out `schema` in this table, as last read; the last layout is known. TableFault if it can't be sorted."""
         metadata, known = self.metadata(), self._layout
         if (
             known is None
             or (known.schema.hash, known.generation) != (schema.hash, generation)
             or (metadata.property(f"{OFFSET}{generation}", None) != str(known.offset))
         ):
-            known = self._layout = lay_out(self.jvm, metadata, schema, generation)
+            known = lay_out(self.jvm, metadata, schema, generation)
+            sort = metadata.property(f"{SORT}{generation}", None)
+            try:
+                order = chosen(schema, known.offset, self._wanted_sort) if sort is None else recorded(sort, known.arrow)
+            except ValueError as error:
+                raise TableFault(str(error)) from error
+            known = self._layout = replace(known, sort=order)
         return known
 
     # Files
@@ -275,14 +318,24 @@ class LakeTable:
     def data_file(self, path: str) -> Any:
         """Return Iceberg's DataFile of a Parquet file that carries the lake's field ids; metrics from its footer."""
         iceberg = self.jvm.iceberg
-        config, local = iceberg.MetricsConfig.forTable(self.java), local_path(path)
-        if local is not None:
-            metrics, size = self.jvm.metrics(path, config), os.path.getsize(local)
-        else:
-            source = self.java.io().newInputFile(path)
-            metrics, size = iceberg.parquet.ParquetUtil.fileMetrics(source, config), source.getLength()
+        metrics, size = self._metrics(path, iceberg.MetricsConfig.forTable(self.java))
         builder = iceberg.DataFiles.builder(self.java.spec()).withPath(path).withFormat("parquet")
         return builder.withFileSizeInBytes(size).withMetrics(metrics).build()
+
+    def _metrics(self, path: str, config: Any) -> tuple[Any, int]:
+        """Return Iceberg's Metrics of a Parquet file by its MetricsConfig, and the file's size."""
+        local = local_path(path)
+        if local is not None:
+            return self.jvm.metrics(path, config), os.path.getsize(local)
+        source = self.java.io().newInputFile(path)
+        return self.jvm.iceberg.parquet.ParquetUtil.fileMetrics(source, config), source.getLength()
+
+    def _delete_file(self, vector: Vector) -> Any:
+        """Return Iceberg's DeleteFile for a vector."""
+        if vector.length:
+            return to_java(self.jvm, self.java.spec(), vector)
+        metrics, _ = self._metrics(vector.path, self.jvm.iceberg.MetricsConfig.forPositionDelete())
+        return position_deletes_to_java(self.java.spec(), vector, metrics, self.jvm)
 
     def contents(self, snapshot_id: int) -> Contents:
         """Return the data files of a snapshot; planned by Iceberg once, then known from our own commits."""
@@ -339,8 +392,8 @@ class LakeTable:
         return 0 if file.vector is None else int(file.vector.recordCount())
 
     def vector(self, file: DataFile) -> Vector | None:
-        """Return the deletion vector of a file, None if none of its rows is deleted."""
-        return None if file.vector is None else of_java(file.vector)
+        """Return the deletion vector (or position-delete file) of a file, None if none of its rows is deleted."""
+        return None if file.vector is None else of_java(file.vector, file.path)
 
     def key_columns(self, snapshot_id: int, layout: Layout) -> list[str]:
         """Return the key's columns by their names in a snapshot, quoted for Spark."""
@@ -348,12 +401,12 @@ class LakeTable:
         return [quoted(str(schema.findColumnName(number))) for number in key_ids(layout)]
 
     def delete(self, snapshot_id: int, positions: Mapping[str, Any]) -> list[Vector]:
-        """Write the deletion vectors of living rows (path -> positions) of a snapshot, with the rows deleted before."""
+        """Write what deletes living rows (path -> positions) of a snapshot, with the rows deleted before."""
         files = self.contents(snapshot_id).files
         dead = {
             path: self._dead_rows.of(self.vector(files[path])) | bitmap_of(found) for path, found in positions.items()
         }
-        vectors = write_vectors(self.new_file(f"{uuid.uuid4().hex}.puffin"), dead) if dead else []
+        vectors = write_deleted(self.version, lambda suffix: self.new_file(f"{uuid.uuid4().hex}.{suffix}"), dead)
         for vector in vectors:
             self._dead_rows.keep(vector, dead[vector.data_file])
         return vectors
@@ -375,7 +428,8 @@ class LakeTable:
         `base` is the branch's head as we know it. If the branch does not exist, it begins at `base` (None: at nothing,
         or at `main`, so `change` must then empty it), and the branches that older starts have left are removed, except
         `keep`, which a publication names. `change` is the result of `replace_all`, `append`, `upsert` or `rewrite`.
-        The snapshot has the schema of `layout`; the table's current schema changes only until the table is first shown.
+        The snapshot has the schema of `layout`; the table's current schema changes only until the table is first shown,
+        as does its sort order.
         Raises Unavailable if the branch has moved since, Refused if others commit all the time.
         """
 
@@ -398,19 +452,27 @@ class LakeTable:
                         builder.removeRef(name)
             if start.property(f"{OFFSET}{layout.generation}", None) is None:
                 builder.setProperties({f"{OFFSET}{layout.generation}": str(layout.offset)})
+            if layout.sort and start.property(f"{SORT}{layout.generation}", None) is None:
+                builder.setProperties({f"{SORT}{layout.generation}": json.dumps(layout.sort)})
             highest = max(int(start.lastColumnId()), layout.highest_id)
-            prepared = builder.setCurrentSchema(layout.java, highest).build()
+            builder.setCurrentSchema(layout.java, highest)
+            if self._wanted_sort:
+                builder.setDefaultSortOrder(sort_order_to_java(self.jvm, layout))
+            prepared = builder.build()
             if prepared.changes().size():
                 inner.commit(inner.current(), prepared)
             update, files = change(transaction)
             update.toBranch(branch)
             for key, value in summary.items():
                 update.set(key, value)
+            if self._wanted_sort:
+                update.set(SORT_ORDER, str(prepared.defaultSortOrderId()))
             update.commit()
             end = inner.current()
             read = start.ref("main") is not None or start.property(PUBLISHED, None) is not None
             if read and end.currentSchemaId() != start.currentSchemaId():
-                end = builder_of(end).setCurrentSchema(start.currentSchemaId()).build()
+                back = builder_of(end).setCurrentSchema(start.currentSchemaId())
+                end = back.setDefaultSortOrder(start.defaultSortOrderId()).build()
             snapshot_id = int(end.ref(branch).snapshotId())
             with removed_after(self.jvm, self.java.io(), transaction, end.snapshot(snapshot_id)):
                 operations.commit(start, end)
@@ -520,7 +582,7 @@ class LakeTable:
             for file in added:
                 delta.addRows(file)
             for vector in deleted:
-                old, new = files[vector.data_file], to_java(self.jvm, self.java.spec(), vector)
+                old, new = files[vector.data_file], self._delete_file(vector)
                 if old.vector is not None:
                     delta.removeDeletes(old.vector)
                 delta.addDeletes(new)
@@ -550,7 +612,7 @@ class LakeTable:
             for file in added:
                 rewrite.addFile(file)
             for vector in deleted:
-                new = to_java(self.jvm, spec, vector)
+                new = self._delete_file(vector)
                 rewrite.addFile(new)
                 files[vector.data_file].vector = new
             return rewrite, files
@@ -622,6 +684,8 @@ class LakeTable:
                 if lost is not None:
                     logger.warning("%s: it is undone, no row changes", lost.describe(f"{CATALOG}.{self.table_id}"))
                 builder.setCurrentSchema(int(snapshot.schemaId()))
+                if (order := snapshot.summary().get(SORT_ORDER)) is not None:
+                    builder.setDefaultSortOrder(int(order))
                 builder.setBranchSnapshot(snapshot_id, "main")
                 if base.property(CHOICE, None) is not None:
                     builder.removeProperties({CHOICE})

@@ -72,6 +72,19 @@ def refused(path: Path, *words: str, faults: int = 1) -> None:
     assert sorted(path.parent.rglob("*")) == before
 
 
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_format_version_that_iceberg_or_cutline_does_not_have(pipeline: Path) -> None:
+    change(pipeline, "warehouse: ./lake", "warehouse: ./lake, format_version: 4")
+    refused(pipeline, "sink.format_version must be 3 or 2, not 4")
+
+
+def test_a_column_that_the_rows_are_sorted_by_twice(pipeline: Path) -> None:
+    change(pipeline, "sink:", 'table_options: [{tables: "*.a", sort: [v, id, v desc]}]\nsink:')
+    refused(pipeline, "sorts by 'v', which is empty or there twice; name each column once")
+
+
 # --- the source -------------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +256,8 @@ def test_a_name_in_use_with_other_content_tells_what_differs(defined: Path) -> N
     Store(f"file://{defined.parent / '.cutline/shop/store'}").pipeline("shop").define(load(defined).definition())
     change(defined, "sink:", "snapshot: {chunk_rows: 7}\nsink:")
     refused(defined, "'shop' is in use", "snapshot.chunk_rows is 50000 there and 7 here", "another name")
+    change(defined, "warehouse: ./lake", "warehouse: ./lake, format_version: 2")
+    refused(defined, "snapshot.chunk_rows is 50000 there", "sink.format_version is the default there and 2 here")
 
 
 def test_a_pipeline_of_an_older_version_goes_on_with_the_defaults_of_settings_that_came_since(defined: Path) -> None:

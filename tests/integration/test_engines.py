@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cutline.common.config.pipeline import TableOptions
 from cutline.common.errors import ProtocolError
 from cutline.services.writer import staging
 from cutline.spark_writer import local, on_spark, staged
@@ -49,7 +50,9 @@ def bench(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def history(bench: SparkBench, seed: int) -> None:
-    """A random history of one table: chunks, changes, truncations, a new column, a new generation; some cuts kept."""
+    """A random history of one table: chunks, changes, truncations, a new column with a default, a new generation; some
+    cuts kept.
+    """
     draw, journal = random.Random(seed), bench.journal
     kinds = draw.sample(sorted(KEYS), draw.choice([1, 1, 2]))
     names = [f"key {at}" for at in range(len(kinds))]
@@ -75,10 +78,11 @@ def history(bench: SparkBench, seed: int) -> None:
     journal.checkpoint()
     for _ in range(3):
         match draw.randrange(6):
-            case 0:
-                columns |= {"later": "int"}
-                table = schema("shop.any", tuple(names), **columns)
+            case 0 if not table.has("later"):
+                table = table.add_column("later", "int", nullable=False, initial_default="5")
                 journal.table(table, generation=generation)
+                for known in journal.models["shop.any"].values():
+                    known["later"] = 5
             case 1:
                 generation += 1
                 journal.table(table, generation=generation)
@@ -97,7 +101,11 @@ def history(bench: SparkBench, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30 if FULL else 5))
 def test_both_engines_leave_the_rows_of_the_source(bench: SparkBench, seed: int, engine: str) -> None:
     bench.engine = engine
+    sort = ("amount desc", "note") if seed % 3 == 0 else ()
+    bench.options = TableOptions(tables="*.*", format_version=2 if seed % 2 else 3, sort=sort)
     history(bench, seed)
+    for _ in range(1 + seed % 3):  # a start of its own for some batches
+        bench.start().step()
     bench.apply()
     assert bench.agree()
 

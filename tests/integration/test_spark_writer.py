@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
@@ -29,7 +29,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cutline.common.config.pipeline import RetentionConfig
+from cutline.common.config.pipeline import RetentionConfig, TableOptions
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.schema import META_FIELDS, OP, SEQ, TABLE
 from cutline.services.run.lake import where
@@ -529,11 +529,19 @@ def test_a_second_owner_is_refused(bench: SparkBench) -> None:
         bench.lake("other").ensure(T.table_id)
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("engine", "version"),
+    [("local", 3), ("local", 2), *(pytest.param("spark", version, marks=pytest.mark.full) for version in (3, 2))],
+)
 @pytest.mark.parametrize("step", ["claimed", "applying", "applied", "published", "shown", "recorded"])
-def test_a_crash_after_any_step_leaves_nothing_lost_or_doubled(bench: SparkBench, step: str, engine: str) -> None:
-    """1. Apply part of a history. 2. Die after `step` of the next publication. 3. A new incarnation ends exact."""
+def test_a_crash_after_any_step_leaves_nothing_lost_or_doubled(
+    bench: SparkBench, step: str, engine: str, version: Literal[2, 3]
+) -> None:
+    """1. Apply part of a history. 2. Die after `step` of the next publication, which adds a column with a default.
+    3. A new incarnation ends exact.
+    """
     bench.engine = engine
+    bench.options = TableOptions(tables="*.*", format_version=version)
 
     class Crash(Exception):
         pass
@@ -550,9 +558,17 @@ def test_a_crash_after_any_step_leaves_nothing_lost_or_doubled(bench: SparkBench
     journal.change(T, ("+U", order(1, "one")), ("-D", order(2)))
     journal.chunk(T, [order(100)])
     journal.checkpoint(kept=True)
+    incarnation = bench.apply(incarnation)
+    journal.change(T, ("+U", order(1, "two")), ("-D", order(3)))
+    added = T.add_column("seen", "int", nullable=False, initial_default="7")
+    for row in journal.models[T.table_id].values():
+        row["seen"] = 7
+    journal.table(added)
+    journal.change(added, ("+U", {**order(4, "four"), "seen": 4}))
+    journal.checkpoint(kept=True)
     with pytest.raises(Crash):
         bench.apply(bench.start(crash)) if step == "claimed" else _stepped(incarnation, crash, bench)
-    journal.change(T, ("+I", order(2, "again")))
+    journal.change(added, ("+I", {**order(2, "again"), "seen": 2}))
     journal.checkpoint()
     bench.apply()
     assert bench.agree() == len(journal.store.publications()) >= 2

@@ -20,6 +20,7 @@ from cutline.common.config.pipeline import (
     parse,
     select_tables,
     shown,
+    sorted_by,
 )
 from cutline.common.config.settings import settings
 from cutline.common.errors import ConfigError
@@ -266,6 +267,33 @@ def test_table_properties_are_text_and_leave_other_definitions_as_they_were() ->
     assert plain["values"] == {"tinyint1": "int", "zero_dates": None}
 
 
+def test_the_format_version_is_3_or_2_and_leaves_other_definitions_as_they_were() -> None:
+    assert parse(SMALL).sink.format_version == 3
+    assert "format_version" not in parse(SMALL).definition()["sink"]
+    text = SMALL.replace("warehouse: w", "warehouse: w, format_version: 2")
+    read = parse(text + 'table_options: [{tables: "shop.*", format_version: 3}, {tables: "crm.*"}]\n')
+    assert read.sink.format_version == 2
+    assert [read.options_of(name).format_version for name in ("shop.a", "crm.a", "b.a")] == [3, None, None]
+    assert PipelineConfig.from_definition(read.definition()) == read
+
+
+def test_an_item_of_sort_is_a_column_and_perhaps_a_direction() -> None:
+    items = ("day", "day desc", "day asc", "a desc asc", "desc")
+    wanted = [("day", False), ("day", True), ("day", False), ("a desc", False), ("desc", False)]
+    assert [sorted_by(item) for item in items] == wanted
+    read = parse(SMALL + 'table_options: [{tables: "shop.*", sort: [day desc, id]}]\n')
+    assert read.options_of("shop.a").sort == ("day desc", "id")
+    assert PipelineConfig.from_definition(read.definition()) == read
+
+
+@pytest.mark.parametrize("version", ["1", "4", '"2"'])
+def test_another_format_version_is_refused(version: str) -> None:
+    (found,) = faults(SMALL.replace("warehouse: w", f"warehouse: w, format_version: {version}"))
+    assert "sink.format_version must be 3 or 2, not" in found
+    (found,) = faults(f'{SMALL}table_options: [{{tables: "shop.*", format_version: {version}}}]\n')
+    assert "format_version must be 3 or 2, not" in found
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -277,6 +305,9 @@ def test_table_properties_are_text_and_leave_other_definitions_as_they_were() ->
         ('[{tables: "shop.*", properties: {cutline.pipeline: me}}]', "sets 'cutline.pipeline'"),
         ('[{tables: "shop.*", properties: {gc.enabled: false}}]', "sets 'gc.enabled', .* remove it"),
         ('[{tables: "shop.*", properties: {write.metadata.metrics.column.a: full}}]', "sets 'write.metadata.metrics"),
+        ('[{tables: "shop.*", sort: [day, id, day desc]}]', "sorts by 'day', .* name each column once"),
+        ('[{tables: "shop.*", sort: [""]}]', "sorts by '', which is empty"),
+        ('[{tables: "shop.*", sort: day}]', "sort must be a list"),
         ("5", "must be a list"),
     ],
 )

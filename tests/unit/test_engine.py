@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cutline.spark_writer.engine import AUTO, LOCAL, LOCAL_CHANGES, SPARK, choose_engine
+from cutline.spark_writer.engine import AUTO, LOCAL, LOCAL_CHANGES, SPARK, choose_engine, choose_filling_engine
 
 
 @pytest.mark.parametrize(
@@ -30,5 +30,22 @@ def test_the_engine_follows_the_setting_then_the_expected_time(
     setting: str, changes: int, table_rows: int, cores: int, engine: str, why: str
 ) -> None:
     chosen = choose_engine(setting, changes=changes, table_rows=table_rows, cores=cores)
+    assert chosen.engine == engine
+    assert why in chosen.why
+
+
+@pytest.mark.parametrize(
+    ("setting", "rows", "cores", "engine", "why"),
+    [
+        (AUTO, 1_000_000, 8, LOCAL, "1,000,000 rows take about 2 s in the Spark writer and 4 s on 8 cores of Spark"),
+        (AUTO, 100_000_000, 8, SPARK, "about 150 s in the Spark writer and 23 s on 8"),
+        (AUTO, 100_000_000, 1, LOCAL, "about 150 s in the Spark writer and 154 s on 1"),
+        (SPARK, 1, 1, SPARK, "sink.engine is spark"),
+    ],
+)
+def test_rows_are_written_anew_where_that_ends_first(
+    setting: str, rows: int, cores: int, engine: str, why: str
+) -> None:
+    chosen = choose_filling_engine(setting, rows=rows, cores=cores)
     assert chosen.engine == engine
     assert why in chosen.why
