@@ -103,6 +103,17 @@ def test_merged_rows_are_the_living_ones_in_the_order_of_the_key_with_their_line
     assert len(merged) == len(wanted)
 
 
+def test_rows_that_share_the_first_column_of_the_key_wait_for_each_other(tmp_path: Path) -> None:
+    layout, made = layout_of("bigint", "bigint"), []
+    for name, keys in (("older", [(0, 0), (1, 5)]), ("newer", [(1, 0)])):
+        rows = pa.table(
+            [*(pa.array(each) for each in zip(*keys, strict=True)), pa.nulls(len(keys), pa.int32())], layout.arrow
+        )
+        made.append(source_of(tmp_path, name, rows, dead=[], lineage=Lineage(first_row_id=0, sequence=1)))
+    merged = pa.concat_tables(merged_rows(made, layout))
+    assert merged.select(["k0", "k1"]).to_pylist() == [{"k0": a, "k1": b} for a, b in ((0, 0), (1, 0), (1, 5))]
+
+
 def numbers(low: int, high: int, step: int = 1) -> pa.Table:
     return pa.table([pa.array(range(low, high, step)), pa.array(range(low, high, step), pa.int32())], layout.arrow)
 
