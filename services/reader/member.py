@@ -57,6 +57,8 @@ RETRY_SECONDS = (0.5, 10.0)
 CHANGES_ROWS = 50_000
 CHANGES_BYTES = 8 << 20
 CHANGES_WAIT_SECONDS = 0.5
+"""A read of changes goes on for so long at most, and for a tenth of the checkpoint interval if that is shorter: what it has
+taken when a marker comes is not in that checkpoint."""
 SMALL_BYTES = 1 << 18
 """Up to so many bytes of rows, handing them to a thread costs more than encoding them."""
 log = logging.getLogger("cutline.reader")
@@ -246,7 +248,7 @@ class ReaderMember:
             until=order.until,
             max_rows=CHANGES_ROWS,
             max_bytes=CHANGES_BYTES,
-            wait_seconds=CHANGES_WAIT_SECONDS,
+            wait_seconds=min(CHANGES_WAIT_SECONDS, self.config.checkpoint.interval_seconds / 10),
             at_boundary=order.at_boundary,
             stop=order.stop,
         )
