@@ -22,6 +22,7 @@ MESH = {*RECORDS, "common.store", "common.config", "common.mesh"}
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
     "common.errors": set(),
+    "common.file_metrics": {"common.schema", "common.store"},
     "common.parquet": set(),
     "common.schema": {"common.errors"},
     "common.positions": {"common.errors"},
@@ -35,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "services.control": MESH,
     "services.enumerator": {*MESH, "services.sources"},
     "services.reader": {*MESH, "services.sources"},
-    "services.writer": {*MESH, "common.parquet"},
+    "services.writer": {*MESH, "common.parquet", "common.file_metrics"},
     "services.run": {*MESH, "common.programs", "services.sources", "spark_writer"},
     "services": set(),
 }
