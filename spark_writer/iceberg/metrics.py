@@ -1,7 +1,8 @@
 """Iceberg's metrics of data files, without a reader in the JVM.
 
-A chunk file's metrics are in the journal's record of it (common/file_metrics.py). They are those that Iceberg keeps by
-default.
+A chunk file's metrics are in the journal's record of it; those of other files come from their footers. Both are made by
+common/file_metrics.py, and are what Iceberg keeps by default. A table whose properties ask for others has Iceberg read
+its files' footers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from cutline.common.file_metrics import file_metrics
 from cutline.common.store.records import FileMetrics
+from cutline.spark_writer.iceberg.files import open_parquet
 from cutline.spark_writer.iceberg.jvm import Jvm
 
 _PROPERTIES = "write.metadata.metrics."
@@ -27,6 +30,18 @@ def described(jvm: Jvm, spec: Any, path: str, *, rows: int, size: int, metrics: 
     """Return Iceberg's DataFile of a Parquet file, in a partition spec without fields; the file is not looked at."""
     text = json.dumps(_to_json(path, rows=rows, size=size, metrics=metrics, spec_id=int(spec.specId())))
     return jvm.iceberg.ContentFileParser.fromJson(jvm.iceberg.util.JsonUtil.mapper().readTree(text), spec)
+
+
+def footer_metrics(jvm: Jvm, path: str) -> Any:
+    """Return Iceberg's Metrics of a Parquet file, from its footer; None if a column has no field id."""
+    with open_parquet(path) as file:
+        rows, metrics = file.metadata.num_rows, file_metrics(file.metadata, file.schema_arrow)
+    if metrics is None:
+        return None
+    spec = jvm.iceberg.PartitionSpec.unpartitioned()
+    made = described(jvm, spec, path, rows=rows, size=0, metrics=metrics)
+    counts = (made.columnSizes(), made.valueCounts(), made.nullValueCounts(), made.nanValueCounts())
+    return jvm.iceberg.Metrics(rows, *counts, made.lowerBounds(), made.upperBounds())
 
 
 def _to_json(path: str, *, rows: int, size: int, metrics: FileMetrics, spec_id: int) -> dict[str, Any]:

@@ -269,6 +269,20 @@ def test_a_chunk_file_that_is_gone_or_has_another_size_is_the_stores_fault(
     assert bench.agree() == 1
 
 
+def test_a_query_finds_a_row_whose_value_is_too_long_for_the_footer(
+    bench: SparkBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Changes become a data file of two row groups; the second has no bounds of the text. 2. Nor has the file."""
+    monkeypatch.setattr(files_of_the_lake, "ROW_GROUP_ROWS", 1)
+    lake_table(bench, T, order(1))
+    bench.journal.change(T, ("+I", order(2, "m")), ("+I", order(3, "z" * 5000)))
+    bench.journal.checkpoint()
+    bench.apply()
+    assert bench.agree() == 2
+    found = bench.session.sql(f"SELECT id FROM lake.{T.table_id} WHERE note > 'y'").toArrow()
+    assert found["id"].to_pylist() == [3]
+
+
 def test_a_damaged_page_of_an_adopted_file_quarantines_its_table_before_it_is_used(bench: SparkBench) -> None:
     """1. A bit of a key turns over in a staged chunk file, which keeps its size. 2. The file is adopted. 3. A change
     reads the file's keys: its table is quarantined with the file's name, and another table is shown.

@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "common.store": RECORDS,
     "common.mesh": {*RECORDS, "common.store", "common.config"},
     "services.sources": MESH,
-    "spark_writer": {*MESH, "common.parquet", "common.programs"},
+    "spark_writer": {*MESH, "common.parquet", "common.programs", "common.file_metrics"},
     "services.client": set(),
     "services.control": MESH,
     "services.enumerator": {*MESH, "services.sources"},
