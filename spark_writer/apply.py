@@ -358,7 +358,7 @@ class Incarnation:
             raise TableFault(snapshot_lost(step.table_id), lost=True)
         new_generation = done is None or done.generation != step.generation
         if new_generation:
-            table.begin_generation()
+            table.begin_generation(step.schema, step.generation)
         layout = table.layout(step.schema, step.generation)
         self.progress.layouts[step.table_id] = layout
         truncated = step.truncated_at is not None
@@ -428,10 +428,11 @@ class Incarnation:
         if failed := next((error for future in futures if (error := future.exception()) is not None), None):
             for future in futures:
                 if future.exception() is None:
-                    with suppress(OSError):
-                        remove_file(str(future.result().location()))
+                    for file in future.result():
+                        with suppress(OSError):
+                            remove_file(str(file.location()))
             raise failed
-        found = [future.result() for future in futures]
+        found = [file for future in futures for file in future.result()]
         sync_files(str(file.location()) for file in found)
         return found
 

@@ -10,17 +10,14 @@ This takes one pass over the table's living rows. It is done here, file by file,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
-
-import pyarrow as pa
 
 from cutline.common.schema import TableSchema
 from cutline.spark_writer.iceberg.columns import Layout, defaulted
 from cutline.spark_writer.iceberg.files import DataFile
 from cutline.spark_writer.iceberg.maintenance import HERE_BYTES, sources
 from cutline.spark_writer.iceberg.merging import Source, merged_rows
-from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 
@@ -33,10 +30,12 @@ def must_fill(before: TableSchema | None, layout: Layout) -> bool:
 
 
 def groups_of(table: LakeTable, files: Iterable[DataFile]) -> list[list[Source]]:
-    """Divide data files into groups, each of which becomes one file of about `HERE_BYTES` at most."""
+    """Divide data files into groups, each of which becomes one file of about `HERE_BYTES` at most, or one for each
+    partition.
+    """
     groups: list[list[Source]] = []
     size = 0
-    for file in files:
+    for file in sorted(files, key=lambda file: file.partition_name):
         size += file.size
         if not groups or size > HERE_BYTES:
             groups.append([])
@@ -45,12 +44,7 @@ def groups_of(table: LakeTable, files: Iterable[DataFile]) -> list[list[Source]]
     return groups
 
 
-def rows_in(group: Sequence[Source], layout: Layout) -> Iterator[pa.Table]:
-    """Yield the living rows of a group of data files in the columns and the order of `layout`."""
-    return in_order(merged_rows(group, layout), layout)
-
-
 def filled(table: LakeTable, head: int, layout: Layout) -> list[Any]:
     """Write the living rows of the snapshot `head` anew in `layout`; return Iceberg's DataFiles."""
     groups = groups_of(table, table.contents(head).files.values())
-    return [file for group in groups for file in write_rows(table, rows_in(group, layout))]
+    return [file for group in groups for file in write_rows(table, layout, merged_rows(group, layout))]

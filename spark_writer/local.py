@@ -12,7 +12,6 @@ from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.deletion_vectors import Vector
-from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 from cutline.spark_writer.staged import LIVE, Staged, changes_of, grouped, key_names, last_changes, rows_of
 
@@ -38,7 +37,7 @@ def changed(
     added = [
         file
         for group in grouped(store, changes)
-        for file in write_rows(table, in_order(rows_of(store, group, layout, live, row_ids), layout))
+        for file in write_rows(table, layout, rows_of(store, group, layout, live, row_ids))
     ]
     return added, table.delete(head, {path: rows.positions for path, rows in found.items()})
 

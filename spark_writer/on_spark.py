@@ -8,7 +8,7 @@
 3. *vectors*: the found positions are grouped by data file; a task writes the merged deletion vectors (in format
    version 2 the position-delete files) of its files.
 4. *images*: the changes that leave a row are grouped by staged file; a task a group writes its rows as one data file,
-   in which the new image of a row keeps the row id of the old one.
+   or one for each partition, in which the new image of a row keeps the row id of the old one.
 
 Rows are read and written by the executors alone, and never pass through the JVM or a shuffle. The driver gets a line a
 file written, and commits. A task that Spark repeats writes a file of another name; the one that no commit names is an
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
@@ -39,15 +39,16 @@ from pyspark.sql.types import StructType
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
 from cutline.common.schema import SEQ
 from cutline.common.store.store import PipelineStore
-from cutline.spark_writer.filling import groups_of, rows_in
+from cutline.spark_writer.filling import groups_of
 from cutline.spark_writer.iceberg import objects
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.deletion_vectors import Vector, merged, without
-from cutline.spark_writer.iceberg.files import FileLost, write_parquet
+from cutline.spark_writer.iceberg.files import FileLost
 from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.lineage import NONE, ROW_ID
+from cutline.spark_writer.iceberg.merging import merged_rows
+from cutline.spark_writer.iceberg.partitioning import write_files
 from cutline.spark_writer.iceberg.position_deletes import VECTORS_VERSION, read_deleted, write_deleted
-from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.staged import (
     LIVE,
@@ -66,7 +67,8 @@ PARTITION_ROWS = 500_000
 VECTOR_FILES = 16
 """Data files whose vectors share a Puffin file, about."""
 _RAISED: tuple[type[CutlineError], ...] = (StagedLost, FileLost, ProtocolError, Unavailable, ConfigError)
-_WRITTEN = "path string, rows long"
+_WRITTEN = "path string, partition string"
+"""A line a data file that a task wrote, as `write_files` yields them."""
 _VECTORS = "data_file string, rows long, path string, offset long, length long, size long"
 _ON_DISK = StorageLevel.DISK_ONLY
 Batches = Iterator[pa.RecordBatch]
@@ -95,6 +97,10 @@ class Task:
         """Return the full path for a new file; each call gives another."""
         return f"{self.folder}{uuid.uuid4().hex}.{suffix}"
 
+    def new_data_file(self) -> str:
+        """Return the full path for a new data file."""
+        return self.new_file("parquet")
+
 
 def changed(
     store: PipelineStore, table: LakeTable, layout: Layout, head: int, changes: Sequence[Staged], after: int | None
@@ -114,7 +120,7 @@ def changed(
             images = keep(_located(table, head, layout, last, task.partitions))
             deleted = _vectors(table, head, images, task)
         written = _images(images, task).collect()
-        return [table.data_file(row.path) for row in written], deleted
+        return [table.data_file(row.path, layout, row.partition) for row in written], deleted
 
 
 def filled(store: PipelineStore, table: LakeTable, head: int, layout: Layout) -> list[Any]:
@@ -126,19 +132,27 @@ def filled(store: PipelineStore, table: LakeTable, head: int, layout: Layout) ->
         objects.accept(task.grants)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                path = task.new_file("parquet")
-                rows = write_parquet(path, rows_in(groups[number], task.layout))
-                yield pa.RecordBatch.from_pydict({"path": [path], "rows": [rows]})
+                yield written(task.new_data_file, merged_rows(groups[number], task.layout), task.layout)
 
     with kernels(f"the new columns of {table.table_id} could not be filled by Spark"):
         numbers: Any = table.jvm.session.range(0, len(groups), 1, len(groups))
-        return [table.data_file(row.path) for row in numbers.mapInArrow(write, _WRITTEN).collect() if row.rows]
+        lines = numbers.mapInArrow(write, _WRITTEN).collect()
+        return [table.data_file(row.path, layout, row.partition) for row in lines]
+
+
+def written(new_path: Callable[[], str], rows: Iterable[pa.Table], layout: Layout) -> pa.RecordBatch:
+    """Write rows as data files in a task; return a line for each."""
+    files = list(write_files(new_path, rows, layout))
+    return pa.RecordBatch.from_pylist(
+        [{"path": path, "partition": partition} for path, partition in files],
+        schema=pa.schema([("path", pa.string()), ("partition", pa.string())]),
+    )
 
 
 def _task(store: PipelineStore, table: LakeTable, layout: Layout, groups: Sequence[Sequence[Staged]]) -> Task:
     return Task(
         store=store,
-        layout=replace(layout, java=None),
+        layout=layout.portable,
         groups=groups,
         after=None,
         folder=table.new_file(""),
@@ -179,11 +193,10 @@ def _images(changes: Any, task: Task) -> Any:
         seq = rows[SEQ].to_numpy()
         order = np.argsort(seq)
         row_ids = pc.fill_null(rows[ROW_ID.name], NONE).to_numpy()[order]
-        path, group = task.new_file("parquet"), task.groups[rows[GROUP][0].as_py()]
+        group = task.groups[rows[GROUP][0].as_py()]
         known = row_ids if (row_ids != NONE).any() else None
         images = rows_of(task.store, group, task.layout, seq[order], known)
-        count = write_parquet(path, in_order(images, task.layout))
-        return pa.table({"path": [path], "rows": [count]})
+        return pa.Table.from_batches([written(task.new_data_file, images, task.layout)])
 
     live = changes.filter(F.col(LIVE)).select(GROUP, SEQ, ROW_ID.name)
     return live.repartition(2 * len(task.groups), GROUP).groupBy(GROUP).applyInArrow(write, _WRITTEN)

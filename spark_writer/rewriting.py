@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ from cutline.spark_writer.iceberg.locating import locate
 from cutline.spark_writer.iceberg.maintenance import sources
 from cutline.spark_writer.iceberg.merging import Source, keys_at, merged_rows
 from cutline.spark_writer.iceberg.position_deletes import read_deleted, write_deleted
-from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, key_ids
 from cutline.spark_writer.on_spark import kernels
 
@@ -52,7 +50,7 @@ class Rewriting:
         self._abandoned = threading.Event()
         self._thread = threading.Thread(
             target=self._run,
-            args=(table.jvm, replace(layout, java=None), table.new_file("")),
+            args=(table.jvm, layout.portable, table.new_file("")),
             name="cutline-compaction",
             daemon=True,
         )
@@ -135,7 +133,7 @@ def _merge(session: Any, table_id: str, files: Sequence[Source], layout: Layout,
         objects.accept(grants)
         for _ in batches:
             path = f"{folder}{uuid.uuid4().hex}.parquet"
-            rows = write_parquet(path, in_order(merged_rows(files, layout), layout))
+            rows = write_parquet(path, merged_rows(files, layout))
             yield pa.RecordBatch.from_pydict({"path": [path], "rows": [rows]})
 
     with kernels(f"files of {table_id} could not be merged by Spark"):

@@ -28,7 +28,6 @@ from cutline.spark_writer.iceberg.columns import Layout, default_value, defaulte
 from cutline.spark_writer.iceberg.files import FileLost, file_size, open_parquet, put_file
 from cutline.spark_writer.iceberg.lineage import with_row_ids
 from cutline.spark_writer.iceberg.metrics import described, has_default_metrics
-from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 LIVE = "_live"
@@ -57,12 +56,12 @@ class StagedLost(ProtocolError):
     """A staged file is missing or differs from its record: a fault of the store, not of the file's table."""
 
 
-def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> Any:
-    """Return Iceberg's DataFile for a chunk, a file of the table's own: the same bytes if the staged file has the
+def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> list[Any]:
+    """Return Iceberg's DataFiles for a chunk, files of the table's own: the same bytes if the staged file has the
     lake's field ids and types (`put_file`), else its rows written anew. So the store may remove the staged file.
 
     The rows are written anew too if the generation's field ids are shifted in the lake: some ids in the file would name
-    other columns there, perhaps of the same type. So they are if the table is sorted.
+    other columns there, perhaps of the same type. So they are if the table is sorted or partitioned.
 
     If the record has the file's metrics, and the table keeps no others, the file is not opened: its schema is that of
     the journal. Where its bytes need not be copied either, only its size is compared with the record.
@@ -70,20 +69,19 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
     StagedLost if the file is missing, corrupt, or has another number of rows than its record.
     """
     record, jvm, java = staged.record, table.jvm, table.java
-    as_it_is = layout.offset == 0 and not layout.sort
+    as_it_is = layout.offset == 0 and not layout.in_memory
     if as_it_is and record.metrics and _fits(staged.schema.arrow, layout) and has_default_metrics(jvm, java):
         path = table.new_file(f"{uuid.uuid4().hex}.parquet")
         _put_unread(store, record, path)
-        return described(jvm, java.spec(), path, rows=record.rows, size=record.size, metrics=record.metrics)
+        return [described(jvm, java.spec(), path, rows=record.rows, size=record.size, metrics=record.metrics)]
     with _verified(store, staged) as file:
         if as_it_is and _fits(file.schema_arrow, layout):
             path = table.new_file(f"{uuid.uuid4().hex}.parquet")
             put_file(store.location(record.path), path, record.sha256)
-            return table.data_file(path)
+            return [table.data_file(path)]
         groups = (file.read_row_group(at) for at in range(file.num_row_groups))
         rows = (project(group, staged.schema, layout) for group in groups)
-        (copied,) = write_rows(table, in_order(rows, layout))
-    return copied
+        return write_rows(table, layout, rows)
 
 
 def _put_unread(store: PipelineStore, record: StagedFile, path: str) -> None:

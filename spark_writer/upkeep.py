@@ -161,8 +161,7 @@ class Upkeep:
         table, layout = self._tables.get(table_id), self._progress.layouts[table_id]
         under_way = self._rewriting.paths if self._rewriting is not None else set()
         files = [file for path, file in table.contents(work.snapshot_id).files.items() if path not in under_way]
-        # A sorted file is sorted in memory, which bounds its size.
-        chosen = worth_compacting(files, table.dead_rows, least, here=bool(layout.sort))
+        chosen = worth_compacting(files, table.dead_rows, least, here=layout.in_memory)
         pending = False
         if sum(file.size for file in chosen) > HERE_BYTES:
             if self._rewriting is None and self._clock() >= self._large_at:

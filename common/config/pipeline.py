@@ -161,6 +161,28 @@ def sorted_by(column: str) -> tuple[str, bool]:
     return column.removesuffix(" asc"), False
 
 
+_TRANSFORM = re.compile(r"(\w+)\(\s*(?:(\d+)\s*,)?\s*(.+?)\s*\)")
+_PERIODS = ("year", "month", "day", "hour")
+
+
+def partitioned_by(item: str) -> tuple[str, str]:
+    """Split an item of `partition` into the column's name and Iceberg's transform of its values.
+
+    `bucket(16, id)` -> ("id", "bucket[16]"), `days(at)` -> ("at", "day"), `region` -> ("region", "identity").
+    ValueError if there is no such transform.
+    """
+    found = _TRANSFORM.fullmatch(item.strip())
+    if found is None and item.strip() and "(" not in item:
+        return item.strip(), "identity"
+    name, width, column = found.groups() if found else ("", None, "")
+    period = name.lower().removesuffix("s")
+    if period in _PERIODS and width is None:
+        return column, period
+    if name.lower() in ("bucket", "truncate") and width is not None and 0 < int(width) < 2**31:
+        return column, f"{name.lower()}[{int(width)}]"
+    raise ValueError(item)
+
+
 class TableOptions(_Strict):
     """Options for the tables of one glob, in addition to those for all tables."""
 
@@ -192,6 +214,12 @@ class TableOptions(_Strict):
         exclude_if=lambda columns: not columns,
         description="columns by which the rows in each data file are sorted; `desc` behind a name turns it round",
     )
+    partition: Names = Field(
+        default=(),
+        exclude_if=lambda columns: not columns,
+        description="columns by which the lake table is partitioned, each as it is or in one of Iceberg's transforms:"
+        " `region`, `day(created)`, `bucket(16, id)`, `truncate(10, name)`",
+    )
 
     @field_validator("properties", mode="after")
     @classmethod
@@ -209,6 +237,23 @@ class TableOptions(_Strict):
             if not name.strip() or names.count(name) > 1:
                 raise fault(f"sorts by {name!r}, which is empty or there twice; name each column once")
         return sort
+
+    @field_validator("partition", mode="after")
+    @classmethod
+    def _known_transforms(cls, partition: tuple[str, ...]) -> tuple[str, ...]:
+        columns = []
+        for item in partition:
+            try:
+                columns.append(partitioned_by(item)[0])
+            except ValueError:
+                raise fault(
+                    f"partitions by {item!r}, which is no known transform; write a column's name, year(column),"
+                    " month(column), day(column), hour(column), bucket(16, column) or truncate(10, column)"
+                ) from None
+        for name in columns:
+            if columns.count(name) > 1:
+                raise fault(f"partitions by {name!r} twice; name each column once")
+        return partition
 
     @model_validator(mode="after")
     def _one_order(self) -> Self:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Context, Decimal
 from typing import Any
@@ -26,6 +26,8 @@ from cutline.spark_writer.iceberg.jvm import Jvm, items
 OFFSET = "cutline.offset."
 Sort = tuple[tuple[int, bool], ...]
 """The lake's field ids of the columns by which rows are sorted, each with True if it is descending."""
+Partition = tuple[tuple[int, str], ...]
+"""The lake's field ids of the columns by which a table is partitioned, each with Iceberg's transform."""
 DEFAULTS_VERSION = 3
 """The first format version in which a column has an initial default."""
 RESERVED = (
@@ -46,7 +48,8 @@ _FORMS = {
     "geometry": "SRID in 4 bytes, little-endian, then WKB",
 }
 """The form of values in the lake, where the type at the source does not say it."""
-_EXACT = Context(prec=65)  # a DECIMAL's digits; Python's default context rounds to 28
+EXACT = Context(prec=65)
+"""Keeps all digits of a DECIMAL; Python's default context rounds to 28."""
 
 
 class BadDefault(CutlineError):
@@ -59,7 +62,8 @@ class Layout:
 
     `defaults`: the table keeps initial defaults of columns, so a file may lack a column that came later. Format version
     2 has none: there each file has every column with a default. `sort`: the order of the rows in each file
-    (sorting.py).
+    (sorting.py). `partition`: how rows are divided into files (partitioning.py), `spec` is the same as Iceberg has it,
+    None if they are not.
     """
 
     schema: TableSchema
@@ -69,6 +73,18 @@ class Layout:
     java: Any
     defaults: bool = True
     sort: Sort = ()
+    partition: Partition = ()
+    spec: Any = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the rows of a file are held in memory while it is written."""
+        return bool(self.sort or self.partition)
+
+    @property
+    def portable(self) -> Layout:
+        """The same without objects of the JVM, for other processes and threads."""
+        return replace(self, java=None, spec=None)
 
     @property
     def highest_id(self) -> int:
@@ -143,15 +159,19 @@ def _to_json(column: Column, field: pa.Field, *, required: bool, defaults: bool)
     value = default_value(column, field.type)
     if value is None or not defaults:
         return made
-    if isinstance(value, bytes):
-        value = value.hex()
-    elif isinstance(value, Decimal):
-        value = format(value.quantize(Decimal(1).scaleb(-field.type.scale), context=_EXACT), "f")
-    elif isinstance(value, datetime):
-        value = value.isoformat(timespec="microseconds")
-    elif isinstance(value, date):
-        value = value.isoformat()
+    value = single_value(value, field.type)
     return made | {"initial-default": value, "write-default": value}
+
+
+def single_value(value: Any, kind: pa.DataType) -> Any:
+    """Return a value of this Arrow type in the form of Iceberg's specification, "JSON single-value serialization"."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Decimal):
+        return format(value.quantize(Decimal(1).scaleb(-kind.scale), context=EXACT), "f")
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="microseconds")
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _iceberg_type(field: pa.Field) -> str | dict[str, Any]:
@@ -275,7 +295,7 @@ def default_value(column: Column, kind: pa.DataType) -> Any:
             return int(Decimal(text))
         if base == "decimal":
             scale = (*parse_type(column.mysql_type).numbers, 0)[1]
-            exact = _EXACT.plus(_EXACT.quantize(Decimal(text), Decimal(1).scaleb(-scale)))
+            exact = EXACT.plus(EXACT.quantize(Decimal(text), Decimal(1).scaleb(-scale)))
             return exact if pa.types.is_decimal(kind) else f"{exact:f}"
         if pa.types.is_decimal(kind):
             return Decimal(text)

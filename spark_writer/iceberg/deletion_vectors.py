@@ -76,9 +76,11 @@ def of_java(file: Any, data_file: str) -> Vector:
     )
 
 
-def to_java(jvm: Jvm, spec: Any, vector: Vector) -> Any:
-    """Return Iceberg's DeleteFile for a vector of a table with this PartitionSpec."""
+def to_java(jvm: Jvm, spec: Any, partition: Any, vector: Vector) -> Any:
+    """Return Iceberg's DeleteFile for a vector of a data file in this partition (None: the spec has none)."""
     builder = jvm.iceberg.FileMetadata.deleteFileBuilder(spec).ofPositionDeletes().withFormat("puffin")
+    if partition is not None:
+        builder = builder.withPartition(partition)
     builder = builder.withPath(vector.path).withFileSizeInBytes(vector.size).withRecordCount(vector.rows)
     builder = builder.withReferencedDataFile(vector.data_file).withContentOffset(vector.offset)
     return builder.withContentSizeInBytes(vector.length).build()

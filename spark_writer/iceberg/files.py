@@ -55,13 +55,16 @@ class DataFile:
     """One Parquet file of a snapshot; `vector` is Iceberg's DeleteFile of its deleted rows, or None.
 
     `groups`, `names` (of the key's columns) and `own_row_ids` (whether it has the column `_row_id`, see lineage.py) are
-    read when first needed. `lineage` is known once the file is committed. No other field ever changes.
+    read when first needed. `lineage` is known once the file is committed. `partition` is Iceberg's, None in a table
+    without partitions. No other field ever changes.
     """
 
     path: str
     rows: int
     size: int
     vector: Any = None
+    partition: Any = None
+    partition_name: str = ""
     lineage: Lineage | None = None
     own_row_ids: bool | None = None
     groups: tuple[RowGroup, ...] | None = None

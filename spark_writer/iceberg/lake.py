@@ -169,6 +169,7 @@ class Lake:
             w=self.w,
             wanted_version=self._version_of(table_id),
             wanted_sort=self._options_of(table_id).sort,
+            wanted_partition=self._options_of(table_id).partition,
         )
 
     def _version_of(self, table_id: str) -> int:

@@ -25,7 +25,6 @@ from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.files import DataFile
 from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.merging import Source, merged_rows
-from cutline.spark_writer.iceberg.sorting import in_order
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 TIER = 8
@@ -45,14 +44,14 @@ def worth_compacting(
 ) -> list[DataFile]:
     """Choose files to merge into one, at most `ROUND_BYTES` of them (`here`: `HERE_BYTES`), or one that is larger.
 
-    They are those of the fullest tier, if it has at least `least` files, else those with more than half of their rows
-    deleted. With `here`, large files are left for a large round.
+    They are those of the fullest tier of a partition, if it has at least `least` files, else those with more than half
+    of their rows deleted. With `here`, large files are left for a large round.
     """
     most = HERE_BYTES if here else ROUND_BYTES
-    tiers: dict[int, list[DataFile]] = {}
+    tiers: dict[tuple[str, int], list[DataFile]] = {}
     for file in files:
         if file.size < (HERE_BYTES // 4 if here else END_BYTES):
-            tiers.setdefault(int(math.log(max(file.size, 1), TIER)), []).append(file)
+            tiers.setdefault((file.partition_name, int(math.log(max(file.size, 1), TIER))), []).append(file)
     fullest = max(tiers.values(), key=len, default=[])
     dying = (file for file in files if not (here and file.size > most) and 2 * dead_rows(file) > file.rows)
     chosen = fullest if len(fullest) >= least else list(dying)
@@ -79,7 +78,7 @@ def compact(
     table: LakeTable, chosen: Sequence[DataFile], *, branch: str, head: int, layout: Layout, summary: dict[str, str]
 ) -> int:
     """Merge files of `branch` into one; return the branch's head after it."""
-    added = write_rows(table, in_order(merged_rows(sources(table, chosen), layout), layout))
+    added = write_rows(table, layout, merged_rows(sources(table, chosen), layout))
     return table.commit(
         branch=branch, base=head, layout=layout, summary=summary, change=table.rewrite(head, chosen, added)
     )

@@ -79,8 +79,10 @@ def is_usable(jvm: Jvm, file: Any) -> bool:
     return kind == "PUFFIN" or (kind == "PARQUET" and bool(jvm.iceberg.util.ContentFileUtil.isFileScoped(file)))
 
 
-def to_java(spec: Any, vector: Vector, metrics: Any, jvm: Jvm) -> Any:
-    """Return Iceberg's DeleteFile for a position-delete file that has these Metrics."""
+def to_java(jvm: Jvm, spec: Any, partition: Any, vector: Vector, metrics: Any) -> Any:
+    """Return Iceberg's DeleteFile for a position-delete file that has these Metrics, as `deletion_vectors.to_java`."""
     builder = jvm.iceberg.FileMetadata.deleteFileBuilder(spec).ofPositionDeletes().withFormat("parquet")
+    if partition is not None:
+        builder = builder.withPartition(partition)
     builder = builder.withPath(vector.path).withFileSizeInBytes(vector.size).withMetrics(metrics)
     return builder.withReferencedDataFile(vector.data_file).build()

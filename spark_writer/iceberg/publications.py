@@ -34,12 +34,12 @@ from cutline.common.errors import Unavailable
 from cutline.common.positions import Position
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.records import Publication, changes
-from cutline.spark_writer.iceberg.files import open_parquet
+from cutline.spark_writer.iceberg.files import open_parquet, write_parquet
 from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.leftovers import removed_after
 from cutline.spark_writer.iceberg.maintenance import expire
-from cutline.spark_writer.iceberg.table import LakeTable, write_rows
+from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.session import CATALOG
 
 logger = logging.getLogger("cutline.spark_writer")
@@ -113,17 +113,15 @@ class Publications:
         with failing_as(failure):
             table = self._opened()
             rows = publication_rows(record, before, pipeline)
-            (file,) = write_rows(table, iter([pa.Table.from_pylist(rows, schema=_ARROW)]))
+            added = _written(table, pa.Table.from_pylist(rows, schema=_ARROW))
 
         def prepare(transaction: Any) -> Any:
             if before is not None:
-                return transaction.newAppend().appendFile(file)
+                return transaction.newAppend().appendFile(*added)
             transaction.updateProperties().set(self._writer, str(self._w)).commit()
             replaced = self._files(table, self._rows_where(self._expressions.equal("checkpoint", record.n)))
             others = pa.concat_tables([_ARROW.empty_table(), *_read(list(replaced), pipeline, record.n, record.n)])
-            return _overwrite(
-                transaction, replaced, [file, *(write_rows(table, iter([others])) if len(others) else [])]
-            )
+            return _overwrite(transaction, replaced, [*added, *_written(table, others)])
 
         self._commit(table, failure, prepare, first=before is None)
 
@@ -210,7 +208,7 @@ class Publications:
         rows = retained_rows(kept, pipeline) if old else []
         merged = [pa.Table.from_pylist(rows, schema=_ARROW)]
         merged += _read([path for path in replaced if path in with_more], pipeline, 0, oldest)
-        added = write_rows(table, iter([pa.concat_tables(merged)]))
+        added = _written(table, pa.concat_tables(merged))
         failure = f"old rows of {NAMESPACE}.{NAME} could not be removed"
         self._commit(table, failure, lambda transaction: _overwrite(transaction, replaced, added))
 
@@ -290,6 +288,15 @@ def retained_rows(kept: Sequence[Publication], pipeline: str) -> list[dict[str, 
         rows += publication_rows(record, before, pipeline)
         before = record
     return rows
+
+
+def _written(table: LakeTable, rows: pa.Table) -> list[Any]:
+    """Write rows as one durable data file; no rows: no file."""
+    if not len(rows):
+        return []
+    path = table.new_file(f"{uuid.uuid4().hex}.parquet")
+    write_parquet(path, [rows])
+    return [table.data_file(path)]
 
 
 def _overwrite(transaction: Any, replaced: Mapping[str, Any], added: Sequence[Any]) -> Any:

@@ -28,7 +28,7 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ from cutline.spark_writer.iceberg.columns import OFFSET, Layout, lay_out, quoted
 from cutline.spark_writer.iceberg.dead_rows import DeadRows, living
 from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
-from cutline.spark_writer.iceberg.files import Contents, DataFile, Lineage, file_size, write_parquet
+from cutline.spark_writer.iceberg.files import Contents, DataFile, Lineage, file_size
 from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict, items
 from cutline.spark_writer.iceberg.key_index import Found, KeyIndex
@@ -53,6 +53,9 @@ from cutline.spark_writer.iceberg.locating import locate, rows_to_scan
 from cutline.spark_writer.iceberg.metrics import footer_metrics, has_default_metrics
 from cutline.spark_writer.iceberg.naming import file_prefix
 from cutline.spark_writer.iceberg.objects import Rights
+from cutline.spark_writer.iceberg.partitioning import NOWHERE, PARTITION, write_files
+from cutline.spark_writer.iceberg.partitioning import chosen as partition_fields
+from cutline.spark_writer.iceberg.partitioning import recorded as partition_of
 from cutline.spark_writer.iceberg.position_deletes import is_usable, write_deleted
 from cutline.spark_writer.iceberg.position_deletes import to_java as position_deletes_to_java
 from cutline.spark_writer.iceberg.sorting import SORT, chosen, recorded
@@ -68,6 +71,8 @@ FORMAT_VERSION = 3
 """The format version of a table unless the settings say otherwise."""
 SORT_ORDER = "cutline.sort-order"
 """The property in a snapshot's summary with the id of the table's sort order from when `main` names the snapshot."""
+SPEC = "cutline.partition-spec"
+"""The same for the table's default partition spec, which is that of the snapshot's files."""
 VERSION = "cutline.format-version"
 """The table property with the format version that Cutline gave the table; older tables lack it."""
 STAGING = re.compile(r"staging_(\d+)")
@@ -120,9 +125,10 @@ class LakeTable:
         w: int = 0,
         wanted_version: int = FORMAT_VERSION,
         wanted_sort: Sequence[str] = (),
+        wanted_partition: Sequence[str] = (),
     ) -> None:
-        """Take Iceberg's Table `java`, and the format version and sort that the settings ask for; made by `Lake` for
-        start `w`.
+        """Take Iceberg's Table `java`, and the format version, sort and partition that the settings ask for; made by
+        `Lake` for start `w`.
         """
         self.table_id = table_id
         self.java = java
@@ -138,6 +144,7 @@ class LakeTable:
         self.rights = rights or Rights()
         self._wanted_version = wanted_version
         self._wanted_sort = wanted_sort
+        self._wanted_partition = wanted_partition
         database, name = split_table_id(table_id)
         self.spark_name = ".".join(quoted(part) for part in (CATALOG, database, name))
 
@@ -174,7 +181,9 @@ class LakeTable:
         self.check_owner()
         metadata = self.metadata()
         spec = metadata.spec()
-        if not spec.isUnpartitioned():
+        if self._wanted_partition:
+            self._check_partition(metadata)
+        elif not spec.isUnpartitioned():
             fields = ", ".join(str(field.name()) for field in spec.fields())
             raise TableFault(
                 f"another user partitioned the lake table {CATALOG}.{self.table_id} by {fields}, and Cutline can't"
@@ -187,15 +196,28 @@ class LakeTable:
                 f" {self.version}; drop the table, and it is read again"
             )
 
+    def _check_partition(self, metadata: Any) -> None:
+        """Raise TableFault if another user changed how a table is partitioned that Cutline partitions."""
+        known = shown(metadata).snapshot_id
+        snapshot = None if known is None else metadata.snapshot(known)
+        made = None if snapshot is None else snapshot.summary().get(SPEC)
+        if made is not None and int(made) != metadata.defaultSpecId():
+            raise TableFault(
+                f"another user changed the partitions of the lake table {CATALOG}.{self.table_id}, which partition in"
+                " table_options divides; undo that by ALTER TABLE, or drop the table, and it is read again"
+            )
+
     @property
     def version(self) -> int:
         """The table's format version, as last read."""
         return int(self.metadata().formatVersion())
 
-    def begin_generation(self) -> None:
-        """Bring the table to the format version that the settings ask for, before the first rows of a generation come.
+    def begin_generation(self, schema: TableSchema, generation: int) -> None:
+        """Bring the table to the format version and the partition spec that the settings ask for, before the first rows
+        of a generation come.
 
-        A raise shows at once, as Iceberg keeps one format version for all snapshots. TableFault if Iceberg can't do it.
+        A raise of the version shows at once, as Iceberg keeps one for all snapshots; the spec is not the default one
+        until the generation is shown. TableFault if Iceberg can't do it.
         """
 
         def once() -> None:
@@ -212,6 +234,44 @@ class LakeTable:
         if self.version != self._wanted_version:
             self.committed(f"the format version of {self.table_id} could not be raised", once)
             self._layout = None
+        if self._wanted_partition and self.metadata().property(f"{PARTITION}{generation}", None) is None:
+            self.committed(
+                f"the partition spec of {self.table_id} could not be added",
+                lambda: self._add_spec(schema, generation),
+            )
+            self._layout = None
+
+    def _add_spec(self, schema: TableSchema, generation: int) -> None:
+        """Add a generation's partition spec, with its columns, and note both in the table's properties."""
+        base, iceberg = self.java.operations().current(), self.jvm.iceberg
+        layout = self.layout(schema, generation)
+        specs = {
+            int(spec.specId()): json.loads(str(iceberg.PartitionSpecParser.toJson(spec)))
+            for spec in items(base.specs())
+        }
+        known = {
+            (field["source-id"], field["transform"]): (field["field-id"], field["name"])
+            for spec in specs.values()
+            for field in spec["fields"]
+        }
+        try:
+            fields = partition_fields(
+                schema,
+                layout.offset,
+                self._wanted_partition,
+                known=known,
+                last=int(base.lastAssignedPartitionId()),
+            )
+        except ValueError as error:
+            raise TableFault(str(error)) from error
+        same = [number for number, spec in specs.items() if spec["fields"] == fields]
+        spec = {"spec-id": same[0] if same else max(specs) + 1, "fields": fields}
+        builder_of = iceberg.TableMetadata.buildFrom
+        builder = builder_of(base).setCurrentSchema(layout.java, max(int(base.lastColumnId()), layout.highest_id))
+        builder.setDefaultPartitionSpec(iceberg.PartitionSpecParser.fromJson(layout.java, json.dumps(spec)))
+        properties = {f"{OFFSET}{generation}": str(layout.offset), f"{PARTITION}{generation}": json.dumps(spec)}
+        back = builder_of(builder.setProperties(properties).build()).setDefaultPartitionSpec(base.defaultSpecId())
+        self._swap(base, back.setCurrentSchema(base.currentSchemaId()))
 
     def theirs(self, snapshot_id: int | None) -> Theirs | None:
         """Read the table; return the rewrite or the accepted commit of others on which work must go on instead of on
@@ -306,9 +366,13 @@ class LakeTable:
             sort = metadata.property(f"{SORT}{generation}", None)
             try:
                 order = chosen(schema, known.offset, self._wanted_sort) if sort is None else recorded(sort, known.arrow)
+                known = replace(known, sort=order)
+                if (spec := metadata.property(f"{PARTITION}{generation}", None)) is not None:
+                    java = self.jvm.iceberg.PartitionSpecParser.fromJson(known.java, spec)
+                    known = replace(known, partition=partition_of(json.loads(spec), known.arrow), spec=java)
             except ValueError as error:
                 raise TableFault(str(error)) from error
-            known = self._layout = replace(known, sort=order)
+            self._layout = known
         return known
 
     # Files
@@ -317,12 +381,26 @@ class LakeTable:
         """Return the full path for a new data file whose name ends with `name`."""
         return str(self.java.locationProvider().newDataLocation(f"{self._file_prefix}{name}"))
 
-    def data_file(self, path: str) -> Any:
-        """Return Iceberg's DataFile of a Parquet file that carries the lake's field ids; metrics from its footer."""
+    def data_file(self, path: str, layout: Layout | None = None, partition: str = NOWHERE) -> Any:
+        """Return Iceberg's DataFile of a Parquet file that carries the lake's field ids; metrics from its footer.
+
+        `layout` and `partition` as `write_files` has them; a table without partitions needs neither.
+        """
         iceberg = self.jvm.iceberg
         metrics, size = self._data_metrics(path)
-        builder = iceberg.DataFiles.builder(self.java.spec()).withPath(path).withFormat("parquet")
+        divided = layout is not None and layout.spec is not None
+        spec = layout.spec if layout is not None and divided else self.java.spec()
+        builder = iceberg.DataFiles.builder(spec).withPath(path).withFormat("parquet")
+        if divided:
+            builder = builder.withPartition(self._partition(spec, partition))
         return builder.withFileSizeInBytes(size).withMetrics(metrics).build()
+
+    def _partition(self, spec: Any, values: str) -> Any:
+        """Return Iceberg's form of a partition."""
+        file = {"spec-id": spec.specId(), "content": "data", "file-path": "", "file-format": "parquet"}
+        file |= {"partition": json.loads(values), "file-size-in-bytes": 1, "record-count": 1}
+        node = self.jvm.iceberg.util.JsonUtil.mapper().readTree(json.dumps(file))
+        return self.jvm.iceberg.ContentFileParser.fromJson(node, spec).partition()
 
     def _data_metrics(self, path: str) -> tuple[Any, int]:
         """Return Iceberg's Metrics of a data file that Cutline wrote, and the file's size.
@@ -347,12 +425,12 @@ class LakeTable:
         source = self.java.io().newInputFile(path)
         return self.jvm.iceberg.parquet.ParquetUtil.fileMetrics(source, config), source.getLength()
 
-    def _delete_file(self, vector: Vector) -> Any:
-        """Return Iceberg's DeleteFile for a vector."""
+    def _delete_file(self, spec: Any, file: DataFile, vector: Vector) -> Any:
+        """Return Iceberg's DeleteFile for a vector of a data file."""
         if vector.length:
-            return to_java(self.jvm, self.java.spec(), vector)
+            return to_java(self.jvm, spec, file.partition, vector)
         metrics, _ = self._metrics(vector.path, self.jvm.iceberg.MetricsConfig.forPositionDelete())
-        return position_deletes_to_java(self.java.spec(), vector, metrics, self.jvm)
+        return position_deletes_to_java(self.jvm, spec, file.partition, vector, metrics)
 
     def contents(self, snapshot_id: int) -> Contents:
         """Return the data files of a snapshot; planned by Iceberg once, then known from our own commits."""
@@ -364,17 +442,25 @@ class LakeTable:
                 while tasks.hasNext():
                     task = tasks.next()
                     file, deletes = task.file(), task.deletes()
-                    path = str(file.location())
-                    files[path] = DataFile(
-                        path=path,
-                        rows=int(file.recordCount()),
-                        size=int(file.fileSizeInBytes()),
+                    files |= self._entry(
+                        file,
                         vector=None if deletes.isEmpty() else deletes.get(0),
                         lineage=_lineage(file),
                     )
                 planned.close()
             self._contents = Contents(snapshot_id=snapshot_id, files=files)
         return self._contents
+
+    def _entry(self, file: Any, **known: Any) -> Files:
+        """Return what is kept of Iceberg's DataFile, by its path."""
+        path, rows, size = str(file.location()), int(file.recordCount()), int(file.fileSizeInBytes())
+        if self._wanted_partition:
+            partition = file.partition()
+            known |= {"partition": partition, "partition_name": str(partition.toString())}
+        return {path: DataFile(path=path, rows=rows, size=size, **known)}
+
+    def _entries(self, added: Sequence[Any]) -> Files:
+        return {path: entry for file in added for path, entry in self._entry(file).items()}
 
     def rows_to_scan(self, snapshot_id: int, keys: int) -> int:
         """Return how many rows locating so many keys may have to read."""
@@ -446,7 +532,7 @@ class LakeTable:
         or at `main`, so `change` must then empty it), and the branches that older starts have left are removed, except
         `keep`, which a publication names. `change` is the result of `replace_all`, `append`, `upsert` or `rewrite`.
         The snapshot has the schema of `layout`; the table's current schema changes only until the table is first shown,
-        as does its sort order.
+        as do its partition spec and its sort order.
         Raises Unavailable if the branch has moved since, Refused if others commit all the time.
         """
 
@@ -473,6 +559,8 @@ class LakeTable:
                 builder.setProperties({f"{SORT}{layout.generation}": json.dumps(layout.sort)})
             highest = max(int(start.lastColumnId()), layout.highest_id)
             builder.setCurrentSchema(layout.java, highest)
+            if layout.spec is not None:
+                builder.setDefaultPartitionSpec(int(layout.spec.specId()))
             if self._wanted_sort:
                 builder.setDefaultSortOrder(sort_order_to_java(self.jvm, layout))
             prepared = builder.build()
@@ -484,11 +572,14 @@ class LakeTable:
                 update.set(key, value)
             if self._wanted_sort:
                 update.set(SORT_ORDER, str(prepared.defaultSortOrderId()))
+            if layout.spec is not None:
+                update.set(SPEC, str(layout.spec.specId()))
             update.commit()
             end = inner.current()
             read = start.ref("main") is not None or start.property(PUBLISHED, None) is not None
             if read and end.currentSchemaId() != start.currentSchemaId():
-                back = builder_of(end).setCurrentSchema(start.currentSchemaId())
+                back = builder_of(end).setDefaultPartitionSpec(start.defaultSpecId())
+                back.setCurrentSchema(start.currentSchemaId())
                 end = back.setDefaultSortOrder(start.defaultSortOrderId()).build()
             snapshot_id = int(end.ref(branch).snapshotId())
             with removed_after(self.jvm, self.java.io(), transaction, end.snapshot(snapshot_id)):
@@ -575,7 +666,7 @@ class LakeTable:
             overwrite = transaction.newOverwrite().overwriteByRowFilter(all_rows)
             for file in added:
                 overwrite.addFile(file)
-            return overwrite, _by_path(added)
+            return overwrite, self._entries(added)
 
         return update
 
@@ -586,7 +677,7 @@ class LakeTable:
             append = transaction.newAppend()
             for file in added:
                 append.appendFile(file)
-            return append, {**self.contents(base).files, **_by_path(added)}
+            return append, {**self.contents(base).files, **self._entries(added)}
 
         return update
 
@@ -594,12 +685,13 @@ class LakeTable:
         """Return the change that adds data files to those of snapshot `base`, and gives others new deletion vectors."""
 
         def update(transaction: Any) -> tuple[Any, Files]:
-            files = {**self.contents(base).files, **_by_path(added)}
-            delta = transaction.newRowDelta().validateFromSnapshot(base)
+            files = {**self.contents(base).files, **self._entries(added)}
+            delta, spec = transaction.newRowDelta().validateFromSnapshot(base), transaction.table().spec()
             for file in added:
                 delta.addRows(file)
             for vector in deleted:
-                old, new = files[vector.data_file], self._delete_file(vector)
+                old = files[vector.data_file]
+                new = self._delete_file(spec, old, vector)
                 if old.vector is not None:
                     delta.removeDeletes(old.vector)
                 delta.addDeletes(new)
@@ -617,11 +709,13 @@ class LakeTable:
         """
 
         def update(transaction: Any) -> tuple[Any, Files]:
-            files, spec = {**self.contents(base).files, **_by_path(added)}, self.java.spec()
+            files, spec = {**self.contents(base).files, **self._entries(added)}, transaction.table().spec()
             rewrite = transaction.newRewrite().validateFromSnapshot(base)
             for file in old:
                 # Iceberg looks a file to remove up by its path, and takes all else from its manifest.
                 known = self.jvm.iceberg.DataFiles.builder(spec).withPath(file.path).withFormat("parquet")
+                if file.partition is not None:
+                    known = known.withPartition(file.partition)
                 rewrite.deleteFile(known.withFileSizeInBytes(file.size).withRecordCount(file.rows).build())
                 if file.vector is not None:
                     rewrite.deleteFile(file.vector)
@@ -629,7 +723,7 @@ class LakeTable:
             for file in added:
                 rewrite.addFile(file)
             for vector in deleted:
-                new = self._delete_file(vector)
+                new = self._delete_file(spec, files[vector.data_file], vector)
                 rewrite.addFile(new)
                 files[vector.data_file].vector = new
             return rewrite, files
@@ -700,6 +794,8 @@ class LakeTable:
             if lost is None or before.snapshot_id != snapshot_id:
                 if lost is not None:
                     logger.warning("%s: it is undone, no row changes", lost.describe(f"{CATALOG}.{self.table_id}"))
+                if (spec := snapshot.summary().get(SPEC)) is not None:
+                    builder.setDefaultPartitionSpec(int(spec))
                 builder.setCurrentSchema(int(snapshot.schemaId()))
                 if (order := snapshot.summary().get(SORT_ORDER)) is not None:
                     builder.setDefaultSortOrder(int(order))
@@ -721,10 +817,10 @@ class LakeTable:
         return self.committed(f"main of {self.table_id} could not be moved to publication {n}", once)
 
 
-def write_rows(table: LakeTable, groups: Iterator[pa.Table]) -> list[Any]:
-    """Write Arrow tables in the table's layout as one durable data file; return its description, [] for no rows."""
-    path = table.new_file(f"{uuid.uuid4().hex}.parquet")
-    return [table.data_file(path)] if write_parquet(path, groups) else []
+def write_rows(table: LakeTable, layout: Layout, groups: Iterable[pa.Table]) -> list[Any]:
+    """Write Arrow tables in a layout as durable data files, one for each partition; return Iceberg's DataFiles."""
+    written = write_files(lambda: table.new_file(f"{uuid.uuid4().hex}.parquet"), groups, layout)
+    return [table.data_file(path, layout, partition) for path, partition in written]
 
 
 def table_dropped(table_id: str) -> str:
@@ -753,11 +849,3 @@ def _lineage(file: Any) -> Lineage:
 
 def _has_no_ids(file: DataFile) -> bool:
     return file.lineage is not None and file.lineage.first_row_id is None
-
-
-def _by_path(added: Sequence[Any]) -> Files:
-    files = {}
-    for file in added:
-        path = str(file.location())
-        files[path] = DataFile(path=path, rows=int(file.recordCount()), size=int(file.fileSizeInBytes()))
-    return files

@@ -300,6 +300,20 @@ def by_duckdb(bench: SparkBench, table: str, tag: str | None = None) -> pa.Table
         return connection.execute(f"SELECT * FROM iceberg_scan('{path}'{at})").fetch_arrow_table()
 
 
+def plain(found: pa.Table) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    return tuple(found.column_names), found.to_pylist()
+
+
+def read_by_all(bench: SparkBench, table: str, *, tags: bool = True) -> None:
+    """Compare `main` and every tag, as Spark, PyIceberg and DuckDB read them, with the model."""
+    bench.agree()
+    newest = bench.journal.store.publications()[-1]
+    kept = [record.n for record in bench.journal.store.publications() if record.kept] if tags else []
+    for n, tag in [(newest.n, None), *((n, f"checkpoint_{n}") for n in kept)]:
+        for read in (by_pyiceberg, by_duckdb):
+            assert same(plain(read(bench, table, tag)), bench.journal.at[n][table]), f"{read.__name__} at {tag}"
+
+
 def load_iceberg(connection: duckdb.DuckDBPyConnection) -> None:
     """Load DuckDB's iceberg extension from its PyPI packages."""
     found = [file for folder in sys.path for file in Path(folder).glob("duckdb_ext/extensions/**/*.duckdb_extension")]

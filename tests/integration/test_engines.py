@@ -102,7 +102,9 @@ def history(bench: SparkBench, seed: int) -> None:
 def test_both_engines_leave_the_rows_of_the_source(bench: SparkBench, seed: int, engine: str) -> None:
     bench.engine = engine
     sort = ("amount desc", "note") if seed % 3 == 0 else ()
-    bench.options = TableOptions(tables="*.*", format_version=2 if seed % 2 else 3, sort=sort)
+    partition = ("truncate(2, note)", "truncate(200, amount)") if seed % 4 in (1, 2) else ()
+    version: Any = 2 if seed % 2 else 3
+    bench.options = TableOptions(tables="*.*", format_version=version, sort=sort, partition=partition)
     history(bench, seed)
     for _ in range(1 + seed % 3):  # a start of its own for some batches
         bench.start().step()

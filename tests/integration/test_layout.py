@@ -22,11 +22,12 @@ from tests.integration.spark_bench import (
     T,
     U,
     both_live,
-    by_duckdb,
     by_pyiceberg,
     newest,
     order,
+    plain,
     pyiceberg_table,
+    read_by_all,
     same,
     schema,
     stock,
@@ -42,20 +43,6 @@ def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
 
 def options(**given: Any) -> TableOptions:
     return TableOptions(tables="*.*", **given)
-
-
-def plain(found: pa.Table) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    return tuple(found.column_names), found.to_pylist()
-
-
-def read_by_all(bench: SparkBench, table: str, *, tags: bool = True) -> None:
-    """Compare `main` and every tag, as Spark, PyIceberg and DuckDB read them, with the model."""
-    bench.agree()
-    newest = bench.journal.store.publications()[-1]
-    kept = [record.n for record in bench.journal.store.publications() if record.kept] if tags else []
-    for n, tag in [(newest.n, None), *((n, f"checkpoint_{n}") for n in kept)]:
-        for read in (by_pyiceberg, by_duckdb):
-            assert same(plain(read(bench, table, tag)), bench.journal.at[n][table]), f"{read.__name__} at {tag}"
 
 
 # Columns
@@ -322,7 +309,7 @@ def test_rows_deleted_in_version_2_stay_deleted_when_version_3_deletes_more(benc
     bench.options = options(format_version=2)
     incarnation = both_live(bench)
     incarnation.tables.get("shop.orders")._wanted_version = 3
-    incarnation.tables.get("shop.orders").begin_generation()
+    incarnation.tables.get("shop.orders").begin_generation(T, 2)
     bench.journal.change(T, ("-D", order(3)))
     bench.journal.checkpoint(kept=True)
     bench.apply(incarnation)

@@ -18,6 +18,7 @@ from cutline.common.config.pipeline import (
     WorkersConfig,
     load,
     parse,
+    partitioned_by,
     select_tables,
     shown,
     sorted_by,
@@ -286,6 +287,22 @@ def test_an_item_of_sort_is_a_column_and_perhaps_a_direction() -> None:
     assert PipelineConfig.from_definition(read.definition()) == read
 
 
+def test_an_item_of_partition_is_a_column_or_a_transform_of_one() -> None:
+    items = ("region", "day(at)", "days( at )", "HOURS(at)", "bucket(16, id)", "truncate(3,a b)", "month(a(b))")
+    wanted = [
+        ("region", "identity"),
+        *[("at", "day")] * 2,
+        ("at", "hour"),
+        ("id", "bucket[16]"),
+        ("a b", "truncate[3]"),
+        ("a(b)", "month"),
+    ]
+    assert [partitioned_by(item) for item in items] == wanted
+    read = parse(SMALL + 'table_options: [{tables: "shop.*", partition: [day(at), "bucket(4, id)"]}]\n')
+    assert read.options_of("shop.a").partition == ("day(at)", "bucket(4, id)")
+    assert PipelineConfig.from_definition(read.definition()) == read
+
+
 @pytest.mark.parametrize("version", ["1", "4", '"2"'])
 def test_another_format_version_is_refused(version: str) -> None:
     (found,) = faults(SMALL.replace("warehouse: w", f"warehouse: w, format_version: {version}"))
@@ -308,6 +325,15 @@ def test_another_format_version_is_refused(version: str) -> None:
         ('[{tables: "shop.*", sort: [day, id, day desc]}]', "sorts by 'day', .* name each column once"),
         ('[{tables: "shop.*", sort: [""]}]', "sorts by '', which is empty"),
         ('[{tables: "shop.*", sort: day}]', "sort must be a list"),
+        (
+            '[{tables: "shop.*", partition: [hourly(day)]}]',
+            r"'hourly\(day\)', .* no known transform; write",
+        ),
+        ('[{tables: "shop.*", partition: ["bucket(0, id)"]}]', "no known transform"),
+        ('[{tables: "shop.*", partition: [bucket(id)]}]', "no known transform"),
+        ('[{tables: "shop.*", partition: ["day(3, at)"]}]', "no known transform"),
+        ('[{tables: "shop.*", partition: [""]}]', "no known transform"),
+        ('[{tables: "shop.*", partition: [at, day(at)]}]', "partitions by 'at' twice"),
         ("5", "must be a list"),
     ],
 )
