@@ -21,11 +21,13 @@ import pyarrow.parquet as pq
 
 from cutline.common.errors import ProtocolError
 from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
+from cutline.common.store.backends import store_errors
 from cutline.common.store.records import StagedFile
 from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg.columns import Layout, default_value, defaulted
-from cutline.spark_writer.iceberg.files import FileLost, open_parquet, put_file
+from cutline.spark_writer.iceberg.files import FileLost, file_size, open_parquet, put_file
 from cutline.spark_writer.iceberg.lineage import with_row_ids
+from cutline.spark_writer.iceberg.metrics import described, has_default_metrics
 from cutline.spark_writer.iceberg.table import LakeTable, write_rows
 
 LIVE = "_live"
@@ -61,16 +63,40 @@ def adopt(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout
     The rows are written anew too if the generation's field ids are shifted in the lake: some ids in the file would name
     other columns there, perhaps of the same type. So they are if the table is sorted or partitioned.
 
+    If the record has the file's metrics, and the table keeps no others, the file is not opened: its schema is that of
+    the journal. Where its bytes need not be copied either, only its size is compared with the record.
+
     StagedLost if the file is missing, corrupt, or has another number of rows than its record.
     """
+    record, jvm, java = staged.record, table.jvm, table.java
+    as_it_is = layout.offset == 0 and not layout.in_memory
+    if as_it_is and record.metrics and _fits(staged.schema.arrow, layout) and has_default_metrics(jvm, java):
+        path = table.new_file(f"{uuid.uuid4().hex}.parquet")
+        _put_unread(store, record, path)
+        return [described(jvm, java.spec(), path, rows=record.rows, size=record.size, metrics=record.metrics)]
     with _verified(store, staged) as file:
-        if layout.offset == 0 and not layout.in_memory and _fits(file.schema_arrow, layout):
+        if as_it_is and _fits(file.schema_arrow, layout):
             path = table.new_file(f"{uuid.uuid4().hex}.parquet")
-            put_file(store.location(staged.record.path), path)
+            put_file(store.location(record.path), path, record.sha256)
             return [table.data_file(path)]
         groups = (file.read_row_group(at) for at in range(file.num_row_groups))
         rows = (project(group, staged.schema, layout) for group in groups)
         return write_rows(table, layout, rows)
+
+
+def _put_unread(store: PipelineStore, record: StagedFile, path: str) -> None:
+    location = store.location(record.path)
+    with store_errors(location):
+        try:
+            size = file_size(location)
+        except FileNotFoundError as error:
+            raise StagedLost(f"{location} is missing, though an entry names it; restore it from a backup") from error
+    if size != record.size:
+        raise StagedLost(f"{location} is corrupt ({size} bytes instead of {record.size}); restore it from a backup")
+    try:
+        put_file(location, path, record.sha256)
+    except FileLost as error:
+        raise StagedLost(str(error)) from error
 
 
 @contextmanager

@@ -52,12 +52,12 @@ def _digest(form: int, body: bytes) -> bytes:
 
 
 def canonical(body: Mapping[str, Any]) -> bytes:
-    """The body as JSON, encoded table by table, since json.dumps holds the interpreter lock and the event loop must
-    answer in time."""
+    """The body as JSON, encoded table by table and staged file by file, since json.dumps holds the interpreter lock and
+    the event loop must answer in time."""
     parts = [
         b"%s:%s"
         % (_dumps(key), b"{%s}" % b",".join(b"%s:%s" % (_dumps(name), _dumps(table)) for name, table in value.items()))
-        if key == "tables" and isinstance(value, Mapping)
+        if key in ("tables", "metrics") and isinstance(value, Mapping)
         else b"%s:%s" % (_dumps(key), _dumps(value))
         for key, value in body.items()
     ]

@@ -10,14 +10,15 @@ In memory a record has all tables. In the store it has all of them (a *full* rec
 an earlier record, which it names (`since`): the cost of a checkpoint grows with the number of changed tables. That
 earlier record is full, or names a full one: a record is read from three files at most. `Deltas` chooses.
 
-Change a field together with `FORMAT`: other versions read it differently.
+Change a field together with `FORMAT`: other versions read it differently. An entry's `metrics` did not, since versions
+that don't know them read the files instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 from cutline.common.positions import Position
 
@@ -63,12 +64,52 @@ class PartRef:
         return (self.path,) if self.since is None else (self.path, *self.since.paths)
 
 
+class ColumnMetrics(NamedTuple):
+    """What Iceberg records of one column of a data file: the column's bytes there, its null values, and bounds of its
+    values in Iceberg's binary form, as hex.
+
+    `nulls` is None for the elements of a list, of which Iceberg knows the size only. A bound is None if there is no
+    other value, or none that is short enough.
+    """
+
+    field_id: int
+    size: int
+    nulls: int | None = None
+    lower: str | None = None
+    upper: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileMetrics:
+    """What Iceberg records of a data file beside its rows and size, so that the lake can adopt it without reading it:
+    its columns, and the offset of each row group.
+    """
+
+    columns: tuple[ColumnMetrics, ...]
+    offsets: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict; a column is an array without its last absent values."""
+        return {"columns": [_without_tail(column) for column in self.columns], "offsets": list(self.offsets)}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> FileMetrics:
+        """Read what `to_json` gave."""
+        columns = tuple(ColumnMetrics(*column) for column in body["columns"])
+        return cls(columns=columns, offsets=tuple(body["offsets"]))
+
+
+def _without_tail(values: tuple[Any, ...]) -> list[Any]:
+    last = max(at for at, value in enumerate(values) if value is not None)
+    return list(values[: last + 1])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
     """A durable Parquet file with rows of one table, of one generation and one schema (its hash).
 
     `kind` is `chunk`, of the split `split` (its id, `#`, the attempt), or `changes`, whose `_seq` run from `seq_min` to
-    `seq_max`; `truncated_at` is the `_seq` of the last TRUNCATE among them.
+    `seq_max`; `truncated_at` is the `_seq` of the last TRUNCATE among them. A chunk's file may have `metrics`.
     """
 
     kind: str
@@ -83,6 +124,7 @@ class StagedFile:
     seq_min: int | None = None
     seq_max: int | None = None
     truncated_at: int | None = None
+    metrics: FileMetrics | None = None
 
     @property
     def ref(self) -> PartRef:
@@ -104,12 +146,13 @@ class StagedFile:
         for name in ("split", "seq_min", "seq_max", "truncated_at"):
             if (value := getattr(self, name)) is not None:
                 body[name] = value
-        return body
+        return body if self.metrics is None else body | {"metrics": self.metrics.to_json()}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> StagedFile:
         """Read what `to_json` gave."""
-        return cls(**body)
+        metrics = body.get("metrics")
+        return cls(**{**body, "metrics": None if metrics is None else FileMetrics.from_json(metrics)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +276,11 @@ class CheckpointEntry:
     request: str | None = None
 
     def to_json(self, *, since: int | None, tables: Mapping[str, TableEntry]) -> dict[str, Any]:
-        """Return a plain dict with these `tables`: all, or those that changed since slot `since`."""
-        return {
+        """Return a plain dict with these `tables`: all, or those that changed since slot `since`.
+
+        The metrics of staged files are beside them, by path, where a version that does not know them ignores them.
+        """
+        body = {
             "kind": "checkpoint",
             "slot": self.slot,
             "epoch": self.epoch,
@@ -247,16 +293,18 @@ class CheckpointEntry:
             "started_at": self.started_at,
             "written_at": self.written_at,
             "parts": {name: ref.to_json() for name, ref in self.parts.items()},
-            "staged": [file.to_json() for file in self.staged],
+            "staged": [replace(file, metrics=None).to_json() for file in self.staged],
             "replaced": list(self.replaced),
             "since": since,
             "tables": {name: table.to_json() for name, table in tables.items()},
         }
+        metrics = {file.path: file.metrics.to_json() for file in self.staged if file.metrics is not None}
+        return body | {"metrics": metrics} if metrics else body
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any], before: Mapping[str, TableEntry]) -> CheckpointEntry:
         """Read what `to_json` gave; `before` are the tables of the slot that it names, {} if it names none."""
-        position = body["position"]
+        position, metrics = body["position"], body.get("metrics", {})
         return cls(
             slot=body["slot"],
             epoch=body["epoch"],
@@ -269,7 +317,9 @@ class CheckpointEntry:
             started_at=body["started_at"],
             written_at=body["written_at"],
             parts={name: PartRef.from_json(ref) for name, ref in body["parts"].items()},
-            staged=tuple(StagedFile.from_json(file) for file in body["staged"]),
+            staged=tuple(
+                StagedFile.from_json({**file, "metrics": metrics.get(file["path"])}) for file in body["staged"]
+            ),
             replaced=tuple(body["replaced"]),
             tables={**before, **{name: TableEntry.from_json(table) for name, table in body["tables"].items()}},
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +33,18 @@ from cutline.services.writer.machine import (
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 
 CLOSING_THREADS = 8
+METRICS_COLUMNS = 8192
+"""The most columns of which a writer gives metrics at one cut, since an event loop encodes and decodes them at once:
+about 60 bytes each."""
+
+
+def within(staged: Iterable[StagedFile], columns: int) -> tuple[StagedFile, ...]:
+    """Return the records; once their metrics are of more than so many columns in all, the others have none."""
+    kept: list[StagedFile] = []
+    for record in staged:
+        columns -= 0 if record.metrics is None else len(record.metrics.columns)
+        kept.append(record if columns >= 0 else replace(record, metrics=None))
+    return tuple(kept)
 
 
 class Staging:
@@ -74,7 +88,7 @@ class Staging:
         staged = tuple(self._closing.map(lambda file: file.close(), files))
         if staged:
             self._store.sync_staged()
-        return staged
+        return within(staged, METRICS_COLUMNS)
 
     def drop(self, order: Drop) -> None:
         """Discard the file of a failed attempt."""

@@ -29,8 +29,9 @@ import pyarrow.compute as pc
 
 from cutline.common import parquet
 from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.file_metrics import file_metrics
 from cutline.common.schema import META_FIELDS, SEQ
-from cutline.common.store.records import PartRef, StagedFile
+from cutline.common.store.records import FileMetrics, PartRef, StagedFile
 from cutline.common.store.staging_file import StagingFile
 from cutline.common.store.store import PipelineStore, file_name
 
@@ -137,7 +138,7 @@ def _room() -> Iterator[None]:
 class _ParquetFile:
     """A growing Parquet file. The first batch sets its schema, and every later batch must have the same."""
 
-    def __init__(self, store: PipelineStore, name: str, budget: Budget | None) -> None:
+    def __init__(self, store: PipelineStore, name: str, budget: Budget | None, *, measured: bool = False) -> None:
         self._store = store
         self._name = name
         self._budget = budget or Budget()
@@ -149,6 +150,8 @@ class _ParquetFile:
         self._spilled: list[Extent] = []  # older than the rows held back
         self._held: list[pa.RecordBatch] = []
         self._encoded: pa.Buffer | None = None  # the whole file, if it is small and left its budget
+        self._measured = measured
+        self.metrics: FileMetrics | None = None
         self.held_bytes = 0
         self.rows = 0
 
@@ -189,6 +192,7 @@ class _ParquetFile:
             sink, table = pa.BufferOutputStream(), pa.Table.from_batches(self._held, self._schema)
             with parquet.writer(sink, table, small=True) as writer:
                 writer.write_table(table)
+            self._measure(writer)
             self._encoded, self._held = sink.getvalue(), []
 
     def flush(self) -> None:
@@ -200,6 +204,10 @@ class _ParquetFile:
                 self._buffer = io.BufferedWriter(self._sink, WRITE_BYTES)  # pyarrow writes each column's page by itself
                 self._writer = parquet.writer(self._buffer, table)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+
+    def _measure(self, writer: Any) -> None:
+        if self._measured:
+            self.metrics = file_metrics(writer.writer.metadata, self._schema)
 
     def _groups(self) -> Iterator[list[pa.RecordBatch]]:
         spilled, self._spilled = self._spilled, []
@@ -229,6 +237,7 @@ class _ParquetFile:
                 self.flush()
                 self._writer.close()
                 self._buffer.detach()
+                self._measure(self._writer)
             self._writer = self._buffer = self._encoded = None  # they are large, and other files are still to be closed
             assert self._sink is not None
             return self._sink.settle()
@@ -264,7 +273,8 @@ class OpenChunk:
         budget: Budget | None = None,
     ) -> None:
         """The arguments are what the journal says of the file; `schema` is the hash of every batch's schema."""
-        self._file = _ParquetFile(store, file_name("chunk.parquet", epoch=epoch, incarnation=incarnation), budget)
+        name = file_name("chunk.parquet", epoch=epoch, incarnation=incarnation)
+        self._file = _ParquetFile(store, name, budget, measured=True)
         self._known: dict[str, Any] = {
             "kind": "chunk",
             "table": table_id,
@@ -279,7 +289,7 @@ class OpenChunk:
             self._file.write(batch)
 
     def close(self) -> StagedFile:
-        """Give the file its name; return its record for the journal."""
+        """Give the file its name; return its record for the journal, with the file's metrics."""
         return _staged(self._file, self._known)
 
     def leave(self, budget: Budget) -> None:
@@ -359,7 +369,7 @@ class OpenChanges:
 
 def _staged(file: _ParquetFile, known: dict[str, Any]) -> StagedFile:
     ref = file.finish()
-    return StagedFile(path=ref.path, sha256=ref.sha256, size=ref.size, rows=file.rows, **known)
+    return StagedFile(path=ref.path, sha256=ref.sha256, size=ref.size, rows=file.rows, metrics=file.metrics, **known)
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +21,8 @@ from cutline.spark_writer.iceberg.objects import SCHEMES, file_system
 
 ROW_GROUP_ROWS = 200_000
 _COPY_BYTES = 1 << 20
+_WRONG_CHECKSUM = "CRC checksum verification failed"
+"""In the message of pyarrow's OSError, which has no class of its own."""
 
 
 class FileLost(ProtocolError):
@@ -78,18 +81,25 @@ class Contents:
 
 @contextmanager
 def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file of the store or the lake. FileLost if it is missing or is not Parquet."""
+    """Open a Parquet file of the store or the lake. FileLost if it is missing or is not Parquet, and from inside the
+    `with` for a page whose checksum is wrong.
+    """
     try:
         source = open_input(path)
     except FileNotFoundError as error:
         raise FileLost(f"the file {path} is missing; restore it from a backup") from error
     with source:
         try:
-            file = pq.ParquetFile(source)
+            file = pq.ParquetFile(source, page_checksum_verification=True)
         except pa.ArrowInvalid as error:
             raise FileLost(f"{path} is not a Parquet file ({error}); restore it from a backup") from error
         with file:
-            yield file
+            try:
+                yield file
+            except OSError as error:
+                if _WRONG_CHECKSUM not in str(error):
+                    raise
+                raise FileLost(f"{path} is corrupt ({error}); restore it from a backup") from error
 
 
 def open_input(path: str) -> BinaryIO:
@@ -128,19 +138,24 @@ def write_parquet(path: str, groups: Iterable[pa.Table]) -> int:
     return rows
 
 
-def put_file(source: str, path: str) -> None:
+def put_file(source: str, path: str, sha256: str) -> None:
     """Give a finished file of the store the new full path `path` in the lake; durable after `sync_files`.
 
     The bytes are not read where that is possible: on one local file system the file gets a second name (a hard link),
-    and within an object store the store copies the object. Otherwise they are copied. If that fails nothing
-    of `path` is left. Raises Unavailable if the store does not answer.
+    and within an object store the store copies the object. Otherwise they are copied, and compared with `sha256`. If
+    that fails nothing of `path` is left. Raises FileLost if the bytes are others, Unavailable if the store does not
+    answer.
     """
     if _put_here(source, path):
         return
+    digest = hashlib.sha256()
     try:
         with open_output(path) as new:
             for block in _blocks(source):
                 new.write(block)
+                digest.update(block)
+        if digest.hexdigest() != sha256:
+            raise FileLost(f"{source} is corrupt (its sha256 is wrong); restore it from a backup")
     except BaseException:
         with suppress(OSError):
             remove_file(path)
@@ -192,7 +207,10 @@ def file_size(path: str) -> int:
         return os.path.getsize(local)
     with _answering(path):
         files, key = file_system(path)
-        return int(files.get_file_info(key).size)
+        found = files.get_file_info(key)
+        if not found.is_file:
+            raise FileNotFoundError(path)
+        return int(found.size)
 
 
 def _scheme(path: str) -> str:

@@ -37,18 +37,20 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
 from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.file_metrics import COLUMNS
 from cutline.common.schema import TableSchema, split_table_id
 from cutline.spark_writer.iceberg.columns import OFFSET, Layout, lay_out, quoted
 from cutline.spark_writer.iceberg.dead_rows import DeadRows, living
 from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of, of_java, to_java
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
-from cutline.spark_writer.iceberg.files import Contents, DataFile, Lineage
+from cutline.spark_writer.iceberg.files import Contents, DataFile, Lineage, file_size
 from cutline.spark_writer.iceberg.foreign import ACCEPT, CHOICE, PUBLISHED, Theirs, shown, theirs, undone
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_conflict, items
 from cutline.spark_writer.iceberg.key_index import Found, KeyIndex
 from cutline.spark_writer.iceberg.leftovers import removed_after
 from cutline.spark_writer.iceberg.lineage import NONE, row_ids_at
 from cutline.spark_writer.iceberg.locating import locate, rows_to_scan
+from cutline.spark_writer.iceberg.metrics import footer_metrics, has_default_metrics
 from cutline.spark_writer.iceberg.naming import file_prefix
 from cutline.spark_writer.iceberg.objects import Rights
 from cutline.spark_writer.iceberg.partitioning import NOWHERE, PARTITION, write_files
@@ -385,7 +387,7 @@ class LakeTable:
         `layout` and `partition` as `write_files` has them; a table without partitions needs neither.
         """
         iceberg = self.jvm.iceberg
-        metrics, size = self._metrics(path, iceberg.MetricsConfig.forTable(self.java))
+        metrics, size = self._data_metrics(path)
         divided = layout is not None and layout.spec is not None
         spec = layout.spec if layout is not None and divided else self.java.spec()
         builder = iceberg.DataFiles.builder(spec).withPath(path).withFormat("parquet")
@@ -399,6 +401,21 @@ class LakeTable:
         file |= {"partition": json.loads(values), "file-size-in-bytes": 1, "record-count": 1}
         node = self.jvm.iceberg.util.JsonUtil.mapper().readTree(json.dumps(file))
         return self.jvm.iceberg.ContentFileParser.fromJson(node, spec).partition()
+
+    def _data_metrics(self, path: str) -> tuple[Any, int]:
+        """Return Iceberg's Metrics of a data file that Cutline wrote, and the file's size.
+
+        Iceberg reads the footer itself if the table chooses its metrics, by properties, or by a sort, whose columns
+        have some even if they are not among the first. Its bounds are wrong if a row group lacks its own
+        (file_metrics.py).
+        """
+        chosen = bool(self._wanted_sort) and self.java.schema().columns().size() > COLUMNS
+        metrics = None
+        if not chosen and has_default_metrics(self.jvm, self.java):
+            metrics = footer_metrics(self.jvm, path)
+        if metrics is None:
+            return self._metrics(path, self.jvm.iceberg.MetricsConfig.forTable(self.java))
+        return metrics, file_size(path)
 
     def _metrics(self, path: str, config: Any) -> tuple[Any, int]:
         """Return Iceberg's Metrics of a Parquet file by its MetricsConfig, and the file's size."""

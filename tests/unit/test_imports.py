@@ -22,6 +22,7 @@ MESH = {*RECORDS, "common.store", "common.config", "common.mesh"}
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
     "common.errors": set(),
+    "common.file_metrics": {"common.schema", "common.store"},
     "common.parquet": set(),
     "common.schema": {"common.errors"},
     "common.positions": {"common.errors"},
@@ -30,12 +31,12 @@ ALLOWED: dict[str, set[str]] = {
     "common.store": RECORDS,
     "common.mesh": {*RECORDS, "common.store", "common.config"},
     "services.sources": MESH,
-    "spark_writer": {*MESH, "common.parquet", "common.programs"},
+    "spark_writer": {*MESH, "common.parquet", "common.programs", "common.file_metrics"},
     "services.client": set(),
     "services.control": MESH,
     "services.enumerator": {*MESH, "services.sources"},
     "services.reader": {*MESH, "services.sources"},
-    "services.writer": {*MESH, "common.parquet"},
+    "services.writer": {*MESH, "common.parquet", "common.file_metrics"},
     "services.run": {*MESH, "common.programs", "services.sources", "spark_writer"},
     "services": set(),
 }
