@@ -18,6 +18,7 @@ CHANNELS = "common/mesh/channels.py"
 FOREIGN = "spark_writer/iceberg/foreign.py"
 KEY_INDEX = "spark_writer/iceberg/key_index.py"
 LOCATING = "spark_writer/iceberg/locating.py"
+FILE_METRICS = "common/file_metrics.py"
 FOUND = "test_locating.py::test_an_index_finds_what_a_scan_and_a_dictionary_find"
 
 
@@ -375,5 +376,19 @@ BELOW = (
         "chosen=choice if about == [main, schema_id] else None,",
         "chosen=choice if about[:1] == [main] else None,",
         "test_foreign.py",
+    ),
+    unit(
+        "a data file has the bounds of those row groups that have any",
+        FILE_METRICS,
+        "    if not filled or not all(each.has_min_max for each in filled):\n",
+        "    filled = [each for each in filled if each.has_min_max]\n    if not filled:\n",
+        "test_file_metrics.py",
+    ),
+    unit(
+        "the upper bound of a long text is cut only",
+        FILE_METRICS,
+        "    raised = _raised([ord(character) for character in text[:BOUND_LENGTH]], _next_character)\n",
+        "    raised = [ord(character) for character in text[:BOUND_LENGTH]]\n",
+        "test_file_metrics.py",
     ),
 )
