@@ -57,8 +57,8 @@ RETRY_SECONDS = (0.5, 10.0)
 CHANGES_ROWS = 50_000
 CHANGES_BYTES = 8 << 20
 CHANGES_WAIT_SECONDS = 0.5
-"""A read of changes goes on for so long at most, and for a tenth of the checkpoint interval if that is shorter: what it has
-taken when a marker comes is not in that checkpoint."""
+"""A read of changes lasts so long at most, or a tenth of the checkpoint interval if that is shorter: a marker that
+comes meanwhile cuts before all that it takes."""
 SMALL_BYTES = 1 << 18
 """Up to so many bytes of rows, handing them to a thread costs more than encoding them."""
 log = logging.getLogger("cutline.reader")

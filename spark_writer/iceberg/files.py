@@ -52,7 +52,8 @@ class Lineage:
 
 @dataclass(slots=True, kw_only=True)
 class DataFile:
-    """One Parquet file of a snapshot; `vector` is Iceberg's DeleteFile of its deleted rows, or None.
+    """One Parquet file of a snapshot; `vector` is Iceberg's DeleteFile of its deleted rows, or None, and `dead` is the
+    same in Python, once it is needed.
 
     `groups`, `names` (of the key's columns) and `own_row_ids` (whether it has the column `_row_id`, see lineage.py) are
     read when first needed. `lineage` is known once the file is committed. `partition` is Iceberg's, None in a table
@@ -63,6 +64,7 @@ class DataFile:
     rows: int
     size: int
     vector: Any = None
+    dead: Any = None
     partition: Any = None
     partition_name: str = ""
     lineage: Lineage | None = None

@@ -7,7 +7,6 @@ its files' footers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,8 +27,8 @@ def has_default_metrics(jvm: Jvm, java: Any) -> bool:
 
 def described(jvm: Jvm, spec: Any, path: str, *, rows: int, size: int, metrics: FileMetrics) -> Any:
     """Return Iceberg's DataFile of a Parquet file, in a partition spec without fields; the file is not looked at."""
-    text = json.dumps(_to_json(path, rows=rows, size=size, metrics=metrics, spec_id=int(spec.specId())))
-    return jvm.iceberg.ContentFileParser.fromJson(jvm.iceberg.util.JsonUtil.mapper().readTree(text), spec)
+    description = _to_json(path, rows=rows, size=size, metrics=metrics, spec_id=int(spec.specId()))
+    return jvm.content_file(description, spec)
 
 
 def footer_metrics(jvm: Jvm, path: str) -> Any:
@@ -45,7 +44,7 @@ def footer_metrics(jvm: Jvm, path: str) -> Any:
 
 
 def _to_json(path: str, *, rows: int, size: int, metrics: FileMetrics, spec_id: int) -> dict[str, Any]:
-    """The DataFile in Iceberg's JSON, which is one call to the JVM instead of one for each value."""
+    """The DataFile in Iceberg's JSON."""
     counted = [column for column in metrics.columns if column.nulls is not None]
     return {
         "spec-id": spec_id,

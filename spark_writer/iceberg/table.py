@@ -399,8 +399,7 @@ class LakeTable:
         """Return Iceberg's form of a partition."""
         file = {"spec-id": spec.specId(), "content": "data", "file-path": "", "file-format": "parquet"}
         file |= {"partition": json.loads(values), "file-size-in-bytes": 1, "record-count": 1}
-        node = self.jvm.iceberg.util.JsonUtil.mapper().readTree(json.dumps(file))
-        return self.jvm.iceberg.ContentFileParser.fromJson(node, spec).partition()
+        return self.jvm.content_file(file, spec).partition()
 
     def _data_metrics(self, path: str) -> tuple[Any, int]:
         """Return Iceberg's Metrics of a data file that Cutline wrote, and the file's size.
@@ -492,11 +491,14 @@ class LakeTable:
 
     def dead_rows(self, file: DataFile) -> int:
         """Return how many rows of a file are deleted."""
-        return 0 if file.vector is None else int(file.vector.recordCount())
+        vector = self.vector(file)
+        return 0 if vector is None else vector.rows
 
     def vector(self, file: DataFile) -> Vector | None:
         """Return the deletion vector (or position-delete file) of a file, None if none of its rows is deleted."""
-        return None if file.vector is None else of_java(file.vector, file.path)
+        if file.dead is None and file.vector is not None:
+            file.dead = of_java(file.vector, file.path)
+        return file.dead
 
     def key_columns(self, snapshot_id: int, layout: Layout) -> list[str]:
         """Return the key's columns by their names in a snapshot, quoted for Spark."""
@@ -695,7 +697,7 @@ class LakeTable:
                 if old.vector is not None:
                     delta.removeDeletes(old.vector)
                 delta.addDeletes(new)
-                files[vector.data_file] = replace(old, vector=new)
+                files[vector.data_file] = replace(old, vector=new, dead=vector)
             return delta, files
 
         return update
@@ -723,9 +725,9 @@ class LakeTable:
             for file in added:
                 rewrite.addFile(file)
             for vector in deleted:
-                new = self._delete_file(spec, files[vector.data_file], vector)
-                rewrite.addFile(new)
-                files[vector.data_file].vector = new
+                entry = files[vector.data_file]
+                entry.vector, entry.dead = self._delete_file(spec, entry, vector), vector
+                rewrite.addFile(entry.vector)
             return rewrite, files
 
         return update
