@@ -498,7 +498,8 @@ class LakeTable:
         """Return the deletion vector (or position-delete file) of a file, None if none of its rows is deleted."""
         if file.dead is None and file.vector is not None:
             file.dead = of_java(file.vector, file.path)
-        return file.dead
+        found: Vector | None = file.dead
+        return found
 
     def key_columns(self, snapshot_id: int, layout: Layout) -> list[str]:
         """Return the key's columns by their names in a snapshot, quoted for Spark."""
