@@ -57,7 +57,7 @@ RETRY_SECONDS = (0.5, 10.0)
 CHANGES_ROWS = 50_000
 CHANGES_BYTES = 8 << 20
 CHANGES_WAIT_SECONDS = 0.5
-"""A read of changes lasts so long at most, or a tenth of the checkpoint interval if that is shorter: a marker that
+"""A read of changes lasts so long at most, or a sixth of the checkpoint interval if that is shorter: a marker that
 comes meanwhile cuts before all that it takes."""
 SMALL_BYTES = 1 << 18
 """Up to so many bytes of rows, handing them to a thread costs more than encoding them."""
@@ -248,7 +248,7 @@ class ReaderMember:
             until=order.until,
             max_rows=CHANGES_ROWS,
             max_bytes=CHANGES_BYTES,
-            wait_seconds=min(CHANGES_WAIT_SECONDS, self.config.checkpoint.interval_seconds / 10),
+            wait_seconds=min(CHANGES_WAIT_SECONDS, self.config.checkpoint.interval_seconds / 6),
             at_boundary=order.at_boundary,
             stop=order.stop,
         )

@@ -409,7 +409,7 @@ def in_order(batches: list[TableChanges]) -> list[tuple[str, Out]]:
 @contextmanager
 def simulated(clock: SimulatedClock, held_bytes: int) -> Iterator[None]:
     """The modules below the cursor wait by this clock, and keep no more of a prepared transaction than that."""
-    here = [(cursor_module, "time", clock), (dump, "time", clock), (dump, "gather", partial(lambda _: None))]
+    here = [(cursor_module, "time", clock), (dump, "time", clock), (dump, "gather", partial(lambda *_: None))]
     here += [(xa, "_HELD_BYTES", held_bytes)]
     before = [(module, name, getattr(module, name)) for module, name, _ in here]
     for module, name, value in here:

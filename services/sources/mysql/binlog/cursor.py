@@ -410,7 +410,8 @@ class Stream:
                     if not self.scanner.tx.open or now >= deadline + _GRACE_SECONDS:
                         return False
                     self.scanner.stop_at_next_end()
-                if not self._dump.receive(self.scanner, max(0.0, deadline - now)) and time.monotonic() >= deadline:
+                came = self._dump.receive(self.scanner, max(0.0, deadline - now), leisurely=self._until is None)
+                if not came and time.monotonic() >= deadline:
                     return True
             elif code == ENDED:
                 if self._is_over():

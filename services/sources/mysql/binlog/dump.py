@@ -25,7 +25,7 @@ from cutline.services.sources.mysql.binlog.event_types import (
     WRITE_ROWS,
 )
 from cutline.services.sources.mysql.binlog.scanner import Scanner
-from cutline.services.sources.mysql.connection import Connection, gather
+from cutline.services.sources.mysql.connection import PAUSE_SECONDS, Connection, gather
 from cutline.services.sources.mysql.damage import Damaged
 from cutline.services.sources.mysql.server import Server, binlog_gtid_pos
 
@@ -35,6 +35,10 @@ _FIRST_EVENT = re.compile(r"the first event '[^']*' at \d+, ")  # where the dump
 UP_TO_END = 1
 """A flag of COM_BINLOG_DUMP (BINLOG_DUMP_NON_BLOCK): the server ends the dump where the binlog ends."""
 _SEND_STATEMENTS = 2  # another (BINLOG_SEND_ANNOTATE_ROWS_EVENT): MariaDB sends the text of each statement too
+TRICKLE_BYTES = 1 << 14
+TRICKLE_SECONDS = 0.01
+"""The pause before a receive if the last one brought fewer bytes. With 2 ms, a reader of 1,000 small transactions a
+second spent a quarter of its CPU time on waking up."""
 MAX_DUMP_OFFSET = (1 << 32) - 1
 """COM_BINLOG_DUMP has 32 bits for the offset."""
 _SAME_SERVER_ID = 4052  # MariaDB's error for the older of two dumps with one server id; its text differs by version
@@ -79,19 +83,21 @@ class Dump:
         with suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self._heard = time.monotonic()
+        self._got = 0
 
     def close(self) -> None:
         """End the connection."""
         with suppress(Exception):
             self.connection._force_close()  # type: ignore[attr-defined]
 
-    def receive(self, scanner: Scanner, seconds: float) -> bool:
+    def receive(self, scanner: Scanner, seconds: float, *, leisurely: bool = False) -> bool:
         """Wait at most `seconds` for bytes; whether any came. Unavailable if the connection ended, or the server sent
-        nothing for `silence` seconds."""
+        nothing for `silence` seconds. `leisurely`: a few milliseconds later is as good.
+        """
         where = f"the binlog dump at {scanner.file}:{scanner.pos}"
         room = scanner.room()
         try:
-            gather(self._socket)
+            gather(self._socket, TRICKLE_SECONDS if leisurely and self._got < TRICKLE_BYTES else PAUSE_SECONDS)
             self._socket.settimeout(min(max(seconds, 0.001), self.silence))
             got = self._socket.recv_into(room)
         except (TimeoutError, BlockingIOError):
@@ -104,6 +110,7 @@ class Dump:
             raise Unavailable(f"The connection broke in {where} ({error}); is the server up?") from error
         finally:
             room.release()
+        self._got = got
         if not got:
             raise Unavailable(f"The server ended the connection in {where}; is it up?")
         self._heard = time.monotonic()
