@@ -81,6 +81,13 @@ def test_the_hashes_are_those_of_the_specification() -> None:
         assert found == wanted & 0x7FFFFFFF, kind
 
 
+def test_a_decimal_is_hashed_in_as_few_bytes_as_it_needs() -> None:
+    rows = [Decimal(number) for number in (0, -1, 127, 128, -128, -129, 2**15 - 1, -(2**15), 2**63, -(2**63))]
+    by_pyiceberg = parse_transform(BUCKETS[2]).transform(types.DecimalType(20, 0))
+    found = transformed(pa.array(rows, pa.decimal128(20, 0)), BUCKETS[2]).to_pylist()
+    assert found == [by_pyiceberg(row) for row in rows]
+
+
 def table(**kinds: str) -> TableSchema:
     columns = [
         Column(name=name, field_id=at, mysql_type=kind, nullable=True)
