@@ -8,6 +8,7 @@ Java (common/programs.py).
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -68,6 +69,8 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
     if local:
         chosen = {**_LOCAL_SETTINGS, **chosen}
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    elif chosen["spark.master"].startswith("k8s://") and "KUBERNETES_SERVICE_HOST" in os.environ:
+        chosen = {**_of_this_pod(), **chosen}
     # Java ignores TMPDIR.
     java = f'-Dlog4j2.configurationFile={_LOGGING.as_uri()} "-Djava.io.tmpdir={tempfile.gettempdir()}" {_JAVA_OPTIONS}'
     chosen["spark.driver.extraJavaOptions"] = f"{java} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
@@ -89,6 +92,14 @@ def start(settings: Mapping[str, str] | None = None) -> SparkSession:
     # A checksum file beside each file of metadata would be one more to create, to sync, and to start a `chmod` for.
     jvm.org.apache.hadoop.fs.FileSystem.getLocal(hadoop).setWriteChecksum(False)
     return spark
+
+
+def _of_this_pod() -> dict[str, str]:
+    """Return where executors find a driver in a pod, whose name only itself can resolve; and its pod, with which
+    Kubernetes removes those of its executors.
+    """
+    name = socket.gethostname()
+    return {"spark.driver.host": socket.gethostbyname(name), "spark.kubernetes.driver.pod.name": name}
 
 
 def stop() -> None:
