@@ -147,9 +147,9 @@ def test_every_snapshot_that_an_expiry_retains_is_read_whole(
         whole(bench)
 
 
-def adopt_in_place(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> Any:
+def adopt_in_place(store: PipelineStore, staged: Staged, table: LakeTable, layout: Layout) -> list[Any]:
     """How Cutline adopted a chunk file before the lake had names of its own for them."""
-    return table.data_file(store.location(staged.record.path))
+    return [table.data_file(store.location(staged.record.path))]
 
 
 def in_store(bench: SparkBench) -> list[str]:

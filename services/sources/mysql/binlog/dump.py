@@ -51,6 +51,8 @@ class Dump:
     replica of the source.
     """
 
+    _got = 0  # bytes of the last receive
+
     def __init__(self, connection: Connection, *, server_id: int, heartbeat_seconds: float = 1.0) -> None:
         self.connection = connection
         # seconds without a byte after which the server counts as unreachable
@@ -83,7 +85,6 @@ class Dump:
         with suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self._heard = time.monotonic()
-        self._got = 0
 
     def close(self) -> None:
         """End the connection."""
