@@ -257,15 +257,24 @@ def stock(item: int, amount: int) -> Row:
     return {"place": f"p{item}", "item": item, "amount": amount}
 
 
-def both_live(bench: SparkBench) -> Incarnation:
-    """Two tables that are live and have changed once, so that both have files of their own in the lake."""
+def options(**given: Any) -> TableOptions:
+    return TableOptions(tables="*.*", **given)
+
+
+def both_read(bench: SparkBench) -> Incarnation:
+    """Two tables that are live, with a chunk each."""
     journal = bench.journal
     journal.table(T)
     journal.table(U)
     journal.chunk(T, [order(number) for number in range(6)])
     journal.chunk(U, [stock(number, number) for number in range(6)])
     journal.checkpoint()
-    incarnation = bench.apply()
+    return bench.apply()
+
+
+def both_live(bench: SparkBench) -> Incarnation:
+    """Two tables that are live and have changed once, so that both have files of their own in the lake."""
+    journal, incarnation = bench.journal, both_read(bench)
     journal.change(T, ("+U", order(0, "first")))
     journal.change(U, ("+U", stock(0, 100)))
     journal.checkpoint()

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from cutline.common.config.pipeline import TableOptions
 from cutline.spark_writer import session, upkeep
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg.lake import Lake
@@ -24,6 +23,7 @@ from tests.integration.spark_bench import (
     both_live,
     by_pyiceberg,
     newest,
+    options,
     order,
     plain,
     pyiceberg_table,
@@ -39,10 +39,6 @@ def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
     made = SparkBench(spark, tmp_path)
     yield made
     made.close()
-
-
-def options(**given: Any) -> TableOptions:
-    return TableOptions(tables="*.*", **given)
 
 
 # Columns

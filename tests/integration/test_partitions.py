@@ -12,12 +12,12 @@ import pytest
 from pyiceberg.expressions import EqualTo
 from pyiceberg.transforms import parse_transform
 
-from cutline.common.config.pipeline import TableOptions
 from cutline.spark_writer import upkeep
 from tests.integration.spark_bench import (
     SparkBench,
     T,
     newest,
+    options,
     order,
     pyiceberg_table,
     read_by_all,
@@ -33,10 +33,6 @@ def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
     made = SparkBench(spark, tmp_path)
     yield made
     made.close()
-
-
-def options(**given: Any) -> TableOptions:
-    return TableOptions(tables="*.*", **given)
 
 
 def visit(number: int, region: str | None = "eu", day: int | None = 0, n: int = 0) -> dict[str, Any]:

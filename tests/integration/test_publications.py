@@ -12,7 +12,7 @@ from cutline.common.errors import Unavailable
 from cutline.common.store.records import Publication
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.iceberg import lake, publications
-from tests.integration.spark_bench import SparkBench, T, U, order, stock
+from tests.integration.spark_bench import SparkBench, T, U, both_read, order, stock
 from tests.integration.test_orphans import unnamed
 
 NEVER_MS = 0
@@ -27,14 +27,7 @@ def bench(spark: Any, tmp_path: Path) -> Iterator[SparkBench]:
 
 def history(bench: SparkBench, count: int) -> Incarnation:
     """Publications of two tables, the second of which changes now and then."""
-    journal = bench.journal
-    journal.table(T)
-    journal.table(U)
-    journal.chunk(T, [order(number) for number in range(6)])
-    journal.chunk(U, [stock(number, number) for number in range(6)])
-    journal.checkpoint()
-    incarnation = bench.apply()
-    return more(bench, incarnation, count)
+    return more(bench, both_read(bench), count)
 
 
 def more(bench: SparkBench, incarnation: Incarnation, count: int) -> Incarnation:
