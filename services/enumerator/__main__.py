@@ -175,6 +175,8 @@ class Pipeline:
             if self.leader.state == IDLE:
                 continue
             with suppress(Unavailable):
+                if self.source.hosts.several:
+                    self.source.hosts.follow(await self.host.registry.status(self.name), now=time.time())
                 try:
                     await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=self._tables())
                 except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
@@ -205,6 +207,7 @@ class Pipeline:
                 "in_flight": leader.in_flight[0] if leader.in_flight else None,
             },
             "waiting_for": waiting,
+            "source_host": self.source.hosts.chosen,
             "failures": leader.failures if resting else 0,
             "retry_at": leader.retry_at if resting else None,
             "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
