@@ -63,7 +63,7 @@ class Secured:
         return Source(host=server.host, port=server.port, user=server.user, password=server.password, tls=tls)
 
 
-@pytest.fixture(scope="module", params=[MySQL, MariaDB])
+@pytest.fixture(scope="module", params=[MySQL, pytest.param(MariaDB, marks=pytest.mark.full)])
 def secured(
     nothing_left_running: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Secured]:
