@@ -615,6 +615,43 @@ class Redis(LocalServer):
         return True
 
 
+class Sentinel(LocalServer):
+    """One Redis Sentinel, which watches a master under a name, and promotes its replica a second after it is gone."""
+
+    name = "sentinel"
+
+    def __init__(self, watched: str, master: Redis) -> None:
+        super().__init__()
+        self.watched, self.master = watched, master
+
+    def client(self) -> redis.Redis:
+        """A synchronous client."""
+        return redis.Redis(host=self.host, port=self.port)
+
+    def knows(self, replica: Redis) -> bool:
+        """Whether it has found this replica."""
+        with self.client() as client:
+            return any(found["port"] == replica.port for found in client.sentinel_slaves(self.watched))
+
+    def _command(self) -> list[str]:
+        assert self.folder is not None
+        settings = self.folder / "sentinel.conf"  # it writes there itself
+        settings.write_text(
+            f"bind {self.host}\nport {self.port}\ndir {self.folder}\n"
+            f"sentinel monitor {self.watched} {self.master.host} {self.master.port} 1\n"
+            f"sentinel down-after-milliseconds {self.watched} 1000\nsentinel failover-timeout {self.watched} 5000\n"
+        )
+        return [program("redis-server"), str(settings), "--sentinel"]
+
+    def _answers(self) -> bool:
+        try:
+            with self.client() as client:
+                client.ping()
+        except redis.exceptions.ConnectionError:
+            return False
+        return True
+
+
 class PostgreSQL(LocalServer):
     """PostgreSQL of Debian's package, which is not on PATH, with the user `lake`; not as root, which it refuses."""
 

@@ -100,10 +100,11 @@ class Mesh:
         programs: Mapping[str, Sequence[str]] | None = None,
         environment: Mapping[str, str] | None = None,
         forked: bool = True,
+        redis: Redis | None = None,
     ) -> None:
         self.folder = folder
         self._forked = forked
-        self.redis = Redis()
+        self.redis = redis or Redis()
         self.services: list[ServiceProcess] = []
         self._roles = ["enumerator"] * enumerators + ["reader"] * readers + ["writer"] * writers
         self._roles += ["spark_writer"] * spark
@@ -136,13 +137,13 @@ class Mesh:
         log = self.folder / f"{role}-{sum(1 for _ in self.folder.glob('*.log'))}.log"
         environ = (
             os.environ
-            | self._wanted
             | {
                 "CUTLINE_REDIS_URL": self.redis.url,
                 "CUTLINE_STORE_URL": f"file://{self.folder}/store",
                 "CDC_PASSWORD": CDC_PASSWORD,
                 "PYTHONPATH": str(ROOT),
             }
+            | self._wanted
         )
         service = ServiceProcess(role, self._process(role, module, environ, log), log)
         self.services.append(service)
