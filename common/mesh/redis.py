@@ -70,7 +70,8 @@ def connect(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Redis:
         for setting in ("ca", "cert", "key"):
             file = getattr(environment, f"redis_{setting}")
             if file is not None and not os.access(file, os.R_OK):
-                raise ConfigError(f"the file {file}, named by CUTLINE_REDIS_{setting.upper()}, can't be read; correct the path")
+                name = f"CUTLINE_REDIS_{setting.upper()}"
+                raise ConfigError(f"the file {file}, named by {name}, can't be read; correct the path")
     try:
         if scheme not in _SENTINEL_SCHEMES:
             return Redis.from_url(url, **settings, **(tls if scheme == "rediss" else {}))

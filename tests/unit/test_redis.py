@@ -125,5 +125,5 @@ async def test_an_address_of_sentinels_names_them_all_the_master_and_its_account
 def test_a_file_for_tls_that_cant_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUTLINE_REDIS_CA", "/nowhere/ca.pem")
     connect("redis://host:6379/0")
-    with pytest.raises(ConfigError, match="/nowhere/ca.pem, named by CUTLINE_REDIS_CA, can't be read"):
+    with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem, named by CUTLINE_REDIS_CA, can't be read"):
         connect("rediss://host:6379/0")
