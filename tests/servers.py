@@ -131,6 +131,13 @@ def unstable() -> Path:
     return target
 
 
+def mysql_system() -> Path:
+    """The folder with the system whose MySQL the tests run, by chroot: that of CUTLINE_TEST_MYSQL (made by debootstrap
+    of another suite, for another version), else `unstable`."""
+    chosen = os.environ.get("CUTLINE_TEST_MYSQL")
+    return Path(chosen) if chosen else unstable()
+
+
 class Process:
     """One child process, and its watcher, which ends it and removes `folder` if this Python process dies first."""
 
@@ -518,10 +525,10 @@ class MySQL(Database):
         self.gtid = gtid
 
     def _program(self) -> list[str]:
-        return [program("chroot"), str(unstable()), "/usr/sbin/mysqld"]
+        return [program("chroot"), str(mysql_system()), "/usr/sbin/mysqld"]
 
     def _inside(self, path: Path) -> str:
-        return "/" + str(path.relative_to(unstable()))
+        return "/" + str(path.relative_to(mysql_system()))
 
     def _initialise(self, folder: Path) -> list[str]:
         return [
@@ -535,7 +542,7 @@ class MySQL(Database):
         ]
 
     def _make_folder(self) -> Path:
-        return self._filled(Path(tempfile.mkdtemp(prefix="cutline-", dir=unstable() / "srv")))
+        return self._filled(Path(tempfile.mkdtemp(prefix="cutline-", dir=mysql_system() / "srv")))
 
     def _command(self) -> list[str]:
         assert self.folder is not None

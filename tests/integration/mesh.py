@@ -45,7 +45,7 @@ from cutline.services.sources.mysql.connection import Connection, Source, connec
 from cutline.services.sources.mysql.server import flushed_position, identify
 from tests.integration import forge
 from tests.programs import program
-from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, unstable
+from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, mysql_system
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDS_SECONDS = 20.0
@@ -530,8 +530,8 @@ class History:
         assert self.server.folder is not None
         path = self.server.folder / "data" / file
         if isinstance(self.server, MySQL):
-            path = "/" / path.relative_to(unstable())
-            printer = [program("chroot"), str(unstable()), "/usr/bin/mysqlbinlog"]
+            path = "/" / path.relative_to(mysql_system())
+            printer = [program("chroot"), str(mysql_system()), "/usr/bin/mysqlbinlog"]
         else:
             printer = [program("mariadb-binlog")]
         begin = self.begin.offset if file == self.begin.file else 4
