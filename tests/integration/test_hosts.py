@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import SourceRefused, Unavailable
+from cutline.services.run.cli import main
 from cutline.services.sources.mysql.connection import server_of
 from cutline.services.sources.mysql.hosts import Hosts
 from tests.integration.bank import Bank
@@ -83,6 +86,26 @@ def test_while_the_main_cursor_reads_a_server_nothing_leads_away_from_it(
     assert hosts.main is None
     hosts.prefer(DEAD)
     assert str(hosts.current) == DEAD
+
+
+def test_doctor_says_which_server_is_read_and_why_another_could_not_take_over(
+    mysql: MySQL, mysql_nogtid: MySQL, tmp_path: Path, fresh_database: Callable[[Database], str]
+) -> None:
+    table = f"{fresh_database(mysql)}.t"
+    mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    (tmp_path / "password").write_text(CDC_PASSWORD)
+    first, _, port = DEAD.rpartition(":")
+    others = [address(mysql_nogtid), address(mysql)]
+    source = {"host": first, "port": int(port), "hosts": others, "user": CDC_USER, "password_file": "password"}
+    file = tmp_path / "p.yaml"
+    file.write_text(f"name: p\nsource: {json.dumps(source)}\ntables: [{table}]\nsink: {{warehouse: lake}}\n")
+    printed = json.loads(CliRunner().invoke(main, ["doctor", str(file), "--json"]).output)
+    found = {finding["name"]: finding for finding in printed["findings"]}
+    assert found["source"]["ok"]
+    assert found["source"]["found"] == f"MySQL {mysql.version} at {CDC_USER}@{address(mysql)}, not encrypted"
+    assert found[f"source {address(mysql)}"]["ok"]
+    assert "gtid_mode is not ON" in found[f"source {address(mysql_nogtid)}"]["remedy"]
+    assert f"{DEAD} did not answer" in found[f"source {DEAD}"]["remedy"]
 
 
 @pytest.mark.full

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from cutline.common.schema import arrow_type
 from cutline.common.store.records import CheckpointEntry, EpochEntry, Publication
 from cutline.services.run.cli import main
+from cutline.services.sources.mysql.requirements import SUPPORTED
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -115,6 +116,11 @@ def text_of(node: ast.AST) -> str:
             return text_of(left) + text_of(right)
         case _:
             return "…"
+
+
+def test_the_supported_servers_are_those_of_the_code() -> None:
+    for name in ("operations.md", "limits.md"):
+        assert SUPPORTED in (ROOT / "docs" / name).read_text(encoding="utf-8"), name
 
 
 def test_operations_quote_messages_as_the_code_prints_them() -> None:

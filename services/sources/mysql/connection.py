@@ -171,8 +171,12 @@ class Source:
     read_timeout_seconds: int = 900
 
     @classmethod
-    def of(cls, config: SourceConfig, address: Address) -> Source:
-        """A server of a pipeline file; reads the password now. SourceRefused if the password can't be found."""
+    def of(cls, config: SourceConfig, address: Address | None = None) -> Source:
+        """A server of a pipeline file, the first one unless `address` names another; reads the password now.
+
+        SourceRefused if the password can't be found.
+        """
+        address = address or config.addresses[0]
         try:
             password = config.password()
         except ConfigError as error:
