@@ -53,8 +53,10 @@ async def _here(url: str) -> list[Service]:
 async def _fault(service: Service, environment: Environment, *, live: bool) -> str | None:
     if live:
         return None
-    if service.starting or service.leaving:
-        return f"{service.role} {service.incarnation} is {'starting' if service.starting else 'ending'}"
+    if service.starting:
+        return f"{service.role} {service.incarnation} is starting"
+    if service.leaving:
+        return f"{service.role} {service.incarnation} is ending"
     if service.role == "control":
         return await asyncio.to_thread(_unready, environment)
     return None

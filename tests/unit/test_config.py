@@ -236,9 +236,7 @@ def test_no_setting_of_the_environment_is_read_anywhere_else() -> None:
                 assert name in listed, f"{path.relative_to(ROOT)} reads {name}, which is not in the list of settings"
 
 
-@pytest.mark.parametrize(
-    "file", ["docker-compose.yml", "k8s/base/services.yaml", "k8s/executors/executor.yaml", "Dockerfile"]
-)
+@pytest.mark.parametrize("file", ["k8s/base/services.yaml", "k8s/executors/executor.yaml", "Dockerfile"])
 def test_what_is_deployed_names_settings_and_modules_that_exist(file: str) -> None:
     text = (ROOT / file).read_text()
     assert set(re.findall(r"CUTLINE_[A-Z_]+", text)) <= {setting.name for setting in settings()}

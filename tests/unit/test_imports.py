@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "spark_writer": {*MESH, "common.parquet", "common.programs", "common.file_metrics"},
     "services.client": set(),
     "services.control": MESH,
+    "services.health": {"common.errors", "common.config", "common.mesh"},
     "services.enumerator": {*MESH, "services.sources"},
     "services.reader": {*MESH, "services.sources"},
     "services.writer": {*MESH, "common.parquet", "common.file_metrics"},
