@@ -90,8 +90,8 @@ class AccessFiles:
         for day in sorted(self._names("audit"), reverse=True):
             if before is not None and day > before.partition("/")[0]:
                 continue
-            names = sorted((f"{day}/{name.removesuffix('.json')}" for name in self._names(f"audit/{day}")), reverse=True)
-            keys += [key for key in names if before is None or key < before]
+            names = (f"{day}/{name.removesuffix('.json')}" for name in self._names(f"audit/{day}"))
+            keys += sorted((key for key in names if before is None or key < before), reverse=True)
             if len(keys) >= limit:
                 break
         found = side_by_side(lambda key: self._get(self._path("audit", key)), keys[:limit])

@@ -114,8 +114,8 @@ def store(tmp_path: Path) -> Store:
 
 
 def client(registry: FakeRegistry, store: Store, token: str | None = None) -> httpx.AsyncClient:
-    app = build(cast(Registry, registry), store, Access(token=token, open=True))
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://control")
+    app = build(cast(Registry, registry), store, Access(store.access, token=token, open_here=token is None))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost")
 
 
 @pytest.fixture

@@ -49,8 +49,8 @@ def first_token(files: AccessFiles, now: float) -> str | None:
     if files.tokens():
         return None
     text, token_id, sha256 = new_token(FIRST)
-    made = Token(id=token_id, name="first admin", role="admin", sha256=sha256, by="first start", at=now, expires_at=None)
-    return text if files.put_token(made) else None
+    about = {"name": "first admin", "role": "admin", "by": "first start"}
+    return text if files.put_token(Token(id=token_id, sha256=sha256, at=now, expires_at=None, **about)) else None
 
 
 def _sha256(secret: str) -> str:

@@ -14,6 +14,7 @@ from fastapi.security import HTTPBearer
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.services.control.api.access import Access
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.roles import Caller, Role, need
 
@@ -24,6 +25,7 @@ class Control:
 
     registry: Registry
     store: Store
+    access: Access
 
 
 async def _control(request: Request) -> Control:

@@ -1,4 +1,4 @@
-"""Callers with a JWT of an OIDC issuer: its signature is checked against the issuer's keys, its role comes from a claim.
+"""Callers with a JWT of an OIDC issuer: checked against the issuer's keys, with the role in a claim.
 
 Only signatures by public keys are accepted, so nobody can sign with a key that is not a secret. The keys are fetched at
 the first use, then every five minutes, and at most twice a minute for a key that is not among them.
@@ -10,7 +10,7 @@ import asyncio
 import json
 import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jwt
 from jwt import PyJWKClient
@@ -41,7 +41,7 @@ class Oidc:
         self._keys: PyJWKClient | None = None
 
     async def caller(self, token: str) -> Caller:
-        """The person of a JWT. Raises Refused: 401, or 403 if it gives no role; Unavailable if the keys can't be had."""
+        """The person of a JWT. Raises Refused: 401, or 403 without a role; Unavailable without the keys."""
         return await asyncio.to_thread(self._caller, token)
 
     def _caller(self, token: str) -> Caller:
@@ -109,5 +109,5 @@ def roles_of(text: str) -> dict[str, Role]:
             raise ConfigError(
                 f"CUTLINE_OIDC_ROLES has {item!r}, which is not ROLE=VALUE with one of {', '.join(ROLES)}; correct it"
             )
-        found[value] = cast(Role, role)
+        found[value] = role
     return found

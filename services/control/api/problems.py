@@ -85,6 +85,7 @@ def request_id(scope: Mapping[str, Any]) -> str:
 def answer(scope: Mapping[str, Any], refusal: Refused) -> Response:
     """The response for a refusal."""
     status = refusal.status_code
+    scope.get("state", {})["cause"] = str(refusal.detail)  # for the audit log
     title = http.HTTPStatus(status).phrase
     problem = Problem(
         type=f"urn:cutline:problem:{title.lower().replace(' ', '-')}",
