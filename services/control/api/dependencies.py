@@ -17,6 +17,7 @@ from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api.access import Access
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.roles import Caller, Role, need
+from cutline.services.control.api.source_threads import SourceThreads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class Control:
     registry: Registry
     store: Store
     access: Access
+    sources: SourceThreads
 
 
 async def _control(request: Request) -> Control:
