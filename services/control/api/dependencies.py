@@ -14,8 +14,10 @@ from fastapi.security import HTTPBearer
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.services.control.api.access import Access
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.roles import Caller, Role, need
+from cutline.services.control.api.source_threads import SourceThreads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class Control:
 
     registry: Registry
     store: Store
+    access: Access
+    sources: SourceThreads
 
 
 async def _control(request: Request) -> Control:

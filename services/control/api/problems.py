@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import http
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -85,6 +86,7 @@ def request_id(scope: Mapping[str, Any]) -> str:
 def answer(scope: Mapping[str, Any], refusal: Refused) -> Response:
     """The response for a refusal."""
     status = refusal.status_code
+    scope.get("state", {})["cause"] = str(refusal.detail)  # for the audit log
     title = http.HTTPStatus(status).phrase
     problem = Problem(
         type=f"urn:cutline:problem:{title.lower().replace(' ', '-')}",
@@ -97,7 +99,8 @@ def answer(scope: Mapping[str, Any], refusal: Refused) -> Response:
         errors=refusal.errors,
     )
     headers = {"X-Request-Id": problem.request_id, **(refusal.headers or {})}
-    return Response(problem.model_dump_json(), status_code=status, headers=headers, media_type=MEDIA_TYPE)
+    body = json.dumps(problem.model_dump())  # pydantic's own JSON refuses half of a surrogate pair, which a key may be
+    return Response(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
 
 
 def handle(app: FastAPI) -> None:
@@ -152,6 +155,9 @@ def _field(fault: Mapping[str, Any]) -> FieldProblem:
     if kind == "missing":
         what = "a JSON body" if where == "body" and not path else f"{field} ({where})"
         return FieldProblem(field=field, detail=f"{what} is missing", remedy="add it")
+    if kind == "cutline":
+        cause, remedy = split(f"{field} {fault['msg']}")
+        return FieldProblem(field=field, detail=cause, remedy=remedy)
     if kind == "extra_forbidden":
         return FieldProblem(field=field, detail=f"{field} is unknown", remedy="leave it out, or correct its name")
     expected = str(fault["msg"]).removeprefix("Value error, ")
