@@ -11,17 +11,38 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
+from types import FrameType
 
 import uvicorn
+from redis.asyncio import Redis
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.mesh.host import raise_open_files
+from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.redis import connect
+from cutline.common.mesh.usage import Usage
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
+
+END_SECONDS = 5
+"""For requests that are still being answered when the service is asked to end; `?wait=` ones are cut off then."""
+
+
+class _Listener(uvicorn.Server):
+    """Sets `stopping` when the service is asked to end, so that streams of events end by themselves."""
+
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take SIGTERM or SIGINT."""
+        self._stopping.set()
+        super().handle_exit(sig, frame)
 
 
 async def serve(environment: Environment) -> None:
@@ -30,15 +51,15 @@ async def serve(environment: Environment) -> None:
     registry, store = Registry(redis), Store(environment.need_store_url())
     access = Access(token=environment.api_token, open=True)
     app = build(registry, store, access)
-    listener = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=environment.api_host,
-            port=environment.api_port,
-            log_level=environment.log_level.lower(),
-            access_log=False,
-        )
+    config = uvicorn.Config(
+        app,
+        host=environment.api_host,
+        port=environment.api_port,
+        log_level=environment.log_level.lower(),
+        access_log=False,
+        timeout_graceful_shutdown=END_SECONDS,
     )
+    listener = _Listener(config, app.state.control.stopping)
     me = Service(
         incarnation=secrets.token_hex(8),
         role="control",
@@ -46,7 +67,7 @@ async def serve(environment: Environment) -> None:
         pid=os.getpid(),
         started_at=time.time(),
     )
-    presence = asyncio.create_task(_announce(registry, me))
+    presence = asyncio.create_task(_announce(registry, redis, me))
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn installs its own handlers. When it ends it raises the signal again, before our presence is withdrawn.
         signal.signal(number, signal.SIG_IGN)
@@ -61,10 +82,14 @@ async def serve(environment: Environment) -> None:
         await redis.aclose()
 
 
-async def _announce(registry: Registry, me: Service) -> None:
+async def _announce(registry: Registry, redis: Redis, me: Service) -> None:
+    usage, lines = Usage(), kept_here()
     while True:
+        rss_bytes, cpu_seconds = usage.look()
         with suppress(Unavailable):  # /readyz reports it
-            await registry.announce_presence(me)
+            await registry.announce_presence(replace(me, rss_bytes=rss_bytes, cpu_seconds=cpu_seconds))
+        with suppress(Unavailable):
+            await lines.flush_to(redis, me.incarnation)
         await asyncio.sleep(1.0)
 
 

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.control.api import (
+    channels,
     checkpoints,
     cuts,
     events,
@@ -28,7 +29,7 @@ from cutline.services.control.api.access import Access
 from cutline.services.control.api.dependencies import Control
 from cutline.services.control.api.gate import Gate
 
-ROUTES = (pipelines, operations, tables, splits, checkpoints, cuts, events, services)
+ROUTES = (pipelines, operations, tables, splits, checkpoints, channels, cuts, events, services)
 
 
 def build(registry: Registry, store: Store, access: Access) -> FastAPI:

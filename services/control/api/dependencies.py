@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
@@ -16,6 +16,8 @@ from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.roles import Caller, Role, need
+from cutline.services.control.table_rows import TableRows
+from cutline.services.control.watch import Watches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,14 @@ class Control:
 
     registry: Registry
     store: Store
+    watches: Watches = field(init=False)
+    rows: TableRows = field(default_factory=TableRows)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the service was asked to end: streams of events then end."""
+
+    def __post_init__(self) -> None:
+        """Watch nothing yet."""
+        object.__setattr__(self, "watches", Watches(self.registry, self.store))
 
 
 async def _control(request: Request) -> Control:
