@@ -208,6 +208,7 @@ class Incarnation:
         self._reached("applying")
         bases = self._bases(plans, batch)
         applied = self._apply_plans(plans.values(), bases, batch)
+        self.progress.measures.observe("apply", time.monotonic() - began)
         logger.info(
             "%s: applied checkpoints %d to %d: %d rows of %d tables in %.2f s",
             self._store.name,
@@ -459,6 +460,8 @@ class Incarnation:
         if not self._store.publish(record):
             raise Unavailable(f"publication {record.n} was made by another Spark writer; starting again after it")
         self._reached("published")
+        if record.source_time is not None:
+            progress.measures.observe("commit_to_publication", max(0.0, record.published_at - record.source_time))
         progress.published, self._kept_pending = record, False
         self._show(record)
 

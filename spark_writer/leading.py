@@ -153,7 +153,7 @@ class Replica:
             return
         await self._renew()
         with self._sparing():
-            service = replace(self._service, starting=names is None, leaving=leaving)
+            service = replace(self._service, starting=names is None, leaving=leaving, leads=tuple(sorted(self._leads)))
             if not await self._registry.announce_presence(service):  # Redis was emptied
                 self._settled_at = time.monotonic() + SETTLE_SECONDS
                 self._shown.clear()

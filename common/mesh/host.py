@@ -61,6 +61,7 @@ class Host:
         self.registry = Registry(redis)
         self.incarnation = f"{role}-{secrets.token_hex(6)}"
         self.failed: dict[str, GaveUp] = {}
+        self.leads: set[str] = set()
         self.asked_to_end = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._end)
@@ -88,6 +89,7 @@ class Host:
                     failed=dict(self.failed),
                     leaving=self.asked_to_end.is_set(),
                     loop_lag_seconds=round(lag.longest(), 4),
+                    leads=tuple(sorted(self.leads)),
                 )
                 with suppress(Unavailable):  # the missing presence reports it
                     await self.registry.announce_presence(service)

@@ -27,7 +27,7 @@ async def serve(environment: Environment) -> None:
     """Serve until SIGTERM or SIGINT, announced in Redis as the service "control" while Redis answers."""
     redis = connect(environment.need_redis_url())
     registry, store = Registry(redis), Store(environment.need_store_url())
-    app = build(registry, store, token=environment.api_token)
+    app = build(registry, store, token=environment.api_token, metrics_tables=environment.metrics_tables)
     listener = uvicorn.Server(
         uvicorn.Config(
             app,

@@ -9,8 +9,8 @@ Each request reads the registry (Redis) and the store; nothing is kept. If one o
 # No `from __future__ import annotations` here: FastAPI must see the types that are made inside `build` and `_v1`.
 import asyncio
 import secrets
-import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
@@ -25,6 +25,7 @@ from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, TableEntry, changes
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control import metrics
+from cutline.services.control.facts import gathered
 
 
 class Health(BaseModel):
@@ -127,8 +128,9 @@ class EventView(BaseModel):
     text: str
 
 
-def build(registry: Registry, store: Store, *, token: str | None = None) -> FastAPI:
-    """Return the application over an open registry and a store; it closes neither."""
+def build(registry: Registry, store: Store, *, token: str | None = None, metrics_tables: int = 200) -> FastAPI:
+    """Return the application over an open registry and a store; it closes neither. `metrics_tables`: how many tables of
+    a pipeline have metrics of their own."""
     bearer = HTTPBearer(auto_error=False, description="CUTLINE_API_TOKEN, if the service has one")
 
     def allowed(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
@@ -142,7 +144,7 @@ def build(registry: Registry, store: Store, *, token: str | None = None) -> Fast
     app = FastAPI(title="Cutline", summary="Pipelines, services and their state")
     app.add_exception_handler(CutlineError, _failed)
     app.include_router(_health(registry, store))
-    app.include_router(_metrics(registry, store), dependencies=[Depends(allowed)])
+    app.include_router(_metrics(registry, store, metrics_tables), dependencies=[Depends(allowed)])
     app.include_router(_v1(registry, store), dependencies=[Depends(allowed)])
     return app
 
@@ -174,15 +176,13 @@ def _health(registry: Registry, store: Store) -> APIRouter:
     return router
 
 
-def _metrics(registry: Registry, store: Store) -> APIRouter:
+def _metrics(registry: Registry, store: Store, most: int) -> APIRouter:
     router = APIRouter(tags=["metrics"])
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def scrape() -> Response:
         """Return every metric, for Prometheus."""
-        names = await asyncio.to_thread(store.pipelines)
-        statuses = {name: await registry.status(name) for name in names}
-        body = metrics.render(statuses, await registry.services(), time.time())
+        body = await asyncio.to_thread(partial(metrics.render, await gathered(registry, store), most=most))
         return Response(body, headers={"Content-Type": metrics.CONTENT_TYPE})
 
     return router
