@@ -110,7 +110,7 @@ METRICS: Mapping[str, Metric] = {
     "cutline_table_rows_done": _gauge("rows that the snapshot of the table's generation has read", "pipeline", "table"),
     "cutline_table_rows_estimate": _gauge("rows of the table by the source's estimate", "pipeline", "table"),
     "cutline_table_splits_done": _gauge("chunks of the table that have been read", "pipeline", "table"),
-    "cutline_table_splits_total": _gauge("chunks of the table that are known", "pipeline", "table"),
+    "cutline_table_splits": _gauge("chunks of the table that are known", "pipeline", "table"),
     "cutline_table_generation": _gauge(
         "generation of the table: 1, and 1 more each time it is read again", "pipeline", "table"
     ),
@@ -133,7 +133,12 @@ METRICS: Mapping[str, Metric] = {
     "cutline_apply_seconds": _histogram("to apply a batch of checkpoints to the lake tables"),
     "cutline_commit_to_publication_seconds": _histogram("from a commit at the source to its publication"),
 }
-_TABLE_GAUGES = ("rows_done", "rows_estimate", "splits_done", "splits_total", "generation")
+_TABLE_GAUGES = {
+    "cutline_table_rows_done": "rows_done",
+    "cutline_table_rows_estimate": "rows_estimate",
+    "cutline_table_splits_done": "splits_done",
+    "cutline_table_splits": "splits_total",
+}
 _NUMBERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cutline_epoch", ("enumerator", "epoch")),
     ("cutline_failures_in_row", ("enumerator", "failures")),
@@ -248,7 +253,7 @@ class Statuses:
         if left is not None:
             self._put("cutline_binlog_left_seconds", [pipeline], max(0.0, left - max(0.0, self._now - looked_at)))
         if (leader := parts.get("enumerator")) is not None:
-            mode = leader.get("mode") or "running"
+            mode = leader.get("mode") or ("running" if leader.get("ended") is None else "stopped")
             for each in MODES:
                 self._put("cutline_mode", [pipeline, each], each == mode)
             self._put("cutline_halted", [pipeline], leader.get("halted") is not None)
@@ -333,12 +338,13 @@ class Statuses:
         )
         own = set(chosen)
         for name in sorted(own):
-            for key in _TABLE_GAUGES:
-                self._put(f"cutline_table_{key}", [pipeline, name], found[name].get(key))
+            self._put("cutline_table_generation", [pipeline, name], found[name].get("generation"))
+            for metric, key in _TABLE_GAUGES.items():
+                self._put(metric, [pipeline, name], found[name].get(key))
         if rest := [table for name, table in found.items() if name not in own]:
-            for key in _TABLE_GAUGES[:-1]:
+            for metric, key in _TABLE_GAUGES.items():
                 known = [table[key] for table in rest if table.get(key) is not None]
-                self._put(f"cutline_table_{key}", [pipeline, OTHERS], sum(known) if known else None)
+                self._put(metric, [pipeline, OTHERS], sum(known) if known else None)
         for name, (files, size) in (_get(parts, SPARK_WRITER, "files") or {}).items():
             self._put("cutline_table_files", [pipeline, name], files)
             self._put("cutline_table_bytes", [pipeline, name], size)
