@@ -73,6 +73,7 @@ setup        ps                       procps
 setup        pg_lsclusters            postgresql
 setup        setpriv                  util-linux
 setup        env                      coreutils
+setup        promtool                 prometheus
 trixie       valkey-server            valkey-server
 fuzz         clang                    clang
 test-full    clang                    clang

@@ -211,6 +211,7 @@ class Incarnation:
         first, seconds = batch.entries[0].slot, time.monotonic() - began
         rows = sum(staged.record.rows for plan in applied for step in plan for staged in (*step.chunks, *step.changes))
         self.progress.applies.applied(first=first, last=batch.last, rows=rows, at=self._clock(), seconds=seconds)
+        self.progress.measures.observe("apply", seconds)
         logger.info(
             "%s: applied checkpoints %d to %d: %d rows of %d tables in %.2f s",
             self._store.name,
@@ -465,6 +466,8 @@ class Incarnation:
         if not self._store.publish(record):
             raise Unavailable(f"publication {record.n} was made by another Spark writer; starting again after it")
         self._reached("published")
+        if record.source_time is not None:
+            progress.measures.observe("commit_to_publication", max(0.0, record.published_at - record.source_time))
         progress.published, self._kept_pending = record, False
         progress.applies.published(record.n, record.published_at)
         self._show(record)

@@ -161,6 +161,7 @@ class Replica:
                 self._service,
                 starting=names is None,
                 leaving=leaving,
+                leads=tuple(sorted(self._leads)),
                 rss_bytes=rss_bytes,
                 cpu_seconds=cpu_seconds,
             )

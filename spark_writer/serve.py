@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
 from cutline.common.store.records import EpochEntry
@@ -157,7 +158,7 @@ def _applier(store: Store, name: str, spark: Any, lead: Lead) -> PipelineApplier
         own = session.for_pipeline(spark, definition["sink"])
         return Lake(own, name, config.options_of, config.sink.format_version), config
 
-    return PipelineApplier(pipeline, open_lake, lead)
+    return PipelineApplier(pipeline, open_lake, lead, metrics_tables=Environment.read().metrics_tables)
 
 
 class PipelineApplier:
@@ -177,12 +178,14 @@ class PipelineApplier:
         lead: Lead,
         *,
         clock: Callable[[], float] = time.time,
+        metrics_tables: int = 200,
     ) -> None:
-        """`lead` gets a status after each batch, request and error."""
+        """`lead` gets a status after each batch, request and error; it has the sizes of `metrics_tables` tables."""
         self._store = store
         self._open_lake = open_lake
         self._lead = lead
         self._clock = clock
+        self._metrics_tables = metrics_tables
         self._requests_at = float("-inf")
 
     def run(self) -> None:
@@ -219,8 +222,8 @@ class PipelineApplier:
                         lead.report(self._progress(incarnation))
                     if incarnation.progress.published is not published_at_start:
                         failures = 0
-                    if lead.is_sure() and not lead.is_ending():
-                        incarnation.upkeep.run()
+                    if lead.is_sure() and not lead.is_ending() and incarnation.upkeep.run():
+                        lead.report(self._progress(incarnation))
                     if not busy:
                         incarnation.rest(self.POLL_SECONDS, lead.stop.wait)
             except Exception as error:
@@ -282,6 +285,8 @@ class PipelineApplier:
                 table_id: choice.why for table_id, choice in progress.engines.items() if choice.engine == SPARK
             },
             "applies": progress.applies.to_json(),
+            **progress.measures.shown(),
+            **incarnation.upkeep.shown(self._metrics_tables),
             "at": self._clock(),
         }
 

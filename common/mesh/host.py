@@ -63,6 +63,7 @@ class Host:
         self.registry = Registry(redis)
         self.incarnation = f"{role}-{secrets.token_hex(6)}"
         self.failed: dict[str, GaveUp] = {}
+        self.leads: set[str] = set()
         self.asked_to_end = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._end)
@@ -93,6 +94,7 @@ class Host:
                     loop_lag_seconds=round(lag.longest(), 4),
                     rss_bytes=rss_bytes,
                     cpu_seconds=cpu_seconds,
+                    leads=tuple(sorted(self.leads)),
                 )
                 with suppress(Unavailable):  # the missing presence reports it
                     await self.registry.announce_presence(service)

@@ -65,7 +65,12 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         open_here=embedded and environment.api_token is None and environment.api_host in LOOPBACK,
     )
     app = build(
-        registry, store, access, body_bytes=environment.api_body_bytes, metrics_open=environment.metrics_open
+        registry,
+        store,
+        access,
+        body_bytes=environment.api_body_bytes,
+        metrics_open=environment.metrics_open,
+        metrics_tables=environment.metrics_tables,
     )
     config = uvicorn.Config(
         app,

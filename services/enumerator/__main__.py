@@ -16,6 +16,7 @@ from typing import Any
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
+from cutline.common.measures import Measures
 from cutline.common.mesh import channels
 from cutline.common.mesh.host import Host, finished, gave_up, run_service
 from cutline.common.mesh.lease import Lease, lease_name
@@ -28,7 +29,8 @@ from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import connect, memory
 from cutline.common.mesh.topology import ENUMERATOR
-from cutline.common.store.records import CheckpointEntry, EpochEntry
+from cutline.common.positions import Position
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.enumerator.events import (
     CloseEpoch,
@@ -66,11 +68,13 @@ from cutline.services.enumerator.leader import (
 )
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.source import SourceReader
-from cutline.services.enumerator.tables import Table
+from cutline.services.enumerator.tables import CATCH_UP, SNAPSHOT, Table
+from cutline.services.sources.mysql.binlog_age import Place
 
 LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
 SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
+BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
 _SWEEPING = OneThread()  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
 log = logging.getLogger("cutline.enumerator")
 
@@ -104,6 +108,9 @@ class Pipeline:
         self._grids, self._rates = Grids(), SnapshotRates()
         self._rated: dict[str, float] = {}  # rows a second, of tables whose chunks are being read
         self.marks = Marks()  # of this epoch
+        self._measures = Measures()
+        self._binlog: dict[str, Any] | None = None  # for the status
+        self._restart: Place | None = None  # where a restore of the newest checkpoint would read on
         self.epoch = 0
         self.parts: Parts | None = None  # of this epoch
         self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
@@ -113,8 +120,9 @@ class Pipeline:
     async def run(self) -> None:
         """Lead or stand by, until cancelled."""
         try:
-            await self.loop.run(self._observe(), self._show())
+            await self.loop.run(self._observe(), self._show(), self._watch_binlog())
         finally:
+            self.host.leads.discard(self.name)
             await finished(self.lease.release())
             await self._close()
             self.source.close()
@@ -198,6 +206,28 @@ class Pipeline:
             except Unavailable:
                 self._grids.forget()
                 raise
+    async def _watch_binlog(self) -> None:
+        """Look now and then at how much of its binlog the source still has, while this service leads."""
+        first, pause = BINLOG_SECONDS
+        await asyncio.sleep(first)
+        while True:
+            if self.leader.state != IDLE:
+                stream = self.leader.enumerator.stream_status if self.leader.enumerator else {}
+                read = Position.from_json(stream["position"]) if stream.get("position") else None
+                try:
+                    self._binlog = await self.source.binlog(read=_place(read), needed=self._needed())
+                except (CutlineError, OSError) as error:  # others wait for the source too, and report it
+                    log.debug("pipeline %s: the source's binlog files could not be listed: %s", self.name, error)
+            await asyncio.sleep(pause if self._binlog is not None else first)
+
+    def _needed(self) -> list[Place]:
+        """The places of the binlog from which a restore, or a table's catch-up, would read."""
+        places = [] if self._restart is None else [self._restart]
+        if self.leader.enumerator is not None:
+            for table in self.leader.enumerator.tables.values():
+                if table.low is not None and table.phase in (SNAPSHOT, CATCH_UP):
+                    places.append((table.low.server, table.low.start().file_position))
+        return places
 
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
@@ -209,6 +239,9 @@ class Pipeline:
         elif waiting is None and leader.state in (READING, GATHERING, PROPOSING, OPENING):
             waiting = f"a new epoch ({leader.state}): {leader.cause}"
         return {
+            "at": time.time(),
+            **self._measures.shown(),
+            "binlog": self._binlog,
             "epoch": leader.epoch,
             "leader": self.host.incarnation,
             "state": leader.state,
@@ -218,6 +251,7 @@ class Pipeline:
                 "number": leader.base,
                 "completed_at": leader.completed_at,
                 "in_flight": leader.in_flight[0] if leader.in_flight else None,
+                "interval_seconds": leader.orders.interval_seconds,
             },
             "waiting_for": waiting,
             "failures": leader.failures if resting else 0,
@@ -225,7 +259,6 @@ class Pipeline:
             "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
             "limits_kept": enumerator is not None and enumerator.limits == leader.kept_limits,
             "source": enumerator.stream_status if enumerator else {},
-            "at": time.time(),
             "channels": self._links.state() if self._links is not None else {},
             "marks": self.marks.shown(),
             "rates": self._rated,
@@ -261,6 +294,14 @@ class Pipeline:
         """An error that the machine raises ends the epoch, and counts as a failure of it."""
         if isinstance(event, PartStored):
             self.marks.saved(event.checkpoint)
+        in_flight = self.leader.in_flight
+        effects = self._handled(event, now)
+        (self.host.leads.discard if self.leader.state == IDLE else self.host.leads.add)(self.name)
+        if in_flight is not None and any(isinstance(effect, CloseEpoch) for effect in effects):
+            self._measures.count("checkpoint_failures")
+        return effects
+
+    def _handled(self, event: Event, now: float) -> list[Effect]:
         try:
             return self.leader.handle(event, now)
         except Exception as error:
@@ -290,6 +331,7 @@ class Pipeline:
             case OpenEpoch():
                 await self._close()
                 self.epoch, self.marks = effect.epoch, Marks()
+                self._measures.count("epochs")
                 self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)
                 self._spawn(self._open(effect))
                 self._spawn(self._sweep())
@@ -339,11 +381,17 @@ class Pipeline:
     async def _write_entry(self, order: WriteEntry) -> Event:
         def write() -> Event:
             if self.store.put_entry(order.entry):
+                self._note_written(order.entry)
                 return EntryWritten(slot=order.slot, nonce=order.entry.nonce)
             found = self.store.entry(order.slot)
             return EntryRefused(slot=order.slot, nonce=found.nonce if found else "")
 
         return await self._until_available(write)
+
+    def _note_written(self, entry: Entry) -> None:
+        if isinstance(entry, CheckpointEntry):
+            self._restart = _place(entry.position)
+            self._measures.observe("checkpoint", max(0.0, entry.written_at - entry.started_at))
 
     @staticmethod
     async def _until_available(call: Any) -> Event:
@@ -400,6 +448,7 @@ class Pipeline:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
+        self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 
     async def _run_links(self, links: Links, epoch: int) -> None:
@@ -425,6 +474,10 @@ class Pipeline:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+
+
+def _place(position: Position | None) -> Place | None:
+    return None if position is None or not position.file else (position.server, position.file_position)
 
 
 async def main() -> None:

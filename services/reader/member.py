@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import NextGeneration, ProtocolError, ServerIdTaken, SourceLost, Unavailable
+from cutline.common.measures import Measures
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host
 from cutline.common.mesh.links import Links
@@ -115,6 +116,8 @@ class ReaderMember:
         self.aged = AgedPositions()
         self.ids_taken = 0  # server ids that turned out to be another client's
         self.zero_dates: Counter[tuple[str, str]] = Counter()
+        self.measures = Measures()
+        self.chunk_began_at = 0.0  # monotonic
 
     async def run(self) -> None:
         """Take part until the epoch ends."""
@@ -150,6 +153,7 @@ class ReaderMember:
                 await self.links.send(effect)
             case ReadChunk(split=split):
                 log.info("pipeline %s: reading chunk %s", self.store.name, split.split_id)
+                self.chunk_began_at = time.monotonic()
                 self.chunks.begin(
                     split,
                     read_chunk(
@@ -201,6 +205,7 @@ class ReaderMember:
             faults = self._zero_dates({(split.table_id, name): n for name, n in item.zero_dates.items()})
             for cause in faults.values():
                 return ChunkFailed(split_id=split_id, attempt=attempt, cause=cause)
+            self.measures.observe("chunk_read", time.monotonic() - self.chunk_began_at)
             return ChunkRead(
                 split_id=split_id,
                 attempt=attempt,
@@ -311,6 +316,7 @@ class ReaderMember:
             await asyncio.sleep(1.0)
             cursors = {name: cursor.position.to_json() for name, cursor in self.machine.cursors.items()}
             status = {
+                **self.measures.shown(),
                 "at": time.time(),
                 "epoch": self.epoch,
                 "seq": self.machine.seq,
