@@ -77,6 +77,10 @@ setup        promtool                 prometheus
 trixie       valkey-server            valkey-server
 fuzz         clang                    clang
 test-full    clang                    clang
+acceptance   dockerd                  docker.io
+acceptance   docker                   docker.io
+acceptance   docker-compose           docker-compose
+acceptance   tar                      tar
 test-full    pt-online-schema-change  percona-toolkit
 bench-peers  mvn                      maven
 bench-peers  javac                    default-jdk-headless

@@ -109,16 +109,21 @@ UNSTABLE = ("mysql-server-core", "redis-server")
 
 def unstable() -> Path:
     """A folder with Debian's unstable suite and these packages, for chroot; the first use builds it, in a minute."""
-    target = cache_folder() / f"sid-{'-'.join(UNSTABLE)}"
+    return debian("sid", UNSTABLE)
+
+
+def debian(suite: str, packages: Sequence[str]) -> Path:
+    """A folder with the smallest system of this suite of Debian and these packages; the first use builds it."""
+    target = cache_folder() / f"{suite}-{'-'.join(packages)}"
     if os.geteuid() != 0:
-        raise Missing("servers from Debian's unstable suite run by chroot, which needs root")
+        raise Missing(f"programs from Debian's {suite} suite run by chroot, which needs root")
     with built_once(target) as building:
         if building is None:
             return target
         log = target.with_name(f"{target.name}.log")
         with open(log, "wb") as output:
             done = subprocess.run(
-                [program("debootstrap"), "--variant=minbase", f"--include={','.join(UNSTABLE)}", "sid", str(building)],
+                [program("debootstrap"), "--variant=minbase", f"--include={','.join(packages)}", suite, str(building)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -127,7 +132,7 @@ def unstable() -> Path:
                 env={**os.environ, "PATH": search_path()},
             )
         if done.returncode != 0:
-            raise Missing(f"debootstrap of {', '.join(UNSTABLE)} failed with {done.returncode}:\n{tail(log)}")
+            raise Missing(f"debootstrap of {', '.join(packages)} failed with {done.returncode}:\n{tail(log)}")
         shutil.rmtree(building / "var" / "cache" / "apt", ignore_errors=True)
     return target
 
