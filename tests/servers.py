@@ -25,6 +25,7 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -723,6 +724,22 @@ class S3(LocalServer):
         words = ["create-user", "--access", key, "--secret", secret, "--role", "userplus"]
         subprocess.run([str(versitygw()), "admin", *access, *words], check=True, capture_output=True)
         self.create(bucket, key=key, secret=secret)
+
+    def allow(self, bucket: str, user: str, *, but_not: str | None = None) -> None:
+        """Give a user all rights to another user's bucket, but for the objects of one pattern."""
+        import s3fs  # `make test-full` only
+
+        principal, objects = {"AWS": [user]}, f"arn:aws:s3:::{bucket}/"
+        statements = [
+            {"Effect": "Allow", "Principal": principal, "Action": "s3:*", "Resource": [objects[:-1], objects + "*"]}
+        ]
+        if but_not is not None:
+            statements.append(
+                {"Effect": "Deny", "Principal": principal, "Action": "s3:GetObject", "Resource": objects + but_not}
+            )
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+        files = s3fs.S3FileSystem(key=self.key, secret=self.secret, endpoint_url=self.url)
+        files.call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
 
     def _make_folder(self) -> Path:
         folder = super()._make_folder()

@@ -5,8 +5,8 @@ epoch stays announced.
 
 Safety does not rest on these notes. After Redis was emptied, services write them again; requests must be repeated by
 whoever made them. Keys: `cutline:service:{incarnation}` (JSON, 5 s) with the index `cutline:services`, and
-`cutline:epochs`, `cutline:status:{pipeline}`, `cutline:requests:{pipeline}` (the leader's) and
-`cutline:requests:{pipeline}:spark_writer`.
+`cutline:epochs`, `cutline:status:{pipeline}`, `cutline:splits:{pipeline}` (of tables in their snapshot),
+`cutline:requests:{pipeline}` (the leader's) and `cutline:requests:{pipeline}:spark_writer`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Service:
 
     `failed` has the newest epoch of each pipeline that it gave up; `leaving`: it was asked to end, and will as soon as
     no epoch needs it; `starting`: it can't take work yet. `loop_lag_seconds`: the longest delay of its event loop
-    within the last 15 s.
+    within the last 15 s. `rss_bytes` and `cpu_seconds`: of the process and its children, rounded (mesh/usage.py).
     """
 
     incarnation: str
@@ -61,6 +61,8 @@ class Service:
     leaving: bool = False
     starting: bool = False
     loop_lag_seconds: float | None = None
+    rss_bytes: int | None = None
+    cpu_seconds: float | None = None
 
 
 class Registry:
@@ -146,6 +148,25 @@ class Registry:
             found = await self._redis.hgetall(key)
         return merged({_text(part): _parsed(body, key) for part, body in found.items()})
 
+    async def put_splits(self, pipeline: str, changed: Mapping[str, str | None]) -> None:
+        """Replace the split grids (JSON) of these tables; None removes a table's."""
+        key = f"cutline:splits:{pipeline}"
+        grids = {table: grid for table, grid in changed.items() if grid is not None}
+        requested = f"write the splits of pipeline {pipeline}"
+        async with answered(requested), self._redis.pipeline(transaction=False) as pipe:
+            if gone := changed.keys() - grids.keys():
+                pipe.hdel(key, *sorted(gone))
+            if grids:
+                pipe.hset(key, mapping=grids)
+            await pipe.execute()
+
+    async def splits(self, pipeline: str, table: str) -> dict[str, Any] | None:
+        """Return the split grid of a table, None if it is not in its snapshot."""
+        key = f"cutline:splits:{pipeline}"
+        async with answered(f"read the splits of pipeline {pipeline}"):
+            found = await self._redis.hget(key, table)
+        return None if found is None else _parsed(found, key)
+
     async def request(self, pipeline: str, request: Mapping[str, Any], *, to: str = LEADER) -> None:
         """Queue a request to a pipeline's leader (a savepoint, a new generation of a table) or to its Spark writer
         (retry a table, a `choice` about commits of others).
@@ -181,7 +202,8 @@ class Registry:
         """Remove all notes about a deleted pipeline."""
         async with answered(f"forget pipeline {pipeline}"), self._redis.pipeline(transaction=False) as pipe:
             pipe.hdel(_EPOCHS, pipeline)
-            pipe.delete(f"cutline:status:{pipeline}", _requests(pipeline, LEADER), _requests(pipeline, SPARK_WRITER))
+            pipe.delete(f"cutline:status:{pipeline}", f"cutline:splits:{pipeline}")
+            pipe.delete(_requests(pipeline, LEADER), _requests(pipeline, SPARK_WRITER))
             await pipe.execute()
 
 

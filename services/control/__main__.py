@@ -20,6 +20,7 @@ from cutline.common.mesh.host import raise_open_files
 from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.redis import connect
 from cutline.common.store.store import Store
+from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
 
 
@@ -27,7 +28,8 @@ async def serve(environment: Environment) -> None:
     """Serve until SIGTERM or SIGINT, announced in Redis as the service "control" while Redis answers."""
     redis = connect(environment.need_redis_url())
     registry, store = Registry(redis), Store(environment.need_store_url())
-    app = build(registry, store, token=environment.api_token)
+    access = Access(token=environment.api_token, open=True)
+    app = build(registry, store, access)
     listener = uvicorn.Server(
         uvicorn.Config(
             app,

@@ -14,6 +14,7 @@ from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.store.records import Members, Publication
 from cutline.common.store.store import Store
+from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
 from tests import records
 
@@ -113,7 +114,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def client(registry: FakeRegistry, store: Store, token: str | None = None) -> httpx.AsyncClient:
-    app = build(cast(Registry, registry), store, token=token)
+    app = build(cast(Registry, registry), store, Access(token=token, open=True))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://control")
 
 
@@ -186,7 +187,7 @@ async def test_a_choice_about_commits_of_others_goes_to_the_spark_writer_if_ther
     assert registry.asked == [("shop", "spark_writer", request)]
     held("overwrite")
     answer = await api.post(path, json={"choice": "accept"})
-    assert (answer.status_code, "overwrite it" in answer.json()["detail"]) == (409, True)
+    assert (answer.status_code, "overwrite it" in answer.json()["remedy"]) == (409, True)
     registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
     answer = await api.post(path, json={"choice": "overwrite"})
     assert (answer.status_code, "awaits a choice" in answer.json()["detail"]) == (409, True)
