@@ -18,6 +18,7 @@ from cutline.services.control.api import (
     cuts,
     events,
     health,
+    openapi,
     operations,
     pipelines,
     problems,
@@ -55,7 +56,14 @@ def build(
     registry: Registry, store: Store, access: Access, *, body_bytes: int = BODY_BYTES, metrics_open: bool = False
 ) -> FastAPI:
     """Return the application over an open registry and a store; it closes neither."""
-    app = FastAPI(title="Cutline", summary="Pipelines, services and their state")
+    app = FastAPI(
+        title="Cutline",
+        summary="Pipelines, services and their state",
+        description=openapi.DESCRIPTION,
+        version=openapi.product_version(),
+        openapi_tags=openapi.TAGS,
+        generate_unique_id_function=openapi.operation_id,
+    )
     app.state.control = Control(registry=registry, store=store, access=access, sources=SourceThreads())
     app.add_middleware(Gate, access=access, body_bytes=body_bytes, metrics_open=metrics_open)
     problems.handle(app)
@@ -64,4 +72,5 @@ def build(
     app.include_router(scrape.router)
     for module in ROUTES:
         app.include_router(module.routes)
+    openapi.describe(app)
     return app
