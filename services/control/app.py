@@ -19,6 +19,7 @@ from cutline.services.control.api import (
     cuts,
     events,
     health,
+    openapi,
     operations,
     pipelines,
     problems,
@@ -66,7 +67,14 @@ def build(
 
     `metrics_tables`: how many tables of a pipeline have metrics of their own.
     """
-    app = FastAPI(title="Cutline", summary="Pipelines, services and their state")
+    app = FastAPI(
+        title="Cutline",
+        summary="Pipelines, services and their state",
+        description=openapi.DESCRIPTION,
+        version=openapi.product_version(),
+        openapi_tags=openapi.TAGS,
+        generate_unique_id_function=openapi.operation_id,
+    )
     app.state.control = Control(
         registry=registry, store=store, access=access, sources=SourceThreads(), metrics_tables=metrics_tables
     )
@@ -77,4 +85,5 @@ def build(
     app.include_router(scrape.router)
     for module in ROUTES:
         app.include_router(module.routes)
+    openapi.describe(app)
     return app

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -131,9 +132,20 @@ async def _http(request: Request, error: Exception) -> Response:
     if not isinstance(error, Refused):
         assert isinstance(error, HTTPException)
         status = error.status_code
+        if status == 405:
+            error.headers = {"Allow": _allowed(request)}
         cause = {404: f"there is no path {request.url.path}", 405: f"{request.method} is not allowed here"}
         error = Refused(status, cause.get(status, str(error.detail)), _REMEDIES.get(status), headers=error.headers)
     return answer(request.scope, error)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of this path: the framework names only those of the first of its routes."""
+    found: set[str] = set()
+    for path, methods in request.app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"\{[^}]*\}", "[^/]+", path), request.url.path):
+            found |= {method.upper() for method in methods}
+    return ", ".join(sorted(found))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
