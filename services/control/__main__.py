@@ -21,6 +21,7 @@ from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.redis import connect
 from cutline.common.store.store import Store
 from cutline.services.control.app import build
+from cutline.services.control.watch import watch
 
 
 async def serve(environment: Environment) -> None:
@@ -45,15 +46,16 @@ async def serve(environment: Environment) -> None:
         started_at=time.time(),
     )
     presence = asyncio.create_task(_announce(registry, me))
+    watching = asyncio.create_task(watch(registry, store, redis, environment, me.incarnation))
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn installs its own handlers. When it ends it raises the signal again, before our presence is withdrawn.
         signal.signal(number, signal.SIG_IGN)
     try:
         await listener.serve()
     finally:
-        presence.cancel()
-        with suppress(asyncio.CancelledError):
-            await presence
+        for task in (presence, watching):
+            task.cancel()
+        await asyncio.wait([presence, watching])
         with suppress(Unavailable):
             await registry.withdraw_presence(me.incarnation)
         await redis.aclose()
