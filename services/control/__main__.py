@@ -29,6 +29,7 @@ from cutline.services.control.api.access import Access, first_token
 from cutline.services.control.api.gate import LOOPBACK
 from cutline.services.control.api.oidc import Oidc, roles_of
 from cutline.services.control.app import build
+from cutline.services.control.duties import watch
 
 EMBEDDED = "--embedded"
 CERTIFICATE_SECONDS = 10.0
@@ -48,7 +49,6 @@ class _Listener(uvicorn.Server):
         """Take SIGTERM or SIGINT."""
         self._stopping.set()
         super().handle_exit(sig, frame)
-
 
 
 async def serve(environment: Environment, *, embedded: bool) -> None:
@@ -96,7 +96,11 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         pid=os.getpid(),
         started_at=time.time(),
     )
-    side_by_side = (_announce(registry, redis, me), _follow_certificate(config, environment))
+    side_by_side = (
+        _announce(registry, redis, me),
+        _follow_certificate(config, environment),
+        watch(registry, store, redis, environment, me.incarnation),
+    )
     tasks = [asyncio.create_task(each) for each in side_by_side]
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn installs its own handlers. When it ends it raises the signal again, before our presence is withdrawn.
