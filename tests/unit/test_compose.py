@@ -138,6 +138,7 @@ def test_the_image_has_what_the_sample_needs() -> None:
     assert set(arguments["WITH"].split()) <= set(jars.all_extras())
     assert {f"ARG {name}=" for name in ("EXTRAS", "WITH")} <= set(DOCKERFILE.splitlines())
     assert "ARG VERSION=unreleased" in DOCKERFILE
+    assert set(re.findall(r"CUTLINE_[A-Z_]+", DOCKERFILE)) <= {setting.name for setting in settings()}
 
 
 def test_the_dockerfile_copies_files_that_docker_sees() -> None:
