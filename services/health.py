@@ -14,6 +14,7 @@ import asyncio
 import http.client
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Sequence
 
@@ -66,6 +67,13 @@ def _unready(environment: Environment) -> str | None:
     """The reason why the control service is not ready; None if it is."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(environment.api_host, environment.api_host)
     connection = http.client.HTTPConnection(host, environment.api_port, timeout=TIMEOUT_SECONDS)
+    if environment.api_cert is not None:
+        # This very host is asked, by an address that no certificate names.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(
+            host, environment.api_port, timeout=TIMEOUT_SECONDS, context=context
+        )
     try:
         connection.request("GET", "/readyz")
         answer = connection.getresponse()
