@@ -98,7 +98,7 @@ def daemon(folder: Path | None = None) -> Iterator[Docker]:
     """Run a daemon whose images, containers and volumes are below `folder`, by default a new one that goes with it."""
     if os.geteuid() != 0:
         raise Missing("a Docker daemon of our own needs root")
-    chosen = folder or Path(tempfile.mkdtemp(prefix="cutline-docker-", dir="/var/tmp"))
+    chosen = folder.resolve() if folder else Path(tempfile.mkdtemp(prefix="cutline-docker-", dir="/var/tmp"))
     chosen.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(chosen).free < FREE_BYTES:
         raise Missing(f"images and volumes need {FREE_BYTES >> 30} GiB in {chosen}; free some space")
@@ -132,6 +132,14 @@ def daemon(folder: Path | None = None) -> Iterator[Docker]:
             print("acceptance: dockerd did not end within 60 s; it is killed", file=sys.stderr)
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        shutil.rmtree(run, ignore_errors=True)
+        for mounted in reversed(mounts_below(run, chosen)):  # dockerd leaves that of its network's namespace
+            subprocess.run([program("umount"), "--lazy", mounted], check=False)
+        shutil.rmtree(run)
         if folder is None:
-            shutil.rmtree(chosen, ignore_errors=True)
+            shutil.rmtree(chosen)
+
+
+def mounts_below(*folders: Path) -> list[str]:
+    """The mount points in these folders, in the order in which they were mounted."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
+    return [point for point in points if any(Path(point).is_relative_to(folder) for folder in folders)]
