@@ -47,6 +47,7 @@ from cutline.services.enumerator.events import (
     ReadAgainAsked,
     ReadJournal,
     SavepointAsked,
+    Settings,
     ThrottleAsked,
     WriteEntry,
 )
@@ -60,7 +61,6 @@ from cutline.services.enumerator.leader import (
     RESTING,
     EpochOpened,
     Leader,
-    Orders,
 )
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.source import SourceReader
@@ -77,7 +77,7 @@ class Pipeline:
     """Leads one pipeline, or stands by."""
 
     def __init__(self, host: Host, store: PipelineStore, config: PipelineConfig, environment: Environment) -> None:
-        orders = Orders(
+        settings = Settings(
             chunk_rows=config.snapshot.chunk_rows,
             exact=config.snapshot.chunks == "exact",
             quarantine_changed=config.schema_changes == "halt",
@@ -92,7 +92,7 @@ class Pipeline:
         )
         self.host, self.store, self.config = host, store, config
         self.name = store.name
-        self.leader = Leader(incarnation=host.incarnation, run=secrets.token_hex(6), orders=orders)
+        self.leader = Leader(incarnation=host.incarnation, run=secrets.token_hex(6), settings=settings)
         self.loop = Loop(self._handle, self._perform)
         self.source = SourceReader(config)
         self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
