@@ -134,6 +134,14 @@ class Commands:
                 if n <= oldest:
                     self._backend.remove(self._path(folder, n))
 
+    def remove(self, *, all_but_newest: bool = False) -> None:
+        """Remove the files of a deleted pipeline; with `all_but_newest` the newest outcome stays, and says so."""
+        for n in self._numbers("commands"):
+            self._backend.remove(self._path("commands", n))
+        outcomes = self._numbers("outcomes")
+        for n in outcomes[:-1] if all_but_newest else outcomes:
+            self._backend.remove(self._path("outcomes", n))
+
     # Files
 
     def _read(self, numbers: Sequence[int]) -> tuple[Command, ...]:
