@@ -22,9 +22,11 @@ from cutline.services.enumerator.events import (
     BoundFound,
     DescribeTable,
     FindBound,
+    FindPlace,
     FindRange,
     FindStop,
     FindTables,
+    PlaceFound,
     RangeFound,
     SplittingFailed,
     StopFound,
@@ -37,7 +39,15 @@ from cutline.services.sources.mysql.binlog_age import Place, look
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
 from cutline.services.sources.mysql.connection import Connection, Source, break_connection, connect
 from cutline.services.sources.mysql.keys import key_range, next_bound
-from cutline.services.sources.mysql.server import Server, file_start, flushed_position, identify, low_at, unseen_xa
+from cutline.services.sources.mysql.server import (
+    Server,
+    file_start,
+    flushed_position,
+    identify,
+    low_at,
+    unseen_xa,
+    verify_position,
+)
 from cutline.services.sources.mysql.start_stop import PositionFinder, stop_at
 
 PAUSE_SECONDS = (0.5, 10.0)
@@ -208,9 +218,17 @@ class SourceReader:
                     names = [name for name in names if name in self.config.tables or not _shadow(name, existing)]
                 found = tuple(self._describe(names, connection, server).values())
                 if not begins:
-                    return TablesFound(tables=found, unseen=known.difference(existing))
+                    unselected = known.difference(self.config.select(known))
+                    unseen = known.difference(existing, unselected)
+                    return TablesFound(tables=found, unseen=unseen, unselected=unselected)
                 stop = stop_at(server, self.config.stop) if self.config.stop is not None else None
                 return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
+            case FindPlace(table_id=table_id, generation=generation, low=low):
+                try:
+                    verify_position(connection, server, low.start())
+                except SourceLost:
+                    return PlaceFound(table_id=table_id, generation=generation, kept=False)
+                return PlaceFound(table_id=table_id, generation=generation, kept=True)
             case FindRange(table_id=table_id, generation=generation, schema=schema):
                 return _or_failed(table_id, generation, lambda: RangeFound(
                     table_id=table_id, generation=generation, range=_key_range(key_range(connection, schema))

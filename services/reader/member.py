@@ -70,9 +70,12 @@ class ReaderMember:
     """A reader in one epoch of one pipeline: carries out what the machine orders."""
 
     def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
-        definition = store.definition()
+        definition = store.definition(entry.definition)
         if definition is None:
-            raise ProtocolError(f"pipeline {store.name} has an epoch but no definition; put its pipeline.json back")
+            raise ProtocolError(
+                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition; put its file"
+                " back"
+            )
         self.host, self.store, self.epoch = host, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)
         self.name = reader_name(index)
