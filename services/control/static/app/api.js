@@ -82,8 +82,15 @@ async function send(method, path, { body, headers = {}, signal } = {}) {
 /** The body of an answer as JSON; null if it has none. */
 export async function call(method, path, options) {
   const response = await send(method, path, options);
-  const text = await response.text();
-  return text ? JSON.parse(text) : null;
+  return parsed(await response.text());
+}
+
+const LONG = /"(?:[^"\\]|\\.)*"|(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/g;
+
+/** JSON whose integers beyond 2^53 (ids of snapshots) become strings, since numbers here would lose their last digits. */
+function parsed(text) {
+  if (!text) return null;
+  return JSON.parse(/\d{16}/.test(text) ? text.replace(LONG, (found) => (found.startsWith('"') ? found : `"${found}"`)) : text);
 }
 
 export const get = (path, options) => call("GET", path, options);
@@ -96,7 +103,7 @@ export async function getAll(path, { most = 10_000, signal } = {}) {
   let next = path;
   while (next && found.length < most) {
     const response = await send("GET", next, { signal });
-    found.push(...(await response.json()));
+    found.push(...parsed(await response.text()));
     next = nextOf(response);
   }
   return found;
@@ -105,7 +112,7 @@ export async function getAll(path, { most = 10_000, signal } = {}) {
 /** One page of a list, and the address of the next one. */
 export async function getPage(path) {
   const response = await send("GET", path);
-  return { items: await response.json(), next: nextOf(response) };
+  return { items: parsed(await response.text()), next: nextOf(response) };
 }
 
 /** A mutating call; the key makes a repeated one the same one. */

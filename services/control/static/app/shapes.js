@@ -30,6 +30,7 @@ export function mesh(pipeline, channels, services, rates) {
   const outOf = (name) => sum(channels.filter((c) => c.from === name && role(c.to) === "writer").map((c) => rate(c.from, c.to)));
   const flow = (value) => (value ? `${bytes(value)}/s` : "idle");
   const stopped = ["paused", "stopped", "deleting"].includes(pipeline.mode) || pipeline.current === false;
+  const idle = pipeline.current === false ? "no leader" : pipeline.mode;
   const standby = services.filter((service) => service.role === "enumerator").length - 1;
   const readers = names.filter((name) => role(name) === "reader").sort(byNumber);
   const writers = names.filter((name) => role(name) === "writer").sort(byNumber);
@@ -38,8 +39,8 @@ export function mesh(pipeline, channels, services, rates) {
   const nodes = [
     { id: "source", kind: "source", title: "source", note: pipeline.definition?.source?.host ?? "MySQL", state: pipeline.waiting_for?.includes("source") ? "bad" : "good" },
     { id: "enumerator", kind: "enumerator", title: "enumerator", note: pipeline.leader ? (standby > 0 ? `leads, ${standby} on standby` : "leads") : "no leader", state: pipeline.leader && pipeline.current !== false ? "good" : "bad" },
-    ...readers.map((name) => ({ id: name, kind: "reader", title: name, note: stopped ? pipeline.mode : flow(outOf(name)), state: good })),
-    ...writers.map((name) => ({ id: name, kind: "writer", title: name, note: stopped ? pipeline.mode : flow(into(name)), state: good })),
+    ...readers.map((name) => ({ id: name, kind: "reader", title: name, note: stopped ? idle : flow(outOf(name)), state: good })),
+    ...writers.map((name) => ({ id: name, kind: "writer", title: name, note: stopped ? idle : flow(into(name)), state: good })),
     { id: "store", kind: "store", title: "store", note: pipeline.checkpoint ? `checkpoint ${pipeline.checkpoint}` : "no checkpoint", state: "good" },
     { id: "spark_writer", kind: "spark_writer", title: "Spark writer", note: pipeline.spark_writer ? (pipeline.publication ? `applied ${pipeline.publication}` : "ready") : "not running", state: pipeline.spark_writer ? good : "bad" },
     { id: "lake", kind: "lake", title: "lake", note: pipeline.publication ? `shows ${pipeline.publication}` : "empty", state: pipeline.publication ? "good" : "off" },

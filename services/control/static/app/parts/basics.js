@@ -61,8 +61,8 @@ export const Failure = ({ error, retry }) => html`
     ${retry && html`<div class="actions"><${Button} size="small" icon="again" onClick=${retry}>Try again<//></div>`}
   <//>`;
 
-/** A cause or remedy of the API as a sentence: a capital letter and a full stop. */
-export const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}` : "");
+/** A cause or remedy of the API as a sentence: a full stop, and a capital letter unless it begins with a name (shop.orders). */
+export const sentence = (text) => (text ? `${/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text}${/[.!?…]$/.test(text) ? "" : "."}` : "");
 
 export const Stat = ({ name, value, unit, note, wide }) => html`
   <div class="stat ${wide ? "wide" : ""}"><dt>${name}</dt><dd>${value ?? UNKNOWN}${unit && html` <small>${unit}</small>`}</dd>${note && html`<p>${note}</p>`}</div>`;

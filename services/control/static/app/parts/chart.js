@@ -36,8 +36,8 @@ export function Chart({ label, series, data, form, height = 190, windowSeconds =
       plot.current = new UPlot(
         {
           width, height, padding: [12, 6, 0, 0], cursor: { y: false, points: { size: 7 } }, legend: { show: false },
-          scales: { x: { range: () => [Date.now() / 1000 - windowSeconds, Date.now() / 1000] }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, high > 0 ? 0 : 1) || 1] } },
-          axes: [{ ...axis, grid: { show: false }, space: 90, values: (_, ticks) => ticks.map((at) => clock(at).slice(0, 5)) }, { ...axis, size: 62, space: 38, values: (_, ticks) => ticks.map(form) }],
+          scales: { x: { range: (_, first) => [Math.max(Date.now() / 1000 - windowSeconds, Math.min(first ?? Infinity, Date.now() / 1000 - 60)), Date.now() / 1000] }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, high > 0 ? 0 : 1) || 1] } },
+          axes: [{ ...axis, grid: { show: false }, size: 26, space: 90, values: (_, ticks) => ticks.map((at) => clock(at).slice(0, 5)) }, { ...axis, size: 66, space: 34, values: (_, ticks) => ticks.map(form) }],
           series: [{}, ...series.map((line, i) => ({ label: line.name, stroke: colour(line.tone), width: 2, dash: line.dash, fill: i === 0 ? `${colour(line.tone)}1c` : undefined, points: { show: false }, spanGaps: true }))],
           hooks: { setCursor: [(shown) => tip(shown, series, form, box.current)] },
         },

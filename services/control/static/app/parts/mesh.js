@@ -4,7 +4,6 @@ import { useWidth } from "../hooks.js";
 import { html, useRef } from "../html.js";
 
 const BOX = { width: 138, height: 58 };
-const NARROW = { width: 104, height: 58 };
 const ICONS = {
   source: "M2.500 4c0-1.100 2.500-2 5.500-2s5.500.9 5.500 2-2.500 2-5.500 2-5.500-.9-5.500-2M2.500 4v8c0 1.100 2.500 2 5.500 2s5.500-.9 5.500-2V4M2.500 8c0 1.100 2.500 2 5.500 2s5.500-.9 5.500-2",
   enumerator: "M8 2v3M8 11v3M2 8h3M11 8h3M8 10a2 2 0 1 0 0-4 2 2 0 0 0 0 4",
@@ -53,7 +52,8 @@ function rightwards(nodes, width) {
 }
 
 function downwards(nodes, width) {
-  const box = { ...NARROW, width: Math.min(NARROW.width, (width - 20) / 3) };
+  const abreast = Math.min(3, Math.max(2, ...["reader", "writer"].map((kind) => nodes.filter((node) => node.kind === kind).length)));
+  const box = { width: Math.min(BOX.width, (width - 4 - 10 * (abreast - 1)) / abreast), height: BOX.height };
   const rows = [["source"], ["enumerator"], ...lines(nodes, "reader"), ...lines(nodes, "writer"), ["store"], ["spark_writer"], ["lake"]];
   const at = {};
   rows.forEach((row, r) => row.forEach((id, i) => { at[id] = { x: width / 2 + (i - (row.length - 1) / 2) * (box.width + 10), y: 34 + r * 92 }; }));

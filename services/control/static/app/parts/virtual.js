@@ -32,7 +32,7 @@ export function VirtualTable({ label, items, columns, row, keyOf, height = 46, m
   };
   return html`
     <div class="grid-table" role="table" aria-label=${label} aria-rowcount=${items.length + 1} aria-colcount=${columns.length} onKeyDown=${keys}>
-      <div role="rowgroup"><div class="grid-row grid-head" role="row" aria-rowindex="1" style=${template}>
+      <div role="rowgroup" class="grid-top"><div class="grid-row grid-head" role="row" aria-rowindex="1" style=${template}>
         ${columns.map((column) => html`
           <div key=${column.id} class=${column.number ? "number" : ""} role="columnheader" aria-sort=${sorted?.id === column.id ? (sorted.down ? "descending" : "ascending") : undefined}>
             ${column.sort && onSort ? html`<button type="button" onClick=${() => onSort(column.id)}>${column.title}${sorted?.id === column.id && html`<${Icon} name=${sorted.down ? "down" : "up"} size=${12} />`}</button>` : column.title}

@@ -128,6 +128,6 @@ const changed = (object, [key, ...rest], value) => ({ ...object, [key]: rest.len
 /** The draft without what was left empty. */
 function tidy(value) {
   if (Array.isArray(value) || value === null || typeof value !== "object") return value;
-  const kept = Object.entries(value).filter(([, item]) => item !== undefined && item !== null).map(([key, item]) => [key, tidy(item)]);
+  const kept = Object.entries(value).filter(([, item]) => item !== undefined && item !== null && item !== "").map(([key, item]) => [key, tidy(item)]);
   return Object.fromEntries(kept.filter(([, item]) => !(item && typeof item === "object" && !Array.isArray(item) && Object.keys(item).length === 0)));
 }

@@ -1,5 +1,5 @@
 // All tables of a pipeline: a virtual list with filter, search and sort.
-import { bytes, count, percent, plural, short, span } from "../format.js";
+import { ago, bytes, count, percent, plural, short, span } from "../format.js";
 import { link, useWidth } from "../hooks.js";
 import { html, useMemo, useRef, useState } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
@@ -88,6 +88,7 @@ const Name = ({ pipeline, table, below }) => html`
 function Progress({ table }) {
   const fraction = progress(table);
   const eta = table.eta_seconds ? `, ${span(table.eta_seconds)} to go` : "";
-  const text = fraction < 1 ? `${percent(fraction)}${eta}` : table.phase === "dropped" ? "kept as it was" : table.phase === "live" ? "complete" : table.phase === "catch-up" ? "read, catching up" : "";
+  if (fraction === 1 && table.phase !== "catch-up") return html`<span class="small quiet number">${table.phase === "dropped" ? "kept as it was" : table.last_change_at ? `changed ${ago(table.last_change_at)}` : ""}</span>`;
+  const text = fraction < 1 ? `${percent(fraction)}${eta}` : "read, catching up";
   return html`<div class="progress-cell"><${Bar} fraction=${fraction} tone=${table.phase} label=${`${table.table}: ${text || table.phase}`} /><span class="small quiet number cut-off">${text}</span></div>`;
 }
