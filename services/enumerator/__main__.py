@@ -16,18 +16,21 @@ from typing import Any
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
+from cutline.common.measures import Measures
 from cutline.common.mesh import channels
 from cutline.common.mesh.host import Host, finished, gave_up, run_service
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import TICK_SECONDS, Loop, OneThread, in_store, together
-from cutline.common.mesh.machine import Effect, Event, SavePart, Send
-from cutline.common.mesh.messages import Limits
+from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
+from cutline.common.mesh.marks import Marks
+from cutline.common.mesh.messages import Limits, Marker
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import connect, memory
 from cutline.common.mesh.topology import ENUMERATOR
-from cutline.common.store.records import CheckpointEntry, EpochEntry
+from cutline.common.positions import Position
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.enumerator.events import (
     CloseEpoch,
@@ -50,6 +53,7 @@ from cutline.services.enumerator.events import (
     ThrottleAsked,
     WriteEntry,
 )
+from cutline.services.enumerator.grids import Grids, SnapshotRates
 from cutline.services.enumerator.leader import (
     GATHERING,
     HALTED,
@@ -64,11 +68,13 @@ from cutline.services.enumerator.leader import (
 )
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.source import SourceReader
-from cutline.services.enumerator.tables import Table
+from cutline.services.enumerator.tables import CATCH_UP, SNAPSHOT, Table
+from cutline.services.sources.mysql.binlog_age import Place
 
 LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
 SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
+BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
 _SWEEPING = OneThread()  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
 log = logging.getLogger("cutline.enumerator")
 
@@ -99,6 +105,12 @@ class Pipeline:
         self._shown: dict[str, Table] = {}  # the tables in the status
         self._lines: dict[str, str] = {}  # the JSON of each of them
         self._shown_at = float("-inf")
+        self._grids, self._rates = Grids(), SnapshotRates()
+        self._rated: dict[str, float] = {}  # rows a second, of tables whose chunks are being read
+        self.marks = Marks()  # of this epoch
+        self._measures = Measures()
+        self._binlog: dict[str, Any] | None = None  # for the status
+        self._restart: Place | None = None  # where a restore of the newest checkpoint would read on
         self.epoch = 0
         self.parts: Parts | None = None  # of this epoch
         self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
@@ -108,8 +120,9 @@ class Pipeline:
     async def run(self) -> None:
         """Lead or stand by, until cancelled."""
         try:
-            await self.loop.run(self._observe(), self._show())
+            await self.loop.run(self._observe(), self._show(), self._watch_binlog())
         finally:
+            self.host.leads.discard(self.name)
             await finished(self.lease.release())
             await self._close()
             self.source.close()
@@ -176,13 +189,45 @@ class Pipeline:
                 continue
             with suppress(Unavailable):
                 try:
-                    await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=self._tables())
+                    tables = self._tables()
+                    await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=tables)
+                    await self._show_splits()
                 except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
                     dead = self.epoch or self.leader.tail + 1
                     if freed := await channels.drop(self.host.redis, self.name, before=dead):
                         log.warning(
                             "Redis is full: removed %d streams of earlier epochs of pipeline %s", freed, self.name
                         )
+
+    async def _show_splits(self) -> None:
+        if changed := self._grids.changed(self.leader.enumerator, time.monotonic()):
+            try:
+                await self.host.registry.put_splits(self.name, changed)
+            except Unavailable:
+                self._grids.forget()
+                raise
+    async def _watch_binlog(self) -> None:
+        """Look now and then at how much of its binlog the source still has, while this service leads."""
+        first, pause = BINLOG_SECONDS
+        await asyncio.sleep(first)
+        while True:
+            if self.leader.state != IDLE:
+                stream = self.leader.enumerator.stream_status if self.leader.enumerator else {}
+                read = Position.from_json(stream["position"]) if stream.get("position") else None
+                try:
+                    self._binlog = await self.source.binlog(read=_place(read), needed=self._needed())
+                except (CutlineError, OSError) as error:  # others wait for the source too, and report it
+                    log.debug("pipeline %s: the source's binlog files could not be listed: %s", self.name, error)
+            await asyncio.sleep(pause if self._binlog is not None else first)
+
+    def _needed(self) -> list[Place]:
+        """The places of the binlog from which a restore, or a table's catch-up, would read."""
+        places = [] if self._restart is None else [self._restart]
+        if self.leader.enumerator is not None:
+            for table in self.leader.enumerator.tables.values():
+                if table.low is not None and table.phase in (SNAPSHOT, CATCH_UP):
+                    places.append((table.low.server, table.low.start().file_position))
+        return places
 
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
@@ -194,6 +239,9 @@ class Pipeline:
         elif waiting is None and leader.state in (READING, GATHERING, PROPOSING, OPENING):
             waiting = f"a new epoch ({leader.state}): {leader.cause}"
         return {
+            "at": time.time(),
+            **self._measures.shown(),
+            "binlog": self._binlog,
             "epoch": leader.epoch,
             "leader": self.host.incarnation,
             "state": leader.state,
@@ -203,6 +251,7 @@ class Pipeline:
                 "number": leader.base,
                 "completed_at": leader.completed_at,
                 "in_flight": leader.in_flight[0] if leader.in_flight else None,
+                "interval_seconds": leader.orders.interval_seconds,
             },
             "waiting_for": waiting,
             "failures": leader.failures if resting else 0,
@@ -210,6 +259,9 @@ class Pipeline:
             "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
             "limits_kept": enumerator is not None and enumerator.limits == leader.kept_limits,
             "source": enumerator.stream_status if enumerator else {},
+            "channels": self._links.state() if self._links is not None else {},
+            "marks": self.marks.shown(),
+            "rates": self._rated,
         }
 
     def _tables(self) -> str | None:
@@ -218,6 +270,7 @@ class Pipeline:
         tables = self.leader.enumerator.tables if self.leader.enumerator else {}
         changed = {name: table for name, table in tables.items() if self._shown.get(name) is not table}
         now = time.monotonic()
+        self._rated = self._rates.shown(changed, now)
         if not changed and len(tables) == len(self._lines) and now - self._shown_at < SHOWN_SECONDS:
             return None
         self._shown, self._shown_at = dict(tables), now
@@ -239,6 +292,16 @@ class Pipeline:
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         """An error that the machine raises ends the epoch, and counts as a failure of it."""
+        if isinstance(event, PartStored):
+            self.marks.saved(event.checkpoint)
+        in_flight = self.leader.in_flight
+        effects = self._handled(event, now)
+        (self.host.leads.discard if self.leader.state == IDLE else self.host.leads.add)(self.name)
+        if in_flight is not None and any(isinstance(effect, CloseEpoch) for effect in effects):
+            self._measures.count("checkpoint_failures")
+        return effects
+
+    def _handled(self, event: Event, now: float) -> list[Effect]:
         try:
             return self.leader.handle(event, now)
         except Exception as error:
@@ -251,6 +314,8 @@ class Pipeline:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Send():
+                if isinstance(effect.message, Marker):
+                    self.marks.arrived(effect.message.checkpoint)
                 if self._links is not None:
                     try:
                         await self._links.send(effect)
@@ -265,7 +330,8 @@ class Pipeline:
                 self.loop.spawn(self._write_entry(effect))
             case OpenEpoch():
                 await self._close()
-                self.epoch = effect.epoch
+                self.epoch, self.marks = effect.epoch, Marks()
+                self._measures.count("epochs")
                 self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)
                 self._spawn(self._open(effect))
                 self._spawn(self._sweep())
@@ -315,11 +381,17 @@ class Pipeline:
     async def _write_entry(self, order: WriteEntry) -> Event:
         def write() -> Event:
             if self.store.put_entry(order.entry):
+                self._note_written(order.entry)
                 return EntryWritten(slot=order.slot, nonce=order.entry.nonce)
             found = self.store.entry(order.slot)
             return EntryRefused(slot=order.slot, nonce=found.nonce if found else "")
 
         return await self._until_available(write)
+
+    def _note_written(self, entry: Entry) -> None:
+        if isinstance(entry, CheckpointEntry):
+            self._restart = _place(entry.position)
+            self._measures.observe("checkpoint", max(0.0, entry.written_at - entry.started_at))
 
     @staticmethod
     async def _until_available(call: Any) -> Event:
@@ -376,6 +448,7 @@ class Pipeline:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
+        self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 
     async def _run_links(self, links: Links, epoch: int) -> None:
@@ -401,6 +474,10 @@ class Pipeline:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+
+
+def _place(position: Position | None) -> Place | None:
+    return None if position is None or not position.file else (position.server, position.file_position)
 
 
 async def main() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, Unavailable
@@ -33,6 +33,7 @@ from cutline.services.enumerator.events import (
     TablesFound,
 )
 from cutline.services.enumerator.splitter import KeyRange
+from cutline.services.sources.mysql.binlog_age import Place, look
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
 from cutline.services.sources.mysql.connection import Connection, Source, break_connection, connect
 from cutline.services.sources.mysql.keys import key_range, next_bound
@@ -64,6 +65,7 @@ class SourceReader:
         self._places = PositionFinder(self._connect, server_id=config.server_id)
         self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []  # tables to describe
         self._looking: asyncio.Task[None] | None = None
+        self._begun: dict[str, float] = {}  # binlog file -> when it began
 
     @property
     def waiting_for(self) -> str | None:
@@ -127,6 +129,31 @@ class SourceReader:
             for table_id, answer in wanted:
                 if not answer.done():
                     answer.set_result(found[table_id])
+
+    async def binlog(self, *, read: Place | None, needed: Collection[Place]) -> dict[str, Any]:
+        """The status `binlog`: how far the source's binlog goes on after `read`, and for how long it still has all that
+        is `needed`. Ask it rarely. Raises what `look` raises, after one try.
+        """
+        logs = await self._thread.call(partial(self._on_connection, look))
+        oldest = logs.oldest_of(needed)
+        files = [logs.files[0].file]
+        if oldest is not None and 0 <= oldest < len(logs.files) - 1:
+            files.append(logs.files[oldest + 1].file)
+        begun = {}
+        for file in files:
+            found = self._begun.get(f"{logs.server} {file}")
+            begun[file] = await self._places_thread.call(partial(self._places.begun, file)) if found is None else found
+        self._begun = {f"{logs.server} {file}": at for file, at in begun.items()}
+        return {
+            "server_uuid": logs.server,
+            "oldest_file": logs.files[0].file,
+            "oldest_at": begun[logs.files[0].file],
+            "retention_seconds": logs.retention_seconds,
+            "left_seconds": logs.seconds_left(needed, begun.__getitem__),
+            "lag_bytes": logs.bytes_after(read),
+            "clock_offset_seconds": logs.clock_offset_seconds,
+            "at": time.time(),
+        }
 
     def interrupt(self) -> None:
         """Break off the open questions, whose answers are no longer wanted."""

@@ -21,11 +21,12 @@ from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.config.settings import settings_table
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.messages import Limits
+from cutline.common.mesh.rates import Rates
 from cutline.common.store.store import Store
 from cutline.services.run import doctor, lake, running
 from cutline.services.run.preflight import check
 from cutline.services.run.run import Run
-from cutline.services.run.terminal import Rates, TerminalView, lines, picture
+from cutline.services.run.terminal import TerminalView, lines, picture
 from cutline.services.run.until import Until
 from cutline.services.run.workdir import default_workdir, redis_url_of
 from cutline.spark_writer import jars
