@@ -239,6 +239,8 @@ class Pipeline:
             if self.leader.state == IDLE:
                 continue
             with suppress(Unavailable):
+                if self.source.hosts.several:
+                    self.source.hosts.follow(await self.host.registry.status(self.name), now=time.time())
                 try:
                     tables = self._tables()
                     await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=tables)
@@ -310,6 +312,7 @@ class Pipeline:
                 "interval_seconds": leader.settings.interval_seconds,
             },
             "waiting_for": waiting,
+            "source_host": self.source.hosts.chosen,
             "failures": leader.failures if resting else 0,
             "retry_at": leader.retry_at if resting else None,
             "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
