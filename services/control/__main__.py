@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import signal
@@ -14,6 +13,7 @@ from contextlib import suppress
 
 import uvicorn
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.mesh.host import raise_open_files
@@ -35,6 +35,7 @@ async def serve(environment: Environment) -> None:
             host=environment.api_host,
             port=environment.api_port,
             log_level=environment.log_level.lower(),
+            log_config=None,  # its lines go where ours go
             access_log=False,
         )
     )
@@ -45,6 +46,7 @@ async def serve(environment: Environment) -> None:
         pid=os.getpid(),
         started_at=time.time(),
     )
+    logs.note_service(me.incarnation)
     presence = asyncio.create_task(_announce(registry, me))
     watching = asyncio.create_task(watch(registry, store, redis, environment, me.incarnation))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -72,7 +74,7 @@ def main() -> None:
     """Run the service; exit code 2 if a setting is wrong."""
     try:
         environment = Environment.read()
-        logging.basicConfig(level=environment.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        logs.configure(environment)
         raise_open_files()
         asyncio.run(serve(environment))
     except ConfigError as error:
