@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
@@ -78,7 +79,7 @@ from cutline.services.enumerator.leader import (
 )
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.source import SourceReader
-from cutline.services.enumerator.tables import CATCH_UP, SNAPSHOT, Table
+from cutline.services.enumerator.tables import CATCH_UP, QUARANTINED, SNAPSHOT, Table
 from cutline.services.sources.mysql.binlog_age import Place
 
 LEASE_SECONDS = 5.0
@@ -330,6 +331,11 @@ class Pipeline:
             return None
         tables = self.leader.enumerator.tables
         changed = {name: table for name, table in tables.items() if self._shown.get(name) is not table}
+        for name, table in changed.items():
+            before = self._shown.get(name)
+            if table.phase == QUARANTINED and (before is None or before.phase != QUARANTINED):
+                about = {"table": name, "cause": table.cause}
+                log.error("pipeline %s: %s is quarantined: %s", self.name, name, table.cause, extra=about)
         now = time.monotonic()
         self._rated = self._rates.shown(changed, now)
         if not changed and len(tables) == len(self._lines) and now - self._shown_at < SHOWN_SECONDS:
@@ -392,6 +398,9 @@ class Pipeline:
             case OpenEpoch():
                 await self._close()
                 self.epoch, self.marks = effect.epoch, Marks()
+                logs.note(epoch=effect.epoch)
+                about = {"cause": self.leader.cause}
+                log.info("pipeline %s: epoch %d: %s", self.name, effect.epoch, self.leader.cause, extra=about)
                 self._measures.count("epochs")
                 self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)
                 self._spawn(self._open(effect))
@@ -600,6 +609,7 @@ async def main() -> None:
 
 
 async def _lead(host: Host, store: PipelineStore, environment: Environment) -> None:
+    logs.note(pipeline=store.name)
     try:
         orders = await in_store(store.commands.orders)
         definition = await in_store(store.definition, orders.definition)
