@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "services.enumerator": {*MESH, "services.sources"},
     "services.reader": {*MESH, "services.sources"},
     "services.writer": {*MESH, "common.parquet", "common.file_metrics"},
-    "services.run": {*MESH, "common.programs", "services.sources", "spark_writer"},
+    "services.run": {*MESH, "common.programs", "services.sources", "services.client", "spark_writer"},
     "services": set(),
 }
 
