@@ -47,6 +47,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 from cutline.common.schema import TableSchema
+from cutline.common.store.access import AccessFiles
 from cutline.common.store.backends import Backend, backend_of, side_by_side, store_errors
 from cutline.common.store.commands import Commands
 from cutline.common.store.definitions import Definitions, DefinitionVersion
@@ -90,6 +91,7 @@ class Store:
         """Take the address; nothing is read or written yet. Raises ConfigError for an address of an unknown kind."""
         self.url = url
         self._backend = backend_of(url)
+        self.access = AccessFiles(self._backend)
         self._defined: set[str] = set()
 
     def check(self) -> None:

@@ -12,34 +12,67 @@ from fastapi import FastAPI
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.control.api import (
+    audit,
     channels,
     checkpoints,
+    commands,
     cuts,
     events,
     health,
+    openapi,
     operations,
     pipelines,
     problems,
     scrape,
     services,
+    source,
     splits,
+    table_operations,
     tables,
+    tokens,
 )
 from cutline.services.control.api.access import Access
 from cutline.services.control.api.dependencies import Control
-from cutline.services.control.api.gate import Gate
+from cutline.services.control.api.gate import BODY_BYTES, Gate
+from cutline.services.control.api.source_threads import SourceThreads
 
-ROUTES = (pipelines, operations, tables, splits, checkpoints, channels, cuts, events, services)
+ROUTES = (
+    pipelines,
+    operations,
+    tables,
+    table_operations,
+    splits,
+    checkpoints,
+    channels,
+    cuts,
+    events,
+    commands,
+    source,
+    services,
+    tokens,
+    audit,
+)
 
 
-def build(registry: Registry, store: Store, access: Access) -> FastAPI:
+def build(
+    registry: Registry, store: Store, access: Access, *, body_bytes: int = BODY_BYTES, metrics_open: bool = False
+) -> FastAPI:
     """Return the application over an open registry and a store; it closes neither."""
-    app = FastAPI(title="Cutline", summary="Pipelines, services and their state")
-    app.state.control = Control(registry=registry, store=store)
-    app.add_middleware(Gate, access=access)
+    app = FastAPI(
+        title="Cutline",
+        summary="Pipelines, services and their state",
+        description=openapi.DESCRIPTION,
+        version=openapi.product_version(),
+        openapi_tags=openapi.TAGS,
+        generate_unique_id_function=openapi.operation_id,
+    )
+    app.state.control = Control(registry=registry, store=store, access=access, sources=SourceThreads())
+    app.add_middleware(Gate, access=access, body_bytes=body_bytes, metrics_open=metrics_open)
     problems.handle(app)
+    app.add_exception_handler(commands.Repeated, commands.answer_repeated)
     app.include_router(health.router)
     app.include_router(scrape.router)
     for module in ROUTES:
         app.include_router(module.routes)
+    openapi.describe(app)
     return app

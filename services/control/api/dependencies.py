@@ -14,8 +14,10 @@ from fastapi.security import HTTPBearer
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.services.control.api.access import Access
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.roles import Caller, Role, need
+from cutline.services.control.api.source_threads import SourceThreads
 from cutline.services.control.table_rows import TableRows
 from cutline.services.control.watch import Watches
 
@@ -26,6 +28,8 @@ class Control:
 
     registry: Registry
     store: Store
+    access: Access
+    sources: SourceThreads
     watches: Watches = field(init=False)
     rows: TableRows = field(default_factory=TableRows)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

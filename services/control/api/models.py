@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from cutline.common.mesh.presence import GaveUp
+from cutline.common.store.commands import Mode
 
 
 class Body(BaseModel):
@@ -69,6 +70,33 @@ class PipelineView(BaseModel):
     limits: dict[str, float | None] | None
     spark_writer: str | None
     applied_by_spark: dict[str, str]
+    version: int = Field(examples=[3])
+    version_in_force: int | None
+    mode: Mode
+    commands_waiting: int = Field(description="commands that are accepted and not finished")
+    tags: dict[str, str]
+    halted: str | None = Field(description="why the leader gave up until a person acts")
+    current: bool
+    as_of: float | None
+
+
+class VersionView(BaseModel):
+    """A version of a definition: who made it by which command, when (seconds since 1970) and why.
+
+    Version 1 has none of these: it came with the pipeline.
+    """
+
+    version: int = Field(examples=[2])
+    by: str | None = Field(examples=["anna"])
+    at: float | None
+    command: int | None = Field(examples=[7])
+    note: str | None
+
+
+class VersionContent(VersionView):
+    """A version with its content, without passwords."""
+
+    definition: dict[str, Any]
 
 
 class TableView(BaseModel):

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import http
+import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -85,6 +87,7 @@ def request_id(scope: Mapping[str, Any]) -> str:
 def answer(scope: Mapping[str, Any], refusal: Refused) -> Response:
     """The response for a refusal."""
     status = refusal.status_code
+    scope.get("state", {})["cause"] = str(refusal.detail)  # for the audit log
     title = http.HTTPStatus(status).phrase
     problem = Problem(
         type=f"urn:cutline:problem:{title.lower().replace(' ', '-')}",
@@ -97,7 +100,8 @@ def answer(scope: Mapping[str, Any], refusal: Refused) -> Response:
         errors=refusal.errors,
     )
     headers = {"X-Request-Id": problem.request_id, **(refusal.headers or {})}
-    return Response(problem.model_dump_json(), status_code=status, headers=headers, media_type=MEDIA_TYPE)
+    body = json.dumps(problem.model_dump())  # pydantic's own JSON refuses half of a surrogate pair, which a key may be
+    return Response(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
 
 
 def handle(app: FastAPI) -> None:
@@ -128,9 +132,20 @@ async def _http(request: Request, error: Exception) -> Response:
     if not isinstance(error, Refused):
         assert isinstance(error, HTTPException)
         status = error.status_code
+        if status == 405:
+            error.headers = {"Allow": _allowed(request)}
         cause = {404: f"there is no path {request.url.path}", 405: f"{request.method} is not allowed here"}
         error = Refused(status, cause.get(status, str(error.detail)), _REMEDIES.get(status), headers=error.headers)
     return answer(request.scope, error)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of this path: the framework names only those of the first of its routes."""
+    found: set[str] = set()
+    for path, methods in request.app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"\{[^}]*\}", "[^/]+", path), request.url.path):
+            found |= {method.upper() for method in methods}
+    return ", ".join(sorted(found))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -152,6 +167,9 @@ def _field(fault: Mapping[str, Any]) -> FieldProblem:
     if kind == "missing":
         what = "a JSON body" if where == "body" and not path else f"{field} ({where})"
         return FieldProblem(field=field, detail=f"{what} is missing", remedy="add it")
+    if kind == "cutline":
+        cause, remedy = split(f"{field} {fault['msg']}")
+        return FieldProblem(field=field, detail=cause, remedy=remedy)
     if kind == "extra_forbidden":
         return FieldProblem(field=field, detail=f"{field} is unknown", remedy="leave it out, or correct its name")
     expected = str(fault["msg"]).removeprefix("Value error, ")

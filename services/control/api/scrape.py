@@ -8,9 +8,9 @@ import time
 from fastapi import APIRouter, Depends, Response
 
 from cutline.services.control import metrics
-from cutline.services.control.api.dependencies import Guarded, RegistryNow, StoreNow, bearer
+from cutline.services.control.api.dependencies import RegistryNow, StoreNow, bearer
 
-router = APIRouter(tags=["metrics"], route_class=Guarded, dependencies=[Depends(bearer)])
+router = APIRouter(tags=["metrics"], dependencies=[Depends(bearer)])
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

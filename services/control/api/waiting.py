@@ -22,7 +22,7 @@ T = TypeVar("T")
 async def _seconds(
     wait: Annotated[
         str | None,
-        Query(description="wait up to this long for the end or a change, 60s at most", examples=["30s"], max_length=16),
+        Query(description="wait up to this long for the end or a change, 60s at most", examples=["1s"], max_length=16),
     ] = None,
 ) -> float:
     if wait is None:
