@@ -19,7 +19,7 @@ from cutline.common.config.pipeline import (
     options_of,
     select_tables,
 )
-from cutline.common.errors import ConfigError, CutlineError, SourceLost
+from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
 from cutline.common.schema import Column, TableSchema, split_table_id
 from cutline.services.control.api.dependencies import Shared, role, router
 from cutline.services.control.api.models import Body
@@ -128,10 +128,10 @@ async def tables(shared: Shared, body: TablesBody, page: Newest) -> list[SourceT
 
 
 async def _asked(shared: Shared, call: Callable[[], T]) -> T:
-    """What the source says; 422 if it refuses Cutline."""
+    """What the source says; 422 if it refuses Cutline, or does not answer: the request named it."""
     try:
         return await shared.sources.run(call)
-    except ConfigError as error:
+    except (ConfigError, Unavailable) as error:
         raise refused(422, error) from error
 
 
