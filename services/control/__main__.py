@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
@@ -85,7 +86,6 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         server_header=False,
         ssl_certfile=environment.api_cert,
         ssl_keyfile=environment.api_key,
-        timeout_graceful_shutdown=END_SECONDS,
     )
     _load_certificate(config, environment)
     if environment.api_token is None and environment.oidc_issuer is None and not access.open_here:
