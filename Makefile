@@ -42,7 +42,7 @@ PY := $(VENV)/bin/python
 
 COMPILED := $(addprefix services/sources/mysql/decode/,arena.py decimals.py json_text.py row_plan.py values.py result.py row_event.py) \
   services/sources/mysql/binlog/scanner.py
-SUITES := tests/integration tests/simulation tests/unit
+SUITES := tests/browser tests/integration tests/simulation tests/unit
 
 # One interpreter of each version that Cutline supports: pyenv's, else the system's.
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
@@ -77,6 +77,7 @@ setup        ps                       procps
 setup        pg_lsclusters            postgresql
 setup        setpriv                  util-linux
 setup        env                      coreutils
+setup        chromium                 chromium fonts-inter
 setup        promtool                 prometheus
 trixie       valkey-server            valkey-server
 fuzz         clang                    clang

@@ -17,6 +17,7 @@ from types import FrameType
 import uvicorn
 from redis.asyncio import Redis
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.mesh.host import raise_open_files
@@ -77,6 +78,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         host=environment.api_host,
         port=environment.api_port,
         log_level=environment.log_level.lower(),
+        log_config=None,  # its lines go where ours go
         access_log=False,
         timeout_graceful_shutdown=END_SECONDS,
         proxy_headers=environment.api_proxies is not None,
@@ -96,6 +98,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         pid=os.getpid(),
         started_at=time.time(),
     )
+    logs.note_service(me.incarnation)
     side_by_side = (
         _announce(registry, redis, me),
         _follow_certificate(config, environment),
@@ -183,7 +186,7 @@ def main() -> None:
     """Run the service; exit code 2 if a setting is wrong."""
     try:
         environment = Environment.read()
-        logging.basicConfig(level=environment.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        logs.configure(environment)
         raise_open_files()
         asyncio.run(serve(environment, embedded=sys.argv[1:] == [EMBEDDED]))
     except ConfigError as error:
