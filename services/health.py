@@ -31,7 +31,7 @@ async def examine(environment: Environment, *, live: bool = False) -> tuple[bool
     if environment.redis_url is None:
         return True, "CUTLINE_REDIS_URL is not set, so no service announces itself here"
     try:
-        found = await _here(environment.redis_url)
+        found = _of_this_container(await _present(environment.redis_url))
     except Unavailable as error:
         return live, str(error)
     if not found:
@@ -40,13 +40,16 @@ async def examine(environment: Environment, *, live: bool = False) -> tuple[bool
     return not faults, "; ".join(faults or [f"{service.role} {service.incarnation} is present" for service in found])
 
 
-async def _here(url: str) -> list[Service]:
-    """The services of this container, by their notes. A killed service's note outlives its process by seconds."""
+async def _present(url: str) -> list[Service]:
     redis = connect(url, timeout_seconds=TIMEOUT_SECONDS)
     try:
-        services = await Registry(redis).services()
+        return await Registry(redis).services()
     finally:
         await redis.aclose()
+
+
+def _of_this_container(services: Sequence[Service]) -> list[Service]:
+    """Those that run here. A killed service's note outlives its process by seconds."""
     name = socket.gethostname()
     return [service for service in services if service.host == name and os.path.exists(f"/proc/{service.pid}")]
 

@@ -160,7 +160,7 @@ class Stack:
             assert self.docker.inspect(container)["Image"] == image, service
         self.await_health(service)
         self.goes_on(f"{service} was upgraded")
-        self.say(f"upgraded {service}: epoch {self.pipeline()['epoch']}, the lake shows checkpoint {self.publication()}")
+        self.say(f"upgraded {service}: epoch {self.pipeline()['epoch']}, checkpoint {self.publication()} is shown")
 
     def on_volumes(self, command: str) -> None:
         """Run a command on the volumes that a backup has, and on a volume that keeps it."""
@@ -224,8 +224,8 @@ def play(stack: Stack) -> int:
     for name, counts in compared.items():
         stack.say(f"{name}: {counts['rows']:,} rows, {counts['differences']} differences")
     rows, wrong = (sum(counts[what] for counts in compared.values()) for what in ("rows", "differences"))
-    upgraded = len(SERVICES)
-    print(f"acceptance: {len(compared)} tables, {rows} rows, 4 kills, {upgraded} services upgraded, {wrong} differences")
+    done = f"4 kills, {len(SERVICES)} services upgraded, a backup put back"
+    print(f"acceptance: {len(compared)} tables, {rows} rows, {done}, {wrong} differences")
     return 1 if wrong or len(compared) != 4 else 0
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import pymysql
 
 from cutline.common.config.environment import Environment
-from cutline.common.config.pipeline import SourceConfig, load
+from cutline.common.config.pipeline import load
+from cutline.common.config.source import SourceConfig
 from cutline.common.positions import High
 from cutline.common.store.store import Store
 from cutline.services.sources.mysql.catalogue import table_schema

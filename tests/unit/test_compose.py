@@ -115,11 +115,12 @@ def test_a_container_waits_for_what_it_needs_and_comes_back(name: str) -> None:
 def test_no_password_is_written_down() -> None:
     for name, service in CONTAINERS.items():
         for key, value in service.get("environment", {}).items():
-            assert not re.search(r"PASSWORD|SECRET|TOKEN", key) or value.startswith(("/run/cutline/", "${")), (name, key)
-    drawn = ast.parse((ROOT / "compose" / "passwords.py").read_text(encoding="utf-8"))
+            drawn = value.startswith(("/run/cutline/", "${"))
+            assert drawn or not re.search(r"PASSWORD|SECRET|TOKEN", key), (name, key)
+    source = ast.parse((ROOT / "compose" / "passwords.py").read_text(encoding="utf-8"))
     (names,) = (
         ast.literal_eval(node.value)
-        for node in drawn.body
+        for node in source.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NAMES"
     )
     texts = [(ROOT / "docker-compose.yml"), *sorted((ROOT / "compose").iterdir())]
