@@ -78,25 +78,35 @@ async def test_without_a_redis_there_is_nothing_to_ask() -> None:
     assert (await health.examine(Environment()))[0]
 
 
-async def test_the_control_service_must_be_ready_too(server: Redis, redis: Client, tmp_path: Path) -> None:
-    """1. A control service runs. 2. Its port is asked, as its container's check does. 3. Another port does not answer."""
-    environment = Environment(redis_url=server.url, api_port=free_port(), api_host="0.0.0.0")
-    settings = {"CUTLINE_API_PORT": str(environment.api_port), "CUTLINE_STORE_URL": f"file://{tmp_path / 'store'}"}
+@pytest.fixture
+def control(server: Redis, tmp_path: Path) -> Iterator[Environment]:
+    """A control service that starts, on all addresses as in a container; the settings of its container."""
+    port = free_port()
+    settings = {
+        "CUTLINE_REDIS_URL": server.url,
+        "CUTLINE_STORE_URL": f"file://{tmp_path / 'store'}",
+        "CUTLINE_API_HOST": "0.0.0.0",
+        "CUTLINE_API_PORT": str(port),
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "cutline.services.control"],
-        env=os.environ | settings | {"CUTLINE_REDIS_URL": server.url, "CUTLINE_API_HOST": "0.0.0.0"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=os.environ | settings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(30):
-            while not (await health.examine(environment))[0]:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        works, sentence = await health.examine(Environment(redis_url=server.url, api_port=free_port()))
-        assert not works
-        assert sentence.startswith("the control service does not answer on 127.0.0.1:")
+        yield Environment.read(settings)
     finally:
         process.terminate()
         process.wait(20)
+
+
+async def test_the_control_service_must_be_ready_too(server: Redis, redis: Client, control: Environment) -> None:
+    """1. The service starts and is ready. 2. A port where it does not listen is asked."""
+    async with asyncio.timeout(30):
+        while not (await health.examine(control))[0]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    works, sentence = await health.examine(Environment(redis_url=server.url, api_port=free_port()))
+    assert not works
+    assert sentence.startswith("the control service does not answer on 127.0.0.1:")
 
 
 async def test_the_exit_code_follows_and_a_wrong_setting_is_said(
