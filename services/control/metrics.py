@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from cutline.common.mesh.presence import Service, tables
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PHASES = ("waiting", "snapshot", "catch-up", "live", "quarantined", "dropped")
+PHASES = ("waiting", "snapshot", "catch-up", "live", "paused", "quarantined", "dropped")
 
 _TABLE_GAUGES = {
     "rows_done": ("cutline_table_rows_done", "rows that the snapshot of the table's generation has read"),
