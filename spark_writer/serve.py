@@ -39,8 +39,8 @@ class Lead:
     `stop`: end after the current step. `hand_over`: end once all that is applied is published. `sure_until`: the lease
     is ours until then (of time.monotonic), by all that is known. `served`: a thread was started. `status`: its newest
     report. `requests`: a person's requests (JSON), oldest first: `retry` (try quarantined tables again), `lake` (a
-    choice of `presence.choice`), `delete` (the pipeline is being deleted); the thread moves each to `handled` once it
-    is carried out. The status tells the end of those that carry the number of a `command`.
+    choice of `presence.choice`); the thread moves each to `handled` once it is carried out. The status tells the end
+    of those that carry the number of a `command`.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -218,8 +218,9 @@ class PipelineApplier:
                 while not lead.stop.is_set():
                     if lead.hand_over.is_set() and not incarnation.progress.unpublished:
                         break
-                    if self._carry_out_requests(incarnation):
+                    if self._store.deleting():
                         break
+                    self._carry_out_requests(incarnation)
                     busy = incarnation.step()
                     if incarnation.definition != version:
                         logger.info("pipeline %s: its definition has changed; starting again", self._store.name)
@@ -247,9 +248,9 @@ class PipelineApplier:
                 if incarnation is not None:
                     incarnation.close()
 
-    def _carry_out_requests(self, incarnation: Incarnation) -> bool:
-        """Carry out the requests; True if the pipeline is being deleted. A request that is wrong is dropped; after any
-        other error it waits, and the start goes on, as the error may be of this request alone.
+    def _carry_out_requests(self, incarnation: Incarnation) -> None:
+        """Carry out the requests. One that is wrong is dropped; after any other error it waits, and the start goes on,
+        as the error may be of this request alone.
         """
         lead, name = self._lead, self._store.name
         while lead.requests and time.monotonic() >= self._requests_at:
@@ -257,9 +258,6 @@ class PipelineApplier:
             request: Any = None
             try:
                 request = json.loads(body)
-                if request["kind"] == "delete":
-                    lead.handled.append(body)
-                    return True
                 if request["kind"] == "lake":
                     incarnation.choose(request["table"], request["choice"], request["seen"])
                 else:
@@ -272,10 +270,9 @@ class PipelineApplier:
                 logger.warning("pipeline %s: request %r waits: %s", name, body, session.first_line(error))
                 lead.requests.append(body)
                 self._requests_at = time.monotonic() + self.REQUEST_SECONDS
-                return False
+                return
             lead.handled.append(body)
             lead.report(self._progress(incarnation))
-        return False
 
     def _answer(self, request: Any, cause: str | None) -> None:
         """Let the status tell the end of a request that is a command."""
@@ -287,16 +284,14 @@ class PipelineApplier:
     def _is_deleted(self) -> bool:
         """Whether the pipeline is being deleted; then nothing more is applied. If it is ordered, drop the lake tables
         that the pipeline made."""
-        orders = self._store.commands.orders()
-        if orders.mode != "deleting":
+        if not self._store.deleting():
             return False
+        orders = self._store.commands.orders()
         if orders.purge and not self._store.purged():
             version = orders.definition if self._store.definition(orders.definition) is not None else 1
             dropped = purge(self._open_lake(version)[0])
             logger.warning("pipeline %s is deleted: dropped its %d lake tables", self._store.name, len(dropped))
             self._store.put_purged()
-        self._lead.handled.extend(self._lead.requests)
-        self._lead.requests.clear()
         return True
 
     def _version(self) -> int | None:
