@@ -21,13 +21,14 @@ from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.redis import connect
 from cutline.common.store.store import Store
 from cutline.services.control.app import build
-from cutline.services.control.watch import watch
+from cutline.services.control.watch import jobs_of, watch
 
 
 async def serve(environment: Environment) -> None:
     """Serve until SIGTERM or SIGINT, announced in Redis as the service "control" while Redis answers."""
     redis = connect(environment.need_redis_url())
     registry, store = Registry(redis), Store(environment.need_store_url())
+    jobs = jobs_of(environment, redis, store)
     app = build(registry, store, token=environment.api_token, metrics_tables=environment.metrics_tables)
     listener = uvicorn.Server(
         uvicorn.Config(
@@ -48,7 +49,7 @@ async def serve(environment: Environment) -> None:
     )
     logs.note_service(me.incarnation)
     presence = asyncio.create_task(_announce(registry, me))
-    watching = asyncio.create_task(watch(registry, store, redis, environment, me.incarnation))
+    watching = asyncio.create_task(watch(registry, store, redis, jobs, me.incarnation))
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn installs its own handlers. When it ends it raises the signal again, before our presence is withdrawn.
         signal.signal(number, signal.SIG_IGN)
