@@ -85,16 +85,21 @@ class Everything:
 
 
 def serve(
-    store: Store, stop: threading.Event, leads: Callable[[Collection[str]], Mapping[str, Lead]] | None = None
+    store: Store,
+    stop: threading.Event,
+    leads: Callable[[Collection[str]], Mapping[str, Lead]] | None = None,
+    *,
+    properties: Mapping[str, Any] | None = None,
 ) -> None:
     """Serve the pipelines of the store, also those defined later, each lead in a thread of its own, until `stop`.
 
     `leads`, called with all pipelines each LOOK_SECONDS once Spark runs, returns those to serve; without it all are
-    served. It is not called while the store can't list them. Raises ConfigError or Unavailable if Spark can't be
-    started or has ended.
+    served. It is not called while the store can't list them. Spark starts with these `properties` and with those of the
+    pipelines that are defined by then, which win. Raises ConfigError or Unavailable if Spark can't be started or has
+    ended.
     """
     leads = leads or Everything()
-    spark = session.start(_spark_settings(store))
+    spark = session.start({**(properties or {}), **_spark_settings(store)})
     threads: dict[Lead, threading.Thread] = {}
     failure = ""
     try:
@@ -286,6 +291,7 @@ class PipelineApplier:
             "applied_by_spark": {
                 table_id: choice.why for table_id, choice in progress.engines.items() if choice.engine == SPARK
             },
+            "applies": progress.applies.to_json(),
             **progress.measures.shown(),
             **incarnation.upkeep.shown(self._metrics_tables),
             "at": self._clock(),

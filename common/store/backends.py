@@ -6,9 +6,10 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
 import fsspec
 
@@ -25,6 +26,9 @@ _OBJECTS = {
 """The kinds of object storage, and the options with which fsspec opens them."""
 _EXTRAS = {"memory": "dev", "s3": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "adls", "abfss": "adls"}
 _STALE_SECONDS = 86_400.0
+_SIDE_BY_SIDE = 16
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Backend(Protocol):
@@ -74,6 +78,21 @@ class Backend(Protocol):
 
     def location(self, path: str) -> str:
         """Return the absolute path or the object's address."""
+
+
+def side_by_side(do: Callable[[K], V], items: Iterable[K]) -> list[tuple[K, V]]:
+    """Call `do`, which waits for the store, for each item; several at once if they are many."""
+    each = list(items)
+
+    def do_all(some: Iterable[K]) -> list[tuple[K, V]]:
+        return [(item, do(item)) for item in some]
+
+    if len(each) < _SIDE_BY_SIDE:
+        return do_all(each)
+    # A few calls of many items, since handing a call to a thread costs more than reading a small local file.
+    calls = [each[start :: 4 * _SIDE_BY_SIDE] for start in range(4 * _SIDE_BY_SIDE)]
+    with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
+        return [done for some in pool.map(do_all, calls) for done in some]
 
 
 @contextmanager

@@ -41,7 +41,7 @@ log = logging.getLogger("cutline.lineage")
 
 
 class Lineage:
-    """One control service's events, while it holds the lease of watch.py."""
+    """One control service's events, while it holds the lease of duties.py."""
 
     def __init__(self, url: str, redis: Redis, store: Store, *, key: str | None = None) -> None:
         """Take the receiver's address and, if it wants one, its bearer token."""

@@ -86,7 +86,7 @@ def spans(pipeline: str, entry: CheckpointEntry, apply: Mapping[str, Any], parts
 
 
 class Traces:
-    """One control service's traces, while it holds the lease of watch.py."""
+    """One control service's traces, while it holds the lease of duties.py."""
 
     def __init__(self, url: str, store: Store) -> None:
         """Raises ConfigError if the packages of the extra `otel` are missing."""

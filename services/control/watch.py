@@ -1,103 +1,127 @@
-"""What one of the control services does for all of them: posts alerts, sends traces and lineage.
+"""What the control service knows of each pipeline: its status in Redis, kept for a fraction of a second, and what it
+has read of the store.
 
-A lease in Redis chooses which one. While Redis does not answer, its last holder goes on, since that is when people
-wait for an alert. Nothing runs here if none of the three is set up.
+Many requests at one time share one read. Nothing is read for a pipeline that nobody asks for.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Protocol
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from redis.asyncio import Redis
-
-from cutline.common.config.environment import Environment
-from cutline.common.errors import CutlineError, Unavailable
-from cutline.common.mesh.host import finished
-from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.presence import Registry
-from cutline.common.store.store import Store
-from cutline.services.control.facts import gathered
-from cutline.services.control.lineage import Lineage
-from cutline.services.control.metrics import Facts
-from cutline.services.control.traces import Traces
-from cutline.services.control.webhook import Webhook
+from cutline.common.mesh.presence import tables as captured
+from cutline.common.store.store import PipelineStore, Store
+from cutline.services.control.published import Published
+from cutline.services.control.window import Checkpoint, Window
 
-LOOK_SECONDS = 10.0
-LEASE_SECONDS = 30.0
-LEASE = lease_name("(control)")  # no pipeline has such a name
-log = logging.getLogger("cutline.control")
-
-
-class Job(Protocol):
-    """What the holder of the lease does."""
-
-    async def take_over(self) -> None:
-        """Called once the lease is ours, before the first look; raises Unavailable to be called again."""
-
-    async def look(self, facts: Facts) -> None:
-        """Called with every reading of the registry, as long as the lease is ours."""
-
-    async def give_up(self) -> None:
-        """Called when the lease is lost, and at the end."""
+STATUS_SECONDS = 0.3
+STORE_SECONDS = 0.5
+CURRENT_SECONDS = 5.0
+"""A leader writes its status twice a second: what is older than this is not current."""
+_PIPELINES = 1_000
 
 
-def jobs_of(environment: Environment, redis: Redis, store: Store) -> list[Job]:
-    """Return the jobs that the settings ask for. ConfigError if one needs packages that are not installed."""
-    jobs: list[Job | None] = [
-        Webhook.of(environment, redis),
-        Lineage.of(environment, redis, store),
-        Traces.of(environment, store),
-    ]
-    return [job for job in jobs if job is not None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """A pipeline's status parts, and its tables as `presence.tables` has them; `read_at` in seconds since 1970."""
+
+    parts: Mapping[str, Mapping[str, Any]]
+    tables: Mapping[str, Mapping[str, Any]]
+    read_at: float
+
+    @property
+    def leader(self) -> Mapping[str, Any]:
+        """The enumerator's part."""
+        return self.parts.get("enumerator") or {}
+
+    @property
+    def spark(self) -> Mapping[str, Any]:
+        """The Spark writer's part."""
+        return self.parts.get("spark_writer") or {}
+
+    @property
+    def as_of(self) -> float | None:
+        """When the leader wrote its part, in seconds since 1970."""
+        at = self.leader.get("at")
+        return None if at is None else float(at)
+
+    @property
+    def current(self) -> bool:
+        """Whether a leader reports now."""
+        return self.as_of is not None and self.read_at - self.as_of <= CURRENT_SECONDS
+
+    def members(self) -> dict[str, Mapping[str, Any]]:
+        """The parts of the members of the epoch in progress; the parts of members of earlier ones may remain."""
+        epoch = self.leader.get("epoch")
+        found = {name: part for name, part in self.parts.items() if part.get("epoch") == epoch and epoch}
+        return {name: part for name, part in found.items() if name.startswith(("enumerator", "reader-", "writer-"))}
 
 
-async def watch(registry: Registry, store: Store, redis: Redis, jobs: Sequence[Job], incarnation: str) -> None:
-    """Do these jobs until cancelled; return at once if there is none."""
-    if not jobs:
-        return
-    lease = Lease(redis, LEASE, incarnation, LEASE_SECONDS)
-    held = False
-    try:
-        while True:
-            try:
-                acquired = await lease.acquire()
-            except CutlineError:  # /readyz reports it
-                acquired = held
-            held = await _changed(jobs, held, acquired)
-            if held:
-                facts = await gathered(registry, store)
-                for job in jobs:
-                    await _guarded(job, facts)
-            await asyncio.sleep(LOOK_SECONDS)
-    finally:
-        for job in jobs:
-            await job.give_up()
-        await finished(lease.release())
+class PipelineWatch:
+    """One pipeline."""
+
+    def __init__(self, registry: Registry, store: PipelineStore) -> None:
+        """Nothing is read before it is asked for."""
+        self.store = store
+        self.window = Window(store)
+        self.published = Published(store)
+        self._registry = registry
+        self._status: Status | None = None
+        self._status_at = self._window_at = self._published_at = float("-inf")
+        self._reading = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        self._finding = asyncio.Lock()
+
+    async def status(self) -> Status:
+        """The status, at most 0.3 s old. Raises Unavailable if Redis does not answer."""
+        async with self._reading:
+            if self._status is None or time.monotonic() - self._status_at >= STATUS_SECONDS:
+                parts = await self._registry.status(self.store.name)
+                self._status = Status(parts=parts, tables=captured(parts), read_at=time.time())
+                self._status_at = time.monotonic()
+            return self._status
+
+    async def journal(self) -> Window:
+        """The newest entries of the journal, at most 0.5 s old. Raises Unavailable if the store does not answer."""
+        async with self._looking:
+            if time.monotonic() - self._window_at >= STORE_SECONDS:
+                await asyncio.to_thread(self.window.refresh)
+                self._window_at = time.monotonic()
+            return self.window
+
+    async def savepoints(self) -> list[Checkpoint]:
+        """The kept checkpoints of the whole journal, newest first. The first call reads the journal's older entries."""
+        await self.journal()
+        async with self._finding:
+            return await asyncio.to_thread(self.window.savepoints)
+
+    async def publications(self) -> Published:
+        """The newest publication, at most 0.5 s old. Raises Unavailable if Redis or the store does not answer."""
+        expected = (await self.status()).spark.get("published")
+        async with self._finding:
+            if time.monotonic() - self._published_at >= STORE_SECONDS:
+                await asyncio.to_thread(self.published.refresh, expected)
+                self._published_at = time.monotonic()
+            return self.published
 
 
-async def _changed(jobs: Sequence[Job], held: bool, acquired: bool) -> bool:
-    """Tell the jobs that the lease was taken or lost; return whether they may look."""
-    if acquired and not held:
-        with suppress(Unavailable):
-            for job in jobs:
-                await job.take_over()
-            return True
-        acquired = False
-    if not acquired:
-        for job in jobs:
-            await job.give_up()
-    return acquired
+class Watches:
+    """The watch of each pipeline that was asked for."""
 
+    def __init__(self, registry: Registry, store: Store) -> None:
+        """Take an open registry and a store."""
+        self._registry, self._store = registry, store
+        self._watches: dict[str, PipelineWatch] = {}
 
-async def _guarded(job: Job, facts: Facts) -> None:
-    """Let a job look; its failure must not stop the others."""
-    try:
-        await job.look(facts)
-    except CutlineError as error:
-        log.warning("%s", error)
-    except Exception:
-        log.exception("unexpected error in %s", type(job).__name__)
+    def of(self, pipeline: str) -> PipelineWatch:
+        """The watch of a pipeline. Raises ConfigError for an invalid name."""
+        found = self._watches.get(pipeline)
+        if found is None:
+            while len(self._watches) >= _PIPELINES:
+                del self._watches[next(iter(self._watches))]
+            found = self._watches[pipeline] = PipelineWatch(self._registry, self._store.pipeline(pipeline))
+        return found

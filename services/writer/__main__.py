@@ -22,6 +22,7 @@ from cutline.common.mesh.host import Host, run_service
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import Loop, OneThread
 from cutline.common.mesh.machine import Effect, Event, Send
+from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.redis import connect
 from cutline.common.mesh.topology import Topology, writer_name
 from cutline.common.schema import META_FIELDS
@@ -39,6 +40,7 @@ from cutline.services.writer.machine import (
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 
 CLOSING_THREADS = 8
+STATUS_SECONDS = 1.0
 OPERATIONS = {"+I": "insert", "+U": "update", "-D": "delete", "t": "truncate"}
 METRICS_COLUMNS = 8192
 """The most columns of which a writer gives metrics at one cut, since an event loop encodes and decodes them at once:
@@ -138,10 +140,10 @@ class Member:
 
     def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int, metrics_tables: int) -> None:
         self.host, self.store = host, store
-        epoch = entry.slot
+        epoch = self.epoch = entry.slot
         topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
         name = self.name = writer_name(index)
-        process = Process(
+        self.process = Process(
             Writer(),
             inbound=topology.cut_inbound(name),
             outbound=topology.cut_outbound(name),
@@ -154,7 +156,9 @@ class Member:
         self.links = Links(
             host.redis, store.name, epoch, name, inbound=topology.inbound(name), outbound=topology.outbound(name)
         )
-        self.loop = Loop(process.handle, self._perform)
+        self.loop = Loop(self._handle, self._perform)
+        self.marks = Marks()
+        self.rows_taken = self.bytes_taken = 0
 
     async def run(self) -> None:
         """Take part until the epoch ends."""
@@ -164,11 +168,34 @@ class Member:
             await self.links.close()
             self.thread.end(self.staging.close)
 
+    async def _publish_status(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_SECONDS)
+            self.rows.rank(time.monotonic())
+            status = {
+                "at": time.time(),
+                "epoch": self.epoch,
+                "channels": self.links.state(),
+                "marks": self.marks.shown(),
+                "rows_total": self.rows_taken,
+                "bytes_total": self.bytes_taken,
+                "counters": self.rows.shown(),
+            }
+            with suppress(Unavailable):
+                await self.host.registry.put_status(self.store.name, self.name, status)
+
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        self.marks.received(event)
+        return self.process.handle(event, now)
+
     async def _perform(self, effect: Effect) -> None:
+        self.marks.sent(effect)
         match effect:
             case Send():
                 await self.links.send(effect)
             case Append():
+                self.rows_taken += effect.rows
+                self.bytes_taken += len(effect.body)
                 await self.thread.call(partial(self.staging.append, effect))
             case Drop():
                 await self.thread.call(partial(self.staging.drop, effect))
@@ -180,14 +207,6 @@ class Member:
 
     def _staged(self, order: StageCut) -> Event:
         return CutStaged(checkpoint=order.checkpoint, staged=self.staging.stage(order))
-
-    async def _publish_status(self) -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            self.rows.rank(time.monotonic())
-            status = {"at": time.time(), "counters": self.rows.shown()}
-            with suppress(Unavailable):
-                await self.host.registry.put_status(self.store.name, self.name, status)
 
 
 async def main() -> None:

@@ -17,10 +17,10 @@ from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.common.store.store import PipelineStore, Store
-from cutline.services.control import watch as watch_file
+from cutline.services.control import duties as watch_file
+from cutline.services.control.duties import jobs_of, watch
 from cutline.services.control.lineage import KEY
 from cutline.services.control.traces import Traces
-from cutline.services.control.watch import jobs_of, watch
 from tests import records
 from tests.integration.receiver import Receiver
 

@@ -20,7 +20,7 @@ from tests.integration.mesh import Mesh, waited
 from tests.integration.sources import here
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, free_port
 
-Labels = tuple[tuple[str, str], ...]
+TOKEN = "sesame"
 
 
 @pytest.fixture
@@ -36,7 +36,8 @@ class Scraped:
     """The metrics of one scrape."""
 
     def __init__(self, port: int) -> None:
-        text = httpx.get(f"http://127.0.0.1:{port}/metrics").raise_for_status().text
+        answer = httpx.get(f"http://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+        text = answer.raise_for_status().text
         self.samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
 
     def sum(self, name: str, **labels: str) -> float | None:
@@ -57,7 +58,7 @@ def test_the_metrics_of_a_mesh_say_what_happened(keeping: Database, fresh_databa
         f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)",
         f"INSERT INTO {table} VALUES {', '.join(f'({n}, 0)' for n in range(250))}",
     )
-    environment = {"CUTLINE_API_PORT": str(port), "CUTLINE_LOG_FORMAT": "json"}
+    environment = {"CUTLINE_API_PORT": str(port), "CUTLINE_API_TOKEN": TOKEN, "CUTLINE_LOG_FORMAT": "json"}
     with Mesh(tmp_path, enumerators=2, environment=environment) as mesh:
         mesh.start("control")
         pipeline = mesh.pipeline("shop", source, [f"{database}.*"])

@@ -18,8 +18,8 @@ from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.control import alerts as alerts_file
-from cutline.services.control import watch as watch_file
-from cutline.services.control.watch import LEASE, jobs_of, watch
+from cutline.services.control import duties as watch_file
+from cutline.services.control.duties import LEASE, jobs_of, watch
 from cutline.services.control.webhook import KEY, signed
 from tests.integration.receiver import Post, Receiver
 

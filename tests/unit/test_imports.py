@@ -35,11 +35,21 @@ ALLOWED: dict[str, set[str]] = {
     "services.sources": MESH,
     "spark_writer": {*MESH, "common.parquet", "common.programs", "common.file_metrics"},
     "services.client": set(),
-    "services.control": MESH,
+    "services.control": {*MESH, "services.sources", "spark_writer", "services.run.preflight"},
     "services.enumerator": {*MESH, "services.sources"},
     "services.reader": {*MESH, "services.sources"},
     "services.writer": {*MESH, "common.parquet", "common.file_metrics"},
-    "services.run": {*MESH, "common.programs", "services.sources", "spark_writer"},
+    "services.run": {
+        *MESH,
+        "common.programs",
+        "services.sources",
+        "services.client",
+        "spark_writer",
+        "services.run.lake",
+        "services.run.preflight",
+    },
+    "services.run.lake": MESH,
+    "services.run.preflight": {*MESH, "services.run.lake", "services.sources", "spark_writer"},
     "services": set(),
 }
 
