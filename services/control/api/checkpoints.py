@@ -120,7 +120,7 @@ async def viewer(watch: PipelineWatch) -> _Viewer:
     return _Viewer(await watch.status(), 0 if newest is None else newest.n)
 
 
-class Savepoint(BaseModel):
+class SavepointView(BaseModel):
     """A checkpoint that is kept until a person deletes it: a restore may begin there, and the lake has tags of it."""
 
     number: int = Field(description="the checkpoint")
@@ -132,13 +132,13 @@ class Savepoint(BaseModel):
 
 
 @routes.get("/pipelines/{pipeline}/savepoints", operation_id="list_savepoints")
-async def savepoints(found: Known, control: Shared) -> list[Savepoint]:
+async def savepoints(found: Known, control: Shared) -> list[SavepointView]:
     """List the savepoints, newest first."""
     watch = control.watches.of(found.name)
     newest = (await watch.publications()).newest
     published = 0 if newest is None else newest.n
     return [
-        Savepoint(
+        SavepointView(
             number=seen.slot,
             name=seen.name,
             written_at=seen.written_at,
