@@ -208,14 +208,17 @@ class Incarnation:
         self._reached("applying")
         bases = self._bases(plans, batch)
         applied = self._apply_plans(plans.values(), bases, batch)
+        first, seconds = batch.entries[0].slot, time.monotonic() - began
+        rows = sum(staged.record.rows for plan in applied for step in plan for staged in (*step.chunks, *step.changes))
+        self.progress.applies.applied(first=first, last=batch.last, rows=rows, at=self._clock(), seconds=seconds)
         logger.info(
             "%s: applied checkpoints %d to %d: %d rows of %d tables in %.2f s",
             self._store.name,
-            batch.entries[0].slot,
+            first,
             batch.last,
-            sum(staged.record.rows for plan in applied for step in plan for staged in (*step.chunks, *step.changes)),
+            rows,
             len(applied),
-            time.monotonic() - began,
+            seconds,
         )
         for table_id, choice in self.progress.engines.items():
             if choice.engine == SPARK or self._engine != AUTO:
@@ -233,6 +236,7 @@ class Incarnation:
             """Return the table's new work; None if a staged file that a quarantined table needs is gone."""
             table_id = plan[0].table_id
             held, work = progress.quarantined.get(table_id), bases.get(table_id) or progress.work.get(table_id)
+            began = time.monotonic()
             try:
                 for step in plan:
                     work = self._apply_step(step, work, summary)
@@ -240,6 +244,8 @@ class Incarnation:
                 if held is None or held.generation != plan[0].generation:
                     raise
                 return None
+            finally:
+                progress.applies.took(table_id, time.monotonic() - began)
             return work
 
         def rewind(plan: Plan) -> None:
@@ -460,6 +466,7 @@ class Incarnation:
             raise Unavailable(f"publication {record.n} was made by another Spark writer; starting again after it")
         self._reached("published")
         progress.published, self._kept_pending = record, False
+        progress.applies.published(record.n, record.published_at)
         self._show(record)
 
     def _settle(self, batch: Batch) -> None:

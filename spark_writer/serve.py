@@ -281,6 +281,7 @@ class PipelineApplier:
             "applied_by_spark": {
                 table_id: choice.why for table_id, choice in progress.engines.items() if choice.engine == SPARK
             },
+            "applies": progress.applies.to_json(),
             "at": self._clock(),
         }
 

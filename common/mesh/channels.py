@@ -289,6 +289,17 @@ class Sender:
         self._pump_task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()  # set, and replaced, when the outbox shrinks or the channel fails
 
+    @property
+    def state(self) -> dict[str, int]:
+        """What the channel holds, for the status: bytes of rows sent and not taken, the credit for them, and how many
+        messages were sent and taken."""
+        return {
+            "outstanding_bytes": self._untaken_bytes,
+            "credit_bytes": self.credit_bytes,
+            "sent": self._added - 1,
+            "taken": self._taken - 1,
+        }
+
     def post(self, header: Mapping[str, Any], body: Body = b"", *, counted: bool) -> None:
         """Queue one message behind all earlier ones; several posts without an await between them are one step.
 

@@ -35,8 +35,10 @@ from redis.asyncio import Redis
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
+from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.loop import TICK_SECONDS, LoopLag, in_store, together
 from cutline.common.mesh.presence import GaveUp, Registry, Service
+from cutline.common.mesh.usage import Usage
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 
@@ -76,9 +78,10 @@ class Host:
 
     async def present(self) -> None:
         """Announce this service each second, and withdraw it at the end."""
-        lag = LoopLag()
+        lag, usage, lines = LoopLag(), Usage(), kept_here()
         try:
             while True:
+                rss_bytes, cpu_seconds = usage.look()
                 service = Service(
                     incarnation=self.incarnation,
                     role=self.role,
@@ -88,9 +91,13 @@ class Host:
                     failed=dict(self.failed),
                     leaving=self.asked_to_end.is_set(),
                     loop_lag_seconds=round(lag.longest(), 4),
+                    rss_bytes=rss_bytes,
+                    cpu_seconds=cpu_seconds,
                 )
                 with suppress(Unavailable):  # the missing presence reports it
                     await self.registry.announce_presence(service)
+                with suppress(Unavailable):
+                    await lines.flush_to(self.redis, self.incarnation)
                 await asyncio.sleep(1.0)
         finally:
             lag.end()

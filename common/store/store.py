@@ -237,6 +237,10 @@ class PipelineStore:
         self._last_slot = max(self._last_slot, max(self._numbers("journal"), default=0))
         return self._last_slot
 
+    def slots(self) -> list[int]:
+        """Return the numbers of the entries that the journal still has, ascending."""
+        return sorted(self._numbers("journal"))
+
     def await_entry(self, slot: int, seconds: float, pause: Callable[[float], bool]) -> None:
         """Return once the journal has an entry in this slot, after about `seconds`, or once `pause` (a wait for so many
         seconds) returns True.
@@ -250,7 +254,7 @@ class PipelineStore:
 
     def journal_tail(self, after: int = 0) -> Iterator[Entry]:
         """Yield the entries that still exist in the slots above `after`, in order, read one by one."""
-        for slot in sorted(slot for slot in self._numbers("journal") if slot > after):
+        for slot in (slot for slot in self.slots() if slot > after):
             if (entry := self.entry(slot)) is not None:  # else removed in the meantime
                 yield entry
 

@@ -11,14 +11,19 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
+from types import FrameType
 
 import uvicorn
+from redis.asyncio import Redis
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.mesh.host import raise_open_files
+from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.presence import Registry, Service
 from cutline.common.mesh.redis import connect
+from cutline.common.mesh.usage import Usage
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import Access, first_token
 from cutline.services.control.api.gate import LOOPBACK
@@ -28,6 +33,21 @@ from cutline.services.control.app import build
 EMBEDDED = "--embedded"
 CERTIFICATE_SECONDS = 10.0
 log = logging.getLogger(__name__)
+END_SECONDS = 5
+"""For requests that are still being answered when the service is asked to end; `?wait=` ones are cut off then."""
+
+
+class _Listener(uvicorn.Server):
+    """Sets `stopping` when the service is asked to end, so that streams of events end by themselves."""
+
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take SIGTERM or SIGINT."""
+        self._stopping.set()
+        super().handle_exit(sig, frame)
 
 
 async def serve(environment: Environment, *, embedded: bool) -> None:
@@ -57,11 +77,12 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         server_header=False,
         ssl_certfile=environment.api_cert,
         ssl_keyfile=environment.api_key,
+        timeout_graceful_shutdown=END_SECONDS,
     )
     _load_certificate(config, environment)
     if environment.api_token is None and environment.oidc_issuer is None and not access.open_here:
         await _make_first_token(store)
-    listener = uvicorn.Server(config)
+    listener = _Listener(config, app.state.control.stopping)
     me = Service(
         incarnation=secrets.token_hex(8),
         role="control",
@@ -69,7 +90,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         pid=os.getpid(),
         started_at=time.time(),
     )
-    side_by_side = (_announce(registry, me), _follow_certificate(config, environment))
+    side_by_side = (_announce(registry, redis, me), _follow_certificate(config, environment))
     tasks = [asyncio.create_task(each) for each in side_by_side]
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn installs its own handlers. When it ends it raises the signal again, before our presence is withdrawn.
@@ -85,10 +106,14 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         await redis.aclose()
 
 
-async def _announce(registry: Registry, me: Service) -> None:
+async def _announce(registry: Registry, redis: Redis, me: Service) -> None:
+    usage, lines = Usage(), kept_here()
     while True:
+        rss_bytes, cpu_seconds = usage.look()
         with suppress(Unavailable):  # /readyz reports it
-            await registry.announce_presence(me)
+            await registry.announce_presence(replace(me, rss_bytes=rss_bytes, cpu_seconds=cpu_seconds))
+        with suppress(Unavailable):
+            await lines.flush_to(redis, me.incarnation)
         await asyncio.sleep(1.0)
 
 

@@ -13,6 +13,7 @@ from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.control.api import (
     audit,
+    channels,
     checkpoints,
     commands,
     cuts,
@@ -42,6 +43,7 @@ ROUTES = (
     table_operations,
     splits,
     checkpoints,
+    channels,
     cuts,
     events,
     commands,

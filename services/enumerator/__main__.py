@@ -21,8 +21,9 @@ from cutline.common.mesh.host import Host, finished, gave_up, run_service
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import TICK_SECONDS, Loop, OneThread, in_store, together
-from cutline.common.mesh.machine import Effect, Event, SavePart, Send
-from cutline.common.mesh.messages import Limits
+from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
+from cutline.common.mesh.marks import Marks
+from cutline.common.mesh.messages import Limits, Marker
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import connect, memory
@@ -50,6 +51,7 @@ from cutline.services.enumerator.events import (
     ThrottleAsked,
     WriteEntry,
 )
+from cutline.services.enumerator.grids import Grids, SnapshotRates
 from cutline.services.enumerator.leader import (
     GATHERING,
     HALTED,
@@ -99,6 +101,9 @@ class Pipeline:
         self._shown: dict[str, Table] = {}  # the tables in the status
         self._lines: dict[str, str] = {}  # the JSON of each of them
         self._shown_at = float("-inf")
+        self._grids, self._rates = Grids(), SnapshotRates()
+        self._rated: dict[str, float] = {}  # rows a second, of tables whose chunks are being read
+        self.marks = Marks()  # of this epoch
         self.epoch = 0
         self.parts: Parts | None = None  # of this epoch
         self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
@@ -176,13 +181,23 @@ class Pipeline:
                 continue
             with suppress(Unavailable):
                 try:
-                    await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=self._tables())
+                    tables = self._tables()
+                    await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=tables)
+                    await self._show_splits()
                 except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
                     dead = self.epoch or self.leader.tail + 1
                     if freed := await channels.drop(self.host.redis, self.name, before=dead):
                         log.warning(
                             "Redis is full: removed %d streams of earlier epochs of pipeline %s", freed, self.name
                         )
+
+    async def _show_splits(self) -> None:
+        if changed := self._grids.changed(self.leader.enumerator, time.monotonic()):
+            try:
+                await self.host.registry.put_splits(self.name, changed)
+            except Unavailable:
+                self._grids.forget()
+                raise
 
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
@@ -210,6 +225,10 @@ class Pipeline:
             "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
             "limits_kept": enumerator is not None and enumerator.limits == leader.kept_limits,
             "source": enumerator.stream_status if enumerator else {},
+            "at": time.time(),
+            "channels": self._links.state() if self._links is not None else {},
+            "marks": self.marks.shown(),
+            "rates": self._rated,
         }
 
     def _tables(self) -> str | None:
@@ -218,6 +237,7 @@ class Pipeline:
         tables = self.leader.enumerator.tables if self.leader.enumerator else {}
         changed = {name: table for name, table in tables.items() if self._shown.get(name) is not table}
         now = time.monotonic()
+        self._rated = self._rates.shown(changed, now)
         if not changed and len(tables) == len(self._lines) and now - self._shown_at < SHOWN_SECONDS:
             return None
         self._shown, self._shown_at = dict(tables), now
@@ -239,6 +259,8 @@ class Pipeline:
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         """An error that the machine raises ends the epoch, and counts as a failure of it."""
+        if isinstance(event, PartStored):
+            self.marks.saved(event.checkpoint)
         try:
             return self.leader.handle(event, now)
         except Exception as error:
@@ -251,6 +273,8 @@ class Pipeline:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Send():
+                if isinstance(effect.message, Marker):
+                    self.marks.arrived(effect.message.checkpoint)
                 if self._links is not None:
                     try:
                         await self._links.send(effect)
@@ -265,7 +289,7 @@ class Pipeline:
                 self.loop.spawn(self._write_entry(effect))
             case OpenEpoch():
                 await self._close()
-                self.epoch = effect.epoch
+                self.epoch, self.marks = effect.epoch, Marks()
                 self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)
                 self._spawn(self._open(effect))
                 self._spawn(self._sweep())

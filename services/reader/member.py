@@ -25,6 +25,7 @@ from cutline.common.mesh.host import Host
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import Loop, OneThread
 from cutline.common.mesh.machine import Began, Effect, Event, SavePart, Send
+from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.topology import Topology, reader_name
@@ -98,7 +99,10 @@ class ReaderMember:
             outbound=topology.outbound(self.name),
             channels=len(readers) * len(writers),
         )
-        self.loop = Loop(process.handle, self._perform)
+        self.process = process
+        self.loop = Loop(self._handle, self._perform)
+        self.marks = Marks()
+        self.rows_sent = self.bytes_sent = 0
         self.cursors: dict[str, tuple[BinlogCursor, OneThread]] = {}
         self.routes: dict[str, tuple[Mapping[str, StreamTable], dict[str, Route]]] = {}  # of each cursor's last read
         server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
@@ -125,13 +129,20 @@ class ReaderMember:
                 thread.end(cursor.close)
             self.chunks.close()
 
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        self.marks.received(event)
+        return self.process.handle(event, now)
+
     async def _perform(self, effect: Effect) -> None:
+        self.marks.sent(effect)
         match effect:
             case Send(receiver=receiver, message=Records() as records):
                 if records.body.get_total_buffer_size() < SMALL_BYTES:
                     body = to_ipc(records.body)
                 else:
                     body = await asyncio.to_thread(to_ipc, records.body)
+                self.rows_sent += records.rows
+                self.bytes_sent += len(body)
                 message = dataclasses.replace(records, body=body)
                 del effect, records, body  # the batch, which may be large, has gone into its message
                 await self.links.send(Send(receiver=receiver, message=message))
@@ -301,9 +312,14 @@ class ReaderMember:
             cursors = {name: cursor.position.to_json() for name, cursor in self.machine.cursors.items()}
             status = {
                 "at": time.time(),
+                "epoch": self.epoch,
                 "seq": self.machine.seq,
                 "cursors": cursors,
                 "waiting_for": self.waiting_for or self.chunks.waiting_for,
+                "channels": self.links.state(),
+                "marks": self.marks.shown(),
+                "rows_total": self.rows_sent,
+                "bytes_total": self.bytes_sent,
                 "counters": [
                     ["zero_dates", {"table": table_id, "column": column}, count]
                     for (table_id, column), count in self.zero_dates.items()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,12 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from cutline.common.config.environment import Environment
-from cutline.common.errors import ProtocolError
+from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host, run_service
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import Loop, OneThread
 from cutline.common.mesh.machine import Effect, Event, Send
+from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.redis import connect
 from cutline.common.mesh.topology import Topology, writer_name
 from cutline.common.store.records import EpochEntry, StagedFile
@@ -33,6 +37,7 @@ from cutline.services.writer.machine import (
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 
 CLOSING_THREADS = 8
+STATUS_SECONDS = 1.0
 METRICS_COLUMNS = 8192
 """The most columns of which a writer gives metrics at one cut, since an event loop encodes and decodes them at once:
 about 60 bytes each."""
@@ -109,10 +114,11 @@ class Member:
     """A writer in one epoch of one pipeline: carries out what the machine orders."""
 
     def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
-        epoch = entry.slot
+        epoch = self.epoch = entry.slot
         topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
         name = writer_name(index)
-        process = Process(
+        self.host, self.pipeline, self.name = host, store.name, name
+        self.process = Process(
             Writer(),
             inbound=topology.cut_inbound(name),
             outbound=topology.cut_outbound(name),
@@ -124,21 +130,44 @@ class Member:
         self.links = Links(
             host.redis, store.name, epoch, name, inbound=topology.inbound(name), outbound=topology.outbound(name)
         )
-        self.loop = Loop(process.handle, self._perform)
+        self.loop = Loop(self._handle, self._perform)
+        self.marks = Marks()
+        self.rows_taken = self.bytes_taken = 0
 
     async def run(self) -> None:
         """Take part until the epoch ends."""
         try:
-            await self.loop.run(self.links.pump(self.loop), self.links.idle())
+            await self.loop.run(self.links.pump(self.loop), self.links.idle(), self._publish_status())
         finally:
             await self.links.close()
             self.thread.end(self.staging.close)
 
+    async def _publish_status(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_SECONDS)
+            status = {
+                "at": time.time(),
+                "epoch": self.epoch,
+                "channels": self.links.state(),
+                "marks": self.marks.shown(),
+                "rows_total": self.rows_taken,
+                "bytes_total": self.bytes_taken,
+            }
+            with suppress(Unavailable):
+                await self.host.registry.put_status(self.pipeline, self.name, status)
+
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        self.marks.received(event)
+        return self.process.handle(event, now)
+
     async def _perform(self, effect: Effect) -> None:
+        self.marks.sent(effect)
         match effect:
             case Send():
                 await self.links.send(effect)
             case Append():
+                self.rows_taken += effect.rows
+                self.bytes_taken += len(effect.body)
                 await self.thread.call(partial(self.staging.append, effect))
             case Drop():
                 await self.thread.call(partial(self.staging.drop, effect))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
@@ -18,6 +18,8 @@ from cutline.services.control.api.access import Access
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.roles import Caller, Role, need
 from cutline.services.control.api.source_threads import SourceThreads
+from cutline.services.control.table_rows import TableRows
+from cutline.services.control.watch import Watches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,14 @@ class Control:
     store: Store
     access: Access
     sources: SourceThreads
+    watches: Watches = field(init=False)
+    rows: TableRows = field(default_factory=TableRows)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the service was asked to end: streams of events then end."""
+
+    def __post_init__(self) -> None:
+        """Watch nothing yet."""
+        object.__setattr__(self, "watches", Watches(self.registry, self.store))
 
 
 async def _control(request: Request) -> Control:

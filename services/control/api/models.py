@@ -33,6 +33,13 @@ class ServiceView(BaseModel):
     started_at: float
     failed: dict[str, GaveUp]
     leaving: bool
+    starting: bool = False
+    leads: list[str] = Field(default_factory=list, description="pipelines whose lease it holds")
+    members: dict[str, str] = Field(default_factory=dict, description="its name in the epoch of each pipeline")
+    epochs: dict[str, int] = Field(default_factory=dict, description="the epoch of each pipeline that it is in")
+    rss_bytes: int | None = Field(default=None, description="memory of the process and its children")
+    cpu_seconds: float | None = Field(default=None, description="CPU time of the process and its children so far")
+    loop_lag_seconds: float | None = Field(default=None, description="longest delay of its event loop in 15 s")
 
 
 class PipelineView(BaseModel):
@@ -93,7 +100,14 @@ class VersionContent(VersionView):
 
 
 class TableView(BaseModel):
-    """One captured table, from the enumerator's status, or quarantined if the Spark writer can't apply it."""
+    """One captured table, from the enumerator's status, or quarantined if the Spark writer can't apply it.
+
+    Times are seconds since 1970. `rate_rows_per_second` and `eta_seconds` are of the snapshot. `lag_seconds`: how old
+    the content is that the lake shows; `lag_bytes`: of the binlog that is still to be read. `last_change_at`: the time
+    at the source of the checkpoint that has the last change. `published_checkpoint`: whose content the lake shows,
+    since `published_at`. `choices`: what may become of the commits of others, for which the table is quarantined.
+    `current`: whether a leader reports now; else all this is `as_of` then.
+    """
 
     table: str
     phase: str
@@ -103,6 +117,18 @@ class TableView(BaseModel):
     splits_done: int | None
     splits_total: int | None
     cause: str | None
+    remedy: str | None = None
+    choices: list[str] = Field(default_factory=list)
+    rate_rows_per_second: float | None = None
+    eta_seconds: float | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    last_change_at: float | None = None
+    published_checkpoint: int | None = None
+    published_at: float | None = None
+    paused: bool = False
+    current: bool = False
+    as_of: float | None = None
 
 
 class SplitsView(BaseModel):
@@ -114,10 +140,42 @@ class SplitsView(BaseModel):
     total: int | None
 
 
+class MemberView(BaseModel):
+    """A member's part of a checkpoint: its bytes, when the first marker reached the member, when the part was saved.
+
+    A member without a state of its own has no bytes. The times are known of the last 50 checkpoints of the epoch.
+    """
+
+    member: str
+    part_bytes: int | None
+    marker_at: float | None
+    saved_at: float | None
+
+
+class ApplyView(BaseModel):
+    """How the Spark writer applied the checkpoints `first` to `last`, a batch; `tables`: seconds of the 20 slowest.
+
+    `published_at` is null if the batch is not published yet.
+    """
+
+    first: int
+    last: int
+    applied_at: float
+    seconds: float
+    rows: int
+    published_at: float | None
+    tables: dict[str, float]
+
+
 class CheckpointView(BaseModel):
-    """One checkpoint of the journal; `published`: the lake shows it or a later one."""
+    """One checkpoint of the journal; `published`: the lake shows it or a later one; `name`: of a savepoint.
+
+    `members` have the marker's way through the mesh; `apply` is null if the Spark writer has not applied the checkpoint
+    yet, or no longer reports it (it does of the last 50 batches). Times are seconds since 1970.
+    """
 
     number: int
+    name: str | None = None
     epoch: int
     kept: bool
     inside: bool
@@ -129,15 +187,19 @@ class CheckpointView(BaseModel):
     staged_rows: int
     staged_bytes: int
     published: bool
+    members: list[MemberView] = Field(default_factory=list)
+    apply: ApplyView | None = None
 
 
 class EventView(BaseModel):
     """An event in the journal: a new epoch with its cause, a kept checkpoint, a table that changed its phase."""
 
+    id: str = Field(description="for Last-Event-ID", examples=["42.0"])
     slot: int
     at: float
-    kind: str
+    kind: str = Field(examples=["epoch", "kept", "table"])
     text: str
+    table: str | None = None
 
 
 CommandState = Literal["accepted", "running", "done", "refused", "failed"]
