@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -95,7 +96,38 @@ class Environment:
     spark_jars: str | None = _env(
         "CUTLINE_SPARK_JARS", None, "folder with Spark's jars; unset: `jars` in CUTLINE_CACHE"
     )
+    spark_properties: str | None = _env(
+        "CUTLINE_SPARK_PROPERTIES",
+        None,
+        "Spark properties of the Spark writer for all pipelines, as a JSON object; those of a pipeline's sink.spark win",
+    )
     log_level: str = _env("CUTLINE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR")
+    log_format: str = _env("CUTLINE_LOG_FORMAT", "text", "text, or json: one JSON object a line (docs/metrics.md)")
+    metrics_tables: int = _env(
+        "CUTLINE_METRICS_TABLES",
+        200,
+        'how many tables of a pipeline have metrics of their own, the most active ones; all others are "(others)"',
+    )
+    webhook_url: str | None = _env(
+        "CUTLINE_WEBHOOK_URL", None, "the control service posts alerts there, fired and resolved; unset: nowhere"
+    )
+    webhook_secret: str | None = _env(
+        "CUTLINE_WEBHOOK_SECRET", None, "signs each post to CUTLINE_WEBHOOK_URL by HMAC-SHA256; unset: not signed"
+    )
+    docs_url: str | None = _env(
+        "CUTLINE_DOCS_URL", None, "address of the folder docs/, for the links in alerts; unset: links begin with docs/"
+    )
+    traces_url: str | None = _env(
+        "CUTLINE_TRACES_URL",
+        None,
+        "OTLP/HTTP address for traces of checkpoints, as in http://collector:4318/v1/traces (needs cutline[otel])",
+    )
+    lineage_url: str | None = _env(
+        "CUTLINE_LINEAGE_URL", None, "OpenLineage address for events of publications, as in http://host:5000/api/v1/lineage"
+    )
+    lineage_key: str | None = _env(
+        "CUTLINE_LINEAGE_KEY", None, "bearer token for CUTLINE_LINEAGE_URL; unset: none is sent"
+    )
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
@@ -128,9 +160,23 @@ class Environment:
             if (one in values) != (other in values):
                 one, other = f"CUTLINE_{one.upper()}", f"CUTLINE_{other.upper()}"
                 faults.append(f"only one of {one} and {other} is set; set both, or none")
+        if str(values.get("log_format", "text")) not in ("text", "json"):
+            faults.append(f"CUTLINE_LOG_FORMAT must be text or json, not {values['log_format']!r}; correct it")
         if faults:
             raise ConfigError(*faults)
         return cls(**values)
+
+    def spark(self) -> dict[str, Any]:
+        """Return the Spark properties for all pipelines; ConfigError if they are no JSON object."""
+        try:
+            found = json.loads(self.spark_properties or "{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ConfigError(
+                'CUTLINE_SPARK_PROPERTIES must be a JSON object, as in {"spark.driver.memory": "3g"}; correct the environment'
+            )
+        return found
 
     def need_redis_url(self) -> str:
         """Return the Redis URL; ConfigError if it is not set."""

@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 
 from cutline.common.errors import ConfigError, ProtocolError
 from cutline.common.mesh.log_lines import LogLine, log_lines
-from cutline.common.mesh.redis import answered
+from cutline.common.mesh.redis import Memory, answered, memory
 
 PRESENCE_SECONDS = 5
 LEADER = ""
@@ -51,6 +51,7 @@ class Service:
     `failed` has the newest epoch of each pipeline that it gave up; `leaving`: it was asked to end, and will as soon as
     no epoch needs it; `starting`: it can't take work yet. `loop_lag_seconds`: the longest delay of its event loop
     within the last 15 s. `rss_bytes` and `cpu_seconds`: of the process and its children, rounded (mesh/usage.py).
+    `leads`: the pipelines that it leads, by its own knowledge.
     """
 
     incarnation: str
@@ -64,6 +65,7 @@ class Service:
     loop_lag_seconds: float | None = None
     rss_bytes: int | None = None
     cpu_seconds: float | None = None
+    leads: tuple[str, ...] = ()
 
 
 class Registry:
@@ -118,8 +120,13 @@ class Registry:
             if body is not None:
                 known = _parsed(body, f"cutline:service:{incarnation}")
                 known["failed"] = {name: GaveUp(**failure) for name, failure in known["failed"].items()}
+                known["leads"] = tuple(known.get("leads") or ())
                 found.append(Service(incarnation=incarnation, **known))
         return sorted(found, key=lambda service: (service.role, service.incarnation))
+
+    async def memory(self) -> Memory | None:
+        """Return Redis's memory; None without the right to ask."""
+        return await memory(self._redis)
 
     async def announce_epoch(self, pipeline: str, epoch: int) -> None:
         """Announce the running epoch of a pipeline; services read its journal entry and join. Repeat it each second."""

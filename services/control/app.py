@@ -55,9 +55,18 @@ ROUTES = (
 
 
 def build(
-    registry: Registry, store: Store, access: Access, *, body_bytes: int = BODY_BYTES, metrics_open: bool = False
+    registry: Registry,
+    store: Store,
+    access: Access,
+    *,
+    body_bytes: int = BODY_BYTES,
+    metrics_open: bool = False,
+    metrics_tables: int = 200,
 ) -> FastAPI:
-    """Return the application over an open registry and a store; it closes neither."""
+    """Return the application over an open registry and a store; it closes neither.
+
+    `metrics_tables`: how many tables of a pipeline have metrics of their own.
+    """
     app = FastAPI(
         title="Cutline",
         summary="Pipelines, services and their state",
@@ -66,7 +75,9 @@ def build(
         openapi_tags=openapi.TAGS,
         generate_unique_id_function=openapi.operation_id,
     )
-    app.state.control = Control(registry=registry, store=store, access=access, sources=SourceThreads())
+    app.state.control = Control(
+        registry=registry, store=store, access=access, sources=SourceThreads(), metrics_tables=metrics_tables
+    )
     app.add_middleware(Gate, access=access, body_bytes=body_bytes, metrics_open=metrics_open)
     problems.handle(app)
     app.add_exception_handler(commands.Repeated, commands.answer_repeated)

@@ -12,9 +12,11 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.measures import TableRows
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host, run_service
 from cutline.common.mesh.links import Links
@@ -23,6 +25,7 @@ from cutline.common.mesh.machine import Effect, Event, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.redis import connect
 from cutline.common.mesh.topology import Topology, writer_name
+from cutline.common.schema import META_FIELDS
 from cutline.common.store.records import EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.writer.machine import (
@@ -38,6 +41,7 @@ from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 
 CLOSING_THREADS = 8
 STATUS_SECONDS = 1.0
+OPERATIONS = {"+I": "insert", "+U": "update", "-D": "delete", "t": "truncate"}
 METRICS_COLUMNS = 8192
 """The most columns of which a writer gives metrics at one cut, since an event loop encodes and decodes them at once:
 about 60 bytes each."""
@@ -55,8 +59,18 @@ def within(staged: Iterable[StagedFile], columns: int) -> tuple[StagedFile, ...]
 class Staging:
     """The open files of one writer in one epoch. Calls block; one at a time."""
 
-    def __init__(self, store: PipelineStore, epoch: int, incarnation: str, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        store: PipelineStore,
+        epoch: int,
+        incarnation: str,
+        budget: Budget | None = None,
+        *,
+        counted: TableRows | None = None,
+    ) -> None:
+        """`counted` gets the rows and bytes that are appended."""
         self._store, self._epoch, self._incarnation = store, epoch, incarnation
+        self._counted = counted
         self._open: dict[ChangesFile | ChunkFile, OpenChanges | OpenChunk] = {}
         self._budget = budget or Budget()
         # Closing a small file waits for the disk twice; the waits of many files overlap.
@@ -69,6 +83,9 @@ class Staging:
             if file is None:
                 file = self._open[order.file] = self._new(order.file)
             file.append(batch, order.seq_base)
+            if self._counted is not None:
+                rows = _rows(batch, chunk=isinstance(order.file, ChunkFile))
+                self._counted.add(order.file.table_id, rows, batch.get_total_buffer_size())
 
     def _new(self, name: ChangesFile | ChunkFile) -> OpenChanges | OpenChunk:
         common: dict[str, Any] = {
@@ -110,14 +127,22 @@ class Staging:
         self._closing.shutdown()
 
 
+def _rows(batch: pa.RecordBatch, *, chunk: bool) -> dict[str, int]:
+    """The number of rows of a batch by operation."""
+    if chunk:
+        return {"snapshot": batch.num_rows}
+    found = pc.value_counts(batch.column(batch.num_columns - len(META_FIELDS)))
+    return {OPERATIONS[each["values"]]: each["counts"] for each in found.to_pylist()}
+
+
 class Member:
     """A writer in one epoch of one pipeline: carries out what the machine orders."""
 
-    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
+    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int, metrics_tables: int) -> None:
+        self.host, self.store = host, store
         epoch = self.epoch = entry.slot
         topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
-        name = writer_name(index)
-        self.host, self.pipeline, self.name = host, store.name, name
+        name = self.name = writer_name(index)
         self.process = Process(
             Writer(),
             inbound=topology.cut_inbound(name),
@@ -126,7 +151,8 @@ class Member:
             after=epoch,
         )
         self.thread = OneThread()
-        self.staging = Staging(store, epoch, host.incarnation)
+        self.rows = TableRows(metrics_tables)
+        self.staging = Staging(store, epoch, host.incarnation, counted=self.rows)
         self.links = Links(
             host.redis, store.name, epoch, name, inbound=topology.inbound(name), outbound=topology.outbound(name)
         )
@@ -145,6 +171,7 @@ class Member:
     async def _publish_status(self) -> None:
         while True:
             await asyncio.sleep(STATUS_SECONDS)
+            self.rows.rank(time.monotonic())
             status = {
                 "at": time.time(),
                 "epoch": self.epoch,
@@ -152,9 +179,10 @@ class Member:
                 "marks": self.marks.shown(),
                 "rows_total": self.rows_taken,
                 "bytes_total": self.bytes_taken,
+                "counters": self.rows.shown(),
             }
             with suppress(Unavailable):
-                await self.host.registry.put_status(self.pipeline, self.name, status)
+                await self.host.registry.put_status(self.store.name, self.name, status)
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         self.marks.received(event)
@@ -187,7 +215,7 @@ async def main() -> None:
     host = Host("writer", connect(environment.need_redis_url()), Store(environment.need_store_url()))
 
     async def join(store: PipelineStore, entry: EpochEntry, index: int) -> None:
-        await Member(host, store, entry, index).run()
+        await Member(host, store, entry, index, environment.metrics_tables).run()
 
     await host.serve(join)
 

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cutline.common.config.pipeline import parse
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import GaveUp, Registry, Service
+from cutline.common.mesh.redis import Memory
 from cutline.common.store.records import Members, Publication
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import Access
@@ -41,6 +42,9 @@ class FakeRegistry:
         if not self.up:
             raise Unavailable("Redis did not answer a request to read the status: refused")
         return self.parts if pipeline == "shop" else {}
+
+    async def memory(self) -> Memory:
+        return Memory(used_bytes=10, limit_bytes=None)
 
     async def request(self, pipeline: str, request: Mapping[str, Any], *, to: str = "") -> None:
         self.asked.append((pipeline, to, dict(request)))
@@ -90,7 +94,7 @@ def registry() -> FakeRegistry:
         },
         "reader-0": {
             "waiting_for": "the source to become less busy",
-            "counters": [["zero dates", {"table": "a.b", "column": "d"}, 3]],
+            "counters": [["zero_dates", {"table": "a.b", "column": "d"}, 3]],
         },
     }
     return fake

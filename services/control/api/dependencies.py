@@ -30,6 +30,7 @@ class Control:
     store: Store
     access: Access
     sources: SourceThreads
+    metrics_tables: int
     watches: Watches = field(init=False)
     rows: TableRows = field(default_factory=TableRows)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from functools import partial
 
 from fastapi import APIRouter, Depends, Response
 
 from cutline.services.control import metrics
-from cutline.services.control.api.dependencies import RegistryNow, StoreNow, bearer
+from cutline.services.control.api.dependencies import Shared, bearer
+from cutline.services.control.facts import gathered
 
 router = APIRouter(tags=["metrics"], dependencies=[Depends(bearer)])
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-async def scrape(registry: RegistryNow, store: StoreNow) -> Response:
+async def scrape(control: Shared) -> Response:
     """Return every metric, for Prometheus."""
-    names = await asyncio.to_thread(store.pipelines)
-    statuses = {name: await registry.status(name) for name in names}
-    body = metrics.render(statuses, await registry.services(), time.time())
+    facts = await gathered(control.registry, control.store)
+    body = await asyncio.to_thread(partial(metrics.render, facts, most=control.metrics_tables))
     return Response(body, headers={"Content-Type": metrics.CONTENT_TYPE})
