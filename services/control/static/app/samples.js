@@ -21,7 +21,7 @@ export function observe(name, pipeline, tables, channels) {
     const counts = new Map();
     for (const channel of channels) {
       const key = `${channel.from}>${channel.to}`;
-      const total = channel.sent_bytes ?? channel.sent ?? 0;
+      const total = channel.sent_bytes;
       counts.set(key, total);
       const before = seen.channels.get(key);
       if (before !== undefined && total >= before && seconds < 60) rates.set(key, (total - before) / seconds);
