@@ -7,11 +7,11 @@ them all, publishes no status and takes no requests.
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 import threading
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.host import raise_open_files
@@ -53,10 +53,7 @@ def main() -> int:
     """Run the service; return its exit code: 0 stopped, 1 failed, 2 wrong configuration."""
     try:
         environment = Environment.read()
-        logging.basicConfig(
-            level=environment.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-        )
-        logging.getLogger("py4j").setLevel(logging.WARNING)
+        logs.configure(environment)
         raise_open_files()
         asyncio.run(run(environment))
     except CutlineError as error:

@@ -35,9 +35,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cutline.common import logs
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.schema import TableSchema
@@ -95,10 +97,10 @@ class Incarnation:
         self._reached = reached
         self._engine = engine
         self._clock = clock
-        self._pool = ThreadPoolExecutor(
-            max_workers=threads or max(2, min(8, os.cpu_count() or 2)), thread_name_prefix="cutline-table"
-        )
-        self._files = ThreadPoolExecutor(max_workers=4, thread_name_prefix="cutline-file")
+        noted = partial(logs.note, pipeline=store.name)
+        workers = threads or max(2, min(8, os.cpu_count() or 2))
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="cutline-table", initializer=noted)
+        self._files = ThreadPoolExecutor(4, thread_name_prefix="cutline-file", initializer=noted)
         w = lake.w = store.claim()
         self._journal = JournalView(store)
         newest = self._journal.newest_published
@@ -220,10 +222,14 @@ class Incarnation:
             rows,
             len(applied),
             seconds,
+            extra={"checkpoint": batch.last},
         )
         for table_id, choice in self.progress.engines.items():
             if choice.engine == SPARK or self._engine != AUTO:
-                logger.info("%s: %s was applied by %s: %s", self._store.name, table_id, choice.engine, choice.why)
+                about = {"table": table_id, "checkpoint": batch.last}
+                logger.info(
+                    "%s: %s was applied by %s: %s", self._store.name, table_id, choice.engine, choice.why, extra=about
+                )
         self._reached("applied")
 
     def _apply_plans(self, plans: Collection[Plan], bases: Mapping[str, Work], batch: Batch) -> Sequence[Plan]:
@@ -264,7 +270,8 @@ class Incarnation:
             self.upkeep.note_applied(table_id)
             if progress.quarantined.pop(table_id, None) is not None:
                 progress.theirs.pop(table_id, None)
-                logger.warning("pipeline %s: %s left its quarantine", self._store.name, table_id)
+                about = {"table": table_id}
+                logger.warning("pipeline %s: %s left its quarantine", self._store.name, table_id, extra=about)
         for plan, error in failed:
             self._quarantine(plan[0].table_id, plan[0].generation, error)
         return [plan for plan, _ in good]
@@ -533,8 +540,13 @@ class Incarnation:
             if table.shown and table_id not in progress.quarantined:
                 self._quarantine(table_id, table.generation, error)
             else:  # the snapshot that an older publication left may be gone by now
+                cause = first_line(error)
                 logger.warning(
-                    "pipeline %s: main of %s was not moved: %s", self._store.name, table_id, first_line(error)
+                    "pipeline %s: main of %s was not moved: %s",
+                    self._store.name,
+                    table_id,
+                    cause,
+                    extra={"table": table_id, "checkpoint": n, "cause": cause},
                 )
         self._reached("shown")
         if not all(moved for _, moved in shown):
@@ -543,4 +555,5 @@ class Incarnation:
         self._reached("recorded")
         self._shown = record
         took = time.monotonic() - began
-        logger.info("%s: published %d: main of %d tables moved in %.2f s", self._store.name, n, len(shown), took)
+        about, name = {"checkpoint": n}, self._store.name
+        logger.info("%s: published %d: main of %d tables moved in %.2f s", name, n, len(shown), took, extra=about)

@@ -42,6 +42,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from cutline.common import logs
 from cutline.common.errors import ConfigError, CutlineError, NoRoom, Unavailable
 from cutline.common.mesh.lease import Lease, lease_name, owners, renew
 from cutline.common.mesh.log_lines import kept_here
@@ -81,6 +82,7 @@ class Replica:
             starting=True,
         )
         self._usage, self._lines = Usage(), kept_here()
+        logs.note_service(self._service.incarnation)
         self._pipelines: tuple[str, ...] | None = None
         self._served_at = 0.0
         self._leads: dict[str, Lead] = {}

@@ -67,6 +67,7 @@ def quarantine(
             table_id,
             cause,
             exc_info=None if isinstance(error, CutlineError) else error,
+            extra={"table": table_id, "cause": cause},
         )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
@@ -199,6 +200,7 @@ class PipelineApplier:
 
         A pipeline that is handed over ends between two batches, with nothing that its next leader must apply again.
         """
+        logs.note(pipeline=self._store.name)
         try:
             self._serve()
         finally:

@@ -147,7 +147,9 @@ class Upkeep:
         """Log that a table's upkeep failed; raise an error that is not that table's own."""
         if not may_be_own(error):
             raise error
-        logger.warning("pipeline %s: upkeep of %s failed: %s", self._store.name, table_id, first_line(error))
+        cause = first_line(error)
+        about = {"table": table_id, "cause": cause}
+        logger.warning("pipeline %s: upkeep of %s failed: %s", self._store.name, table_id, cause, extra=about)
 
     # Compaction
 

@@ -109,6 +109,9 @@ class Environment:
     webhook_secret: str | None = _env(
         "CUTLINE_WEBHOOK_SECRET", None, "signs each post to CUTLINE_WEBHOOK_URL by HMAC-SHA256; unset: not signed"
     )
+    docs_url: str | None = _env(
+        "CUTLINE_DOCS_URL", None, "address of the folder docs/, for the links in alerts; unset: links begin with docs/"
+    )
     traces_url: str | None = _env(
         "CUTLINE_TRACES_URL",
         None,

@@ -33,6 +33,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
 from cutline.common.mesh.log_lines import kept_here
@@ -62,6 +63,7 @@ class Host:
         self.store = store
         self.registry = Registry(redis)
         self.incarnation = f"{role}-{secrets.token_hex(6)}"
+        logs.note_service(self.incarnation)
         self.failed: dict[str, GaveUp] = {}
         self.leads: set[str] = set()
         self.asked_to_end = asyncio.Event()
@@ -147,6 +149,7 @@ class Host:
                     await asyncio.sleep(TICK_SECONDS)
 
     async def _member(self, join: Join, pipeline: str, epoch: int) -> None:
+        logs.note(pipeline=pipeline, epoch=epoch)
         try:
             store = self.store.pipeline(pipeline)
             entry = await in_store(store.entry, epoch)
@@ -196,8 +199,7 @@ def raise_open_files() -> None:
 def run_service(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a service process until it ends; a wrong configuration is reported on stderr and exits with 2."""
     try:
-        level = Environment.read().log_level
-        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logs.configure(Environment.read())
         raise_open_files()
         asyncio.run(main())
     except ConfigError as error:

@@ -14,108 +14,16 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from cutline.common.errors import ConfigError, ProtocolError
 from cutline.common.store.backends import Backend, side_by_side
+from cutline.common.store.command_records import Command, Mode, Orders, Outcome
 from cutline.common.store.envelope import canonical, opened, sealed
 
-Mode = Literal["running", "paused", "stopped", "deleting"]
-State = Literal["done", "refused", "failed"]
 RETAINED = 1_000
+__all__ = ("Command", "Commands", "Mode", "Orders", "Outcome")
 _NUMBERED = re.compile(r"(\d{10})\.json")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A person's command number `n`: of this `kind`, with these arguments (plain JSON).
-
-    `by` asked for it at `at` (seconds since 1970) from `origin`, an address. `key` is the client's own: the same
-    command with the same key is the same command.
-    """
-
-    n: int
-    kind: str
-    arguments: Mapping[str, Any]
-    by: str
-    at: float
-    origin: str | None = None
-    key: str | None = None
-    nonce: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        return {
-            "n": self.n,
-            "kind": self.kind,
-            "arguments": dict(self.arguments),
-            "by": self.by,
-            "at": self.at,
-            "origin": self.origin,
-            "key": self.key,
-            "nonce": self.nonce,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """A pipeline's standing orders: what its leader does until another command says otherwise.
-
-    `definition` is the version in force. `base`: the next epoch starts from this checkpoint, since a restore was
-    commanded after journal slot `base_after` while no epoch was to be opened; None: from the newest checkpoint. `purge`
-    goes with the mode `deleting`: the lake tables that the pipeline wrote are dropped too.
-    """
-
-    mode: Mode = "running"
-    definition: int = 1
-    base: int | None = None
-    base_after: int | None = None
-    purge: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        return {
-            "mode": self.mode,
-            "definition": self.definition,
-            "base": self.base,
-            "base_after": self.base_after,
-            "purge": self.purge,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The end of command `n`; `orders` are the standing orders after it.
-
-    `refused`: nothing was done, because it made no sense. `failed`: it was begun and can't be finished. Both have a
-    `cause` and a `remedy`. `result` is plain JSON.
-    """
-
-    n: int
-    state: State
-    cause: str | None = None
-    remedy: str | None = None
-    result: Mapping[str, Any] = field(default_factory=dict)
-    at: float
-    orders: Orders
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        return {
-            "n": self.n,
-            "state": self.state,
-            "cause": self.cause,
-            "remedy": self.remedy,
-            "result": dict(self.result),
-            "at": self.at,
-            "orders": self.orders.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> Outcome:
-        """Read what `to_json` gave."""
-        return cls(**{**body, "orders": Orders(**body["orders"])})
 
 
 class Commands:
@@ -225,6 +133,14 @@ class Commands:
             for n in self._numbers(folder):
                 if n <= oldest:
                     self._backend.remove(self._path(folder, n))
+
+    def remove(self, *, all_but_newest: bool = False) -> None:
+        """Remove the files of a deleted pipeline; with `all_but_newest` the newest outcome stays, and says so."""
+        for n in self._numbers("commands"):
+            self._backend.remove(self._path("commands", n))
+        outcomes = self._numbers("outcomes")
+        for n in outcomes[:-1] if all_but_newest else outcomes:
+            self._backend.remove(self._path("outcomes", n))
 
     # Files
 

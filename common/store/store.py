@@ -14,6 +14,8 @@ Layout below `{store}/{pipeline}/`:
 | `staged/{name}` | Parquet of one table's records | the writers |
 | `publications/{n:010d}.json` | checkpoint n is applied, envelope | the Spark writer |
 | `spark/{w:010d}.json` | number w belongs to one start of the Spark writer, envelope | the Spark writer |
+| `released/{n:010d}.json` | savepoint n is no longer kept, envelope | the leader |
+| `purged/0000000001.json` | the lake has nothing more of a pipeline that is being deleted | the Spark writer |
 | `index/{table}.{nonce}.keys` | where some of a lake table's keys are; made again if missing | the Spark writer |
 
 No file is ever overwritten. A journal slot, a publication, a claim and the definition are *put if absent*: of all
@@ -76,6 +78,10 @@ _OWN_FILES = {"own_files": True}
 """In the claims of starts that make files of the lake's own from chunk files, as Cutline's first versions did not."""
 _SCHEMAS_CACHED = 2048
 _BASES_KEPT = 3
+_FOLDERS = (
+    "journal", "parts", "staged", "publications", "schemas", "spark", "used", "index", "released", "purged",
+    "definitions",
+)  # fmt: skip
 
 
 def file_name(what: str, *, epoch: int, incarnation: str) -> str:
@@ -153,6 +159,8 @@ class PipelineStore:
 
         Raises ConfigError if the name is in use with another content.
         """
+        if self._definitions.newest() == 0:
+            self.commands.remove()  # of a pipeline of this name that was deleted
         return self._definitions.define(definition)
 
     def definition(self, version: int | None = None) -> dict[str, Any] | None:
@@ -166,6 +174,10 @@ class PipelineStore:
     def versions(self) -> list[DefinitionVersion]:
         """Return all versions of the definition, oldest first, without their content."""
         return self._definitions.versions()
+
+    def definition_about(self, version: int) -> DefinitionVersion | None:
+        """Return who made a version of the definition, and when; None if there is none."""
+        return self._definitions.about(version)
 
     def put_definition(
         self, version: int, definition: Mapping[str, Any], *, by: str, at: float, command: int, note: str | None = None
@@ -257,6 +269,46 @@ class PipelineStore:
         for slot in (slot for slot in self.slots() if slot > after):
             if (entry := self.entry(slot)) is not None:  # else removed in the meantime
                 yield entry
+
+    def has(self, path: str) -> bool:
+        """Whether the pipeline's folder has a file at this path."""
+        return self._exists(path)
+
+    # Savepoints that are no longer kept
+
+    def release(self, n: int) -> None:
+        """Note that savepoint `n` need not be kept any longer: retention forgets it, and the lake's tag of it."""
+        self._put(f"released/{n:010d}.json", {"n": n})
+
+    def released(self) -> set[int]:
+        """Return the numbers of these savepoints."""
+        return set(self._numbers("released"))
+
+    # Deletion
+
+    def put_purged(self) -> None:
+        """Note that the lake has nothing more of this pipeline, which is being deleted."""
+        self._put("purged/0000000001.json", {"n": 1})
+
+    def purged(self) -> bool:
+        """Whether that is noted."""
+        return self._exists("purged/0000000001.json")
+
+    def remove_files(self) -> None:
+        """Remove all files of a pipeline that is being deleted, but for its definition and the newest outcome, which
+        says so. Repeat it until `remove` has removed those too."""
+        for folder in _FOLDERS:
+            for name in self._names(folder):
+                self._backend.remove(self._path(f"{folder}/{name}"))
+        self.commands.remove(all_but_newest=True)
+
+    def remove(self) -> None:
+        """Remove the definition, after which there is no such pipeline, and last what said that it was being deleted.
+
+        If the process dies in between, `define` removes the rest.
+        """
+        self._backend.remove(self._path("pipeline.json"))
+        self.commands.remove()
 
     # Schemas
 
@@ -510,6 +562,8 @@ class PipelineStore:
                 self._backend.remove(self._path(path))
         for slot in sorted(bodies.keys() - restorable - _bases(restorable, bodies)):
             self._backend.remove(self._path(_entry_path(slot)))
+        for slot in self.released() - bodies.keys():
+            self._backend.remove(self._path(f"released/{slot:010d}.json"))
 
     # Envelopes and paths
 

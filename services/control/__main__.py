@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import signal
@@ -17,6 +16,7 @@ from types import FrameType
 import uvicorn
 from redis.asyncio import Redis
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.mesh.host import raise_open_files
@@ -29,6 +29,7 @@ from cutline.services.control.api.access import Access, first_token
 from cutline.services.control.api.gate import LOOPBACK
 from cutline.services.control.api.oidc import Oidc, roles_of
 from cutline.services.control.app import build
+from cutline.services.control.duties import watch
 
 EMBEDDED = "--embedded"
 CERTIFICATE_SECONDS = 10.0
@@ -48,7 +49,6 @@ class _Listener(uvicorn.Server):
         """Take SIGTERM or SIGINT."""
         self._stopping.set()
         super().handle_exit(sig, frame)
-
 
 
 async def serve(environment: Environment, *, embedded: bool) -> None:
@@ -77,6 +77,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         host=environment.api_host,
         port=environment.api_port,
         log_level=environment.log_level.lower(),
+        log_config=None,  # its lines go where ours go
         access_log=False,
         timeout_graceful_shutdown=END_SECONDS,
         proxy_headers=environment.api_proxies is not None,
@@ -96,7 +97,12 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         pid=os.getpid(),
         started_at=time.time(),
     )
-    side_by_side = (_announce(registry, redis, me), _follow_certificate(config, environment))
+    logs.note_service(me.incarnation)
+    side_by_side = (
+        _announce(registry, redis, me),
+        _follow_certificate(config, environment),
+        watch(registry, store, redis, environment, me.incarnation),
+    )
     tasks = [asyncio.create_task(each) for each in side_by_side]
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn installs its own handlers. When it ends it raises the signal again, before our presence is withdrawn.
@@ -179,7 +185,7 @@ def main() -> None:
     """Run the service; exit code 2 if a setting is wrong."""
     try:
         environment = Environment.read()
-        logging.basicConfig(level=environment.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        logs.configure(environment)
         raise_open_files()
         asyncio.run(serve(environment, embedded=sys.argv[1:] == [EMBEDDED]))
     except ConfigError as error:

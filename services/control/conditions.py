@@ -95,6 +95,20 @@ def _redis_nearly_full(samples: Samples) -> Iterator[Labels]:
 
 CONDITIONS = (
     Condition(
+        name="CutlineRedisAway",
+        severity="critical",
+        for_seconds=60,
+        summary="the mesh's Redis does not answer, so every pipeline waits",
+        found=_where("cutline_redis_up", lambda value: value == 0),
+    ),
+    Condition(
+        name="CutlineStoreAway",
+        severity="critical",
+        for_seconds=60,
+        summary="the store does not answer, so no checkpoint can be written",
+        found=_where("cutline_store_up", lambda value: value == 0),
+    ),
+    Condition(
         name="CutlineHalted",
         severity="critical",
         for_seconds=0,

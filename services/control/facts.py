@@ -6,8 +6,9 @@ import asyncio
 import shutil
 import time
 from contextlib import suppress
+from dataclasses import replace
 
-from cutline.common.errors import CutlineError
+from cutline.common.errors import CutlineError, Unavailable
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.control.metrics import Disk, Facts
@@ -16,15 +17,23 @@ _LOCAL = "file://"
 
 
 async def gathered(registry: Registry, store: Store) -> Facts:
-    """Read the registry and the store. Raises Unavailable if one of them does not answer."""
-    names = await asyncio.to_thread(store.pipelines)
-    return Facts(
-        statuses={name: await registry.status(name) for name in names},
-        services=await registry.services(),
-        memory=await registry.memory(),
-        disks=await asyncio.to_thread(_disks, store, names),
-        now=time.time(),
-    )
+    """Read the registry and the store. If one of them does not answer, the facts say so, and name no pipeline."""
+    unknown = Facts(statuses={}, services=[], now=time.time())
+    try:
+        names = await asyncio.to_thread(store.pipelines)
+        disks = await asyncio.to_thread(_disks, store, names)
+    except Unavailable as error:
+        names, disks, unknown = [], (), replace(unknown, store_away=str(error))
+    try:
+        return replace(
+            unknown,
+            statuses={name: await registry.status(name) for name in names},
+            services=await registry.services(),
+            memory=await registry.memory(),
+            disks=disks,
+        )
+    except Unavailable as error:
+        return replace(unknown, disks=disks, redis_away=str(error))
 
 
 def _disks(store: Store, pipelines: list[str]) -> tuple[Disk, ...]:

@@ -64,6 +64,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "cutline_process_resident_memory_bytes": _gauge("memory that a service process holds", "role", "service"),
     "cutline_process_cpu_seconds_total": _counter("CPU time that a service process has used", "role", "service"),
+    "cutline_redis_up": _gauge("1 if the mesh's Redis answers the control service, else 0"),
+    "cutline_store_up": _gauge("1 if the store answers the control service, else 0"),
     "cutline_redis_memory_used_bytes": _gauge("memory that the mesh's Redis uses"),
     "cutline_redis_memory_limit_bytes": _gauge("maxmemory of the mesh's Redis; missing if it has none"),
     "cutline_disk_free_bytes": _gauge("free bytes of the disk that holds the store or a lake in a folder", "folder"),
@@ -171,11 +173,14 @@ class Disk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All that a scrape, and the judgement of alerts, starts from: the status parts by pipeline, the services that are
-    alive, Redis's memory, disks, and the time of all that (seconds since 1970)."""
+    alive, Redis's memory, disks, and the time of all that (seconds since 1970). `redis_away`, `store_away`: why one of
+    them gave no answer; then nothing is known of pipelines."""
 
     statuses: Mapping[str, Mapping[str, Any]]
     services: list[Service]
     now: float
+    redis_away: str | None = None
+    store_away: str | None = None
     memory: Memory | None = None
     disks: tuple[Disk, ...] = ()
 
@@ -229,6 +234,8 @@ class Statuses:
 
     def _processes(self) -> None:
         services = self._facts.services
+        self._put("cutline_redis_up", [], self._facts.redis_away is None)
+        self._put("cutline_store_up", [], self._facts.store_away is None)
         for role in sorted({service.role for service in services}):
             self._put("cutline_services", [role], sum(service.role == role for service in services))
         for service in services:

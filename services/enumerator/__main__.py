@@ -8,11 +8,12 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
@@ -32,13 +33,19 @@ from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import Position
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
+    AskSparkWriter,
     CloseEpoch,
+    CommandAccepted,
+    DeletePipeline,
     DescribeTable,
     EntryRefused,
     EntryWritten,
     EpochFailed,
+    FindBase,
     FindBound,
+    FindPlace,
     FindRange,
     FindStop,
     FindTables,
@@ -47,11 +54,15 @@ from cutline.services.enumerator.events import (
     Observed,
     OpenEpoch,
     Plan,
+    PutDefinition,
     ReadAgainAsked,
     ReadJournal,
+    ReleaseSavepoint,
     SavepointAsked,
+    Settings,
     ThrottleAsked,
     WriteEntry,
+    WriteOutcome,
 )
 from cutline.services.enumerator.grids import Grids, SnapshotRates
 from cutline.services.enumerator.leader import (
@@ -62,17 +73,18 @@ from cutline.services.enumerator.leader import (
     PROPOSING,
     READING,
     RESTING,
+    STOPPED,
     EpochOpened,
     Leader,
-    Orders,
 )
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.source import SourceReader
-from cutline.services.enumerator.tables import CATCH_UP, SNAPSHOT, Table
+from cutline.services.enumerator.tables import CATCH_UP, QUARANTINED, SNAPSHOT, Table
 from cutline.services.sources.mysql.binlog_age import Place
 
 LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
+COMMAND_SECONDS = 1.0
 SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
 BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
 _SWEEPING = OneThread()  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
@@ -82,23 +94,18 @@ log = logging.getLogger("cutline.enumerator")
 class Pipeline:
     """Leads one pipeline, or stands by."""
 
-    def __init__(self, host: Host, store: PipelineStore, config: PipelineConfig, environment: Environment) -> None:
-        orders = Orders(
-            chunk_rows=config.snapshot.chunk_rows,
-            exact=config.snapshot.chunks == "exact",
-            quarantine_changed=config.schema_changes == "halt",
-            snapshot_only=config.start == "snapshot-only",
-            interval_seconds=config.checkpoint.interval_seconds,
-            limits=Limits(
-                rows_per_second=config.snapshot.max_rows_per_second,
-                bytes_per_second=config.snapshot.max_bytes_per_second,
-            ),
-            readers=environment.readers,
-            writers=environment.writers,
-        )
-        self.host, self.store, self.config = host, store, config
+    def __init__(
+        self, host: Host, store: PipelineStore, config: PipelineConfig, environment: Environment, version: int = 1
+    ) -> None:
+        """Take a version of the definition, to begin with: each epoch names its own."""
+        self.host, self.store, self.version = host, store, version
         self.name = store.name
-        self.leader = Leader(incarnation=host.incarnation, run=secrets.token_hex(6), orders=orders)
+        self._environment = environment
+        settings = self._settings(config)
+        self.leader = Leader(incarnation=host.incarnation, run=secrets.token_hex(6), settings=settings)
+        self.commanding = Commanding(store, host.registry, self._settings)
+        self._hint = asyncio.Event()  # a person gave a command
+        self._gone = asyncio.Event()  # the pipeline was deleted
         self.loop = Loop(self._handle, self._perform)
         self.source = SourceReader(config)
         self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
@@ -117,10 +124,38 @@ class Pipeline:
         self._links: Links | None = None  # while an epoch is open
         self._links_task: asyncio.Task[None] | None = None
 
+    def _settings(self, config: PipelineConfig) -> Settings:
+        return Settings(
+            chunk_rows=config.snapshot.chunk_rows,
+            exact=config.snapshot.chunks == "exact",
+            quarantine_changed=config.schema_changes == "halt",
+            snapshot_only=config.start == "snapshot-only",
+            interval_seconds=config.checkpoint.interval_seconds,
+            limits=Limits(
+                rows_per_second=config.snapshot.max_rows_per_second,
+                bytes_per_second=config.snapshot.max_bytes_per_second,
+            ),
+            readers=self._environment.readers,
+            writers=self._environment.writers,
+        )
+
     async def run(self) -> None:
-        """Lead or stand by, until cancelled."""
+        """Lead or stand by, until cancelled, or until the pipeline is deleted."""
         try:
-            await self.loop.run(self._observe(), self._show(), self._watch_binlog())
+            running = asyncio.create_task(
+                self.loop.run(
+                    self._observe(), self._show(), self._watch_binlog(), self._look_for_commands()
+                )
+            )
+            gone = asyncio.create_task(self._gone.wait())
+            try:
+                await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
+                if running.done():
+                    running.result()
+            finally:
+                for task in (running, gone):
+                    task.cancel()
+                await asyncio.wait([running, gone])
         finally:
             self.host.leads.discard(self.name)
             await finished(self.lease.release())
@@ -145,6 +180,8 @@ class Pipeline:
                         elif request.get("kind") == "read again":
                             table, generation = str(request["table"]), int(request["generation"])
                             self.loop.tell(ReadAgainAsked(table_id=table, generation=generation))
+                        elif request.get("kind") == "command":
+                            self._hint.set()
                         elif request.get("kind") == "throttle":
                             self.loop.tell(ThrottleAsked(limits=Limits(**request["limits"])))
                     if self._links is not None:
@@ -156,6 +193,21 @@ class Pipeline:
                     held = False
                     self.loop.tell(Observed(held=False, members=()))
             await asyncio.sleep(TICK_SECONDS * 2)
+
+    async def _look_for_commands(self) -> None:
+        """Look each second, and at a hint, whether the store has the next command."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hint.wait(), COMMAND_SECONDS)
+            self._hint.clear()
+            if self.leader.state == IDLE:
+                continue
+            with suppress(Unavailable):
+                n = self.leader.agenda.last + 1
+                while (command := await in_store(self.store.commands.get, n)) is not None:
+                    log.info("pipeline %s: command %d: %s, by %s", self.name, n, command.kind, command.by)
+                    self.loop.tell(CommandAccepted(command=command))
+                    n += 1
 
     async def _acquired(self) -> bool:
         try:
@@ -188,6 +240,8 @@ class Pipeline:
             if self.leader.state == IDLE:
                 continue
             with suppress(Unavailable):
+                if self.source.hosts.several:
+                    self.source.hosts.follow(await self.host.registry.status(self.name), now=time.time())
                 try:
                     tables = self._tables()
                     await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=tables)
@@ -238,6 +292,8 @@ class Pipeline:
             waiting = f"the next try, at {at:%H:%M:%S} UTC ({leader.failures} failed in a row): {leader.cause}"
         elif waiting is None and leader.state in (READING, GATHERING, PROPOSING, OPENING):
             waiting = f"a new epoch ({leader.state}): {leader.cause}"
+        elif leader.state == STOPPED:
+            waiting = f"a person: the pipeline is {leader.agenda.standing.mode}"
         return {
             "at": time.time(),
             **self._measures.shown(),
@@ -245,15 +301,19 @@ class Pipeline:
             "epoch": leader.epoch,
             "leader": self.host.incarnation,
             "state": leader.state,
+            "mode": leader.agenda.standing.mode,
+            "definition": leader.agenda.standing.definition,
+            "commands": {"running": leader.agenda.running, "done": leader.agenda.finished},
             "halted": leader.cause if leader.state == HALTED else None,
             "ended": leader.ended,
             "checkpoint": {
                 "number": leader.base,
                 "completed_at": leader.completed_at,
                 "in_flight": leader.in_flight[0] if leader.in_flight else None,
-                "interval_seconds": leader.orders.interval_seconds,
+                "interval_seconds": leader.settings.interval_seconds,
             },
             "waiting_for": waiting,
+            "source_host": self.source.hosts.chosen,
             "failures": leader.failures if resting else 0,
             "retry_at": leader.retry_at if resting else None,
             "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
@@ -267,8 +327,15 @@ class Pipeline:
     def _tables(self) -> str | None:
         """The tables for the status, in JSON; None if the status is up to date. Only changed tables are formatted anew.
         All are sent again now and then, since Redis may have been emptied."""
-        tables = self.leader.enumerator.tables if self.leader.enumerator else {}
+        if self.leader.enumerator is None:
+            return None
+        tables = self.leader.enumerator.tables
         changed = {name: table for name, table in tables.items() if self._shown.get(name) is not table}
+        for name, table in changed.items():
+            before = self._shown.get(name)
+            if table.phase == QUARANTINED and (before is None or before.phase != QUARANTINED):
+                about = {"table": name, "cause": table.cause}
+                log.error("pipeline %s: %s is quarantined: %s", self.name, name, table.cause, extra=about)
         now = time.monotonic()
         self._rated = self._rates.shown(changed, now)
         if not changed and len(tables) == len(self._lines) and now - self._shown_at < SHOWN_SECONDS:
@@ -331,15 +398,22 @@ class Pipeline:
             case OpenEpoch():
                 await self._close()
                 self.epoch, self.marks = effect.epoch, Marks()
+                logs.note(epoch=effect.epoch)
+                about = {"cause": self.leader.cause}
+                log.info("pipeline %s: epoch %d: %s", self.name, effect.epoch, self.leader.cause, extra=about)
                 self._measures.count("epochs")
                 self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)
                 self._spawn(self._open(effect))
                 self._spawn(self._sweep())
             case CloseEpoch(epoch=epoch):
                 await self._close()
-                if self.leader.state in (RESTING, HALTED):
+                if self.leader.state in (RESTING, HALTED, STOPPED):
                     self.loop.spawn(self._dismiss(epoch))
-            case FindTables() | DescribeTable() | FindRange() | FindBound() | FindStop():
+            case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter():
+                self.loop.spawn(self._carry_out(effect))
+            case DeletePipeline(purge=purge):
+                self.loop.spawn(self._delete(purge))
+            case FindTables() | DescribeTable() | FindRange() | FindBound() | FindStop() | FindPlace():
                 self._spawn(self.source.answer(effect))
             case _:
                 raise ProtocolError(f"the enumerator can't carry out {type(effect).__name__}")
@@ -372,9 +446,20 @@ class Pipeline:
         def read() -> JournalRead:
             tail = self.store.last_slot()
             last = self.store.entry(tail) if tail else None
-            if last is None:
-                return JournalRead(tail=0, base=None)
-            return JournalRead(tail=tail, base=last.base if isinstance(last, EpochEntry) else tail)
+            base = last.base if isinstance(last, EpochEntry) else tail or None
+            newest = self.store.entry(base) if isinstance(last, EpochEntry) and base is not None else last
+            # After the journal: a command that another leader has finished since is in an entry that we lack, so our
+            # next entry is refused.
+            finished, orders, commands = self.commanding.read()
+            return JournalRead(
+                tail=tail,
+                base=base,
+                answered=newest.request if isinstance(newest, CheckpointEntry) else None,
+                finished=finished,
+                orders=orders,
+                commands=commands,
+                settings=self.commanding.settings(orders.definition),
+            )
 
         return await self._until_available(read)
 
@@ -393,14 +478,30 @@ class Pipeline:
             self._restart = _place(entry.position)
             self._measures.observe("checkpoint", max(0.0, entry.written_at - entry.started_at))
 
+    async def _carry_out(self, effect: Effect) -> Event:
+        return await self._until_answered(lambda: self.commanding.carry_out(effect))
+
+    async def _delete(self, purge: bool) -> None:
+        pause = 1.0
+        while True:
+            try:
+                await self.commanding.delete(purge=purge)
+                break
+            except Unavailable as error:
+                log.warning("pipeline %s is not yet deleted: %s; trying again in %.0f s", self.name, error, pause)
+                await asyncio.sleep(pause)
+        self._gone.set()
+
+    async def _until_available(self, call: Callable[[], Event]) -> Event:
+        return await self._until_answered(lambda: in_store(call))
+
     @staticmethod
-    async def _until_available(call: Any) -> Event:
+    async def _until_answered(call: Callable[[], Awaitable[Event]]) -> Event:
         """Call the store until it answers. Repeating is harmless, since an entry carries its nonce."""
         pause = 0.2
         while True:
             try:
-                event: Event = await in_store(call)
-                return event
+                return await call()
             except Unavailable as error:
                 log.warning("%s; trying again in %.1f s", error, pause)
                 await asyncio.sleep(pause)
@@ -412,6 +513,10 @@ class Pipeline:
         Members join at once, and restore their parts while the enumerator is restored here. Their messages wait in the
         streams until the machine knows that its epoch is open: it would refuse earlier ones.
         """
+        if order.definition != self.version:
+            config = await in_store(self.commanding.config, order.definition)
+            self.source.close()
+            self.source, self.version = SourceReader(config), order.definition
         topology = order.plan.topology
         names = [channels.stream_name(self.name, order.epoch, *pair) for pair in topology.channels()]
         if await self._tight():
@@ -504,10 +609,13 @@ async def main() -> None:
 
 
 async def _lead(host: Host, store: PipelineStore, environment: Environment) -> None:
+    logs.note(pipeline=store.name)
     try:
-        definition = await in_store(store.definition)
+        orders = await in_store(store.commands.orders)
+        definition = await in_store(store.definition, orders.definition)
         if definition is not None:
-            await Pipeline(host, store, PipelineConfig.from_definition(definition), environment).run()
+            config = PipelineConfig.from_definition(definition)
+            await Pipeline(host, store, config, environment, orders.definition).run()
     except Exception as error:  # a failed pipeline must not affect the others
         unknown = not isinstance(error, (CutlineError, OSError))
         log.error("pipeline %s stopped: %s; trying again in 5 s", store.name, error, exc_info=unknown)

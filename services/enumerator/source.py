@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, Unavailable
+from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, SourceRefused, Unavailable
 from cutline.common.mesh.loop import OneThread
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
@@ -22,9 +22,11 @@ from cutline.services.enumerator.events import (
     BoundFound,
     DescribeTable,
     FindBound,
+    FindPlace,
     FindRange,
     FindStop,
     FindTables,
+    PlaceFound,
     RangeFound,
     SplittingFailed,
     StopFound,
@@ -35,9 +37,18 @@ from cutline.services.enumerator.events import (
 from cutline.services.enumerator.splitter import KeyRange
 from cutline.services.sources.mysql.binlog_age import Place, look
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
-from cutline.services.sources.mysql.connection import Connection, Source, break_connection, connect
+from cutline.services.sources.mysql.connection import Connection, break_connection, server_of
+from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.keys import key_range, next_bound
-from cutline.services.sources.mysql.server import Server, file_start, flushed_position, identify, low_at, unseen_xa
+from cutline.services.sources.mysql.server import (
+    Server,
+    file_start,
+    flushed_position,
+    identify,
+    low_at,
+    unseen_xa,
+    verify_position,
+)
 from cutline.services.sources.mysql.start_stop import PositionFinder, stop_at
 
 PAUSE_SECONDS = (0.5, 10.0)
@@ -54,6 +65,7 @@ class SourceReader:
 
     def __init__(self, config: PipelineConfig) -> None:
         self.config = config
+        self.hosts = Hosts(config.source)
         self._problem: str | None = None  # why the last try failed
         self._open: dict[int, float] = {}  # questions without an answer -> since when
         self._numbers = itertools.count()
@@ -62,7 +74,7 @@ class SourceReader:
         self._busy = False  # the thread waits for the server
         self._thread, self._places_thread = OneThread(), OneThread()
         self._notices: set[str] = set()  # already logged
-        self._places = PositionFinder(self._connect, server_id=config.server_id)
+        self._places = PositionFinder(self.hosts.connect, server_id=config.server_id)
         self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []  # tables to describe
         self._looking: asyncio.Task[None] | None = None
         self._begun: dict[str, float] = {}  # binlog file -> when it began
@@ -74,7 +86,7 @@ class SourceReader:
             return self._problem
         if time.monotonic() - min(self._open.values()) < SILENT_SECONDS:
             return None
-        place = f"{self.config.source.host}:{self.config.source.port}"
+        place = self.hosts.current
         return f"the source: {place} has not answered a question for over {SILENT_SECONDS:.0f} s; is it up?"
 
     async def answer(self, question: Effect) -> Event:
@@ -88,7 +100,7 @@ class SourceReader:
                     event = await self._answer(question)
                     self._problem = None
                     return event
-                except Unavailable as error:
+                except (Unavailable, SourceRefused) as error:
                     problem = f"the source: {error}"
                     if self._problem != problem:  # log it once for all questions
                         self._problem = problem
@@ -167,9 +179,6 @@ class SourceReader:
         self._thread.end(self._drop)
         self._places_thread.end(lambda: None)
 
-    def _connect(self) -> Connection:
-        return connect(Source.of(self.config.source))
-
     def _notify(self, notice: str | None) -> None:
         """Log a notice once."""
         if notice is not None and notice not in self._notices:
@@ -185,8 +194,10 @@ class SourceReader:
     def _on_connection(self, ask: Callable[[Connection, Server], T]) -> T:
         self._busy = True
         try:
+            if self.hosts.several and self._connection and server_of(self._connection) != self.hosts.current:
+                self._drop()  # the main cursor reads another server
             if self._connection is None:
-                self._connection = self._connect()
+                self._connection = self.hosts.connect()
                 self._server = identify(self._connection)
                 self._notify(unseen_xa(self._connection))
             assert self._server is not None
@@ -208,9 +219,17 @@ class SourceReader:
                     names = [name for name in names if name in self.config.tables or not _shadow(name, existing)]
                 found = tuple(self._describe(names, connection, server).values())
                 if not begins:
-                    return TablesFound(tables=found, unseen=known.difference(existing))
+                    unselected = known.difference(self.config.select(known))
+                    unseen = known.difference(existing, unselected)
+                    return TablesFound(tables=found, unseen=unseen, unselected=unselected)
                 stop = stop_at(server, self.config.stop) if self.config.stop is not None else None
                 return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
+            case FindPlace(table_id=table_id, generation=generation, low=low):
+                try:
+                    verify_position(connection, server, low.start())
+                except SourceLost:
+                    return PlaceFound(table_id=table_id, generation=generation, kept=False)
+                return PlaceFound(table_id=table_id, generation=generation, kept=True)
             case FindRange(table_id=table_id, generation=generation, schema=schema):
                 return _or_failed(table_id, generation, lambda: RangeFound(
                     table_id=table_id, generation=generation, range=_key_range(key_range(connection, schema))

@@ -19,7 +19,14 @@ from typing import Any
 import pyarrow as pa
 
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import NextGeneration, ProtocolError, ServerIdTaken, SourceLost, Unavailable
+from cutline.common.errors import (
+    NextGeneration,
+    ProtocolError,
+    ServerIdTaken,
+    SourceLost,
+    SourceRefused,
+    Unavailable,
+)
 from cutline.common.measures import Measures
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host
@@ -52,7 +59,7 @@ from cutline.services.reader.tables import MAIN, StreamTable
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
 from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window, read_chunk
-from cutline.services.sources.mysql.connection import Connection, Source, connect
+from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.watermark import AgedPositions, ChunkHighs
 
 RETRY_SECONDS = (0.5, 10.0)
@@ -70,9 +77,12 @@ class ReaderMember:
     """A reader in one epoch of one pipeline: carries out what the machine orders."""
 
     def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
-        definition = store.definition()
+        definition = store.definition(entry.definition)
         if definition is None:
-            raise ProtocolError(f"pipeline {store.name} has an epoch but no definition; put its pipeline.json back")
+            raise ProtocolError(
+                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition; put its file"
+                " back"
+            )
         self.host, self.store, self.epoch = host, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)
         self.name = reader_name(index)
@@ -107,9 +117,11 @@ class ReaderMember:
         self.cursors: dict[str, tuple[BinlogCursor, OneThread]] = {}
         self.routes: dict[str, tuple[Mapping[str, StreamTable], dict[str, Route]]] = {}  # of each cursor's last read
         server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
+        self.hosts = Hosts(self.config.source)
+        self.streams = index == 0
         self.chunks = ChunkReading(
-            self.connect,
-            Window(BinlogCursor(self.connect, server_id=server_id)),
+            self.hosts.connect,
+            Window(BinlogCursor(self.hosts.connect, server_id=server_id)),
             max_threads_running=self.config.snapshot.max_threads_running,
         )
         self.waiting_for: str | None = None
@@ -157,7 +169,7 @@ class ReaderMember:
                 self.chunks.begin(
                     split,
                     read_chunk(
-                        self.connect,
+                        self.hosts.connect,
                         split,
                         mode=self.config.snapshot.chunks,
                         seconds=self.config.snapshot.max_select_seconds,
@@ -175,6 +187,7 @@ class ReaderMember:
             case ReadChanges():
                 self.loop.spawn(self._read_changes(effect))
             case CloseCursor(cursor=name):
+                self.hosts.must_have(name, None)
                 if name in self.cursors:  # a restored cursor may meet main before it was ever read
                     cursor, thread = self.cursors.pop(name)
                     thread.end(cursor.close)
@@ -183,10 +196,6 @@ class ReaderMember:
             case _:
                 raise ProtocolError(f"a reader can't carry out {type(effect).__name__}")
 
-    def connect(self) -> Connection:
-        """A connection to the source; the password is read each time and stored nowhere."""
-        return connect(Source.of(self.config.source))
-
     # --- chunks ---
 
     async def _next_rows(self, split: SnapshotSplit) -> Event:
@@ -194,7 +203,7 @@ class ReaderMember:
         await self.chunks.source_quiet()
         try:
             item = await self.chunks.next()
-        except Unavailable as error:
+        except (Unavailable, SourceRefused) as error:
             log.warning("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
             await self.chunks.source_reachable(RETRY_SECONDS[0] * attempt)
             return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.RETRY)
@@ -226,7 +235,8 @@ class ReaderMember:
         while True:
             if order.cursor not in self.cursors:
                 server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != MAIN)
-                opened = BinlogCursor(self.connect, server_id=server_id, schema_changes=self.config.schema_changes)
+                connect = self.hosts.connect_main if order.cursor == MAIN else self.hosts.connect
+                opened = BinlogCursor(connect, server_id=server_id, schema_changes=self.config.schema_changes)
                 self.cursors[order.cursor] = opened, OneThread()
             cursor, thread = self.cursors[order.cursor]
             try:
@@ -241,7 +251,7 @@ class ReaderMember:
                     # The id is configured: without a pause, two clients with it would end each other's dump in turn.
                     self.waiting_for = f"its server id: {error}"
                     await asyncio.sleep(longest)
-            except Unavailable as error:
+            except (Unavailable, SourceRefused) as error:
                 self.waiting_for = f"the source: {error}"
                 log.warning("pipeline %s: %s cursor: %s", self.store.name, order.cursor, error)
                 await asyncio.sleep(pause)
@@ -258,6 +268,9 @@ class ReaderMember:
         return made
 
     def _read(self, cursor: BinlogCursor, order: ReadChanges) -> Changes:
+        self.hosts.must_have(order.cursor, order.after)
+        if order.cursor == MAIN and not cursor.connected:
+            self.hosts.release()
         return cursor.read(
             order.after,
             self._routes(order),
@@ -326,6 +339,8 @@ class ReaderMember:
                 "marks": self.marks.shown(),
                 "rows_total": self.rows_sent,
                 "bytes_total": self.bytes_sent,
+                "source_host": self.hosts.chosen,
+                "main_host": self.hosts.main if self.streams else None,
                 "counters": [
                     ["zero_dates", {"table": table_id, "column": column}, count]
                     for (table_id, column), count in self.zero_dates.items()
@@ -333,6 +348,12 @@ class ReaderMember:
             }
             with suppress(Unavailable):
                 await self.host.registry.put_status(self.store.name, self.name, status)
+                if self.hosts.several:
+                    found = await self.host.registry.status(self.store.name)
+                    if self.streams:
+                        self.hosts.prefer(found.get("enumerator", {}).get("source_host"))
+                    else:
+                        self.hosts.follow(found, now=time.time())
 
 
 def _route(table: StreamTable) -> Route:

@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 from cutline.common import programs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
+from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
 from cutline.common.mesh.presence import Registry, tables
 from cutline.common.mesh.redis import connect
 from cutline.common.positions import High
@@ -44,7 +44,7 @@ from cutline.services.run.supervisor import LONGEST_PAUSE_SECONDS, Child, Superv
 from cutline.services.run.terminal import TerminalView
 from cutline.services.run.until import Until, caught_up, dropped, not_live, pending, unpublished
 from cutline.services.run.workdir import locked, remove_run_file, write_redis_settings, write_run_file
-from cutline.services.sources.mysql.server import flushed_high
+from cutline.services.sources.mysql.hosts import flushed_high
 from cutline.spark_writer import catalogue, jars
 
 SPARK_HALTS = 3
@@ -277,8 +277,9 @@ class Run:
             return not unpublished(tables, self._publication)
         if self._target is None and not pending(tables):
             try:
-                self._target = await asyncio.to_thread(flushed_high, self._config)
-            except Unavailable as error:
+                at = self._status.get("reader-0", {}).get("source_host")
+                self._target = await asyncio.to_thread(flushed_high, self._config, at=at)
+            except (Unavailable, SourceRefused) as error:
                 self._notes = (str(error),)
                 return False
             self._notes = ()

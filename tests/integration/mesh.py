@@ -208,15 +208,22 @@ class Mesh:
         """Define a pipeline, which the mesh then runs.
 
         `settings` are chunk_rows, chunks, interval_seconds, keyless, table_options, schema_changes, port, user, start,
-        stop, and `snapshot`, a mapping of other settings of that section; `more` is YAML added at the end.
+        stop, and `snapshot` and `source`, mappings of other settings of these sections; `more` is YAML added at the
+        end.
         """
         snapshot = {key: settings[key] for key in ("chunk_rows", "chunks") if key in settings}
         snapshot = {"chunk_rows": 100} | snapshot | settings.get("snapshot", {})
+        source = {
+            "host": server.host,
+            "port": settings.get("port", server.port),
+            "user": settings.get("user", CDC_USER),
+            "password_env": "CDC_PASSWORD",
+        }
+        source |= settings.get("source", {})
         listed = ", ".join(f'"{table}"' for table in tables)
         config = parse(
             f"name: {name}\n"
-            f"source: {{host: {server.host}, port: {settings.get('port', server.port)},"
-            f" user: {settings.get('user', CDC_USER)}, password_env: CDC_PASSWORD}}\n"
+            f"source: {json.dumps(source)}\n"
             f"start: {settings.get('start', 'initial')}\nstop: {settings.get('stop', 'null')}\n"
             f"tables: [{listed}]\n"
             f"snapshot: {json.dumps(snapshot)}\n"

@@ -6,7 +6,6 @@ import textwrap
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -25,7 +24,9 @@ from cutline.common.config.pipeline import (
     sorted_by,
 )
 from cutline.common.config.settings import settings
+from cutline.common.config.source import Address, SourceConfig, TlsConfig
 from cutline.common.errors import ConfigError
+from cutline.services.sources.mysql import tls
 from cutline.spark_writer import executor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -383,3 +384,74 @@ def test_what_is_printed_of_a_definition_has_no_secret() -> None:
     assert printed["source"] == definition["source"]
     assert printed["sink"]["catalog"]["uri"] == "jdbc:postgresql://***@db/lake?password=***"
     assert printed["sink"]["spark"]["spark.master"] == "local[2]"
+
+
+# --- the source's connection ------------------------------------------------------------------------------------------
+
+
+def source(text: str) -> SourceConfig:
+    return parse(f"name: shop\nsource: {{host: db, user: u, {text}}}\ntables: [a.b]\nsink: {{warehouse: w}}\n").source
+
+
+def test_tls_is_a_word_or_a_mapping_whose_files_are_relative_to_the_pipeline_file(tmp_path: Path) -> None:
+    word = source("tls: required").tls
+    assert word is not None
+    assert word.mode == "required"
+    text = SMALL.replace("user: u", "user: u, tls: {ca: ca.pem, cert: /etc/c.pem, key: k/key.pem}")
+    (tmp_path / "p.yaml").write_text(text)
+    config = load(tmp_path / "p.yaml")
+    given = config.source.tls
+    assert given is not None
+    assert (given.mode, given.ca, given.cert, given.key) == (
+        "verify-identity", f"{tmp_path}/ca.pem", "/etc/c.pem", f"{tmp_path}/k/key.pem"
+    )  # fmt: skip
+    assert PipelineConfig.from_definition(config.definition()).source == config.source
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tls: no", "tls must be disabled, required, verify-ca or verify-identity, or a mapping with mode, not False"),
+        ("tls: {mode: strict}", "or a mapping with mode, not 'strict'"),
+        ("tls: {mode: required, ca: x}", "tls has a ca, which mode required does not check; use verify-ca"),
+        ("tls: {mode: disabled, cert: x}", "tls has a cert, which mode disabled does not use"),
+        ("tls: {key: x}", "tls has a key without a cert"),
+        ("tls: {cas: x}", r"unknown key 'source\.tls\.cas'; did you mean 'ca'"),
+        ("hosts: [a b]", "hosts has 'a b', which is not a host or host:port"),
+        ("hosts: ['x:70000']", "hosts has 'x:70000', which is not a host or host:port"),
+        ("hosts: x", "hosts must be a list of hosts"),
+        ("connect_timeout_seconds: 0", "connect_timeout_seconds must be greater than or equal to 1"),
+    ],
+)
+def test_wrong_settings_of_the_connection_are_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        source(text)
+
+
+def test_a_definition_without_these_settings_is_as_before_them() -> None:
+    before = {"host", "port", "user", "password_env", "password_file", "server_id"}
+    assert parse(SMALL).definition()["source"].keys() == before
+    given = source("tls: verify-ca, hosts: [other], connect_timeout_seconds: 3")
+    assert given.model_dump(mode="json").keys() == before | {"tls", "hosts", "connect_timeout_seconds"}
+
+
+def test_hosts_follow_host_in_their_order_each_address_once() -> None:
+    found = source("port: 3307, hosts: ['db:3307', 'other', '[::1]:3308', '10.0.0.7:3306', other]").addresses
+    assert [str(address) for address in found] == ["db:3307", "other:3307", "[::1]:3308", "10.0.0.7:3306"]
+
+
+@pytest.mark.parametrize(
+    ("host", "mode"),
+    [
+        ("127.0.0.1", "disabled"),
+        ("127.9.9.9", "disabled"),
+        ("::1", "disabled"),
+        ("localhost", "disabled"),
+        ("10.0.0.7", "verify-identity"),
+        ("db.example.com", "verify-identity"),
+        ("localhost.example.com", "verify-identity"),
+    ],
+)
+def test_without_a_choice_only_what_stays_on_this_machine_is_not_encrypted(host: str, mode: str) -> None:
+    assert tls.mode(None, Address(host, 3306)) == mode
+    assert tls.mode(TlsConfig(mode="verify-ca"), Address(host, 3306)) == "verify-ca"
