@@ -357,7 +357,7 @@ def app(stage: Stage) -> FastAPI:
         role(request)
         made = known(name)
         newest = stage.newest(made)
-        return [{**stage.checkpoint(made, n), "members": [], "apply": None} for n in range(newest, max(0, newest - limit), -1)]
+        return [{**stage.checkpoint(made, n), "members": []} for n in range(newest, max(0, newest - limit), -1)]
 
     @made_up.get("/v1/pipelines/{name}/checkpoints/{n}")
     async def checkpoint(request: Request, name: str, n: int) -> Any:
