@@ -39,6 +39,11 @@ class Environment:
     )
     api_host: str = _env("CUTLINE_API_HOST", "127.0.0.1", "address that the control service listens on")
     api_port: int = _env("CUTLINE_API_PORT", 8642, "port of the control service; 0 takes a free one")
+    api_url: str = _env(
+        "CUTLINE_API_URL",
+        "http://127.0.0.1:8642",
+        "address of the control service, for those commands of `cutline` that ask it; `--url` too",
+    )
     api_cert: str | None = _env(
         "CUTLINE_API_CERT",
         None,

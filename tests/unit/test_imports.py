@@ -43,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
         *MESH,
         "common.programs",
         "services.sources",
+        "services.client",
         "spark_writer",
         "services.run.lake",
         "services.run.preflight",

@@ -137,7 +137,7 @@ def _invalid(error: ValidationError) -> Refused:
     for detail in error.errors():
         cause, remedy = split(sentence(detail, PipelineConfig))
         field = ".".join(str(part) for part in detail["loc"]) or None
-        faults.append(FieldProblem(field=field, detail=cause, remedy=remedy))
+        faults.append(FieldProblem(field=field, detail=cause, remedy=remedy or "correct it"))
     if len(faults) == 1:
         return Refused(422, faults[0].detail, faults[0].remedy, errors=faults)
     return Refused(422, f"the definition has {len(faults)} faults", "correct each of `errors`", errors=faults)

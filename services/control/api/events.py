@@ -62,7 +62,7 @@ async def events(
 
 
 async def _stream(control: Control, watch: PipelineWatch, after: tuple[int, int]) -> AsyncIterator[str]:
-    yield f"retry: {RECONNECT_MS}\n\n"
+    yield f"retry: {RECONNECT_MS}\nid: {after[0]}.{after[1]}\n\n"  # so that a client knows where it began
     said_at = time.monotonic()
     while not control.stopping.is_set():
         try:

@@ -75,7 +75,7 @@ async def resume(asked: Asked) -> CommandView:
 
     def allow(now: Situation) -> None:
         if now.mode == "running":
-            raise Refused(409, f"the pipeline {now.pipeline} is not paused")
+            raise Refused(409, f"the pipeline {now.pipeline} is not paused", "there is nothing to do")
         now.need("paused", doing="resume")
 
     return await asked.command("resume", {}, allow)
@@ -94,7 +94,7 @@ async def start(asked: Asked) -> CommandView:
 
     def allow(now: Situation) -> None:
         if now.mode == "running" and not now.halted:
-            raise Refused(409, f"the pipeline {now.pipeline} is running already")
+            raise Refused(409, f"the pipeline {now.pipeline} is running already", "there is nothing to do")
         if not now.halted:
             now.need("stopped", doing="start")
 

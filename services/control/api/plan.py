@@ -18,7 +18,8 @@ from cutline.services.control.api import definitions
 from cutline.services.control.api.problems import split
 from cutline.services.run.preflight import check
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
-from cutline.services.sources.mysql.connection import Source, connect
+from cutline.services.sources.mysql.connection import Source
+from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.server import Server, identify
 
 ROWS_PER_SECOND = 100_000
@@ -142,9 +143,10 @@ def _faults(check: Literal["connection", "server and lake"], error: CutlineError
 
 
 def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | None) -> None:
-    source = Source.of(config.source)
-    with closing(connect(source)) as connection:
+    hosts = Hosts(config.source)
+    with closing(hosts.connect()) as connection:
         server = identify(connection)
+        source = Source.of(config.source, hosts.current)
         draft.findings.append(Finding(check="connection", ok=True, found=named(server, source)))
         selected = config.select(list_tables(connection))
         asked = [asked_of(config, table) for table in selected]

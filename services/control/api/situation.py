@@ -55,7 +55,7 @@ class Situation:
             raise Refused(
                 409,
                 f"the pipeline {self.pipeline} is {self.mode}{' already' if already else ''}",
-                None if already else _REMEDIES[self.mode],
+                "there is nothing to do" if already else _REMEDIES[self.mode],
             )
 
     def table(self, table: str) -> Mapping[str, Any]:

@@ -11,15 +11,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
-from cutline.common.config.pipeline import (
-    PipelineConfig,
-    SourceConfig,
-    TableOptions,
-    ValuesConfig,
-    options_of,
-    select_tables,
-)
-from cutline.common.errors import ConfigError, CutlineError, SourceLost
+from cutline.common.config.pipeline import PipelineConfig, TableOptions, ValuesConfig, options_of, select_tables
+from cutline.common.config.source import SourceConfig
+from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
 from cutline.common.schema import Column, TableSchema, split_table_id
 from cutline.services.control.api.dependencies import Shared, role, router
 from cutline.services.control.api.models import Body
@@ -27,7 +21,8 @@ from cutline.services.control.api.paging import Newest
 from cutline.services.control.api.plan import named
 from cutline.services.control.api.problems import FieldProblem, refused, split
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
-from cutline.services.sources.mysql.connection import Source, connect
+from cutline.services.sources.mysql.connection import Source
+from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import server_faults
 from cutline.services.sources.mysql.server import identify
 from cutline.spark_writer.iceberg.fields import comment, iceberg_type, lake_names
@@ -97,9 +92,9 @@ async def test(shared: Shared, body: SourceBody) -> SourceTest:
 
 def _test(body: SourceBody) -> SourceTest:
     try:
-        source = Source.of(body.source)
-        with closing(connect(source)) as connection:
-            server = named(identify(connection), source)
+        hosts = Hosts(body.source)
+        with closing(hosts.connect()) as connection:
+            server = named(identify(connection), Source.of(body.source, hosts.current))
             faults = server_faults(connection)
     except CutlineError as error:
         sentences = error.faults if isinstance(error, ConfigError) else (str(error),)
@@ -128,15 +123,15 @@ async def tables(shared: Shared, body: TablesBody, page: Newest) -> list[SourceT
 
 
 async def _asked(shared: Shared, call: Callable[[], T]) -> T:
-    """What the source says; 422 if it refuses Cutline."""
+    """What the source says; 422 if it refuses Cutline, or does not answer: the request named it."""
     try:
         return await shared.sources.run(call)
-    except ConfigError as error:
+    except (ConfigError, Unavailable) as error:
         raise refused(422, error) from error
 
 
 def _names(source: SourceConfig) -> list[str]:
-    with closing(connect(Source.of(source))) as connection:
+    with closing(Hosts(source).connect()) as connection:
         return list_tables(connection)
 
 
@@ -145,7 +140,7 @@ def _described(body: TablesBody, names: Sequence[str]) -> list[SourceTable]:
     for name in names:
         options = options_of(body.table_options, name)
         asked.append(TableAsked(table_id=name, identity=options.identity, chunk_by=options.chunk_by))
-    with closing(connect(Source.of(body.source))) as connection:
+    with closing(Hosts(body.source).connect()) as connection:
         found = describe_all(connection, identify(connection), asked)
     return [_table(name, found[name], body.values) for name in names]
 

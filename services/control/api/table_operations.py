@@ -9,7 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from cutline.common.config.pipeline import PipelineConfig, SourceConfig, select_tables
+from cutline.common.config.pipeline import PipelineConfig, select_tables
+from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import choice
 from cutline.services.control.api.commands import Asked
@@ -20,7 +21,7 @@ from cutline.services.control.api.models import Body, CommandView
 from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.situation import Situation
 from cutline.services.sources.mysql.catalogue import list_tables
-from cutline.services.sources.mysql.connection import Source, connect
+from cutline.services.sources.mysql.hosts import Hosts
 
 routes = router("tables")
 OPERATOR = role("operator")
@@ -63,7 +64,7 @@ async def add(edit: Edited, wanted: NewTable) -> CommandView:
 
 
 def _names(source: SourceConfig) -> list[str]:
-    with closing(connect(Source.of(source))) as connection:
+    with closing(Hosts(source).connect()) as connection:
         return list_tables(connection)
 
 

@@ -85,21 +85,24 @@ async def table(
     wait: Wait,
     if_none_match: Annotated[str | None, Header(description="the ETag of the last answer")] = None,
 ) -> Response:
-    """Return one table. With `?wait=` and If-None-Match it comes once it has changed; 304 if it has not."""
+    """Return one table. Its ETag changes with all but its lag and rate; `wait` waits for another ETag than that in
+    If-None-Match, or for any change without that."""
     watch = control.watches.of(found.name)
 
-    async def look() -> Row | None:
-        return (await control.rows.of(watch)).by_name.get(table)
+    async def look() -> Row:
+        row = (await control.rows.of(watch)).by_name.get(table)
+        if row is None:
+            raise unknown_table(found.name, table)
+        return row
 
-    def changed(row: Row | None) -> bool:
-        return row is None or if_none_match is None or not matches(if_none_match, etag(row))
-
-    row = await until(look, changed, wait)
-    if row is None:
-        raise unknown_table(found.name, table)
-    if not changed(row):
-        return Response(status_code=304, headers={"ETag": etag(row)})
-    return _json(to_json(row), {"ETag": etag(row)})
+    row = await look()
+    before = if_none_match or etag(row)
+    if wait:
+        row = await until(look, lambda row: not matches(before, etag(row)), wait)
+    tag = etag(row)
+    if if_none_match is not None and matches(if_none_match, tag):
+        return Response(status_code=304, headers={"ETag": tag})
+    return _json(to_json(row), {"ETag": tag})
 
 
 @routes.get("/pipelines/{pipeline}/tables/{table}/schemas")

@@ -1,12 +1,10 @@
-"""The command line. Exit codes: 0 done, 1 failed (the cause on stderr), 2 wrong usage or configuration."""
+"""The commands that need no control service."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -19,14 +17,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.config.settings import settings_table
-from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.messages import Limits
-from cutline.common.mesh.rates import Rates
 from cutline.common.store.store import Store
 from cutline.services.run import doctor, lake, running
+from cutline.services.run.cli.exits import exit_codes
 from cutline.services.run.preflight import check
 from cutline.services.run.run import Run
-from cutline.services.run.terminal import TerminalView, lines, picture
+from cutline.services.run.terminal import TerminalView
 from cutline.services.run.until import Until
 from cutline.services.run.workdir import default_workdir, redis_url_of
 from cutline.spark_writer import jars
@@ -35,46 +32,20 @@ P = ParamSpec("P")
 PIPELINE_FILE = click.Path(path_type=Path)
 
 
-def _exit_codes(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn Cutline's errors into exit codes: 2 for a ConfigError, each fault on a line, 1 for others with the cause."""
-
-    @functools.wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except ConfigError as error:
-            for fault in error.faults:
-                click.echo(f"cutline: {fault}", err=True)
-            sys.exit(2)
-        except CutlineError as error:
-            click.echo(f"cutline: {error}", err=True)
-            sys.exit(1)
-        except KeyboardInterrupt:
-            click.echo("cutline: interrupted", err=True)
-            sys.exit(1)
-
-    return wrapped
-
-
 def _choice(command: Callable[P, None]) -> Callable[P, None]:
     """Give a command the arguments of a choice."""
     command = click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")(
-        _exit_codes(command)
+        exit_codes(command)
     )
     return click.argument("pipeline", type=PIPELINE_FILE)(click.argument("table", metavar="TABLE")(command))
 
 
-def _workdir(pipeline: Path, config: PipelineConfig, given: Path | None) -> Path:
+def workdir_of(pipeline: Path, config: PipelineConfig, given: Path | None) -> Path:
+    """The work folder of a pipeline file; `given` on the command line."""
     return (given or default_workdir(pipeline, config)).resolve()
 
 
-@click.group()
-@click.version_option(package_name="cutline")
-def main() -> None:
-    """Copy MySQL or MariaDB into an Iceberg lake, and keep the copy current."""
-
-
-@main.command()
+@click.command()
 @click.argument("pipeline", type=PIPELINE_FILE)
 @click.option(
     "--until",
@@ -88,7 +59,7 @@ def main() -> None:
 )
 @click.option("--readers", type=click.IntRange(1, 64), help="Reader processes; workers.readers of PIPELINE by default.")
 @click.option("--writers", type=click.IntRange(1, 64), help="Writer processes; workers.writers of PIPELINE by default.")
-@_exit_codes
+@exit_codes
 def run(pipeline: Path, until: Until | None, workdir: Path | None, readers: int | None, writers: int | None) -> None:
     """Run PIPELINE (a YAML file) on this machine until Ctrl-C; the same command resumes."""
     config = load(pipeline)
@@ -96,12 +67,12 @@ def run(pipeline: Path, until: Until | None, workdir: Path | None, readers: int 
         update={"readers": readers or config.workers.readers, "writers": writers or config.workers.writers}
     )
     config = config.model_copy(update={"workers": workers})
-    folder = _workdir(pipeline, config, workdir)
+    folder = workdir_of(pipeline, config, workdir)
     with TerminalView(config.name) as view:
         asyncio.run(Run(config, Environment.read(), workdir=folder, until=until, view=view).go())
 
 
-@main.command()
+@click.command()
 @click.option(
     "--repository", "repositories", multiple=True, metavar="URL", help="Another Maven repository to fetch from."
 )
@@ -113,7 +84,7 @@ def run(pipeline: Path, until: Until | None, workdir: Path | None, readers: int 
     type=click.Choice(jars.all_extras()),
     help="Fetch also what a pipeline with this store or catalogue needs; may be repeated.",
 )
-@_exit_codes
+@exit_codes
 def setup(repositories: tuple[str, ...], ivy_settings: Path | None, extras: tuple[str, ...]) -> None:
     """Fetch Spark's jars, as the first `run` does too. Jars that are there already are verified, not fetched again."""
     settings = {"spark.jars.repositories": ",".join(repositories)} if repositories else {}
@@ -133,7 +104,7 @@ def setup(repositories: tuple[str, ...], ivy_settings: Path | None, extras: tupl
     click.echo(f"{outcome} {jars.folder()}")
 
 
-@main.command("doctor")
+@click.command("doctor")
 @click.argument("pipeline", type=PIPELINE_FILE, required=False)
 @click.option(
     "--json",
@@ -141,7 +112,7 @@ def setup(repositories: tuple[str, ...], ivy_settings: Path | None, extras: tupl
     is_flag=True,
     help="Print a JSON object: ok, and findings, each with name, found, remedy and ok.",
 )
-@_exit_codes
+@exit_codes
 def examine(pipeline: Path | None, as_json: bool) -> None:
     """Report what this machine has and lacks for Cutline, and whether PIPELINE's source and store answer.
 
@@ -158,9 +129,9 @@ def examine(pipeline: Path | None, as_json: bool) -> None:
     sys.exit(0 if ok else 1)
 
 
-@main.command()
+@click.command()
 @click.argument("pipeline", type=PIPELINE_FILE)
-@_exit_codes
+@exit_codes
 def define(pipeline: Path) -> None:
     """Check PIPELINE and its source, then define it in the store at CUTLINE_STORE_URL, for services elsewhere."""
     config, environment = load(pipeline), Environment.read()
@@ -169,45 +140,32 @@ def define(pipeline: Path) -> None:
     click.echo(f"pipeline {config.name} is defined in the store")
 
 
-@main.command()
+@click.command()
 @click.argument("table", metavar="TABLE")
 @click.option(
     "--pipeline", type=PIPELINE_FILE, default=Path("pipeline.yaml"), show_default=True, help="The pipeline file."
 )
-@_exit_codes
+@exit_codes
 def where(table: str, pipeline: Path) -> None:
     """Print the path of the current Iceberg metadata file of TABLE (schema.table), for DuckDB's iceberg_scan."""
     click.echo(lake.where(load(pipeline), table))
 
 
-@main.command()
-@click.argument("pipeline", type=PIPELINE_FILE)
-@click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="The folder given to `run`.")
-@_exit_codes
-def status(pipeline: Path, workdir: Path | None) -> None:
-    """Print the current status of a pipeline that runs on this machine or at CUTLINE_REDIS_URL, as `run` shows it."""
-    config = load(pipeline)
-    url = redis_url_of(_workdir(pipeline, config, workdir), Environment.read())
-    parts = asyncio.run(running.status_of(url, config.name))
-    for line in lines(picture(config.name, parts, rates=Rates(), now=time.time())):
-        click.echo(line)
-
-
-@main.command()
+@click.command()
 @click.argument("pipeline", type=PIPELINE_FILE)
 @click.option(
     "--rows-per-second", type=click.IntRange(min=1), help="Rows that all readers together may SELECT each second."
 )
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="The same, in bytes of decoded rows.")
 @click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="The folder given to `run`.")
-@_exit_codes
+@exit_codes
 def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int | None, workdir: Path | None) -> None:
     """Limit how fast the running PIPELINE reads chunks, until the next call; a limit that is not given is lifted.
 
     Returns when a checkpoint has the limits, so that they outlive the leader.
     """
     config = load(pipeline)
-    url = redis_url_of(_workdir(pipeline, config, workdir), Environment.read())
+    url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
     limits = Limits(rows_per_second=rows_per_second, bytes_per_second=bytes_per_second)
     asyncio.run(running.throttle(url, config.name, limits))
     rates = [
@@ -216,7 +174,7 @@ def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int 
     click.echo(f"pipeline {config.name} reads chunks at {' and '.join(rates) or 'any speed'}")
 
 
-@main.group("lake")
+@click.group("lake")
 def lake_group() -> None:
     """Choose what becomes of other users' commits to a lake table, for which the Spark writer has quarantined it."""
 
@@ -237,16 +195,15 @@ def overwrite(pipeline: Path, table: str, workdir: Path | None) -> None:
 
 def _choose(pipeline: Path, table: str, workdir: Path | None, choice: str) -> None:
     config = load(pipeline)
-    url = redis_url_of(_workdir(pipeline, config, workdir), Environment.read())
+    url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
     asyncio.run(running.choose(url, config.name, table, choice))
     click.echo(f"{table}: the choice to {choice} is kept; the table goes on with the next checkpoint")
 
 
-@main.command()
+@click.command()
 def settings() -> None:
     """Print every setting, of the environment and of the pipeline file, as the table in docs/settings.md."""
     click.echo(settings_table(), nl=False)
 
 
-if __name__ == "__main__":
-    main()
+COMMANDS = (run, setup, examine, define, where, throttle, lake_group, settings)
