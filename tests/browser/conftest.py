@@ -1,4 +1,4 @@
-"""Chromium, driven by Playwright; pages of the dashboard on a stage of made-up pipelines; screenshots kept as artefacts."""
+"""Chromium, driven by Playwright; pages of the dashboard over made-up pipelines; screenshots kept as artefacts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.browser.stage import Stage, app
+from tests.browser.made_up import Stage
+from tests.browser.stage import app
 from tests.conftest import skipped_where_missing
 from tests.programs import program
 from tests.servers import HOST
@@ -60,7 +61,9 @@ class Pages:
         self._browser = browser
         self._contexts: list[Any] = []
 
-    def open(self, path: str = "#/", *, token: str | None = "admin-token", theme: str = "light", size: Any = None) -> Page:
+    def open(
+        self, path: str = "#/", *, token: str | None = "admin-token", theme: str = "light", size: Any = None
+    ) -> Page:
         """A page of its own, with that token in its storage."""
         context = self._browser.new_context(viewport=size or WIDE, color_scheme=theme, reduced_motion="reduce")
         self._contexts.append(context)
@@ -70,7 +73,7 @@ class Pages:
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("request", lambda request: self._asked(request.url))
         if token is not None:
-            page.add_init_script(f"sessionStorage.getItem('seen') || (sessionStorage.setItem('cutline-token', '{token}'), sessionStorage.setItem('seen', '1'))")
+            page.add_init_script(f"sessionStorage.length || sessionStorage.setItem('cutline-token', '{token}')")
         page.goto(f"{self.address}/{path}")
         return page
 
@@ -128,10 +131,8 @@ def faults_for_people(page: Page) -> list[str]:
     """What axe-core finds serious or critical, with the elements."""
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(AXE)
-    found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
-    return [
-        f"{fault['id']}: {', '.join(node['target'][0] if isinstance(node['target'][0], str) else str(node['target']) for node in fault['nodes'][:4])}"
-        f" ({fault['nodes'][0].get('failureSummary', '')[:200]})"
-        for fault in found["violations"]
-        if fault["impact"] in ("serious", "critical")
-    ]
+    script = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
+        .filter((fault) => ['serious', 'critical'].includes(fault.impact))
+        .map(({id, nodes}) => `${id}: ` + nodes.slice(0, 4).map((node) => `${node.target} (${node.failureSummary})`))"""
+    found: list[str] = page.evaluate(script)
+    return found

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import PHONE, Pages, faults_for_people, settled
-from tests.browser.stage import Stage
+from tests.browser.made_up import Stage
 
 Keep = Callable[..., Path]
 VIEWS = {
@@ -103,7 +103,9 @@ def test_a_table_is_added_and_the_api_s_error_stands_at_the_field(pages: Pages) 
     field.fill("nodatabase")
     page.locator("[data-confirm]").click()
     expect(field).to_have_attribute("aria-invalid", "true")
-    expect(page.get_by_role("dialog").locator(".error")).to_contain_text("It has no database. Write it as in shop.orders.")
+    expect(page.get_by_role("dialog").locator(".error")).to_contain_text(
+        "It has no database. Write it as in shop.orders."
+    )
     field.fill("shop.vouchers")
     confirm(page, "Add a table")
     expect(page.get_by_role("link", name="shop.vouchers")).to_be_visible()
@@ -121,7 +123,9 @@ def test_every_operation_on_a_table_is_in_its_menu_with_the_reason_if_it_is_not_
     page = pages.open("#/pipelines/shop/tables")
     page.get_by_role("button", name="Operations on shop.addresses").click()
     menu = page.get_by_role("group", name="Operations on shop.addresses")
-    expect(menu.get_by_role("button")).to_have_text([re.compile(t) for t in ("Pause the table", "Read the table again", "Remove the table")])
+    expect(menu.get_by_role("button")).to_have_text(
+        [re.compile(t) for t in ("Pause the table", "Read the table again", "Remove the table")]
+    )
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog", name="Read the table again")).to_contain_text("begins generation 2")
@@ -151,8 +155,8 @@ def test_a_viewer_sees_all_and_is_refused_what_needs_a_higher_role(pages: Pages,
 
 
 def test_a_pipeline_is_made_in_the_form(pages: Pages, stage: Stage, keep: Keep) -> None:
-    """1. The plan of an empty form names the missing fields. 2. A host that refuses fails the test of the source. 3. Its
-    tables are found, with lake types. 4. The plan comes before the start. 5. The pipeline is there."""
+    """1. The plan of an empty form names the missing fields. 2. A host that refuses fails the test of the source. 3.
+    Its tables are found, with lake types. 4. The plan comes before the start. 5. The pipeline is there."""
     page = pages.open("#/new")
     page.get_by_role("button", name="Show the plan").click()
     expect(page.get_by_label("Warehouse")).to_have_attribute("aria-invalid", "true")
@@ -228,7 +232,9 @@ def test_a_hundred_thousand_chunks_are_a_picture_that_keys_and_mouse_explore(pag
     page.keyboard.press("Home")
     expect(grid).to_have_attribute("aria-valuenow", "1")
     grid.hover(position={"x": 5, "y": 3})
-    expect(page.locator(".split-about")).to_contain_text(re.compile(r"^Chunk [\d,]+ of 100,000: (in the lake|waiting)$"))
+    expect(page.locator(".split-about")).to_contain_text(
+        re.compile(r"^Chunk [\d,]+ of 100,000: (in the lake|waiting)$")
+    )
 
 
 def test_an_event_appears_as_it_happens(pages: Pages, stage: Stage) -> None:
@@ -251,9 +257,13 @@ def test_versions_show_what_changed_and_an_old_one_is_brought_back(pages: Pages)
 
 def test_a_cut_and_a_checkpoint_say_what_they_hold(pages: Pages) -> None:
     page = pages.open("#/pipelines/shop/cuts")
-    expect(page.get_by_role("region", name="What it shows of each table")).to_contain_text("VERSION AS OF 6574234402551412684")
+    expect(page.get_by_role("region", name="What it shows of each table")).to_contain_text(
+        "VERSION AS OF 6574234402551412684"
+    )
     page.goto(f"{pages.address}/#/pipelines/shop/checkpoints")
-    expect(page.get_by_role("img", name=re.compile("through the mesh"))).to_have_attribute("aria-label", re.compile(r"writer-1: marker after"))
+    expect(page.get_by_role("img", name=re.compile("through the mesh"))).to_have_attribute(
+        "aria-label", re.compile(r"writer-1: marker after")
+    )
 
 
 def test_the_theme_follows_the_system_until_a_person_chooses(pages: Pages) -> None:

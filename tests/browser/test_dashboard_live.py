@@ -34,9 +34,9 @@ def phase(page: Page, table: str) -> Any:
 def test_a_pipeline_is_made_goes_live_is_paused_gets_a_table_and_has_one_retried(
     mariadb: MariaDB, fresh_database: Fresh, chromium: Browser, tmp_path: Path, keep: Any
 ) -> None:
-    """1. A pipeline of two tables is made in the form; one of them has no key. 2. The other goes live. 3. The pipeline is
-    paused: a new row does not come; it is resumed, and the row comes. 4. A table that was made later is added with its
-    history. 5. The one without a key gets one, is retried and goes live. 6. A viewer is refused.
+    """1. A pipeline of two tables is made in the form; one of them has no key. 2. The other goes live. 3. The pipeline
+    is paused: a new row does not come; it is resumed, and the row comes. 4. A table that was made later is added with
+    its history. 5. The one without a key gets one, is retried and goes live. 6. A viewer is refused.
     """
     schema = fresh_database(mariadb)
     port = free_port()
@@ -71,9 +71,9 @@ def test_a_pipeline_is_made_goes_live_is_paused_gets_a_table_and_has_one_retried
         page.get_by_label("Variable of the services").fill("CDC_PASSWORD")
         page.get_by_role("button", name="Test the connection").click()
         expect(page.get_by_text(re.compile("MariaDB .* at "))).to_be_visible(timeout=PATIENCE_MS)
-        page.get_by_label("Pattern").fill(f"{schema}.orders")
+        page.get_by_label("Pattern", exact=True).fill(f"{schema}.orders")
         page.keyboard.press("Enter")
-        page.get_by_label("Pattern").fill(f"{schema}.logs")
+        page.get_by_label("Pattern", exact=True).fill(f"{schema}.logs")
         page.keyboard.press("Enter")
         expect(page.get_by_role("region", name="Tables found")).to_contain_text("2 tables match", timeout=PATIENCE_MS)
         page.get_by_label("Warehouse").fill(f"{tmp_path}/lake")
