@@ -104,7 +104,7 @@ class Upkeep:
         if newest is not None and now - self._expired_at >= EXPIRE_SECONDS:
             self._expired_at = now
             if self._store.commands.orders().base is not None:
-                return  # a pipeline that stands still is to be restored to an older checkpoint
+                return self._changed  # a pipeline that stands still is to be restored to an older checkpoint
             grace_began = now - self.retention.grace_seconds
             # The whole chain: that of the journal view ends with the epoch of the newest publication.
             chain = follow(self._store.last_slot(), self._store.entry)
