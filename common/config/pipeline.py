@@ -367,6 +367,11 @@ class PipelineConfig(Strict):
     )
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
     retention: RetentionConfig = Field(default_factory=lambda: RetentionConfig())
+    tags: dict[str, Scalar] = Field(
+        default_factory=dict,
+        exclude_if=lambda tags: not tags,
+        description="names and values of your own, by which lists of pipelines can be filtered",
+    )
     sink: SinkConfig = Field(description="the lake to copy to")
     workers: WorkersConfig = Field(default_factory=lambda: WorkersConfig())
 
@@ -391,6 +396,17 @@ class PipelineConfig(Strict):
             raise fault("includes nothing; name at least one table without a leading !")
         return tuple(value)
 
+    @field_validator("tags", mode="after")
+    @classmethod
+    def _short_tags(cls, tags: dict[str, str]) -> dict[str, str]:
+        for name, value in tags.items():
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", name) or len(value) > 255:
+                raise fault(
+                    f"has {name!r}, which is no tag; a name has up to 63 letters, digits, `.`, `_`, `/` and `-`, a"
+                    " value up to 255 characters"
+                )
+        return tags
+
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         if self.stop is not None and self.start == "snapshot-only":
@@ -408,8 +424,7 @@ class PipelineConfig(Strict):
 
     def options_of(self, table_id: str) -> TableOptions:
         """The options of this table ("db.table"); empty ones if no entry matches."""
-        found = (options for options in self.table_options if select_tables((options.tables,), (table_id,)))
-        return next(found, TableOptions(tables="*.*"))
+        return options_of(self.table_options, table_id)
 
     @property
     def server_id(self) -> int:
@@ -439,6 +454,12 @@ class PipelineConfig(Strict):
         except ValidationError as error:
             faults = (f"the store's definition: {sentence(detail, cls)}" for detail in error.errors())
             raise ConfigError(*faults) from error
+
+
+def options_of(entries: Iterable[TableOptions], table_id: str) -> TableOptions:
+    """The first of these entries that matches the table ("db.table"); empty options if none does."""
+    found = (options for options in entries if select_tables((options.tables,), (table_id,)))
+    return next(found, TableOptions(tables="*.*"))
 
 
 _SECRET = re.compile(

@@ -1,9 +1,9 @@
 """The messages of the mesh, and their form on the wire.
 
-enumerator -> reader : AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, LimitStream,
-                       EndStream, Throttle, Marker
-reader -> enumerator : SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, StreamCaughtUp,
-                       StreamStopped, PartSaved, Marker
+enumerator -> reader : AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, PauseTable, StopStream,
+                       LimitStream, EndStream, Throttle, Marker
+reader -> enumerator : SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, TablePaused,
+                       StreamCaughtUp, StreamStopped, PartSaved, Marker
 reader -> writer     : Records, ChunkEnd, ChunkDropped, Marker
 writer -> enumerator : PartSaved
 
@@ -12,7 +12,7 @@ file passes on unread. The header's keys are the names of the literature in came
 splitStart, splitEnd).
 
 The enumerator's part holds reports that were in flight in this form (SplitReport, SplitFailed, TableReport,
-StreamStopped): their JSON must stay readable by later versions. All other messages live within one epoch.
+TablePaused, StreamStopped): their JSON must stay readable by later versions. All other messages live within one epoch.
 """
 
 from __future__ import annotations
@@ -129,6 +129,14 @@ class IncludeTable(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludeTable(Message):
     """Drop the table from the incremental split."""
+
+    table_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseTable(Message):
+    """Take the table out of the incremental split between two transactions, and report from where it can go on."""
 
     table_id: str
     generation: int
@@ -253,6 +261,21 @@ class TableReport(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TablePaused(Message):
+    """The answer to `PauseTable`: the table is out of the incremental split. An `IncludeTable` with these values goes
+    on where it ended. A long list of splits comes in several messages, of which all but the last have `more` set."""
+
+    table_id: str
+    generation: int
+    schema: TableSchema
+    low: Low
+    high: High
+    splits: tuple[CompletedSplit, ...] = ()
+    looked_at: Low | None = None
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamCaughtUp(Message):
     """The incremental split has read the changes that waited at the source when the epoch began."""
 
@@ -344,7 +367,7 @@ _TYPES: dict[str, type[Message]] = {
     for cls in (
         Marker, AssignSplits, TakeBackSplit, IncludeTable, ExcludeTable, StopStream, LimitStream, EndStream, Throttle,
         SplitsWanted, SplitReleased, SplitReport, SplitFailed, TableReport, StreamCaughtUp, StreamStopped, Records,
-        ChunkEnd, ChunkDropped, PartSaved,
+        ChunkEnd, ChunkDropped, PartSaved, PauseTable, TablePaused,
     )
 }  # fmt: skip
 

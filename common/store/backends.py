@@ -6,9 +6,10 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
 import fsspec
 
@@ -25,6 +26,9 @@ _OBJECTS = {
 """The kinds of object storage, and the options with which fsspec opens them."""
 _EXTRAS = {"memory": "dev", "s3": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "adls", "abfss": "adls"}
 _STALE_SECONDS = 86_400.0
+_SIDE_BY_SIDE = 16
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Backend(Protocol):
@@ -69,11 +73,29 @@ class Backend(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file, if it exists."""
 
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder in which there are no files any more; where there are only objects, it is gone already."""
+
     def stale(self, folder: str, name: str) -> bool:
         """Whether a temporary file is so old that its writer must be dead."""
 
     def location(self, path: str) -> str:
         """Return the absolute path or the object's address."""
+
+
+def side_by_side(do: Callable[[K], V], items: Iterable[K]) -> list[tuple[K, V]]:
+    """Call `do`, which waits for the store, for each item; several at once if they are many."""
+    each = list(items)
+
+    def do_all(some: Iterable[K]) -> list[tuple[K, V]]:
+        return [(item, do(item)) for item in some]
+
+    if len(each) < _SIDE_BY_SIDE:
+        return do_all(each)
+    # A few calls of many items, since handing a call to a thread costs more than reading a small local file.
+    calls = [each[start :: 4 * _SIDE_BY_SIDE] for start in range(4 * _SIDE_BY_SIDE)]
+    with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
+        return [done for some in pool.map(do_all, calls) for done in some]
 
 
 @contextmanager
@@ -180,6 +202,11 @@ class _Files:
         location = self.location(path)
         with store_errors(location), suppress(FileNotFoundError):
             os.unlink(location)
+
+    def remove_folder(self, folder: str) -> None:
+        for path, _, _ in os.walk(self.location(folder), topdown=False):
+            with suppress(OSError):  # a file came meanwhile
+                os.rmdir(path)
 
     def stale(self, folder: str, name: str) -> bool:
         try:
@@ -312,6 +339,9 @@ class _Objects:
     def remove(self, path: str) -> None:
         with _object_errors(self.location(path)), suppress(FileNotFoundError):
             self._fs.rm_file(self._path(path))
+
+    def remove_folder(self, folder: str) -> None:
+        """Objects have no folders."""
 
     def stale(self, folder: str, name: str) -> bool:
         return False

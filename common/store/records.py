@@ -168,7 +168,7 @@ class Members:
 class EpochEntry:
     """Slot `slot` begins an epoch, which starts from checkpoint `base` (None: from the beginning) because of `cause`.
 
-    `nonce` distinguishes this leader's write from another's.
+    `nonce` distinguishes this leader's write from another's. All members use version `definition` of the definition.
     """
 
     slot: int
@@ -178,6 +178,7 @@ class EpochEntry:
     members: Members
     cause: str
     written_at: float
+    definition: int = 1
 
     @property
     def epoch(self) -> int:
@@ -185,8 +186,8 @@ class EpochEntry:
         return self.slot
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        return {
+        """Return a plain dict; version 1 of the definition is left out, as the first versions of Cutline did."""
+        body = {
             "kind": "epoch",
             "slot": self.slot,
             "nonce": self.nonce,
@@ -200,6 +201,7 @@ class EpochEntry:
             "cause": self.cause,
             "written_at": self.written_at,
         }
+        return body if self.definition == 1 else body | {"definition": self.definition}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> EpochEntry:
@@ -215,6 +217,7 @@ class EpochEntry:
             ),
             cause=body["cause"],
             written_at=body["written_at"],
+            definition=body.get("definition", 1),
         )
 
 
@@ -255,9 +258,10 @@ class TableEntry:
 class CheckpointEntry:
     """Slot `slot` is a checkpoint of `epoch`: all parts are in the store, and these staged files belong to it.
 
-    `kept`: a savepoint, which answers `request`; `inside`: the cut is inside a transaction, so it is never published.
-    `position` is the stream's (None: it has read nothing), times are seconds since 1970. `replaced` are hashes of
-    schemas that the enumerator's part still names, though reports in flight at the cut changed those tables.
+    `kept`: a savepoint, which answers `request` and may have a `name`; `inside`: the cut is inside a transaction, so it
+    is never published. `position` is the stream's (None: it has read nothing), times are seconds since 1970. `replaced`
+    are hashes of schemas that the enumerator's part still names, though reports in flight at the cut changed those
+    tables.
     """
 
     slot: int
@@ -274,6 +278,7 @@ class CheckpointEntry:
     tables: Mapping[str, TableEntry] = field(repr=False)
     replaced: tuple[str, ...] = ()
     request: str | None = None
+    name: str | None = None
 
     def to_json(self, *, since: int | None, tables: Mapping[str, TableEntry]) -> dict[str, Any]:
         """Return a plain dict with these `tables`: all, or those that changed since slot `since`.
@@ -298,6 +303,8 @@ class CheckpointEntry:
             "since": since,
             "tables": {name: table.to_json() for name, table in tables.items()},
         }
+        if self.name is not None:
+            body["name"] = self.name
         metrics = {file.path: file.metrics.to_json() for file in self.staged if file.metrics is not None}
         return body | {"metrics": metrics} if metrics else body
 
@@ -311,6 +318,7 @@ class CheckpointEntry:
             nonce=body["nonce"],
             kept=body["kept"],
             request=body["request"],
+            name=body.get("name"),
             inside=body["inside"],
             position=None if position is None else Position.from_json(position),
             source_time=body["source_time"],

@@ -4,13 +4,19 @@ Layout below `{store}/{pipeline}/`:
 
 | path | content | written by |
 |---|---|---|
-| `pipeline.json` | the definition, envelope | the first start of the pipeline |
+| `pipeline.json` | version 1 of the definition, envelope | the first start of the pipeline |
+| `definitions/{version:010d}.json` | a later version (definitions.py), envelope | the leader |
+| `commands/{n:010d}.json` | a person's command (commands.py), envelope | the control API |
+| `outcomes/{n:010d}.json` | the end of command n, envelope | the leader |
 | `journal/{slot:010d}.json` | epoch and checkpoint entries, envelopes, slots without gaps | the leader |
 | `schemas/{epoch:010d}.{hash}.json` | a table's schema, named elsewhere by its hash, envelope | enumerator, readers |
 | `parts/{name}` | one member's part of one checkpoint (mesh/parts.py) | enumerator, readers |
 | `staged/{name}` | Parquet of one table's records | the writers |
 | `publications/{n:010d}.json` | checkpoint n is applied, envelope | the Spark writer |
 | `spark/{w:010d}.json` | number w belongs to one start of the Spark writer, envelope | the Spark writer |
+| `released/{n:010d}.json` | savepoint n is no longer kept, envelope | the leader |
+| `deleting.json` | the pipeline is being deleted | the leader |
+| `purged.json` | the lake has nothing more of a pipeline that is being deleted | the Spark writer |
 | `index/{table}.{nonce}.keys` | where some of a lake table's keys are; made again if missing | the Spark writer |
 
 No file is ever overwritten. A journal slot, a publication, a claim and the definition are *put if absent*: of all
@@ -36,18 +42,19 @@ them in threads.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, TypeVar, cast
 
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 from cutline.common.schema import TableSchema
-from cutline.common.store.backends import Backend, backend_of, store_errors
-from cutline.common.store.envelope import canonical, opened, sealed
+from cutline.common.store.access import AccessFiles
+from cutline.common.store.backends import Backend, backend_of, side_by_side, store_errors
+from cutline.common.store.commands import Commands
+from cutline.common.store.definitions import Definitions, DefinitionVersion
+from cutline.common.store.envelope import opened, sealed
 from cutline.common.store.index_files import IndexFiles
 from cutline.common.store.records import (
     CheckpointEntry,
@@ -68,11 +75,15 @@ _NUMBERED = re.compile(r"(\d{10})\.json")
 K = TypeVar("K")
 V = TypeVar("V")
 _COPY_BYTES = 1 << 20
-_SIDE_BY_SIDE = 16
 _OWN_FILES = {"own_files": True}
 """In the claims of starts that make files of the lake's own from chunk files, as Cutline's first versions did not."""
 _SCHEMAS_CACHED = 2048
 _BASES_KEPT = 3
+_FOLDERS = (
+    "journal", "parts", "staged", "publications", "schemas", "spark", "used", "index", "released", "definitions",
+)  # fmt: skip
+_LOOK_ANEW = 60
+_DELETING, _PURGED = "deleting.json", "purged.json"
 
 
 def file_name(what: str, *, epoch: int, incarnation: str) -> str:
@@ -88,7 +99,9 @@ class Store:
         """Take the address; nothing is read or written yet. Raises ConfigError for an address of an unknown kind."""
         self.url = url
         self._backend = backend_of(url)
+        self.access = AccessFiles(self._backend)
         self._defined: set[str] = set()
+        self._looks = 0
 
     def check(self) -> None:
         """Look, without writing, whether the store can be there. ConfigError if its bucket does not exist."""
@@ -111,9 +124,11 @@ class Store:
             )
 
     def pipelines(self) -> list[str]:
-        """Return the names of all defined pipelines, sorted. Costs one listing, and a look at each name that is new."""
+        """Return the names of all defined pipelines, sorted. Costs one listing, and a look at each name that is new;
+        now and then one at each name."""
         found = [name for name in self._backend.names("") if _PIPELINE_NAME.fullmatch(name)]
-        known = self._defined
+        self._looks += 1
+        known = self._defined if self._looks % _LOOK_ANEW else set()  # of a deleted one a folder may be left
         self._defined = {name for name in found if name in known or self._backend.exists(f"{name}/pipeline.json")}
         return sorted(self._defined)
 
@@ -125,12 +140,15 @@ class Store:
 
 
 class PipelineStore:
-    """One pipeline's definition, journal, parts, staged files, publications and claims; safe for several threads."""
+    """One pipeline's definition, commands, journal, parts, staged files, publications and claims; safe for several
+    threads."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         """Call `Store.pipeline` instead."""
         self.name = name
         self._backend = backend
+        self.commands = Commands(backend, name)
+        self._definitions = Definitions(backend, name)
         self._last_slot = 0
         self._entries = Deltas()  # if this process is a leader
         self._publications = Deltas()  # if it is a Spark writer
@@ -142,27 +160,35 @@ class PipelineStore:
     # The definition
 
     def define(self, definition: Mapping[str, Any]) -> bool:
-        """Put the definition if absent; True if it is new, False if the store has the same already.
+        """Put version 1 of the definition if absent; True if it is new, False if the newest version is the same.
 
         Raises ConfigError if the name is in use with another content.
         """
-        known = self.definition()
-        if known is None:
-            if self._put("pipeline.json", definition):
-                return True
-            known = self.definition()
-        if known != json.loads(canonical(definition)):
-            assert known is not None
-            keys = sorted(key for key in {*known, *definition} if known.get(key) != definition.get(key))
-            raise ConfigError(
-                f"the name {self.name!r} is in use in this store with another {', '.join(keys)} "
-                f"({self.location('pipeline.json')}); choose another name or another store"
-            )
-        return False
+        if self._definitions.get() is None:
+            self._remove_rest()  # of a pipeline of this name that was deleted
+        return self._definitions.define(definition)
 
-    def definition(self) -> dict[str, Any] | None:
-        """Return the definition, or None without one."""
-        return self._get("pipeline.json")
+    def definition(self, version: int | None = None) -> dict[str, Any] | None:
+        """Return a version of the definition, by default the newest; None if there is none."""
+        return self._definitions.get(version)
+
+    def definition_version(self) -> int:
+        """Return the number of the newest version, 0 without a definition."""
+        return self._definitions.newest()
+
+    def versions(self) -> list[DefinitionVersion]:
+        """Return all versions of the definition, oldest first, without their content."""
+        return self._definitions.versions()
+
+    def definition_about(self, version: int) -> DefinitionVersion | None:
+        """Return who made a version of the definition, and when; None if there is none."""
+        return self._definitions.about(version)
+
+    def put_definition(
+        self, version: int, definition: Mapping[str, Any], *, by: str, at: float, command: int, note: str | None = None
+    ) -> bool:
+        """Put a later version if absent, durable on return; False if there is one of this number."""
+        return self._definitions.put(version, definition, by=by, at=at, command=command, note=note)
 
     # The journal
 
@@ -228,6 +254,10 @@ class PipelineStore:
         self._last_slot = max(self._last_slot, max(self._numbers("journal"), default=0))
         return self._last_slot
 
+    def slots(self) -> list[int]:
+        """Return the numbers of the entries that the journal still has, ascending."""
+        return sorted(self._numbers("journal"))
+
     def await_entry(self, slot: int, seconds: float, pause: Callable[[float], bool]) -> None:
         """Return once the journal has an entry in this slot, after about `seconds`, or once `pause` (a wait for so many
         seconds) returns True.
@@ -241,9 +271,63 @@ class PipelineStore:
 
     def journal_tail(self, after: int = 0) -> Iterator[Entry]:
         """Yield the entries that still exist in the slots above `after`, in order, read one by one."""
-        for slot in sorted(slot for slot in self._numbers("journal") if slot > after):
+        for slot in (slot for slot in self.slots() if slot > after):
             if (entry := self.entry(slot)) is not None:  # else removed in the meantime
                 yield entry
+
+    def has(self, path: str) -> bool:
+        """Whether the pipeline's folder has a file at this path."""
+        return self._exists(path)
+
+    # Savepoints that are no longer kept
+
+    def release(self, n: int) -> None:
+        """Note that savepoint `n` need not be kept any longer: retention forgets it, and the lake's tag of it."""
+        self._put(f"released/{n:010d}.json", {"n": n})
+
+    def released(self) -> set[int]:
+        """Return the numbers of these savepoints."""
+        return set(self._numbers("released"))
+
+    # Deletion
+
+    def put_deleting(self) -> None:
+        """Note that the pipeline is being deleted, where a look costs less than one at the standing orders."""
+        self._put(_DELETING, {"n": 1})
+
+    def deleting(self) -> bool:
+        """Whether that is noted."""
+        return self._exists(_DELETING)
+
+    def put_purged(self) -> None:
+        """Note that the lake has nothing more of this pipeline, which is being deleted."""
+        self._put(_PURGED, {"n": 1})
+
+    def purged(self) -> bool:
+        """Whether that is noted."""
+        return self._exists(_PURGED)
+
+    def remove_files(self) -> None:
+        """Remove all files of a pipeline that is being deleted, but for its definition and what says that it is being
+        deleted: a note and the newest outcome. Repeat it until `remove` has removed those too."""
+        for folder in _FOLDERS:
+            for name in self._names(folder):
+                self._backend.remove(self._path(f"{folder}/{name}"))
+        self.commands.remove(all_but_newest=True)
+
+    def remove(self) -> None:
+        """Remove the definition, after which there is no such pipeline, and last what said that it was being deleted.
+
+        If the process dies in between, `define` removes the rest.
+        """
+        self._backend.remove(self._path("pipeline.json"))
+        self._remove_rest()
+
+    def _remove_rest(self) -> None:
+        self.commands.remove()
+        self._backend.remove(self._path(_PURGED))
+        self._backend.remove(self._path(_DELETING))
+        self._backend.remove_folder(self.name)
 
     # Schemas
 
@@ -253,7 +337,7 @@ class PipelineStore:
         def put(schema: TableSchema) -> None:
             self._put(f"schemas/{epoch:010d}.{schema.hash}.json", schema.to_json())
 
-        _side_by_side(put, schemas)
+        side_by_side(put, schemas)
 
     def schemas(self, hashes: Iterable[str]) -> dict[str, TableSchema]:
         """Return the schemas of these hashes. Raises ProtocolError if one is missing."""
@@ -262,7 +346,7 @@ class PipelineStore:
             self._schemas.clear()
         found = {name: self._schemas[name] for name in wanted & self._schemas.keys()}
         # Parsed in this thread: threads that parse would only take the interpreter from each other.
-        for name, (path, data) in _side_by_side(self._schema_file, wanted - found.keys()):
+        for name, (path, data) in side_by_side(self._schema_file, wanted - found.keys()):
             found[name] = self._schemas[name] = TableSchema.from_json(opened(data, self.location(path)), name)
         return found
 
@@ -497,6 +581,8 @@ class PipelineStore:
                 self._backend.remove(self._path(path))
         for slot in sorted(bodies.keys() - restorable - _bases(restorable, bodies)):
             self._backend.remove(self._path(_entry_path(slot)))
+        for slot in self.released() - bodies.keys():
+            self._backend.remove(self._path(f"released/{slot:010d}.json"))
 
     # Envelopes and paths
 
@@ -595,21 +681,6 @@ def _schemas(body: Mapping[str, Any]) -> set[str]:
         return set()
     named = {table.get(key) for table in body["tables"].values() for key in ("schema", "described")}
     return named | {file["schema"] for file in body["staged"]} | set(body["replaced"])
-
-
-def _side_by_side(do: Callable[[K], V], items: Iterable[K]) -> list[tuple[K, V]]:
-    """Call `do`, which waits for the store, for each item; several at once if they are many."""
-    each = list(items)
-
-    def do_all(some: Iterable[K]) -> list[tuple[K, V]]:
-        return [(item, do(item)) for item in some]
-
-    if len(each) < _SIDE_BY_SIDE:
-        return do_all(each)
-    # A few calls of many items, since handing a call to a thread costs more than reading a small local file.
-    calls = [each[start :: 4 * _SIDE_BY_SIDE] for start in range(4 * _SIDE_BY_SIDE)]
-    with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
-        return [done for some in pool.map(do_all, calls) for done in some]
 
 
 def _checked(name: str) -> str:

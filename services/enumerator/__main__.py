@@ -8,34 +8,44 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
+from cutline.common.measures import Measures
 from cutline.common.mesh import channels
 from cutline.common.mesh.host import Host, finished, gave_up, run_service
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import TICK_SECONDS, Loop, OneThread, in_store, together
-from cutline.common.mesh.machine import Effect, Event, SavePart, Send
-from cutline.common.mesh.messages import Limits
+from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
+from cutline.common.mesh.marks import Marks
+from cutline.common.mesh.messages import Limits, Marker
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import connect, memory
 from cutline.common.mesh.topology import ENUMERATOR
-from cutline.common.store.records import CheckpointEntry, EpochEntry
+from cutline.common.positions import Position
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
+    AskSparkWriter,
     CloseEpoch,
+    CommandAccepted,
+    DeletePipeline,
     DescribeTable,
     EntryRefused,
     EntryWritten,
     EpochFailed,
+    FindBase,
     FindBound,
+    FindPlace,
     FindRange,
     FindStop,
     FindTables,
@@ -44,12 +54,17 @@ from cutline.services.enumerator.events import (
     Observed,
     OpenEpoch,
     Plan,
+    PutDefinition,
     ReadAgainAsked,
     ReadJournal,
+    ReleaseSavepoint,
     SavepointAsked,
+    Settings,
     ThrottleAsked,
     WriteEntry,
+    WriteOutcome,
 )
+from cutline.services.enumerator.grids import Grids, SnapshotRates
 from cutline.services.enumerator.leader import (
     GATHERING,
     HALTED,
@@ -58,17 +73,20 @@ from cutline.services.enumerator.leader import (
     PROPOSING,
     READING,
     RESTING,
+    STOPPED,
     EpochOpened,
     Leader,
-    Orders,
 )
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.source import SourceReader
-from cutline.services.enumerator.tables import Table
+from cutline.services.enumerator.tables import CATCH_UP, QUARANTINED, SNAPSHOT, Table
+from cutline.services.sources.mysql.binlog_age import Place
 
 LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
+COMMAND_SECONDS = 1.0
 SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
+BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
 _SWEEPING = OneThread()  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
 log = logging.getLogger("cutline.enumerator")
 
@@ -76,8 +94,38 @@ log = logging.getLogger("cutline.enumerator")
 class Pipeline:
     """Leads one pipeline, or stands by."""
 
-    def __init__(self, host: Host, store: PipelineStore, config: PipelineConfig, environment: Environment) -> None:
-        orders = Orders(
+    def __init__(
+        self, host: Host, store: PipelineStore, config: PipelineConfig, environment: Environment, version: int = 1
+    ) -> None:
+        """Take a version of the definition, to begin with: each epoch names its own."""
+        self.host, self.store, self.version = host, store, version
+        self.name = store.name
+        self._environment = environment
+        settings = self._settings(config)
+        self.leader = Leader(incarnation=host.incarnation, run=secrets.token_hex(6), settings=settings)
+        self.commanding = Commanding(store, host.registry, self._settings)
+        self._hint = asyncio.Event()  # a person gave a command
+        self._gone = asyncio.Event()  # the pipeline was deleted
+        self.loop = Loop(self._handle, self._perform)
+        self.source = SourceReader(config)
+        self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
+        self._shown: dict[str, Table] = {}  # the tables in the status
+        self._lines: dict[str, str] = {}  # the JSON of each of them
+        self._shown_at = float("-inf")
+        self._grids, self._rates = Grids(), SnapshotRates()
+        self._rated: dict[str, float] = {}  # rows a second, of tables whose chunks are being read
+        self.marks = Marks()  # of this epoch
+        self._measures = Measures()
+        self._binlog: dict[str, Any] | None = None  # for the status
+        self._restart: Place | None = None  # where a restore of the newest checkpoint would read on
+        self.epoch = 0
+        self.parts: Parts | None = None  # of this epoch
+        self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
+        self._links: Links | None = None  # while an epoch is open
+        self._links_task: asyncio.Task[None] | None = None
+
+    def _settings(self, config: PipelineConfig) -> Settings:
+        return Settings(
             chunk_rows=config.snapshot.chunk_rows,
             exact=config.snapshot.chunks == "exact",
             quarantine_changed=config.schema_changes == "halt",
@@ -87,29 +135,29 @@ class Pipeline:
                 rows_per_second=config.snapshot.max_rows_per_second,
                 bytes_per_second=config.snapshot.max_bytes_per_second,
             ),
-            readers=environment.readers,
-            writers=environment.writers,
+            readers=self._environment.readers,
+            writers=self._environment.writers,
         )
-        self.host, self.store, self.config = host, store, config
-        self.name = store.name
-        self.leader = Leader(incarnation=host.incarnation, run=secrets.token_hex(6), orders=orders)
-        self.loop = Loop(self._handle, self._perform)
-        self.source = SourceReader(config)
-        self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
-        self._shown: dict[str, Table] = {}  # the tables in the status
-        self._lines: dict[str, str] = {}  # the JSON of each of them
-        self._shown_at = float("-inf")
-        self.epoch = 0
-        self.parts: Parts | None = None  # of this epoch
-        self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
-        self._links: Links | None = None  # while an epoch is open
-        self._links_task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Lead or stand by, until cancelled."""
+        """Lead or stand by, until cancelled, or until the pipeline is deleted."""
         try:
-            await self.loop.run(self._observe(), self._show())
+            running = asyncio.create_task(
+                self.loop.run(
+                    self._observe(), self._show(), self._watch_binlog(), self._look_for_commands()
+                )
+            )
+            gone = asyncio.create_task(self._gone.wait())
+            try:
+                await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
+                if running.done():
+                    running.result()
+            finally:
+                for task in (running, gone):
+                    task.cancel()
+                await asyncio.wait([running, gone])
         finally:
+            self.host.leads.discard(self.name)
             await finished(self.lease.release())
             await self._close()
             self.source.close()
@@ -132,6 +180,8 @@ class Pipeline:
                         elif request.get("kind") == "read again":
                             table, generation = str(request["table"]), int(request["generation"])
                             self.loop.tell(ReadAgainAsked(table_id=table, generation=generation))
+                        elif request.get("kind") == "command":
+                            self._hint.set()
                         elif request.get("kind") == "throttle":
                             self.loop.tell(ThrottleAsked(limits=Limits(**request["limits"])))
                     if self._links is not None:
@@ -143,6 +193,21 @@ class Pipeline:
                     held = False
                     self.loop.tell(Observed(held=False, members=()))
             await asyncio.sleep(TICK_SECONDS * 2)
+
+    async def _look_for_commands(self) -> None:
+        """Look each second, and at a hint, whether the store has the next command."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hint.wait(), COMMAND_SECONDS)
+            self._hint.clear()
+            if self.leader.state == IDLE:
+                continue
+            with suppress(Unavailable):
+                n = self.leader.agenda.last + 1
+                while (command := await in_store(self.store.commands.get, n)) is not None:
+                    log.info("pipeline %s: command %d: %s, by %s", self.name, n, command.kind, command.by)
+                    self.loop.tell(CommandAccepted(command=command))
+                    n += 1
 
     async def _acquired(self) -> bool:
         try:
@@ -178,13 +243,45 @@ class Pipeline:
                 if self.source.hosts.several:
                     self.source.hosts.follow(await self.host.registry.status(self.name), now=time.time())
                 try:
-                    await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=self._tables())
+                    tables = self._tables()
+                    await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=tables)
+                    await self._show_splits()
                 except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
                     dead = self.epoch or self.leader.tail + 1
                     if freed := await channels.drop(self.host.redis, self.name, before=dead):
                         log.warning(
                             "Redis is full: removed %d streams of earlier epochs of pipeline %s", freed, self.name
                         )
+
+    async def _show_splits(self) -> None:
+        if changed := self._grids.changed(self.leader.enumerator, time.monotonic()):
+            try:
+                await self.host.registry.put_splits(self.name, changed)
+            except Unavailable:
+                self._grids.forget()
+                raise
+    async def _watch_binlog(self) -> None:
+        """Look now and then at how much of its binlog the source still has, while this service leads."""
+        first, pause = BINLOG_SECONDS
+        await asyncio.sleep(first)
+        while True:
+            if self.leader.state != IDLE:
+                stream = self.leader.enumerator.stream_status if self.leader.enumerator else {}
+                read = Position.from_json(stream["position"]) if stream.get("position") else None
+                try:
+                    self._binlog = await self.source.binlog(read=_place(read), needed=self._needed())
+                except (CutlineError, OSError) as error:  # others wait for the source too, and report it
+                    log.debug("pipeline %s: the source's binlog files could not be listed: %s", self.name, error)
+            await asyncio.sleep(pause if self._binlog is not None else first)
+
+    def _needed(self) -> list[Place]:
+        """The places of the binlog from which a restore, or a table's catch-up, would read."""
+        places = [] if self._restart is None else [self._restart]
+        if self.leader.enumerator is not None:
+            for table in self.leader.enumerator.tables.values():
+                if table.low is not None and table.phase in (SNAPSHOT, CATCH_UP):
+                    places.append((table.low.server, table.low.start().file_position))
+        return places
 
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
@@ -195,16 +292,25 @@ class Pipeline:
             waiting = f"the next try, at {at:%H:%M:%S} UTC ({leader.failures} failed in a row): {leader.cause}"
         elif waiting is None and leader.state in (READING, GATHERING, PROPOSING, OPENING):
             waiting = f"a new epoch ({leader.state}): {leader.cause}"
+        elif leader.state == STOPPED:
+            waiting = f"a person: the pipeline is {leader.agenda.standing.mode}"
         return {
+            "at": time.time(),
+            **self._measures.shown(),
+            "binlog": self._binlog,
             "epoch": leader.epoch,
             "leader": self.host.incarnation,
             "state": leader.state,
+            "mode": leader.agenda.standing.mode,
+            "definition": leader.agenda.standing.definition,
+            "commands": {"running": leader.agenda.running, "done": leader.agenda.finished},
             "halted": leader.cause if leader.state == HALTED else None,
             "ended": leader.ended,
             "checkpoint": {
                 "number": leader.base,
                 "completed_at": leader.completed_at,
                 "in_flight": leader.in_flight[0] if leader.in_flight else None,
+                "interval_seconds": leader.settings.interval_seconds,
             },
             "waiting_for": waiting,
             "source_host": self.source.hosts.chosen,
@@ -213,14 +319,25 @@ class Pipeline:
             "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
             "limits_kept": enumerator is not None and enumerator.limits == leader.kept_limits,
             "source": enumerator.stream_status if enumerator else {},
+            "channels": self._links.state() if self._links is not None else {},
+            "marks": self.marks.shown(),
+            "rates": self._rated,
         }
 
     def _tables(self) -> str | None:
         """The tables for the status, in JSON; None if the status is up to date. Only changed tables are formatted anew.
         All are sent again now and then, since Redis may have been emptied."""
-        tables = self.leader.enumerator.tables if self.leader.enumerator else {}
+        if self.leader.enumerator is None:
+            return None
+        tables = self.leader.enumerator.tables
         changed = {name: table for name, table in tables.items() if self._shown.get(name) is not table}
+        for name, table in changed.items():
+            before = self._shown.get(name)
+            if table.phase == QUARANTINED and (before is None or before.phase != QUARANTINED):
+                about = {"table": name, "cause": table.cause}
+                log.error("pipeline %s: %s is quarantined: %s", self.name, name, table.cause, extra=about)
         now = time.monotonic()
+        self._rated = self._rates.shown(changed, now)
         if not changed and len(tables) == len(self._lines) and now - self._shown_at < SHOWN_SECONDS:
             return None
         self._shown, self._shown_at = dict(tables), now
@@ -242,6 +359,16 @@ class Pipeline:
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         """An error that the machine raises ends the epoch, and counts as a failure of it."""
+        if isinstance(event, PartStored):
+            self.marks.saved(event.checkpoint)
+        in_flight = self.leader.in_flight
+        effects = self._handled(event, now)
+        (self.host.leads.discard if self.leader.state == IDLE else self.host.leads.add)(self.name)
+        if in_flight is not None and any(isinstance(effect, CloseEpoch) for effect in effects):
+            self._measures.count("checkpoint_failures")
+        return effects
+
+    def _handled(self, event: Event, now: float) -> list[Effect]:
         try:
             return self.leader.handle(event, now)
         except Exception as error:
@@ -254,6 +381,8 @@ class Pipeline:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Send():
+                if isinstance(effect.message, Marker):
+                    self.marks.arrived(effect.message.checkpoint)
                 if self._links is not None:
                     try:
                         await self._links.send(effect)
@@ -268,15 +397,23 @@ class Pipeline:
                 self.loop.spawn(self._write_entry(effect))
             case OpenEpoch():
                 await self._close()
-                self.epoch = effect.epoch
+                self.epoch, self.marks = effect.epoch, Marks()
+                logs.note(epoch=effect.epoch)
+                about = {"cause": self.leader.cause}
+                log.info("pipeline %s: epoch %d: %s", self.name, effect.epoch, self.leader.cause, extra=about)
+                self._measures.count("epochs")
                 self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)
                 self._spawn(self._open(effect))
                 self._spawn(self._sweep())
             case CloseEpoch(epoch=epoch):
                 await self._close()
-                if self.leader.state in (RESTING, HALTED):
+                if self.leader.state in (RESTING, HALTED, STOPPED):
                     self.loop.spawn(self._dismiss(epoch))
-            case FindTables() | DescribeTable() | FindRange() | FindBound() | FindStop():
+            case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter():
+                self.loop.spawn(self._carry_out(effect))
+            case DeletePipeline(purge=purge):
+                self.loop.spawn(self._delete(purge))
+            case FindTables() | DescribeTable() | FindRange() | FindBound() | FindStop() | FindPlace():
                 self._spawn(self.source.answer(effect))
             case _:
                 raise ProtocolError(f"the enumerator can't carry out {type(effect).__name__}")
@@ -309,29 +446,62 @@ class Pipeline:
         def read() -> JournalRead:
             tail = self.store.last_slot()
             last = self.store.entry(tail) if tail else None
-            if last is None:
-                return JournalRead(tail=0, base=None)
-            return JournalRead(tail=tail, base=last.base if isinstance(last, EpochEntry) else tail)
+            base = last.base if isinstance(last, EpochEntry) else tail or None
+            newest = self.store.entry(base) if isinstance(last, EpochEntry) and base is not None else last
+            # After the journal: a command that another leader has finished since is in an entry that we lack, so our
+            # next entry is refused.
+            finished, orders, commands = self.commanding.read()
+            return JournalRead(
+                tail=tail,
+                base=base,
+                answered=newest.request if isinstance(newest, CheckpointEntry) else None,
+                finished=finished,
+                orders=orders,
+                commands=commands,
+                settings=self.commanding.settings(orders.definition),
+            )
 
         return await self._until_available(read)
 
     async def _write_entry(self, order: WriteEntry) -> Event:
         def write() -> Event:
             if self.store.put_entry(order.entry):
+                self._note_written(order.entry)
                 return EntryWritten(slot=order.slot, nonce=order.entry.nonce)
             found = self.store.entry(order.slot)
             return EntryRefused(slot=order.slot, nonce=found.nonce if found else "")
 
         return await self._until_available(write)
 
+    def _note_written(self, entry: Entry) -> None:
+        if isinstance(entry, CheckpointEntry):
+            self._restart = _place(entry.position)
+            self._measures.observe("checkpoint", max(0.0, entry.written_at - entry.started_at))
+
+    async def _carry_out(self, effect: Effect) -> Event:
+        return await self._until_answered(lambda: self.commanding.carry_out(effect))
+
+    async def _delete(self, purge: bool) -> None:
+        pause = 1.0
+        while True:
+            try:
+                await self.commanding.delete(purge=purge)
+                break
+            except Unavailable as error:
+                log.warning("pipeline %s is not yet deleted: %s; trying again in %.0f s", self.name, error, pause)
+                await asyncio.sleep(pause)
+        self._gone.set()
+
+    async def _until_available(self, call: Callable[[], Event]) -> Event:
+        return await self._until_answered(lambda: in_store(call))
+
     @staticmethod
-    async def _until_available(call: Any) -> Event:
+    async def _until_answered(call: Callable[[], Awaitable[Event]]) -> Event:
         """Call the store until it answers. Repeating is harmless, since an entry carries its nonce."""
         pause = 0.2
         while True:
             try:
-                event: Event = await in_store(call)
-                return event
+                return await call()
             except Unavailable as error:
                 log.warning("%s; trying again in %.1f s", error, pause)
                 await asyncio.sleep(pause)
@@ -343,6 +513,10 @@ class Pipeline:
         Members join at once, and restore their parts while the enumerator is restored here. Their messages wait in the
         streams until the machine knows that its epoch is open: it would refuse earlier ones.
         """
+        if order.definition != self.version:
+            config = await in_store(self.commanding.config, order.definition)
+            self.source.close()
+            self.source, self.version = SourceReader(config), order.definition
         topology = order.plan.topology
         names = [channels.stream_name(self.name, order.epoch, *pair) for pair in topology.channels()]
         if await self._tight():
@@ -379,6 +553,7 @@ class Pipeline:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
+        self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 
     async def _run_links(self, links: Links, epoch: int) -> None:
@@ -406,6 +581,10 @@ class Pipeline:
             await asyncio.wait([task])
 
 
+def _place(position: Position | None) -> Place | None:
+    return None if position is None or not position.file else (position.server, position.file_position)
+
+
 async def main() -> None:
     """Serve every pipeline of the store until the process is asked to end; then release their leases."""
     environment = Environment.read()
@@ -430,10 +609,13 @@ async def main() -> None:
 
 
 async def _lead(host: Host, store: PipelineStore, environment: Environment) -> None:
+    logs.note(pipeline=store.name)
     try:
-        definition = await in_store(store.definition)
+        orders = await in_store(store.commands.orders)
+        definition = await in_store(store.definition, orders.definition)
         if definition is not None:
-            await Pipeline(host, store, PipelineConfig.from_definition(definition), environment).run()
+            config = PipelineConfig.from_definition(definition)
+            await Pipeline(host, store, config, environment, orders.definition).run()
     except Exception as error:  # a failed pipeline must not affect the others
         unknown = not isinstance(error, (CutlineError, OSError))
         log.error("pipeline %s stopped: %s; trying again in 5 s", store.name, error, exc_info=unknown)

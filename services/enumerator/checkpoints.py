@@ -116,6 +116,9 @@ class Entries:
         """The tables of the next entry. `tables` are the enumerator's at its cut, `streamed` the names of those that
         the incremental split has reported since the last entry. An unchanged table is the same object."""
         before, entries = self._tables, self._entries
+        if gone := before.keys() - tables.keys():  # removed by a person
+            entries = {name: entry for name, entry in entries.items() if name not in gone}
+            self._streamed = {name: entry for name, entry in self._streamed.items() if name not in gone}
         changed = {name for name, table in tables.items() if before.get(name) is not table}
         if changed := changed.union(tables.keys() & streamed):
             entries = entries | {name: _table_entry(tables[name], self._streamed.get(name)) for name in changed}

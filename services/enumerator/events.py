@@ -6,13 +6,16 @@ those of tables and splits, most of which are questions to the source and their 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.messages import UNLIMITED, Key, Limits
 from cutline.common.mesh.topology import Topology
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
+from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.common.store.records import CheckpointEntry, Entry
 from cutline.services.enumerator.splitter import KeyRange
 
@@ -41,6 +44,21 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The part of the pipeline's definition that the leader needs (see `Plan`). `readers` and `writers`: how many to
+    wait for."""
+
+    chunk_rows: int
+    exact: bool
+    quarantine_changed: bool = False
+    snapshot_only: bool
+    interval_seconds: float
+    readers: int = 1
+    writers: int = 1
+    limits: Limits = UNLIMITED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSeen:
     """A service that is present. `failed` is the cause for which it gave up epoch `failed_epoch`; `halts`: no retry can
     help (corrupt, foreign, lost at the source). `leaving`: it ends once the plan does without it.
@@ -64,10 +82,20 @@ class Observed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalRead(Event):
-    """The journal's last slot (0: the journal is empty), and the newest checkpoint on the chain, if any."""
+    """The journal's last slot (0: the journal is empty), and the newest checkpoint on the chain, if any; `answered` is
+    that checkpoint's request.
+
+    Then the store's commands, read after the journal: the newest `finished` one, the standing orders after it, the
+    `commands` that follow, and the `settings` of the definition in force (None: as before).
+    """
 
     tail: int
     base: int | None
+    answered: str | None = None
+    finished: int = 0
+    orders: Orders = field(default_factory=Orders)
+    commands: tuple[Command, ...] = ()
+    settings: Settings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +132,100 @@ class SavepointAsked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommandAccepted(Event):
+    """The store has this command, the next one."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandAnswered(Event):
+    """What became of command `n`, for which the leader had asked its driver."""
+
+    n: int
+    state: State
+    cause: str | None = None
+    remedy: str | None = None
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionPut(Event):
+    """The definition that command `n` asks for is in the store as this version, with these settings."""
+
+    n: int
+    version: int
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseFound(Event):
+    """The checkpoint to which command `n` restores can be restored."""
+
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeWritten(Event):
+    """Our outcome of command `n` is in the store."""
+
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRefused(Event):
+    """Another leader has finished command `n`."""
+
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutDefinition(Effect):
+    """Put the definition that the command asks for as the next version; `in_force` is the present one. Answered by
+    `DefinitionPut`, or by `CommandAnswered` if it can't be."""
+
+    command: Command
+    in_force: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindBase(Effect):
+    """Look whether the checkpoint that the command names can be restored. Answered by `BaseFound`, or by
+    `CommandAnswered` if not."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseSavepoint(Effect):
+    """Note in the store that the savepoint which the command names is no longer kept. Answered by `CommandAnswered`."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskSparkWriter(Effect):
+    """Pass the command on to the Spark writer, repeatedly until its status answers. Answered by `CommandAnswered`."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOutcome(Effect):
+    """Put the outcome of a command if absent. Answered by `OutcomeWritten` or `OutcomeRefused`."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePipeline(Effect):
+    """Remove everything of the pipeline, its definition last; before, with `purge`, its lake tables. No answer: the
+    pipeline is gone then."""
+
+    purge: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadJournal(Effect):
     """Answered by `JournalRead`."""
 
@@ -122,11 +244,13 @@ class WriteEntry(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEpoch(Effect):
-    """Make the epoch's streams, announce it, restore the enumerator from `base`. Answered by `EpochOpened`."""
+    """Make the epoch's streams, announce it, restore the enumerator from `base`; `definition` is the version that all
+    members use. Answered by `EpochOpened`."""
 
     epoch: int
     base: int | None
     plan: Plan
+    definition: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +283,7 @@ class TableFound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesFound(Event):
     """New tables that the pipeline's globs match, and the known tables that are `unseen` now: gone or not readable.
+    `unselected` are the known tables that the globs of a later definition do not match.
 
     When the pipeline begins also: `start`, if the stream starts without a snapshot, with the low after which the tables
     were `looked_at`; and `stop`, if the pipeline has one.
@@ -166,9 +291,19 @@ class TablesFound(Event):
 
     tables: tuple[TableFound, ...]
     unseen: frozenset[str] = frozenset()
+    unselected: frozenset[str] = frozenset()
     start: tuple[Low, High] | None = None
     looked_at: Low | None = None
     stop: Stop | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceFound(Event):
+    """The answer to `FindPlace`: whether the source still has every change after that low."""
+
+    table_id: str
+    generation: int
+    kept: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +347,13 @@ class ThrottleAsked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommandTaken(Event):
+    """A person's command about tables or limits has its turn."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAgainAsked(Event):
     """The lake lost data of this generation, so the table must be read again; repeated until the next one exists."""
 
@@ -235,6 +377,15 @@ class FindTables(Effect):
 
     begins: bool
     known: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindPlace(Effect):
+    """Look whether the binlog still has what a paused table missed after `low`. Answered by `PlaceFound`."""
+
+    table_id: str
+    generation: int
+    low: Low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

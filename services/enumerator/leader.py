@@ -6,6 +6,7 @@ process.
       ^                ^------------------------------------------------(member or channel lost, slot refused)-------'
       |                '-(pause over)- resting: from the second failure in a row on, a pause that grows
       '--- lease lost, from any state               halted: epochs in a row ended by a fault that no retry can mend
+                                                    stopped: a person paused, stopped or deleted the pipeline
 
 `TABLE` has the handler of each event in each state; an event without one is refused.
 
@@ -20,6 +21,10 @@ single fault costs little. After a second failure within STEADY_SECONDS the lead
 further one, since every epoch costs an entry of the journal and a sweep of the store. The pause ends early when a
 person asks for something or a new service appears. A service that is gone is no failure: its supervisor
 pauses between the starts.
+
+People's commands are the agenda's (agenda.py), which goes on after each fact: it asks for checkpoints, ends an epoch
+and says how the next one begins. Each reading of the journal reads the standing orders and the commands too, so that a
+leader that was deposed obeys what another one has finished meanwhile.
 
 It relies on the store: a lost answer comes back as `EntryRefused` with our own nonce (our entry is there), or the
 question is asked again.
@@ -37,12 +42,18 @@ from typing import Any
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Ticked
-from cutline.common.mesh.messages import UNLIMITED, Limits
+from cutline.common.mesh.messages import Limits
 from cutline.common.mesh.topology import ENUMERATOR, Topology
 from cutline.common.store.records import EpochEntry, Members
+from cutline.services.enumerator.agenda import Agenda
 from cutline.services.enumerator.events import (
+    BaseFound,
     BoundFound,
     CloseEpoch,
+    CommandAccepted,
+    CommandAnswered,
+    DefinitionPut,
+    DeletePipeline,
     EntryRefused,
     EntryWritten,
     EpochFailed,
@@ -50,11 +61,15 @@ from cutline.services.enumerator.events import (
     MemberSeen,
     Observed,
     OpenEpoch,
+    OutcomeRefused,
+    OutcomeWritten,
+    PlaceFound,
     Plan,
     RangeFound,
     ReadAgainAsked,
     ReadJournal,
     SavepointAsked,
+    Settings,
     SplittingFailed,
     StopFound,
     TableDescribed,
@@ -94,10 +109,11 @@ class LeaderState(StrEnum):
     OPENING = "opening"  # the epoch's streams are being made
     LEADING = "leading"
     RESTING = "resting"  # until the next try
-    HALTED = "halted"  # until a person starts the service again, or the lease is lost
+    HALTED = "halted"  # until a person resumes the pipeline or starts the service again, or the lease is lost
+    STOPPED = "stopped"  # by a person, until another command
 
 
-IDLE, READING, GATHERING, PROPOSING, OPENING, LEADING, RESTING, HALTED = LeaderState
+IDLE, READING, GATHERING, PROPOSING, OPENING, LEADING, RESTING, HALTED, STOPPED = LeaderState
 
 # Why an event is ignored in a state:
 LATE = "_ignore_late"  # it answers a question, or belongs to an epoch, that ended before it arrived
@@ -106,9 +122,23 @@ REPEATED = "_ignore_repeated"  # the sender repeats it until it is carried out
 
 Row = Mapping[type[Event], str]
 _TO_THE_ENUMERATOR: tuple[type[Event], ...] = (
-    MessageReceived, PartStored, TablesFound, StopFound, TableDescribed, RangeFound, BoundFound, SplittingFailed,
+    MessageReceived, PartStored, TablesFound, PlaceFound, StopFound, TableDescribed, RangeFound, BoundFound,
+    SplittingFailed,
 )  # fmt: skip
-_REQUESTS: Row = {SavepointAsked: "_savepoint_asked", ThrottleAsked: "_limits_asked", ReadAgainAsked: REPEATED}
+_COMMANDS: Row = {
+    CommandAccepted: "_command_accepted",
+    CommandAnswered: "_command_answered",
+    DefinitionPut: "_definition_put",
+    BaseFound: "_base_found",
+    OutcomeWritten: "_outcome_written",
+    OutcomeRefused: "_outcome_refused",
+}
+_REQUESTS: Row = {
+    **_COMMANDS,
+    SavepointAsked: "_savepoint_asked",
+    ThrottleAsked: "_limits_asked",
+    ReadAgainAsked: REPEATED,
+}
 _BETWEEN_EPOCHS: Row = {
     **_REQUESTS,
     **dict.fromkeys((JournalRead, EntryWritten, EntryRefused, EpochOpened, EpochFailed), LATE),
@@ -117,7 +147,7 @@ _BETWEEN_EPOCHS: Row = {
 }
 
 TABLE: Mapping[LeaderState, Row] = {
-    IDLE: {**_BETWEEN_EPOCHS, Observed: "_lease_taken"},
+    IDLE: {**_BETWEEN_EPOCHS, **dict.fromkeys(_COMMANDS, LATE), Observed: "_lease_taken"},
     READING: {**_BETWEEN_EPOCHS, JournalRead: "_journal_read"},
     GATHERING: {**_BETWEEN_EPOCHS, Observed: "_gather"},
     PROPOSING: {**_BETWEEN_EPOCHS, EntryWritten: "_entry_written", EntryRefused: "_entry_refused"},
@@ -144,24 +174,10 @@ TABLE: Mapping[LeaderState, Row] = {
     },
     RESTING: {**_BETWEEN_EPOCHS, Observed: "_rest"},
     HALTED: _BETWEEN_EPOCHS,
+    STOPPED: _BETWEEN_EPOCHS,
 }
 """The handler of each event in each state. An event that a state lacks is refused: ProtocolError, and nothing changed.
 From every state a lost lease leads to idle (`handle`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """The part of the pipeline's definition that the leader needs (see `Plan`). `readers` and `writers`: how many to
-    wait for."""
-
-    chunk_rows: int
-    exact: bool
-    quarantine_changed: bool = False
-    snapshot_only: bool
-    interval_seconds: float
-    readers: int = 1
-    writers: int = 1
-    limits: Limits = UNLIMITED
 
 
 def pause_seconds(failures: int, run: str) -> float:
@@ -181,13 +197,16 @@ class Leader:
     `run` is unique to this object, also within its service. Every nonce contains it, so that a slow write of an earlier
     leader can't be taken for ours.
 
-    It has 35 attributes: it decides on lease, members, epoch and checkpoint, and nearly every rule needs two of these.
+    It has nearly 40 attributes: it decides on lease, members, epoch and checkpoint, and nearly every rule needs two of
+    these.
     """
 
-    def __init__(self, *, incarnation: str, run: str, orders: Orders) -> None:
+    def __init__(self, *, incarnation: str, run: str, settings: Settings) -> None:
         self.incarnation = incarnation
         self.run = run
-        self.orders = orders
+        self.settings = settings
+        self.definition = 1  # the version of the definition that has these settings
+        self.agenda = Agenda()
         self.state = IDLE
         self.cause = "the pipeline's first start"
         self.tail = 0  # the journal's last slot
@@ -200,8 +219,11 @@ class Leader:
         self.members: tuple[MemberSeen, ...] = ()
         self.requests: list[str] = []  # savepoints that are still to be taken
         self._limits: Limits | None = None  # requested while we hold the lease: a restored part must not undo them
-        self.kept_limits = orders.limits  # in the checkpoint `base`, so a next leader begins with them
-        self._saving = orders.limits  # the limits in the checkpoint in flight
+        self.kept_limits = settings.limits  # in the checkpoint `base`, so a next leader begins with them
+        self._saving = settings.limits  # the limits in the checkpoint in flight
+        self.answered: str | None = None  # the request of checkpoint `base`
+        self._saving_commands = 0  # the last command of the enumerator that is in the checkpoint in flight
+        self.kept_commands = 0  # in the checkpoint `base`
         self._answered: set[str] = set()  # requests whose savepoint is in the journal
         self._ending = False  # the last savepoint is requested: the interval starts no further checkpoint
         self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
@@ -214,7 +236,7 @@ class Leader:
         self._wanted: str | None = None  # nonce of the entry that is being written
         self._since = 0.0  # when gathering began, or newcomers appeared
         self._rescale: str | None = None  # why the members must change, after a checkpoint
-        self._expected = {"reader": orders.readers, "writer": orders.writers}  # how many to wait for
+        self._expected = {"reader": settings.readers, "writer": settings.writers}  # how many to wait for
         self._nonces = 0
         self.halts = 0  # epochs in a row that ended by a fault that no retry can mend
         self.failures = 0  # epochs in a row that failed
@@ -233,9 +255,12 @@ class Leader:
             self._expect()
             if not event.held:
                 effects = self._end_epoch()
+                self.agenda.forget()
+                self.requests = [request for request in self.requests if self.agenda.awaits(request)]
                 self.state, self.cause, self._limits = IDLE, "the lease was lost", None
                 return effects
-        return handler(self, event, now)
+        effects = handler(self, event, now)
+        return effects + self.agenda.go_on(self, now)
 
     def _ignore_late(self, event: Event, now: float) -> list[Effect]:
         return []
@@ -258,6 +283,94 @@ class Leader:
     def _limits_asked(self, event: ThrottleAsked, now: float) -> list[Effect]:
         self._limits, self.retry_at = event.limits, now
         return self._to_the_enumerator(event, now) if self.state == LEADING else []
+
+    # --- commands ---
+
+    def _command_accepted(self, event: CommandAccepted, now: float) -> list[Effect]:
+        self.agenda.accept(event.command)
+        self.retry_at = min(self.retry_at, now)
+        return []
+
+    def _command_answered(self, event: CommandAnswered, now: float) -> list[Effect]:
+        self.agenda.answered(event)
+        return []
+
+    def _definition_put(self, event: DefinitionPut, now: float) -> list[Effect]:
+        self.agenda.definition_put(event, self)
+        return []
+
+    def _base_found(self, event: BaseFound, now: float) -> list[Effect]:
+        self.agenda.base_found(event, self)
+        return []
+
+    def _outcome_written(self, event: OutcomeWritten, now: float) -> list[Effect]:
+        if not self.agenda.outcome_written(event.n):
+            return []
+        if self.enumerator is not None:
+            self.enumerator.refused.pop(event.n, None)
+        return self._delete()
+
+    def _outcome_refused(self, event: OutcomeRefused, now: float) -> list[Effect]:
+        if not self.agenda.outcome_refused(event.n) or self.reads or self.proposes:
+            return []
+        return self.begin_anew(f"another leader has finished command {event.n}")
+
+    def _delete(self) -> list[Effect]:
+        orders = self.agenda.standing
+        return [DeletePipeline(purge=orders.purge)] if orders.mode == "deleting" and self.still else []
+
+    @property
+    def leads(self) -> bool:
+        """Whether an epoch is open."""
+        return self.state == LEADING
+
+    @property
+    def reads(self) -> bool:
+        """Whether the journal and the commands are to be read next, or the lease is not ours."""
+        return self.state in (IDLE, READING)
+
+    @property
+    def proposes(self) -> bool:
+        """Whether the entry of an epoch is being written, so that nothing about that epoch can change."""
+        return self.state == PROPOSING
+
+    @property
+    def waits(self) -> bool:
+        """Whether no epoch is open, and it may last until one is."""
+        return self.state in (GATHERING, RESTING, HALTED, STOPPED)
+
+    @property
+    def still(self) -> bool:
+        """Whether no epoch is to be open."""
+        return self.state == STOPPED
+
+    @property
+    def halted(self) -> bool:
+        """Whether no epoch is opened since it would fail."""
+        return self.state == HALTED
+
+    def request(self, request: str) -> None:
+        """Ask for a checkpoint that answers `request`."""
+        if request not in self.requests and (self.in_flight is None or self.in_flight[1] != request):
+            self.requests.append(request)
+
+    def withdraw(self, request: str) -> None:
+        """Ask no more for that checkpoint."""
+        self.requests = [other for other in self.requests if other != request]
+
+    def begin_anew(self, cause: str) -> list[Effect]:
+        """End the epoch, if one is open, and begin the next one."""
+        return self._next_epoch(cause)
+
+    def stand_still(self, cause: str) -> list[Effect]:
+        """End the epoch, if one is open, and begin none."""
+        effects = self._end_epoch()
+        self.state, self.cause, self.halts, self.failures = STOPPED, cause, 0, 0
+        return effects
+
+    def tell(self, event: Event, now: float) -> list[Effect]:
+        """Pass a command on to the enumerator."""
+        return self._to_the_enumerator(event, now)
 
     # --- lease and members ---
 
@@ -304,7 +417,7 @@ class Leader:
 
     def _expect(self) -> None:
         """The configured count, lowered when a service leaves deliberately, until a replacement joins."""
-        for role, ordered in (("reader", self.orders.readers), ("writer", self.orders.writers)):
+        for role, ordered in (("reader", self.settings.readers), ("writer", self.settings.writers)):
             staying, leave = len(self._staying(role)), any(m.leaving and m.role == role for m in self.members)
             bound = min if leave else max
             self._expected[role] = bound(self._expected[role], min(staying, ordered))
@@ -343,7 +456,14 @@ class Leader:
         return effects
 
     def _journal_read(self, event: JournalRead, now: float) -> list[Effect]:
-        self.tail, self.base, self.state, self._since = event.tail, event.base, GATHERING, now
+        self.agenda.read(event)
+        self.requests = [request for request in self.requests if self.agenda.awaits(request)]
+        self.tail, self.base, self.answered = event.tail, self.agenda.base(event.base), event.answered
+        self.settings = self.agenda.settings or event.settings or self.settings
+        self.definition = self.agenda.definition
+        if not self.agenda.leads:
+            return self.stand_still(f"the pipeline is {self.agenda.orders.mode}") + self._delete()
+        self.state, self._since = GATHERING, now
         return self._gather(event, now)
 
     def _journal_looked_at(self, event: JournalRead, now: float) -> list[Effect]:
@@ -371,6 +491,7 @@ class Leader:
             members=Members(enumerator=self.incarnation, readers=self.readers, writers=self.writers),
             cause=self.cause,
             written_at=now,
+            definition=self.definition,
         )
         return WriteEntry(entry=entry)
 
@@ -396,19 +517,25 @@ class Leader:
             raise ProtocolError(f"our entry was written to slot {slot}, and was meant for slot {self.tail + 1}")
         if self.state == PROPOSING:
             self.tail, self.epoch, self.state, self._since, self._wanted = slot, slot, OPENING, now, None
-            return [OpenEpoch(epoch=slot, base=self.base, plan=self._plan())]
+            self.agenda.epoch_written()
+            return [OpenEpoch(epoch=slot, base=self.base, plan=self._plan(), definition=self.definition)]
         if self.in_flight is None or self.in_flight[0] != slot:
             raise ProtocolError(f"slot {slot} was written, and checkpoint {self.in_flight} is in flight")
         if self.in_flight[1] == THE_STOP:
             self.ended = slot
         elif self.in_flight[1] is not None:
             self._answered.add(self.in_flight[1])
+        request, self.answered = self.in_flight[1], self.in_flight[1]
         self.tail, self.base, self.in_flight, self._wanted = slot, slot, None, None
         # Sooner it would prove nothing: checkpoints complete also while the stream can't go on.
         if now - self._led_since > MENDED_SECONDS:
             self.halts = 0
-        self.kept_limits = self._saving
+        self.kept_limits, self.kept_commands = self._saving, self._saving_commands
         self.completed_at = now
+        assert self.enumerator is not None
+        self.agenda.checkpoint_written(slot, request, self.kept_commands, self.enumerator.refused)
+        if self.agenda.changing:
+            return []
         if self._rescale:
             return self._next_epoch(self._rescale)
         return self._checkpoint(now)
@@ -418,18 +545,18 @@ class Leader:
         return Plan(
             readers=topology.readers,
             writers=topology.writers,
-            chunk_rows=self.orders.chunk_rows,
-            exact=self.orders.exact,
-            quarantine_changed=self.orders.quarantine_changed,
-            snapshot_only=self.orders.snapshot_only,
-            limits=self.orders.limits,
+            chunk_rows=self.settings.chunk_rows,
+            exact=self.settings.exact,
+            quarantine_changed=self.settings.quarantine_changed,
+            snapshot_only=self.settings.snapshot_only,
+            limits=self.settings.limits,
         )
 
     def _epoch_opened(self, event: EpochOpened, now: float) -> list[Effect]:
         if event.epoch != self.epoch:
             return []
         self.enumerator = event.enumerator or Enumerator(self._plan())
-        self.kept_limits = self.enumerator.limits
+        self.kept_limits, self.kept_commands = self.enumerator.limits, self.enumerator.commands_done
         self.enumerator.limits = self._limits or self.kept_limits
         topology = self.enumerator.plan.topology
         inbound, outbound = topology.cut_inbound(ENUMERATOR), topology.cut_outbound(ENUMERATOR)
@@ -459,33 +586,36 @@ class Leader:
         if ended and not self._last_asked:
             self._last_asked = True
             self.requests.append(THE_STOP)
-        interval = self.orders.interval_seconds
+        interval = self.settings.interval_seconds
         if self.enumerator.news:
             interval = min(interval, SOON_SECONDS)
-        if self.enumerator.limits != self.kept_limits:  # make them durable at once
-            interval = 0.0
+        if self.enumerator.limits != self.kept_limits or self.enumerator.commands_done != self.kept_commands:
+            interval = 0.0  # make them durable at once
         due = not self._ending and not ended and now - self.started_at >= interval
         if not (due or self.requests or self._rescale):
             return []
         request = self.requests.pop(0) if self.requests else None
         slot = self.tail + 1
-        self.in_flight, self.started_at, self._saving = (slot, request), now, self.enumerator.limits
+        self.in_flight, self.started_at = (slot, request), now
+        self._saving, self._saving_commands = self.enumerator.limits, self.enumerator.commands_done
         self.enumerator.begin(slot, now)
-        return self.process.start(slot, request is not None, now)
+        return self.process.start(slot, self.agenda.keeps(request), now)
 
     def _entry(self, order: WriteCheckpoint, now: float) -> WriteEntry:
         if self.in_flight is None or self.in_flight[0] != order.slot:
             raise ProtocolError(f"checkpoint {order.slot} is complete but was never started")
         request = self.in_flight[1]
-        if order.entry.inside and request is not None:  # it will not be published: keep the next one instead
+        if order.entry.inside and self.agenda.keeps(request) and request is not None:
+            # It will not be published: keep the next one instead.
             self.requests.insert(0, request)
             self.in_flight, request = (order.slot, None), None
         entry = dataclasses.replace(
             order.entry,
             epoch=self.epoch,
             nonce=self._nonce(),
-            kept=request is not None,
+            kept=self.agenda.keeps(request),
             request=request,
+            name=self.agenda.name_of(request),
             written_at=now,
         )
         return WriteEntry(entry=entry)

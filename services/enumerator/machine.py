@@ -2,6 +2,7 @@
 
     table:  waiting -> snapshot -> catch-up -> live          any -> quarantined
                                                              any -> waiting (next generation) -> dropped -> waiting
+                                                             any -> paused (by a person) -> where it was
 
 - Splits are pulled: a reader says how many it has room for. Unstarted splits are taken back for an idle reader.
 - A report is accepted once, if its split is out with that attempt and generation; any other is late and ignored. When a
@@ -12,6 +13,8 @@
 - A table that stops, or is to be read again, is looked up at the source. If the source has no such table, it is
   dropped, which is no fault: its next generation waits for a table of that name. A table that may not be read is never
   taken for dropped.
+- A person's commands about tables are carried out by table_commands.py. The part names the last one taken, and those
+  that were refused until their outcomes are in the store: a restore takes later ones again.
 - The enumerator initiates checkpoints. It composes the entry when every member's part is in the store.
 
 Restore: the state at the cut is loaded; the reports that were in flight (`recorded`) are taken; splits that are still
@@ -50,6 +53,7 @@ from cutline.common.mesh.messages import (
     StopStream,
     StreamCaughtUp,
     StreamStopped,
+    TablePaused,
     TableReport,
     TableState,
     TakeBackSplit,
@@ -65,11 +69,13 @@ from cutline.common.store.records import StagedFile, TableEntry
 from cutline.services.enumerator.checkpoints import Collecting, Entries
 from cutline.services.enumerator.events import (
     BoundFound,
+    CommandTaken,
     DescribeTable,
     FindBound,
     FindRange,
     FindStop,
     FindTables,
+    PlaceFound,
     Plan,
     RangeFound,
     ReadAgainAsked,
@@ -82,11 +88,21 @@ from cutline.services.enumerator.events import (
     WriteCheckpoint,
 )
 from cutline.services.enumerator.splitter import Splitter
+from cutline.services.enumerator.table_commands import (
+    Refusal,
+    carry_out,
+    find_place,
+    place_found,
+    remove,
+    table_paused,
+)
 from cutline.services.enumerator.tables import (
     AT_REST,
     CATCH_UP,
     DROPPED,
+    INACTIVE,
     LIVE,
+    PAUSED,
     QUARANTINED,
     SNAPSHOT,
     STREAMED,
@@ -108,6 +124,10 @@ class Enumerator:
         self.plan = plan
         self._tables = Tables()
         self.todo: deque[SnapshotSplit] = deque()
+        self.shelved: list[SnapshotSplit] = []  # queued splits of paused tables
+        self.gone: dict[str, int] = {}  # tables that left the pipeline -> their last generation
+        self.commands_done = 0  # the number of the last command taken
+        self.refused: dict[int, tuple[str, str]] = {}  # cause and remedy, by the command's number
         self.out: dict[str, tuple[SnapshotSplit, str]] = {}  # split_id -> split, reader
         self.accepted: dict[str, int] = {}  # split_id -> attempt, not yet in a checkpoint
         self.stream_stopped = False
@@ -146,12 +166,22 @@ class Enumerator:
                     for t in self.tables.values()
                     if t.phase == WAITING and t.schema is None
                 ]
-                throttle = self._throttle() if self.limits != UNLIMITED else []
+                throttle = self.throttle() if self.limits != UNLIMITED else []
                 # Only the first search has the start: tables that come later get a snapshot.
-                find = FindTables(begins=not self.tables, known=frozenset(self.tables))
-                return [*effects, *throttle, find, *described, *self._hand_out()]
+                find = FindTables(begins=not (self.tables or self.gone), known=frozenset(self.tables))
+                places = [effect for t in self.tables.values() if t.resuming for effect in find_place(t)]
+                return [*effects, *throttle, find, *described, *places, *self._hand_out()]
+            case CommandTaken(command=command):
+                self.commands_done = command.n
+                outcome = carry_out(self, command)
+                if isinstance(outcome, Refusal):
+                    self.refused[command.n] = (outcome.cause, outcome.remedy)
+                    return []
+                return outcome + self._hand_out()
             case TablesFound():
                 return self._found(event, now)
+            case PlaceFound(table_id=table_id, generation=generation, kept=kept):
+                return place_found(self, table_id, generation, kept) + self._hand_out()
             case StopFound(place=place):
                 return self._stop_found(place, now)
             case TableDescribed(generation=generation, table=described_table):
@@ -163,17 +193,17 @@ class Enumerator:
                 return self._hand_out()
             case BoundFound(table_id=table_id, generation=generation, end=end):
                 if (table := self._tables.being_split(table_id, generation)) is not None and table.splitter is not None:
-                    self.todo += table.splitter.bounded(end)
+                    self._queue(*table.splitter.bounded(end))
                     self._tables.put(table)
                 return self._hand_out()
             case SplittingFailed(table_id=table_id, generation=generation, cause=cause, restart=restart):
-                return self._failed(table_id, generation, cause, restart) + self._hand_out()
+                return self.fail(table_id, generation, cause, restart) + self._hand_out()
             case ReadAgainAsked(table_id=table_id, generation=generation):
                 cause = "the lake table lost data"
-                return self._failed(table_id, generation, cause, restart=True) + self._hand_out()
+                return self.fail(table_id, generation, cause, restart=True) + self._hand_out()
             case ThrottleAsked(limits=limits):
                 self.limits = limits
-                return self._throttle()
+                return self.throttle()
             case MessageReceived(channel=channel, message=message):
                 return self._message(channel, message, now)
             case PartStored(checkpoint=checkpoint, ref=ref):
@@ -195,7 +225,7 @@ class Enumerator:
                 held = self.out.get(split_id)
                 if held is not None and held[0].attempt == attempt:
                     del self.out[split_id]
-                    self.todo.appendleft(held[0])
+                    self._queue(held[0], first=True)
                 return self._hand_out()
             case SplitReport():
                 return self._report(message) + self._hand_out()
@@ -203,6 +233,8 @@ class Enumerator:
                 return self._split_failed(message) + self._hand_out()
             case TableReport():
                 return self._table_report(message) + self._hand_out()
+            case TablePaused():
+                return table_paused(self, message) + self._hand_out()
             case StreamCaughtUp():
                 self.news = True
                 return []
@@ -225,12 +257,16 @@ class Enumerator:
         for item in found.tables:
             if item.table_id in self.tables or self.stop_place is not None:  # past the stop nothing new begins
                 continue
-            table = self._prepare(Table(table_id=item.table_id), item)
+            generation = self.gone.pop(item.table_id, 0) + 1
+            table = self._prepare(Table(table_id=item.table_id, generation=generation), item)
             if start is not None and table.phase == WAITING:
                 low, high = start
-                effects += self._include(dataclasses.replace(table, low=low, high=high), found.looked_at)
-        quarantined = (table for name in sorted(found.unseen) if (table := self.tables[name]).phase == QUARANTINED)
-        effects += [DescribeTable(table_id=t.table_id, generation=t.generation) for t in quarantined if not t.awaited]
+                effects += self.include(dataclasses.replace(table, low=low, high=high), found.looked_at)
+        for name in sorted(found.unselected & self.tables.keys()):
+            effects += remove(self, self.tables[name])
+        unseen = [self.tables[name] for name in sorted(found.unseen & self.tables.keys())]
+        quarantined = (table for table in unseen if table.phase == QUARANTINED and not table.awaited)
+        effects += [DescribeTable(table_id=t.table_id, generation=t.generation) for t in quarantined]
         return effects + self._hand_out()
 
     @property
@@ -239,7 +275,7 @@ class Enumerator:
         if not self.at_stop and self.stop_place is None:
             return False
         phases = {table.phase for table in self.tables.values()}
-        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *AT_REST}
+        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}
 
     def _ask_for_stop(self, now: float) -> list[Effect]:
         if self.stop is None or self.stop_place is not None or self._stop_due is None or now < self._stop_due:
@@ -266,7 +302,7 @@ class Enumerator:
         if table.phase != WAITING:
             return []
         self._prepare(table, item)
-        return self._stop_when_over() + self._hand_out()
+        return self.stop_when_over() + self._hand_out()
 
     def _prepare(self, table: Table, item: TableFound) -> Table:
         """Make the table ready to be split, or put it to rest, by its description."""
@@ -314,7 +350,7 @@ class Enumerator:
         self._find_due = None
         return [FindTables(begins=False, known=frozenset(self.tables))]
 
-    def _failed(self, table_id: str, generation: int, cause: str, restart: bool) -> list[Effect]:
+    def fail(self, table_id: str, generation: int, cause: str, restart: bool) -> list[Effect]:
         """Quarantine the table, or read it again as its next generation."""
         table = self.tables.get(table_id)
         if table is None or table.generation != generation or table.phase in AT_REST:
@@ -323,27 +359,66 @@ class Enumerator:
         if table.phase in STREAMED:
             exclude = ExcludeTable(table_id=table_id, generation=generation)
             effects.append(Send(receiver=self.plan.stream_reader, message=exclude))
-        self.todo = deque(split for split in self.todo if split.table_id != table_id)
-        self.out = {key: held for key, held in self.out.items() if held[0].table_id != table_id}
+        self.drop_splits(table_id)
         if not restart:
-            table = self._tables.put(dataclasses.replace(table, phase=QUARANTINED, cause=cause, splitter=None))
+            table = self._tables.put(
+                dataclasses.replace(
+                    table, phase=QUARANTINED, cause=cause, splitter=None, pausing=False, resuming=False
+                )
+            )
         else:
             table = self._next_generation(table, cause)
         look = DescribeTable(table_id=table_id, generation=table.generation)
-        return [*effects, *self._stop_when_over(), look]
+        return [*effects, *self.stop_when_over(), look]
 
     def _next_generation(self, table: Table, cause: str | None = None) -> Table:
         before = (table.schema or table.before) if self.plan.quarantine_changed else None
+        phase = PAUSED if table.phase == PAUSED or table.pausing else WAITING
         return self._tables.put(
-            Table(table_id=table.table_id, generation=table.generation + 1, cause=cause, before=before)
+            Table(table_id=table.table_id, generation=table.generation + 1, phase=phase, cause=cause, before=before)
         )
 
-    def _include(self, table: Table, looked_at: Low | None = None) -> list[Effect]:
+    def put(self, table: Table) -> Table:
+        """Take another state of a known table."""
+        return self._tables.put(table)
+
+    def forget(self, table: Table) -> None:
+        """Know nothing more of a table than its generation."""
+        self.gone[table.table_id] = table.generation
+        self._tables.remove(table.table_id)
+
+    def drop_splits(self, table_id: str) -> None:
+        """Drop the splits of a table, queued or out; their reports will be late."""
+        self.todo = deque(split for split in self.todo if split.table_id != table_id)
+        self.shelved = [split for split in self.shelved if split.table_id != table_id]
+        self.out = {key: held for key, held in self.out.items() if held[0].table_id != table_id}
+
+    def shelve(self, table_id: str) -> None:
+        """Keep the queued splits of a paused table back."""
+        self.shelved += [split for split in self.todo if split.table_id == table_id]
+        self.todo = deque(split for split in self.todo if split.table_id != table_id)
+
+    def unshelve(self, table_id: str) -> None:
+        """Queue them again."""
+        self.todo += [split for split in self.shelved if split.table_id == table_id]
+        self.shelved = [split for split in self.shelved if split.table_id != table_id]
+
+    def _queue(self, *splits: SnapshotSplit, first: bool = False) -> None:
+        """Queue splits of one table; those of a paused one wait."""
+        if splits and self.tables[splits[0].table_id].phase == PAUSED:
+            self.shelved += splits
+        elif first:
+            self.todo.extendleft(reversed(splits))
+        else:
+            self.todo += splits
+
+    def include(self, table: Table, looked_at: Low | None = None) -> list[Effect]:
+        """Hand a table to the incremental split."""
         assert table.schema is not None
         assert table.low is not None
         assert table.high is not None
         self.stream_stopped = False
-        self._tables.put(dataclasses.replace(table, phase=CATCH_UP, splitter=None, completed=()))
+        self._tables.put(dataclasses.replace(table, phase=CATCH_UP, splitter=None, completed=(), looked_at=None))
         groups = pieces([split for group in table.completed for split in group])
         return [
             Send(
@@ -368,12 +443,12 @@ class Enumerator:
             return []  # late: of an older generation
         if report.state != TableState.LIVE:
             restart = report.state == TableState.RESTART
-            return self._failed(report.table_id, report.generation, report.cause or "", restart)
+            return self.fail(report.table_id, report.generation, report.cause or "", restart)
         self._tables.put(dataclasses.replace(table, phase=LIVE, cause=None))
         self.news = True
-        return self._stop_when_over()
+        return self.stop_when_over()
 
-    def _stop_when_over(self) -> list[Effect]:
+    def stop_when_over(self) -> list[Effect]:
         """Stop a stream that only replays the snapshot once every table is live or at rest."""
         if self.plan.snapshot_only and not self.stream_stopped and self._over():
             self.stream_stopped = True
@@ -381,7 +456,7 @@ class Enumerator:
         return []
 
     def _over(self) -> bool:
-        return all(table.phase == LIVE or table.phase in AT_REST for table in self.tables.values())
+        return all(table.phase == LIVE or table.phase in INACTIVE for table in self.tables.values())
 
     # --- splits ---
 
@@ -393,17 +468,17 @@ class Enumerator:
         split = held[0]
         del self.out[report.split_id]
         if table.schema is None or report.schema.hash != table.schema.hash:
-            return self._failed(
+            return self.fail(
                 table.table_id, table.generation, "its columns changed while the snapshot was read", restart=True
             )
         try:
             low = report.low if table.low is None else table.low.fold(report.low)
             high = report.high if table.high is None else table.high.fold(report.high)
         except SourceLost as error:  # chunks were read from two servers, whose watermarks don't compare
-            return self._failed(table.table_id, table.generation, error.cause, restart=True)
+            return self.fail(table.table_id, table.generation, error.cause, restart=True)
         self.accepted[report.split_id] = report.attempt
         if report.cut_at is not None:
-            self.todo.appendleft(table.splitter.rest(split, report.cut_at))
+            self._queue(table.splitter.rest(split, report.cut_at), first=True)
             split = dataclasses.replace(split, split_end=report.cut_at)
         done, rows = table.splits_done + 1, table.rows_done + report.rows
         table = dataclasses.replace(table, low=low, high=high, splits_done=done, rows_done=rows)
@@ -412,7 +487,9 @@ class Enumerator:
                 CompletedSplit(split_start=split.split_start, split_end=split.split_end, high=report.high)
             )
         if table.splitter is not None and table.splitter.done and done == table.splitter.made:
-            return self._include(table)
+            if table.phase != PAUSED:
+                return self.include(table)
+            table = dataclasses.replace(table, splitter=None)
         self._tables.put(table)
         return []
 
@@ -424,9 +501,9 @@ class Enumerator:
         failures = self.failures[failed.split_id] = self.failures.get(failed.split_id, 0) + 1
         # The attempt's number does not count failures: each restore raises it too.
         if failed.remedy == Remedy.RETRY and failures < MAX_ATTEMPTS:
-            self.todo.appendleft(dataclasses.replace(held[0], attempt=failed.attempt + 1))
+            self._queue(dataclasses.replace(held[0], attempt=failed.attempt + 1), first=True)
             return []
-        return self._failed(failed.table_id, failed.generation, failed.cause, failed.remedy == Remedy.RESTART)
+        return self.fail(failed.table_id, failed.generation, failed.cause, failed.remedy == Remedy.RESTART)
 
     def _hand_out(self) -> list[Effect]:
         """Give queued splits to readers with room; make more splits, or ask the source for their bounds."""
@@ -438,6 +515,8 @@ class Enumerator:
                 break
             table = self._tables.being_split(name, self.tables[name].generation)
             if name in self._tables.asking or table is None or (splitter := table.splitter) is None:
+                continue
+            if table.phase == PAUSED:
                 continue
             self.todo += splitter.take(want - len(self.todo))
             if len(self.todo) < want and (question := splitter.wants()) is not None:
@@ -469,7 +548,8 @@ class Enumerator:
         rows, size, readers = self.limits.rows_per_second, self.limits.bytes_per_second, len(self.plan.readers)
         return Limits(rows_per_second=rows and rows / readers, bytes_per_second=size and size / readers)
 
-    def _throttle(self) -> list[Effect]:
+    def throttle(self) -> list[Effect]:
+        """Tell every reader its share of the limits."""
         return [Send(receiver=reader, message=Throttle(limits=self.share())) for reader in self.plan.readers]
 
     def _take_back(self) -> list[Effect]:
@@ -545,8 +625,8 @@ class Enumerator:
 
     def _counts(self, file: StagedFile) -> bool:
         """Whether a file that was staged before this cut belongs to the checkpoint."""
-        table = self.tables[file.table]
-        if table.generation != file.generation or table.phase in AT_REST:
+        table = self.tables.get(file.table)
+        if table is None or table.generation != file.generation or table.phase in AT_REST:
             return False  # its table is at rest, or is read again already
         if file.split is None:
             return True
@@ -566,13 +646,20 @@ class Enumerator:
             "stop": to_plain(self.stop), "stopPlace": to_plain(self.stop_place), "atStop": self.at_stop,
             "recorded": {},
         }  # fmt: skip
+        if self.commands_done:
+            refused = [[n, *why] for n, why in sorted(self.refused.items())]
+            head["commands"] = {"done": self.commands_done, "refused": refused}
+        if self.shelved:
+            head["shelved"] = to_plain(self.shelved)
+        if self.gone:
+            head["gone"] = dict(self.gone)
         return State(head=head, values=values, schemas=schemas)
 
     def _copy(self) -> Enumerator:
         """A machine with the part of the state that reports change."""
         machine = Enumerator(self.plan)
         machine._tables, machine.accepted = self._tables.copy(), dict(self.accepted)
-        machine.todo, machine.out = deque(self.todo), dict(self.out)
+        machine.todo, machine.out, machine.shelved = deque(self.todo), dict(self.out), list(self.shelved)
         return machine
 
     @classmethod
@@ -591,12 +678,17 @@ class Enumerator:
         machine.stop = from_plain(Stop | None, head["stop"])
         machine.stop_place = from_plain(Position | None, head["stopPlace"])
         machine.at_stop = head["atStop"]
+        machine.shelved = list(from_plain(tuple[SnapshotSplit, ...], head.get("shelved", [])))
+        machine.gone = dict(head.get("gone", {}))
+        commands = head.get("commands", {"done": 0, "refused": []})
+        machine.commands_done = commands["done"]
+        machine.refused = {n: (cause, remedy) for n, cause, remedy in commands["refused"]}
         for channel, headers in head["recorded"].items():
             machine._at_begin += machine._take_recorded(channel, [decode(header) for header in headers])
         waiting = [split for split, _ in machine.out.values()]
         machine.out = {}
-        again = [dataclasses.replace(split, attempt=split.attempt + 1) for split in waiting]
-        machine.todo.extendleft(reversed(again))
+        for split in reversed(waiting):
+            machine._queue(dataclasses.replace(split, attempt=split.attempt + 1), first=True)
         machine.snapshot()  # so that the epoch's first snapshot and entry, too, cost only what changed
         machine._entries = Entries.restored(machine.tables, entered)
         machine._cut = None
@@ -618,6 +710,8 @@ class Enumerator:
                 effects = self._split_failed(message)
             case TableReport():
                 effects = self._table_report(message)
+            case TablePaused():
+                effects = table_paused(self, message)
             case StreamStopped():
                 self.at_stop, effects = True, []
             case _:
@@ -633,14 +727,18 @@ class Enumerator:
             self.collecting.check(self.plan.topology)
             if self.collecting.ordered and self._cut is None:
                 raise ProtocolError(f"checkpoint {self.collecting.checkpoint} has lost its cut")
-        queued = {split.split_id: split for split in self.todo}
-        if len(queued) != len(self.todo) or queued.keys() & self.out.keys():
+        queued = {split.split_id: split for split in (*self.todo, *self.shelved)}
+        if len(queued) != len(self.todo) + len(self.shelved) or queued.keys() & self.out.keys():
             raise ProtocolError("a split is queued twice, or queued and out")
         held = [split for split, _ in self.out.values()]
         for split in (*queued.values(), *held):
             table = self.tables.get(split.table_id)
             if table is None or table.generation != split.generation or table.splitter is None:
                 raise ProtocolError(f"split {split.split_id} is queued or out, and its table is not being split")
+        if any(self.tables[split.table_id].phase == PAUSED for split in self.todo):
+            raise ProtocolError("a split of a paused table is queued")
+        if any(self.tables[split.table_id].phase != PAUSED for split in self.shelved):
+            raise ProtocolError("a split is kept back, and its table is not paused")
         if any(reader not in self.free for _, reader in self.out.values()) or min(self.free.values(), default=0) < 0:
             raise ProtocolError(f"splits are out at readers that the plan lacks, or that had no room: {self.free}")
         for split_id, attempt in self.accepted.items():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, SourceRefused, Unavailable
@@ -22,9 +22,11 @@ from cutline.services.enumerator.events import (
     BoundFound,
     DescribeTable,
     FindBound,
+    FindPlace,
     FindRange,
     FindStop,
     FindTables,
+    PlaceFound,
     RangeFound,
     SplittingFailed,
     StopFound,
@@ -33,11 +35,20 @@ from cutline.services.enumerator.events import (
     TablesFound,
 )
 from cutline.services.enumerator.splitter import KeyRange
+from cutline.services.sources.mysql.binlog_age import Place, look
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
 from cutline.services.sources.mysql.connection import Connection, break_connection, server_of
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.keys import key_range, next_bound
-from cutline.services.sources.mysql.server import Server, file_start, flushed_position, identify, low_at, unseen_xa
+from cutline.services.sources.mysql.server import (
+    Server,
+    file_start,
+    flushed_position,
+    identify,
+    low_at,
+    unseen_xa,
+    verify_position,
+)
 from cutline.services.sources.mysql.start_stop import PositionFinder, stop_at
 
 PAUSE_SECONDS = (0.5, 10.0)
@@ -66,6 +77,7 @@ class SourceReader:
         self._places = PositionFinder(self.hosts.connect, server_id=config.server_id)
         self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []  # tables to describe
         self._looking: asyncio.Task[None] | None = None
+        self._begun: dict[str, float] = {}  # binlog file -> when it began
 
     @property
     def waiting_for(self) -> str | None:
@@ -130,6 +142,31 @@ class SourceReader:
                 if not answer.done():
                     answer.set_result(found[table_id])
 
+    async def binlog(self, *, read: Place | None, needed: Collection[Place]) -> dict[str, Any]:
+        """The status `binlog`: how far the source's binlog goes on after `read`, and for how long it still has all that
+        is `needed`. Ask it rarely. Raises what `look` raises, after one try.
+        """
+        logs = await self._thread.call(partial(self._on_connection, look))
+        oldest = logs.oldest_of(needed)
+        files = [logs.files[0].file]
+        if oldest is not None and 0 <= oldest < len(logs.files) - 1:
+            files.append(logs.files[oldest + 1].file)
+        begun = {}
+        for file in files:
+            found = self._begun.get(f"{logs.server} {file}")
+            begun[file] = await self._places_thread.call(partial(self._places.begun, file)) if found is None else found
+        self._begun = {f"{logs.server} {file}": at for file, at in begun.items()}
+        return {
+            "server_uuid": logs.server,
+            "oldest_file": logs.files[0].file,
+            "oldest_at": begun[logs.files[0].file],
+            "retention_seconds": logs.retention_seconds,
+            "left_seconds": logs.seconds_left(needed, begun.__getitem__),
+            "lag_bytes": logs.bytes_after(read),
+            "clock_offset_seconds": logs.clock_offset_seconds,
+            "at": time.time(),
+        }
+
     def interrupt(self) -> None:
         """Break off the open questions, whose answers are no longer wanted."""
         connection = self._connection
@@ -182,9 +219,17 @@ class SourceReader:
                     names = [name for name in names if name in self.config.tables or not _shadow(name, existing)]
                 found = tuple(self._describe(names, connection, server).values())
                 if not begins:
-                    return TablesFound(tables=found, unseen=known.difference(existing))
+                    unselected = known.difference(self.config.select(known))
+                    unseen = known.difference(existing, unselected)
+                    return TablesFound(tables=found, unseen=unseen, unselected=unselected)
                 stop = stop_at(server, self.config.stop) if self.config.stop is not None else None
                 return TablesFound(tables=found, start=begin, looked_at=looked_at, stop=stop)
+            case FindPlace(table_id=table_id, generation=generation, low=low):
+                try:
+                    verify_position(connection, server, low.start())
+                except SourceLost:
+                    return PlaceFound(table_id=table_id, generation=generation, kept=False)
+                return PlaceFound(table_id=table_id, generation=generation, kept=True)
             case FindRange(table_id=table_id, generation=generation, schema=schema):
                 return _or_failed(table_id, generation, lambda: RangeFound(
                     table_id=table_id, generation=generation, range=_key_range(key_range(connection, schema))

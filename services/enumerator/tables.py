@@ -22,10 +22,11 @@ from cutline.services.enumerator.splitter import Splitter
 
 GROUP = 256
 WAITING, SNAPSHOT, CATCH_UP, LIVE = "waiting", "snapshot", "catch-up", "live"
-QUARANTINED, DROPPED = "quarantined", "dropped"
-PHASES = frozenset({WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED, DROPPED})
+QUARANTINED, DROPPED, PAUSED = "quarantined", "dropped", "paused"
+PHASES = frozenset({WAITING, SNAPSHOT, CATCH_UP, LIVE, QUARANTINED, DROPPED, PAUSED})
 STREAMED = frozenset({CATCH_UP, LIVE})  # the incremental split has the table
 AT_REST = frozenset({QUARANTINED, DROPPED})  # the table stays so until the source or a person acts
+INACTIVE = AT_REST | {PAUSED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,11 @@ class Table:
     awaited: bool = False
     # With `Plan.quarantine_changed`: the last generation's schema, until this one has its own.
     before: TableSchema | None = None
+    # A person paused it. While `pausing` the incremental split still has it; while `resuming` the source is asked
+    # whether it still has what came since `low`.
+    pausing: bool = False
+    resuming: bool = False
+    looked_at: Low | None = None  # of a paused table, see StreamTable
 
     @property
     def splits_total(self) -> int:
@@ -56,6 +62,11 @@ class Table:
         if self.splitter is None:
             return self.splits_done
         return max(self.splitter.made, -(-self.estimate // self.splitter.step))
+
+    @property
+    def streams_again(self) -> bool:
+        """Whether it is paused after its snapshot: its chunks are all reported, and nothing but the stream is left."""
+        return self.phase == PAUSED and self.splitter is None and self.high is not None
 
     @property
     def schemas(self) -> tuple[TableSchema, ...]:
@@ -91,6 +102,13 @@ class Tables:
         (self.asking.add if splitter is not None and splitter.asked else self.asking.discard)(name)
         return table
 
+    def remove(self, name: str) -> None:
+        """Forget a table."""
+        self._unsaved.setdefault(name, self.by_name.get(name))
+        for index in (self.by_name, self.splitting, self.awaited):
+            index.pop(name, None)
+        self.asking.discard(name)
+
     def being_split(self, table_id: str, generation: int) -> Table | None:
         """The table, if it is of that generation and has a splitter: a copy, whose splitter may be changed."""
         table = self.by_name.get(table_id)
@@ -110,9 +128,12 @@ class Tables:
         if self._unsaved:
             values = {name: dict(section) for name, section in self._values.items()}
             for name, before in self._unsaved.items():
-                table = self.by_name[name]
+                table = self.by_name.get(name)
+                _replace_groups(values["completed"], name, table, before)
+                if table is None:
+                    values["tables"].pop(name, None)
+                    continue
                 values["tables"][name] = _to_json(table)
-                _replace_groups(values["completed"], table, before)
                 fresh |= {schema.hash: schema for schema in table.schemas if schema.hash not in self._named}
             self._values, self._unsaved = values, {}
             self._named |= fresh.keys()
@@ -149,13 +170,15 @@ class Tables:
                 raise ProtocolError(f"table {name} is in phase {table.phase} without a schema or watermarks")
             if table.phase in AT_REST and table.cause is None:
                 raise ProtocolError(f"table {name} is {table.phase} without a cause")
+            if (table.pausing and table.phase not in STREAMED) or (table.resuming and not table.streams_again):
+                raise ProtocolError(f"table {name} is being paused or resumed in phase {table.phase}")
             if table.awaited and table.phase not in AT_REST:
                 raise ProtocolError(f"table {name} is awaited in phase {table.phase}")
             indexed = (name in self.splitting, name in self.asking, name in self.awaited)
             is_asked = splitter is not None and splitter.asked
             if indexed != (splitter is not None and not splitter.done, is_asked, table.awaited):
                 raise ProtocolError(f"the indexes over table {name} are out of date: {indexed}")
-        if lost := {*self.splitting, *self.asking, *self.awaited, *self._unsaved} - self.by_name.keys():
+        if lost := {*self.splitting, *self.asking, *self.awaited} - self.by_name.keys():
             raise ProtocolError(f"the indexes name tables that do not exist: {sorted(lost)}")
 
 
@@ -166,19 +189,20 @@ def _keep(names: dict[str, None], name: str, wanted: bool) -> None:
         names.pop(name, None)
 
 
-def _replace_groups(values: dict[str, Any], table: Table, before: Table | None) -> None:
+def _replace_groups(values: dict[str, Any], name: str, table: Table | None, before: Table | None) -> None:
     """Bring the part's groups of completed splits from those of `before` to those of the table."""
-    known = before.completed if before is not None else ()
-    for number in range(max(len(known), len(table.completed))):
-        key = f"{table.table_id} {number}"
-        if number >= len(table.completed):
+    known, completed = (each.completed if each is not None else () for each in (before, table))
+    for number in range(max(len(known), len(completed))):
+        key = f"{name} {number}"
+        if number >= len(completed):
             del values[key]
-        elif number >= len(known) or known[number] is not table.completed[number]:
-            values[key] = to_plain(table.completed[number])
+        elif number >= len(known) or known[number] is not completed[number]:
+            values[key] = to_plain(completed[number])
 
 
 def _to_json(table: Table) -> dict[str, Any]:
-    """The table's form in a part, but for its completed splits."""
+    """The table's form in a part, but for its completed splits; what few tables have is left out if it is absent."""
+    rare = {"pausing": table.pausing, "resuming": table.resuming, "lookedAt": to_plain(table.looked_at)}
     return {
         "generation": table.generation, "phase": table.phase,
         "schema": table.schema.hash if table.schema else None,
@@ -187,6 +211,7 @@ def _to_json(table: Table) -> dict[str, Any]:
         "splitsDone": table.splits_done, "rowsDone": table.rows_done,
         "estimate": table.estimate, "cause": table.cause,
         "awaited": table.awaited, "before": table.before.hash if table.before else None,
+        **{key: value for key, value in rare.items() if value},
     }  # fmt: skip
 
 
@@ -212,4 +237,7 @@ def _from_json(
         cause=value["cause"],
         awaited=value["awaited"],
         before=schemas[value["before"]] if value["before"] else None,
+        pausing=value.get("pausing", False),
+        resuming=value.get("resuming", False),
+        looked_at=from_plain(Low | None, value.get("lookedAt")),
     )

@@ -17,6 +17,8 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
 - Meeting. Catch-up reads up to main's position. If main has moved on when it arrives, main is held until catch-up
   arrives again. Then both stand between two transactions at the same place, and the tables move over in one step. If
   one of them is at another server, the tables are read again instead.
+- Pausing. A table that a person pauses leaves once no read of its cursor is open and the cursor stands between two
+  transactions. The enumerator gets the place as the table's new low: a later `IncludeTable` goes on there.
 - Order. `_seq` is this machine's own count over both cursors and the only order of changes.
 - Ending. Main is read no further than the stop (`LimitStream`), which its cursor recognises. Once the source has passed
   the stop, its place is known (`EndStream`). Main ends there, and every table is live there or can't be shown there:
@@ -51,6 +53,7 @@ from cutline.common.mesh.messages import (
     LimitStream,
     Message,
     PartSaved,
+    PauseTable,
     Records,
     SnapshotSplit,
     SplitFailed,
@@ -61,6 +64,7 @@ from cutline.common.mesh.messages import (
     StreamCaughtUp,
     StreamCut,
     StreamStopped,
+    TablePaused,
     TableReport,
     TableState,
     TakeBackSplit,
@@ -70,7 +74,7 @@ from cutline.common.mesh.messages import (
     to_plain,
 )
 from cutline.common.mesh.topology import ENUMERATOR
-from cutline.common.positions import Low, Position, Stop, beyond
+from cutline.common.positions import High, Low, Position, Stop, beyond
 from cutline.services.reader.events import (
     ChangeBatch,
     ChangesRead,
@@ -195,6 +199,11 @@ class Reader:
                 table = self.tables.get(table_id)
                 if table is not None and table.generation == generation:
                     self._tables.remove(table_id)
+                return self._go_on()
+            case PauseTable(table_id=table_id, generation=generation):
+                table = self.tables.get(table_id)
+                if table is not None and table.generation == generation:
+                    self._tables.put(dataclasses.replace(table, pausing=True))
                 return self._go_on()
             case StopStream():
                 self.stopped = True
@@ -352,12 +361,50 @@ class Reader:
 
     def _go_on(self) -> list[Effect]:
         """Let cursors meet, tables join, rounds start and reads begin. Called after each fact that may allow one."""
-        effects = self._meet() + self._assign_cursors()
+        effects = self._let_go() + self._meet() + self._assign_cursors()
         effects += self._give_up_catch_up() + self._meet()  # catch-up may begin where main stands
         main = self.cursors.get(MAIN)
         if main is not None:
             effects += self._arrivals(main.position)
         return effects + self._end(main) + self._ask()
+
+    def _let_go(self) -> list[Effect]:
+        """Let go of each table that is to pause, where its cursor's position is settled and between two
+        transactions."""
+        effects: list[Effect] = []
+        for name in list(self._tables.pausing):
+            table = self.tables[name]
+            cursor = self.cursors.get(table.cursor) if table.cursor is not None else None
+            if cursor is not None and (cursor.asked or cursor.position.inside):
+                continue
+            low, high = table.low, table.high
+            try:
+                if cursor is not None and (table.live or low.passed_by(cursor.position)):
+                    low = Low.at(cursor.position)
+            except SourceLost as error:
+                effects.append(self._incomparable(table, error))
+                continue
+            if cursor is not None and table.live:
+                high = High.at(cursor.position)
+            self._tables.remove(name)
+            groups = pieces(table.splits)
+            effects += [
+                Send(
+                    receiver=ENUMERATOR,
+                    message=TablePaused(
+                        table_id=name,
+                        generation=table.generation,
+                        schema=table.schema,
+                        low=low,
+                        high=high,
+                        splits=tuple(group),
+                        looked_at=table.looked_at,
+                        more=at < len(groups),
+                    ),
+                )
+                for at, group in enumerate(groups, start=1)
+            ]
+        return effects
 
     def _end(self, main: Cursor | None) -> list[Effect]:
         """At the stop: report each table that can't be shown there, then, once, the end of the stream."""

@@ -27,11 +27,13 @@ from cutline.common.errors import (
     SourceRefused,
     Unavailable,
 )
+from cutline.common.measures import Measures
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import Loop, OneThread
 from cutline.common.mesh.machine import Began, Effect, Event, SavePart, Send
+from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.topology import Topology, reader_name
@@ -75,9 +77,12 @@ class ReaderMember:
     """A reader in one epoch of one pipeline: carries out what the machine orders."""
 
     def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
-        definition = store.definition()
+        definition = store.definition(entry.definition)
         if definition is None:
-            raise ProtocolError(f"pipeline {store.name} has an epoch but no definition; put its pipeline.json back")
+            raise ProtocolError(
+                f"pipeline {store.name} has an epoch but no version {entry.definition} of its definition; put its file"
+                " back"
+            )
         self.host, self.store, self.epoch = host, store, entry.slot
         self.config = PipelineConfig.from_definition(definition)
         self.name = reader_name(index)
@@ -105,7 +110,10 @@ class ReaderMember:
             outbound=topology.outbound(self.name),
             channels=len(readers) * len(writers),
         )
-        self.loop = Loop(process.handle, self._perform)
+        self.process = process
+        self.loop = Loop(self._handle, self._perform)
+        self.marks = Marks()
+        self.rows_sent = self.bytes_sent = 0
         self.cursors: dict[str, tuple[BinlogCursor, OneThread]] = {}
         self.routes: dict[str, tuple[Mapping[str, StreamTable], dict[str, Route]]] = {}  # of each cursor's last read
         server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
@@ -120,6 +128,8 @@ class ReaderMember:
         self.aged = AgedPositions()
         self.ids_taken = 0  # server ids that turned out to be another client's
         self.zero_dates: Counter[tuple[str, str]] = Counter()
+        self.measures = Measures()
+        self.chunk_began_at = 0.0  # monotonic
 
     async def run(self) -> None:
         """Take part until the epoch ends."""
@@ -134,13 +144,20 @@ class ReaderMember:
                 thread.end(cursor.close)
             self.chunks.close()
 
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        self.marks.received(event)
+        return self.process.handle(event, now)
+
     async def _perform(self, effect: Effect) -> None:
+        self.marks.sent(effect)
         match effect:
             case Send(receiver=receiver, message=Records() as records):
                 if records.body.get_total_buffer_size() < SMALL_BYTES:
                     body = to_ipc(records.body)
                 else:
                     body = await asyncio.to_thread(to_ipc, records.body)
+                self.rows_sent += records.rows
+                self.bytes_sent += len(body)
                 message = dataclasses.replace(records, body=body)
                 del effect, records, body  # the batch, which may be large, has gone into its message
                 await self.links.send(Send(receiver=receiver, message=message))
@@ -148,6 +165,7 @@ class ReaderMember:
                 await self.links.send(effect)
             case ReadChunk(split=split):
                 log.info("pipeline %s: reading chunk %s", self.store.name, split.split_id)
+                self.chunk_began_at = time.monotonic()
                 self.chunks.begin(
                     split,
                     read_chunk(
@@ -196,6 +214,7 @@ class ReaderMember:
             faults = self._zero_dates({(split.table_id, name): n for name, n in item.zero_dates.items()})
             for cause in faults.values():
                 return ChunkFailed(split_id=split_id, attempt=attempt, cause=cause)
+            self.measures.observe("chunk_read", time.monotonic() - self.chunk_began_at)
             return ChunkRead(
                 split_id=split_id,
                 attempt=attempt,
@@ -310,10 +329,16 @@ class ReaderMember:
             await asyncio.sleep(1.0)
             cursors = {name: cursor.position.to_json() for name, cursor in self.machine.cursors.items()}
             status = {
+                **self.measures.shown(),
                 "at": time.time(),
+                "epoch": self.epoch,
                 "seq": self.machine.seq,
                 "cursors": cursors,
                 "waiting_for": self.waiting_for or self.chunks.waiting_for,
+                "channels": self.links.state(),
+                "marks": self.marks.shown(),
+                "rows_total": self.rows_sent,
+                "bytes_total": self.bytes_sent,
                 "source_host": self.hosts.chosen,
                 "main_host": self.hosts.main if self.streams else None,
                 "counters": [

@@ -35,6 +35,7 @@ class StreamTable:
     cursor: str | None = None  # None: waits for main's answer, or for the next round
     live: bool = False
     looked_at: Low | None = None  # `schema` is what the catalogue had then; no row event has confirmed it yet
+    pausing: bool = False  # a person paused it: it leaves between two transactions
 
 
 class StreamTables:
@@ -45,6 +46,7 @@ class StreamTables:
         self.by_name: dict[str, StreamTable] = {}
         self.by_cursor: dict[str | None, dict[str, StreamTable]] = {MAIN: {}, CATCH_UP: {}, None: {}}
         self.late: set[str] = set()  # waiting tables whose low main has passed
+        self.pausing: dict[str, None] = {}  # tables that are to leave
         self._unfinished: dict[str, StreamTable] = {}  # of main, and not live
         # Highs in order, for each history within which they compare; some are of tables that are live or gone by now.
         self._highs: dict[tuple[str, str], list[tuple[FilePosition, str, int]]] = {}
@@ -65,6 +67,8 @@ class StreamTables:
         if table.cursor is not None:
             self._rerouted[table.cursor][table.table_id] = table
         self._unsaved[table.table_id] = self._uncut[table.table_id] = None
+        if table.pausing:
+            self.pausing[table.table_id] = None
         if table.cursor == MAIN and not table.live:
             self._unfinished[table.table_id] = table
             comparable = self._highs.setdefault(table.high.history, [])
@@ -80,6 +84,7 @@ class StreamTables:
             self._unsaved[table_id] = self._uncut[table_id] = None
             self._unfinished.pop(table_id, None)
             self.late.discard(table_id)
+            self.pausing.pop(table_id, None)
 
     def add_schema(self, schema: TableSchema) -> None:
         """A schema that the stream has found; the next part gives it."""
@@ -156,6 +161,8 @@ class StreamTables:
         """Raise ProtocolError where the tables or the indexes over them contradict each other. Costs O(tables)."""
         if sum(map(len, self.by_cursor.values())) != len(self.by_name):
             raise ProtocolError("the incremental split has tables of two cursors, or of none")
+        if self.pausing.keys() != {name for name, table in self.by_name.items() if table.pausing}:
+            raise ProtocolError("the incremental split indexes other tables than those that are to pause")
         for name, table in self.by_name.items():
             if self.by_cursor[table.cursor].get(name) is not table:
                 raise ProtocolError(f"{name} is not indexed by its cursor, {table.cursor}")
@@ -172,7 +179,8 @@ class StreamTables:
 
 def _to_json(table: StreamTable) -> dict[str, Any]:
     """The table's form in a part."""
-    return {
+    pausing = {"pausing": True} if table.pausing else {}
+    return pausing | {
         "generation": table.generation,
         "schema": table.schema.hash,
         "low": table.low.to_json(),
@@ -195,4 +203,5 @@ def _from_json(table_id: str, value: Mapping[str, Any], schemas: Mapping[str, Ta
         cursor=value["cursor"],
         live=value["live"],
         looked_at=from_plain(Low | None, value["lookedAt"]),
+        pausing=value.get("pausing", False),
     )

@@ -61,11 +61,13 @@ def _service_children(config: PipelineConfig, workdir: Path) -> list[Child]:
     modules = [("enumerator-0", "cutline.services.enumerator"), ("enumerator-1", "cutline.services.enumerator")]
     modules += [(f"reader-{i}", "cutline.services.reader") for i in range(config.workers.readers)]
     modules += [(f"writer-{i}", "cutline.services.writer") for i in range(config.workers.writers)]
-    modules += [("spark-writer", "cutline.spark_writer"), ("control", "cutline.services.control")]
+    modules += [("spark-writer", "cutline.spark_writer")]
     # -P: no module in the user's current folder may be taken for ours, or for one that we import.
+    commands = [(name, [module]) for name, module in modules]
+    commands += [("control", ["cutline.services.control", "--embedded"])]
     return [
-        Child(name=name, command=[sys.executable, "-P", "-m", module], log=workdir / "logs" / f"{name}.log")
-        for name, module in modules
+        Child(name=name, command=[sys.executable, "-P", "-m", *command], log=workdir / "logs" / f"{name}.log")
+        for name, command in commands
     ]
 
 

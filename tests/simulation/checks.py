@@ -504,7 +504,7 @@ def any_fact_is_handled_or_refused(world: World) -> None:
     if not candidates:
         return
     original = rng.choice(candidates)
-    probes = [original.process] if hasattr(original, "orders") and original.process else [original]
+    probes = [original.process] if hasattr(original, "settings") and original.process else [original]
     bare = []
     for process in probes:  # the probe holds the whole world: copy without it
         if hasattr(process, "machine") and hasattr(process.machine, "machine"):

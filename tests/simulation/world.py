@@ -56,6 +56,7 @@ from cutline.services.enumerator.events import (
     RangeFound,
     ReadJournal,
     SavepointAsked,
+    Settings,
     SplittingFailed,
     StopFound,
     TableDescribed,
@@ -64,7 +65,7 @@ from cutline.services.enumerator.events import (
     ThrottleAsked,
     WriteEntry,
 )
-from cutline.services.enumerator.leader import EpochOpened, Leader, Orders
+from cutline.services.enumerator.leader import EpochOpened, Leader
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.splitter import KeyRange
 from cutline.services.reader.events import (
@@ -587,13 +588,13 @@ class World:
 
     def new_leader(self, incarnation: str) -> Leader:
         shape = self.shape
-        orders = Orders(
+        settings = Settings(
             chunk_rows=shape.chunk_rows, exact=shape.exact, quarantine_changed=shape.schema_changes == "halt",
             snapshot_only=shape.snapshot_only,
             interval_seconds=shape.interval, readers=shape.readers, writers=shape.writers,
         )  # fmt: skip
         self.names += 1
-        return Leader(incarnation=incarnation, run=f"run-{self.names:03d}", orders=orders)
+        return Leader(incarnation=incarnation, run=f"run-{self.names:03d}", settings=settings)
 
     def kill(self, service: SimulatedService, cause: str) -> None:
         if not service.alive:

@@ -1,12 +1,9 @@
 """The pipeline file and the environment: what is accepted, what is refused and how it is said."""
 
 import json
-import re
 import textwrap
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -236,49 +233,6 @@ def test_no_setting_of_the_environment_is_read_anywhere_else() -> None:
             name = word.strip("(),.;:=[]{}'")
             if name.startswith("CUTLINE_") and name.isupper():
                 assert name in listed, f"{path.relative_to(ROOT)} reads {name}, which is not in the list of settings"
-
-
-@pytest.mark.parametrize(
-    "file", ["docker-compose.yml", "k8s/base/services.yaml", "k8s/executors/executor.yaml", "Dockerfile"]
-)
-def test_what_is_deployed_names_settings_and_modules_that_exist(file: str) -> None:
-    text = (ROOT / file).read_text()
-    assert set(re.findall(r"CUTLINE_[A-Z_]+", text)) <= {setting.name for setting in settings()}
-    for module in re.findall(r"python, -m, ([\w.]+)\]", text):
-        assert find_spec(module) is not None, f"{file} starts {module}, which is not there"
-
-
-@pytest.mark.parametrize("folder", ["base", "executors"])
-def test_the_example_pipelines_of_kubernetes_are_good_ones(folder: str) -> None:
-    assert load(ROOT / "k8s" / folder / "pipeline.yaml").name == "shop"
-
-
-def test_what_executors_need_on_kubernetes_is_there() -> None:
-    """The names that the files of k8s/executors use are those of each other and of k8s/base."""
-
-    def read(name: str) -> dict[tuple[str, str], Any]:
-        documents = yaml.safe_load_all((ROOT / "k8s" / name).read_text())
-        return {(each["kind"], each.get("metadata", {}).get("name", "")): each for each in documents}
-
-    base, rights = read("base/services.yaml"), read("executors/rights.yaml")
-    overlay, template = read("executors/kustomization.yaml"), read("executors/executor.yaml")[("Pod", "")]["spec"]
-    (made,) = overlay.values()
-    patch = read("executors/spark-writer.yaml")[("Deployment", "spark-writer")]["spec"]["template"]["spec"]
-    written = base[("Deployment", "spark-writer")]["spec"]["template"]["spec"]
-    assert ("ServiceAccount", patch["serviceAccountName"]) in rights
-    assert rights[("RoleBinding", "spark-writer")]["subjects"][0]["name"] == patch["serviceAccountName"]
-    assert patch["containers"][0]["name"] == written["containers"][0]["name"]
-    generated = {each["name"]: each["files"] for each in made["configMapGenerator"]}
-    (volume,) = patch["volumes"]
-    assert generated[volume["configMap"]["name"]] == ["executor.yaml"]
-    settings_of = load(ROOT / "k8s/executors/pipeline.yaml").sink.spark
-    mounted = patch["containers"][0]["volumeMounts"][0]["mountPath"]
-    assert settings_of["spark.kubernetes.executor.podTemplateFile"] == f"{mounted}/executor.yaml"
-    assert settings_of["spark.kubernetes.namespace"] == made["namespace"]
-    assert settings_of["spark.kubernetes.container.image"] == written["containers"][0]["image"]
-    assert template["volumes"] == written["volumes"]
-    assert template["securityContext"] == written["securityContext"]
-    assert template["containers"][0]["volumeMounts"] == written["containers"][0]["volumeMounts"]
 
 
 def test_the_command_of_an_executor_is_made_of_what_the_driver_says() -> None:

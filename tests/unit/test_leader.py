@@ -11,6 +11,7 @@ import pytest
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from cutline.common.mesh.messages import Limits, Marker, PartSaved, StreamCaughtUp, StreamCut, StreamStopped, Throttle
+from cutline.common.store.command_records import Orders as StandingOrders
 from cutline.common.store.records import EpochEntry
 from cutline.services.enumerator.events import (
     CloseEpoch,
@@ -25,6 +26,7 @@ from cutline.services.enumerator.events import (
     ReadAgainAsked,
     ReadJournal,
     SavepointAsked,
+    Settings,
     TablesFound,
     ThrottleAsked,
     WriteEntry,
@@ -42,7 +44,6 @@ from cutline.services.enumerator.leader import (
     EpochOpened,
     Leader,
     LeaderState,
-    Orders,
     pause_seconds,
 )
 from tests.records import PART
@@ -67,10 +68,10 @@ class LeaderBench:
     """A leader and the time."""
 
     def __init__(self, *, interval: float = 10.0, readers: int = 1, run: str = "r1") -> None:
-        orders = Orders(
+        settings = Settings(
             chunk_rows=10, exact=False, snapshot_only=False, interval_seconds=interval, readers=readers, writers=1
         )
-        self.leader = Leader(incarnation="e1", run=run, orders=orders)
+        self.leader = Leader(incarnation="e1", run=run, settings=settings)
         BENCHES.append(self)
         self.now = 0.0
         self.effects: list[Effect] = []
@@ -594,6 +595,9 @@ def in_state(state: LeaderState) -> LeaderBench:
             for tail in range(MAX_HALTS):
                 bench.lead(tail=tail)
                 bench.tell(EpochFailed(epoch=tail + 1, cause="lost", halts=True))
+        case LeaderState.STOPPED:
+            bench.see()
+            bench.tell(JournalRead(tail=0, base=None, orders=StandingOrders(mode="paused")))
     assert bench.leader.state == state
     return bench
 

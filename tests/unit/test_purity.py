@@ -35,6 +35,9 @@ PURE = (
     "services/sources/mysql/decode/codes.py",
     "services/writer/machine.py",
     "common/store/chain.py",
+    "common/store/command_records.py",
+    "services/enumerator/agenda.py",
+    "services/enumerator/table_commands.py",
 )
 LIBRARY = {
     "__future__", "bisect", "collections", "dataclasses", "datetime", "decimal", "enum", "functools", "hashlib",

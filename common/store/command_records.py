@@ -1,0 +1,101 @@
+"""A command, its outcome and the standing orders, typed: the only definition of their JSON (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Mode = Literal["running", "paused", "stopped", "deleting"]
+State = Literal["done", "refused", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A person's command number `n`: of this `kind`, with these arguments (plain JSON).
+
+    `by` asked for it at `at` (seconds since 1970) from `origin`, an address. `key` is the client's own: the same
+    command with the same key is the same command.
+    """
+
+    n: int
+    kind: str
+    arguments: Mapping[str, Any]
+    by: str
+    at: float
+    origin: str | None = None
+    key: str | None = None
+    nonce: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return {
+            "n": self.n,
+            "kind": self.kind,
+            "arguments": dict(self.arguments),
+            "by": self.by,
+            "at": self.at,
+            "origin": self.origin,
+            "key": self.key,
+            "nonce": self.nonce,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """A pipeline's standing orders: what its leader does until another command says otherwise.
+
+    `definition` is the version in force. `base`: the next epoch starts from this checkpoint, since a restore was
+    commanded after journal slot `base_after` while no epoch was to be opened; None: from the newest checkpoint. `purge`
+    goes with the mode `deleting`: the lake tables that the pipeline wrote are dropped too.
+    """
+
+    mode: Mode = "running"
+    definition: int = 1
+    base: int | None = None
+    base_after: int | None = None
+    purge: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return {
+            "mode": self.mode,
+            "definition": self.definition,
+            "base": self.base,
+            "base_after": self.base_after,
+            "purge": self.purge,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of command `n`; `orders` are the standing orders after it.
+
+    `refused`: nothing was done, because it made no sense. `failed`: it was begun and can't be finished. Both have a
+    `cause` and a `remedy`. `result` is plain JSON.
+    """
+
+    n: int
+    state: State
+    cause: str | None = None
+    remedy: str | None = None
+    result: Mapping[str, Any] = field(default_factory=dict)
+    at: float
+    orders: Orders
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict."""
+        return {
+            "n": self.n,
+            "state": self.state,
+            "cause": self.cause,
+            "remedy": self.remedy,
+            "result": dict(self.result),
+            "at": self.at,
+            "orders": self.orders.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Outcome:
+        """Read what `to_json` gave."""
+        return cls(**{**body, "orders": Orders(**body["orders"])})

@@ -1,0 +1,176 @@
+"""Commands of people to a pipeline, and their outcomes, in files of the store (put if absent, numbered from 1).
+
+A command is accepted once its file exists. The pipeline's leader takes commands in the order of their numbers, and
+writes outcomes in that order too: so the newest outcome says which commands are finished, and its *standing orders*
+are those in force. A new leader reads these, and then only the commands after.
+
+Commands and outcomes that are RETAINED numbers older than the newest outcome are removed. So a number that is free
+because its command was removed lies below the newest outcome, and a late `add` that takes one notices.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cutline.common.errors import ConfigError, ProtocolError
+from cutline.common.store.backends import Backend, side_by_side
+from cutline.common.store.command_records import Command, Mode, Orders, Outcome
+from cutline.common.store.envelope import canonical, opened, sealed
+
+RETAINED = 1_000
+__all__ = ("Command", "Commands", "Mode", "Orders", "Outcome")
+_NUMBERED = re.compile(r"(\d{10})\.json")
+
+
+class Commands:
+    """The commands of one pipeline and their outcomes. All methods block; safe for several threads.
+
+    They raise Unavailable if the store does not answer, ProtocolError if a file is corrupt.
+    """
+
+    def __init__(self, backend: Backend, pipeline: str) -> None:
+        """Call `PipelineStore.commands` instead."""
+        self._backend = backend
+        self._pipeline = pipeline
+        self._commands: dict[int, Command] = {}  # read before; a command never changes
+
+    def add(
+        self,
+        kind: str,
+        arguments: Mapping[str, Any],
+        *,
+        by: str,
+        now: float,
+        origin: str | None = None,
+        key: str | None = None,
+    ) -> Command:
+        """Write a command under the next free number; durable on return.
+
+        If a retained command has this `key`, the same kind and the same arguments, that one is returned. With other
+        content: ConfigError. After Unavailable it may or may not be written: only a call with a key can be repeated.
+        """
+        arguments = json.loads(canonical(arguments))
+        nonce, seen = secrets.token_hex(8), 0
+        while True:
+            numbers = self._numbers("commands")
+            if key is not None:
+                for command in self._read([n for n in numbers if n > seen]):
+                    if command.key == key:
+                        return _same(command, kind, arguments)
+            seen = n = max(numbers, default=0)
+            n += 1
+            command = Command(
+                n=n, kind=kind, arguments=arguments, by=by, at=now, origin=origin, key=key, nonce=nonce
+            )
+            if not self._backend.create(self._path("commands", n), sealed(command.to_json())):
+                continue  # another command took the number; it may have our key
+            if n > 1 and not self._backend.exists(self._path("commands", n - 1)):
+                self._backend.remove(self._path("commands", n))  # others have gone on long ago
+                continue
+            return command
+
+    def get(self, n: int) -> Command | None:
+        """Return command `n`, None if there is none (any more)."""
+        if (known := self._commands.get(n)) is not None:
+            return known
+        body = self._get("commands", n)
+        if body is None:
+            return None
+        found = self._commands[n] = Command(**body)
+        if len(self._commands) > 2 * RETAINED:
+            self._commands = {}
+        return found
+
+    def list(self, *, after: int = 0, before: int | None = None, limit: int = 100) -> tuple[Command, ...]:
+        """Return retained commands: the oldest `limit` of those after `after`, in order; with `before`, the newest
+        `limit` of those between the two, newest first."""
+        numbers = [n for n in self._numbers("commands") if n > after and (before is None or n < before)]
+        if before is None:
+            return self._read(numbers[:limit])
+        return self._read(numbers[max(0, len(numbers) - limit) :])[::-1]
+
+    def newest(self) -> int:
+        """Return the number of the newest command, 0 if there was none. Costs a listing."""
+        return max(self._numbers("commands"), default=0)
+
+    # What became of them
+
+    def outcome(self, n: int) -> Outcome | None:
+        """Return the outcome of command `n`, None if it has none yet, or none any more."""
+        body = self._get("outcomes", n)
+        return None if body is None else Outcome.from_json(body)
+
+    def put_outcome(self, outcome: Outcome) -> bool:
+        """Write an outcome, durable on return; False if the command has one: of another leader, or our own."""
+        path = self._path("outcomes", outcome.n)
+        if not self._backend.create(path, sealed(outcome.to_json())):
+            return False
+        if outcome.n > 1 and not self._backend.exists(self._path("outcomes", outcome.n - 1)):
+            self._backend.remove(path)  # other leaders have gone on long ago
+            return False
+        return True
+
+    def newest_outcome(self) -> Outcome | None:
+        """Return the outcome of the last finished command, None if no command was finished yet. Costs a listing."""
+        while numbers := self._numbers("outcomes"):
+            if (found := self.outcome(numbers[-1])) is not None:
+                return found
+        return None
+
+    def orders(self) -> Orders:
+        """Return the standing orders. Costs a listing."""
+        newest = self.newest_outcome()
+        return Orders() if newest is None else newest.orders
+
+    def retire(self) -> None:
+        """Remove the commands and outcomes of which the newest outcome is more than RETAINED numbers away."""
+        oldest = max(self._numbers("outcomes"), default=0) - RETAINED
+        for folder in ("commands", "outcomes"):
+            for n in self._numbers(folder):
+                if n <= oldest:
+                    self._backend.remove(self._path(folder, n))
+
+    def remove(self, *, all_but_newest: bool = False) -> None:
+        """Remove the files of a deleted pipeline; with `all_but_newest` the newest outcome stays, and says so."""
+        for n in self._numbers("commands"):
+            self._backend.remove(self._path("commands", n))
+        outcomes = self._numbers("outcomes")
+        for n in outcomes[:-1] if all_but_newest else outcomes:
+            self._backend.remove(self._path("outcomes", n))
+
+    # Files
+
+    def _read(self, numbers: Sequence[int]) -> tuple[Command, ...]:
+        found = [command for _, command in side_by_side(self.get, numbers) if command is not None]
+        return tuple(sorted(found, key=lambda command: command.n))
+
+    def _path(self, folder: str, n: int) -> str:
+        return f"{self._pipeline}/{folder}/{n:010d}.json"
+
+    def _numbers(self, folder: str) -> Sequence[int]:
+        names = self._backend.names(f"{self._pipeline}/{folder}")
+        return sorted(int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
+
+    def _get(self, folder: str, n: int) -> dict[str, Any] | None:
+        path = self._path(folder, n)
+        data = self._backend.read(path)
+        if data is None:
+            return None
+        location = self._backend.location(path)
+        body = opened(data, location)
+        if body.get("n") != n:
+            raise ProtocolError(f"{location} holds number {body.get('n')}; restore it from a backup")
+        return body
+
+
+def _same(command: Command, kind: str, arguments: Mapping[str, Any]) -> Command:
+    if command.kind == kind and command.arguments == arguments:
+        return command
+    raise ConfigError(
+        f"the key {command.key!r} was used for command {command.n} ({command.kind}) with other content; use a new key"
+        " for each command"
+    )

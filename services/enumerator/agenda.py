@@ -1,0 +1,473 @@
+"""The commands of a pipeline in the hands of its leader (pure): which one has its turn, and what became of it.
+
+    queued -> asked | machine | checkpoint | epoch -> answered -> (outcome written)
+
+Commands are taken in the order of their numbers, and their outcomes are written in that order, so that the newest
+outcome alone tells a next leader where to go on. Commands about tables and limits, checkpoints and savepoints may be
+taken before the ones ahead of them are finished; any other command is alone.
+
+- *asked*: the driver carries it out, or looks whether it can be.
+- *machine*: the enumerator has taken it. It is answered once the journal holds a checkpoint whose part has it, also if
+  it is refused: so a leader that was deposed, and does not know it yet, answers nothing.
+- *checkpoint*: the checkpoint that carries its request is awaited.
+- *epoch*: it changes how the next epoch begins (its base, the definition's version, or that there is one at all), and
+  is answered once that epoch's entry is in the journal. A leader that dies before has changed nothing that lasts, and
+  the next one takes the command again.
+
+What needs an epoch is refused where none is open for long: while the pipeline is paused, stopped or halted. While an
+epoch is only on its way such commands wait, unless a person has then asked to pause or to delete the pipeline.
+
+Whatever the order of a journal's and a command's files, a command may be taken twice, by two leaders. Each step may
+therefore be repeated: a version of the definition is put once, a pause or a restore that is repeated comes to the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from cutline.common.mesh.machine import Effect
+from cutline.common.store.command_records import Command, Orders, Outcome, State
+from cutline.services.enumerator.events import (
+    AskSparkWriter,
+    BaseFound,
+    CommandAnswered,
+    CommandTaken,
+    DefinitionPut,
+    FindBase,
+    JournalRead,
+    PutDefinition,
+    ReleaseSavepoint,
+    Settings,
+    WriteOutcome,
+)
+from cutline.services.enumerator.tables import QUARANTINED
+
+if TYPE_CHECKING:
+    from cutline.services.enumerator.leader import Leader
+
+TABLE_KINDS = frozenset(
+    {"limits", "pause_table", "resume_table", "read_table_again", "retry_table", "forget_table"}
+)  # the enumerator carries them out
+CHECKPOINT_KINDS = frozenset({"checkpoint", "savepoint"})
+KEEPING_KINDS = frozenset({"savepoint", "stop"})
+DEFINING_KINDS = frozenset({"define", "cancel_table"})
+ENDING_KINDS = frozenset({"pause", "delete"})
+KINDS = TABLE_KINDS | CHECKPOINT_KINDS | DEFINING_KINDS | ENDING_KINDS | {
+    "resume", "start", "stop", "restore", "delete_savepoint", "lake",
+}  # fmt: skip
+
+
+class Step(StrEnum):
+    """Where a command that was taken stands: see the head of this file."""
+
+    ASKED = "asked"
+    MACHINE = "machine"
+    CHECKPOINT = "checkpoint"
+    EPOCH = "epoch"
+    ANSWERED = "answered"
+
+
+@dataclass(slots=True, kw_only=True)
+class Taken:
+    """A command whose turn has come.
+
+    `orders`: the standing orders after it. `base`, `settings`: of the epoch that it awaits; `begun`: that epoch is on
+    its way.
+    """
+
+    command: Command
+    step: Step
+    orders: Orders
+    base: int | None = None
+    settings: Settings | None = None
+    begun: bool = False
+    state: State = "done"
+    cause: str | None = None
+    remedy: str | None = None
+    result: Mapping[str, Any] | None = None
+    writing: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other command is taken before this one is finished."""
+        return self.step != Step.MACHINE and self.command.kind not in TABLE_KINDS | CHECKPOINT_KINDS
+
+    def answer(
+        self, state: State, cause: str | None = None, remedy: str | None = None, result: Mapping[str, Any] | None = None
+    ) -> None:
+        """Note what became of it."""
+        self.step, self.state, self.cause, self.remedy, self.result = Step.ANSWERED, state, cause, remedy, result
+
+
+class Agenda:
+    """The commands of one pipeline since the newest finished one."""
+
+    def __init__(self) -> None:
+        self.standing = Orders()  # after the newest outcome in the store
+        self.finished = 0  # the number of that outcome's command
+        self.queue: deque[Command] = deque()
+        self.taken: deque[Taken] = deque()
+
+    # --- what the leader reads from it ---
+
+    @property
+    def running(self) -> int | None:
+        """The number of the command that has its turn."""
+        return self.taken[0].command.n if self.taken else None
+
+    @property
+    def last(self) -> int:
+        """The number of the newest command that is known."""
+        if self.queue:
+            return self.queue[-1].n
+        return self.taken[-1].command.n if self.taken else self.finished
+
+    @property
+    def orders(self) -> Orders:
+        """The standing orders, with those of commands that are answered and whose outcome is on its way."""
+        answered = [taken for taken in self.taken if taken.step == Step.ANSWERED]
+        return answered[-1].orders if answered else self.standing
+
+    @property
+    def leads(self) -> bool:
+        """Whether an epoch is to be open."""
+        return self.orders.mode == "running" or self._next_epoch() is not None
+
+    @property
+    def changing(self) -> bool:
+        """Whether the epoch that is open must end for a command."""
+        awaited = self._next_epoch()
+        return not self.leads or (awaited is not None and not awaited.begun)
+
+    def _next_epoch(self) -> Taken | None:
+        """The command that changes how the next epoch begins."""
+        return next((taken for taken in self.taken if taken.step == Step.EPOCH), None)
+
+    @property
+    def settings(self) -> Settings | None:
+        """The settings of the next epoch, if a command changes them."""
+        awaited = self._next_epoch()
+        return None if awaited is None else awaited.settings
+
+    @property
+    def definition(self) -> int:
+        """The version of the definition that the next epoch uses."""
+        awaited = self._next_epoch()
+        return self.orders.definition if awaited is None else awaited.orders.definition
+
+    def base(self, newest: int | None) -> int | None:
+        """The checkpoint from which the next epoch starts; `newest` is the newest one."""
+        awaited = self._next_epoch()
+        return newest if awaited is None or awaited.base is None else awaited.base
+
+    def keeps(self, request: str | None) -> bool:
+        """Whether the checkpoint that answers this request is a savepoint."""
+        if request is None or not _is_ours(request):
+            return request is not None
+        taken = self._requested(request)
+        return taken is not None and taken.command.kind in KEEPING_KINDS
+
+    def name_of(self, request: str | None) -> str | None:
+        """The name of the savepoint that answers this request."""
+        taken = self._requested(request)
+        if taken is None:
+            return None
+        return taken.command.arguments.get("name" if taken.command.kind == "savepoint" else "savepoint")
+
+    def awaits(self, request: str) -> bool:
+        """Whether a request of the leader is still wanted: it is no command's, or that command awaits a checkpoint."""
+        return not _is_ours(request) or self._requested(request) is not None
+
+    def _requested(self, request: str | None) -> Taken | None:
+        found = (taken for taken in self.taken if taken.step == Step.CHECKPOINT)
+        return next((taken for taken in found if _request(taken.command) == request), None)
+
+    # --- facts ---
+
+    def forget(self) -> None:
+        """The lease is lost."""
+        self.queue.clear()
+        self.taken.clear()
+
+    def read(self, event: JournalRead) -> None:
+        """The journal and the commands were read, before an epoch. Commands that had a checkpoint of the last epoch to
+        wait for are taken anew."""
+        kept = [
+            taken
+            for taken in self.taken
+            if taken.command.n > event.finished and (taken.alone or taken.step == Step.ANSWERED)
+        ]
+        known = [taken.command for taken in self.taken] + list(self.queue)
+        commands = {command.n: command for command in (*known, *event.commands) if command.n > event.finished}
+        first = [taken for at, taken in enumerate(kept, start=event.finished + 1) if taken.command.n == at]
+        self.taken = deque(first)
+        self.finished, self.standing = event.finished, event.orders
+        self.queue = deque(commands[n] for n in sorted(commands) if n > event.finished + len(first))
+        for taken in self.taken:
+            taken.writing = False
+            taken.begun = taken.step == Step.EPOCH
+
+    def accept(self, command: Command) -> None:
+        """The store has a command; any but the next one is known, or will be told again."""
+        if command.n == self.last + 1:
+            self.queue.append(command)
+
+    def answered(self, event: CommandAnswered) -> None:
+        """The driver has carried a command out, or could not."""
+        if (taken := self._asked(event.n)) is not None:
+            taken.answer(event.state, event.cause, event.remedy, event.result)
+
+    def base_found(self, event: BaseFound, leader: Leader) -> None:
+        """A restore can be done: with the next epoch, or whenever there is one."""
+        if (taken := self._asked(event.n)) is None:
+            return
+        base = int(taken.command.arguments["checkpoint"])
+        if self.standing.mode == "running":
+            taken.step, taken.base = Step.EPOCH, base
+        else:
+            taken.orders = replace(self.standing, base=base, base_after=leader.tail)
+            taken.answer("done", result={"checkpoint": base})
+
+    def definition_put(self, event: DefinitionPut, leader: Leader) -> None:
+        """A version of the definition is there: it comes into force with the next epoch, which a checkpoint precedes so
+        that no work is repeated."""
+        if (taken := self._asked(event.n)) is None:
+            return
+        taken.settings = event.settings
+        taken.orders = replace(self.standing, definition=event.version)
+        if self.standing.mode != "running":
+            taken.answer("done", result={"version": event.version})
+        elif leader.leads:
+            taken.step = Step.CHECKPOINT
+            leader.request(_request(taken.command))
+        else:
+            taken.step = Step.EPOCH
+
+    def _asked(self, n: int) -> Taken | None:
+        return next((t for t in self.taken if t.command.n == n and t.step == Step.ASKED), None)
+
+    def checkpoint_written(
+        self, slot: int, request: str | None, commands: int, refused: Mapping[int, tuple[str, str]]
+    ) -> None:
+        """Checkpoint `slot` is in the journal. It answers `request`, and the enumerator's part in it has all commands
+        up to `commands`, of which it refused some."""
+        if (asked := self._requested(request)) is not None:
+            self._has_checkpoint(asked, slot)
+        for taken in self.taken:
+            if taken.step == Step.MACHINE and taken.command.n <= commands:
+                if (refusal := refused.get(taken.command.n)) is not None:
+                    taken.answer("refused", *refusal)
+                else:
+                    taken.answer("done")
+
+    def _has_checkpoint(self, taken: Taken, slot: int) -> None:
+        kind = taken.command.kind
+        if kind in DEFINING_KINDS:
+            taken.step = Step.EPOCH
+            return
+        if kind == "pause":
+            taken.orders = replace(self.standing, mode="paused")
+        elif kind == "stop":
+            taken.orders = replace(self.standing, mode="stopped")
+        name = {"savepoint": "name", "stop": "savepoint"}.get(kind)
+        taken.answer("done", result={"checkpoint": slot, "name": taken.command.arguments.get(name) if name else None})
+
+    def epoch_written(self) -> None:
+        """The entry of an epoch that was proposed after the last `read` is in the journal."""
+        taken = self._next_epoch()
+        if taken is None or not taken.begun:
+            return
+        kind, result = taken.command.kind, dict[str, Any]()
+        if kind == "restore":
+            result = {"checkpoint": taken.base}
+        elif kind in DEFINING_KINDS:
+            result = {"version": taken.orders.definition}
+        taken.answer("done", result=result)
+
+    def outcome_written(self, n: int) -> bool:
+        """Our outcome of command `n` is in the store; False if it is not the one that was being written."""
+        if not self.taken or self.taken[0].command.n != n or not self.taken[0].writing:
+            return False
+        taken = self.taken.popleft()
+        self.finished, self.standing = n, taken.orders
+        return True
+
+    def outcome_refused(self, n: int) -> bool:
+        """Another leader has finished command `n`, though by our agenda it is the first one; False if it is not."""
+        if not self.taken or self.taken[0].command.n != n:
+            return False
+        self.taken[0].writing = False
+        return True
+
+    # --- orders ---
+
+    def go_on(self, leader: Leader, now: float) -> list[Effect]:
+        """Take what can be taken, and write the outcome that is due. Called after each fact."""
+        effects = self._change_epoch(leader)
+        while self.queue and not leader.reads and (more := self._take(leader, now)) is not None:
+            effects += more + self._change_epoch(leader)
+        first = self.taken[0] if self.taken else None
+        if first is not None and first.step == Step.ANSWERED and not first.writing:
+            first.writing = True
+            outcome = Outcome(
+                n=first.command.n, state=first.state, cause=first.cause, remedy=first.remedy,
+                result=first.result or {}, at=now, orders=first.orders,
+            )  # fmt: skip
+            effects.append(WriteOutcome(outcome=outcome))
+        return effects
+
+    def _change_epoch(self, leader: Leader) -> list[Effect]:
+        """End the epoch, or begin the next one, for a command that was taken."""
+        for taken in self.taken:
+            if taken.step == Step.CHECKPOINT and taken.alone and leader.waits:
+                self._without_checkpoint(taken, leader)
+            if taken.step == Step.EPOCH and leader.waits and not leader.still and (name := self._ending()):
+                taken.answer("failed", f"no epoch could begin before {name}", "resume the pipeline and ask again")
+                taken.orders = self.standing
+        if leader.reads or leader.proposes:
+            return []
+        awaited = self._next_epoch()
+        if awaited is not None and not awaited.begun:
+            return leader.begin_anew(f"command {awaited.command.n} ({awaited.command.kind})")
+        if not self.leads and not leader.still:
+            return leader.stand_still(f"command {self.taken[-1].command.n} ({self.taken[-1].command.kind})")
+        return []
+
+    def _without_checkpoint(self, taken: Taken, leader: Leader) -> None:
+        """The epoch that was to take the last checkpoint is over."""
+        kind = taken.command.kind
+        if kind == "stop" and not leader.halted and not self._ending():
+            return  # the next epoch takes it
+        leader.withdraw(_request(taken.command))
+        if kind == "pause":
+            taken.orders = replace(self.standing, mode="paused")
+            taken.answer("done", result={"checkpoint": leader.base, "name": None})
+        elif kind == "stop":
+            taken.answer("failed", "the pipeline could take no savepoint", "pause it, or mend what keeps it from going")
+        else:
+            taken.step = Step.EPOCH
+
+    def _ending(self) -> str | None:
+        """The command that waits to pause or to delete the pipeline."""
+        found = (command for command in self.queue if command.kind in ENDING_KINDS)
+        return next((f"command {command.n} ({command.kind})" for command in found), None)
+
+    def _take(self, leader: Leader, now: float) -> list[Effect] | None:
+        """Take the first command of the queue; None if it has to wait."""
+        command = self.queue[0]
+        kind = command.kind
+        if self.taken and self.taken[-1].alone:
+            return None
+        if kind in TABLE_KINDS | CHECKPOINT_KINDS and not self._is_sparks(command, leader):
+            return self._take_in_epoch(command, leader, now)
+        if self.taken or leader.proposes:
+            return None
+        mode = self.standing.mode
+        if mode == "deleting":
+            return self._refuse(command, "the pipeline is being deleted", "nothing can be done with it any more")
+        if kind in ("define", "cancel_table"):
+            return self._ask(command, PutDefinition(command=command, in_force=self.standing.definition))
+        if kind == "restore":
+            return self._ask(command, FindBase(command=command))
+        if kind == "delete_savepoint":
+            return self._ask(command, ReleaseSavepoint(command=command))
+        if kind in ("lake", "retry_table"):
+            return self._ask(command, AskSparkWriter(command=command))
+        if kind == "delete":
+            purge = bool(command.arguments.get("purge"))
+            taken = self._begin(command, Step.ANSWERED, replace(self.standing, mode="deleting", purge=purge))
+            taken.answer("done")
+            return []
+        if kind in ("resume", "start"):
+            return self._take_resume(command, leader)
+        if kind in ("pause", "stop"):
+            return self._take_pause(command, leader)
+        return self._refuse(command, f"this version of Cutline knows no command {kind!r}", "upgrade its services")
+
+    def _take_in_epoch(self, command: Command, leader: Leader, now: float) -> list[Effect] | None:
+        if leader.still or leader.halted:
+            state = "halted" if leader.halted else self.standing.mode
+            return self._refuse(command, f"the pipeline is {state}", "resume it first")
+        if leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended):
+            return self._refuse(command, "the pipeline has ended at its stop", "start another pipeline")
+        if leader.leads:
+            if command.kind in CHECKPOINT_KINDS:
+                taken = self._begin(command, Step.CHECKPOINT)
+                if leader.answered == _request(command) and leader.base is not None:
+                    self._has_checkpoint(taken, leader.base)
+                else:
+                    leader.request(_request(command))
+                return []
+            assert leader.enumerator is not None
+            taken = self._begin(command, Step.MACHINE)
+            if command.n > leader.enumerator.commands_done:
+                return leader.tell(CommandTaken(command=command), now)
+            self.checkpoint_written(0, None, command.n, leader.enumerator.refused)  # the epoch's base has it
+            return []
+        if leader.waits and (name := self._ending()):
+            return self._refuse(command, f"no epoch was open before {name}", "resume the pipeline and ask again")
+        return None
+
+    @staticmethod
+    def _is_sparks(command: Command, leader: Leader) -> bool:
+        """Whether the Spark writer has quarantined the table to retry: the enumerator has not."""
+        if command.kind != "retry_table" or leader.enumerator is None:
+            return False
+        table = leader.enumerator.tables.get(str(command.arguments.get("table")))
+        return table is not None and table.phase != QUARANTINED
+
+    def _take_resume(self, command: Command, leader: Leader) -> list[Effect]:
+        mode = self.standing.mode
+        if mode == "running" and not leader.halted:
+            return self._refuse(command, "the pipeline is running", "there is nothing to resume")
+        taken = self._begin(command, Step.EPOCH, replace(self.standing, mode="running", base=None, base_after=None))
+        taken.base = self.standing.base
+        return []
+
+    def _take_pause(self, command: Command, leader: Leader) -> list[Effect] | None:
+        kind, mode = command.kind, self.standing.mode
+        if kind == "pause":
+            if mode != "running":
+                return self._refuse(command, f"the pipeline is {mode}", "there is nothing to pause")
+        elif mode == "stopped":
+            return self._refuse(command, "the pipeline is stopped", "there is nothing to stop")
+        elif mode == "paused":
+            if command.arguments.get("savepoint") is not None:
+                return self._refuse(command, "a paused pipeline takes no savepoint", "resume it, then stop it")
+            taken = self._begin(command, Step.ANSWERED, replace(self.standing, mode="stopped"))
+            taken.answer("done", result={"checkpoint": leader.base, "name": None})
+            return []
+        taken = self._begin(command, Step.CHECKPOINT)
+        if leader.answered == _request(command) and leader.base is not None:
+            self._has_checkpoint(taken, leader.base)
+        else:
+            leader.request(_request(command))
+        return []
+
+    def _begin(self, command: Command, step: Step, orders: Orders | None = None) -> Taken:
+        self.queue.popleft()
+        taken = Taken(command=command, step=step, orders=orders or self.standing)
+        self.taken.append(taken)
+        return taken
+
+    def _ask(self, command: Command, question: Effect) -> list[Effect]:
+        self._begin(command, Step.ASKED)
+        return [question]
+
+    def _refuse(self, command: Command, cause: str, remedy: str) -> list[Effect]:
+        self._begin(command, Step.ANSWERED).answer("refused", cause, remedy)
+        return []
+
+
+def _request(command: Command) -> str:
+    """The request of the checkpoint that a command awaits."""
+    return f"command {command.n}"
+
+
+def _is_ours(request: str) -> bool:
+    return request.startswith("command ")
+

@@ -1,0 +1,223 @@
+"""Carries out what a leader's agenda asks for: reads commands, writes outcomes and definitions, asks the Spark writer.
+
+Every call may be made twice, by two leaders or by one that did not get its answer: what is put is put if absent, and a
+definition that is there already is recognised by the number of its command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.mesh.loop import in_store
+from cutline.common.mesh.machine import Effect, Event
+from cutline.common.mesh.presence import SPARK_WRITER, Registry, choice
+from cutline.common.store.command_records import Command, Orders, Outcome
+from cutline.common.store.commands import RETAINED
+from cutline.common.store.records import CheckpointEntry
+from cutline.common.store.restoring import restorable, restorable_savepoints
+from cutline.common.store.store import PipelineStore
+from cutline.services.enumerator.events import (
+    AskSparkWriter,
+    BaseFound,
+    CommandAnswered,
+    DefinitionPut,
+    FindBase,
+    OutcomeRefused,
+    OutcomeWritten,
+    PutDefinition,
+    ReleaseSavepoint,
+    Settings,
+    WriteOutcome,
+)
+
+ASK_AGAIN_SECONDS = 5.0
+LOOK_SECONDS = 0.5
+SPARK_SECONDS = 90.0  # how long a Spark writer may take to answer
+FIXED = (
+    ("name",), ("start",), ("stop",), ("values",), ("keyless",), ("snapshot", "chunks"), ("sink", "type"),
+    ("sink", "warehouse"),
+)  # fmt: skip
+"""Settings that a pipeline keeps for life: rows already copied depend on them."""
+log = logging.getLogger("cutline.enumerator")
+
+
+def asked_definition(command: Command, known: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The definition that a command asks for; `known` is the one that it changes."""
+    if command.kind == "define":
+        return dict(command.arguments["definition"])
+    tables = [*(known or {})["tables"], f"!{command.arguments['table']}"]
+    return {**(known or {}), "tables": tables}
+
+
+def fixed_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The settings in `FIXED` that differ between two definitions."""
+    changed = []
+    for path in FIXED:
+        one, other = before, after
+        for key in path[:-1]:
+            one, other = one.get(key) or {}, other.get(key) or {}
+        if one.get(path[-1]) != other.get(path[-1]):
+            changed.append(".".join(path))
+    return changed
+
+
+class Commanding:
+    """The driver's side of one pipeline's commands."""
+
+    def __init__(
+        self, store: PipelineStore, registry: Registry, settings_of: Callable[[PipelineConfig], Settings]
+    ) -> None:
+        """`settings_of` gives the leader's part of a definition."""
+        self.store = store
+        self.registry = registry
+        self._settings_of = settings_of
+
+    def read(self) -> tuple[int, Orders, tuple[Command, ...]]:
+        """The number of the newest finished command, the standing orders, and the commands after it. Blocks."""
+        newest = self.store.commands.newest_outcome()
+        n = 0 if newest is None else newest.n
+        orders = Orders() if newest is None else newest.orders
+        return n, orders, self.store.commands.list(after=n, limit=RETAINED)
+
+    def config(self, version: int) -> PipelineConfig:
+        """A version of the definition. Blocks; ConfigError if it is gone or of a newer Cutline."""
+        definition = self.store.definition(version)
+        if definition is None:
+            raise ConfigError(
+                f"version {version} of the definition of pipeline {self.store.name} is gone from the store; restore it"
+                " from a backup"
+            )
+        return PipelineConfig.from_definition(definition)
+
+    def settings(self, version: int) -> Settings:
+        """The leader's part of a version. Blocks."""
+        return self._settings_of(self.config(version))
+
+    async def carry_out(self, effect: Effect) -> Event:
+        """Carry out one order of the agenda. Raises Unavailable if the store does not answer."""
+        match effect:
+            case WriteOutcome(outcome=outcome):
+                return await in_store(self._write, outcome)
+            case PutDefinition(command=command, in_force=in_force):
+                return await in_store(self._define, command, in_force)
+            case FindBase(command=command):
+                return await in_store(self._find_base, command)
+            case ReleaseSavepoint(command=command):
+                return await in_store(self._release, command)
+            case AskSparkWriter(command=command):
+                return await self._ask_spark_writer(command)
+        raise TypeError(f"{type(effect).__name__} is no order about commands")
+
+    def _write(self, outcome: Outcome) -> Event:
+        written = self.store.commands.put_outcome(outcome)
+        if not written and self.store.commands.outcome(outcome.n) != outcome:
+            return OutcomeRefused(n=outcome.n)
+        if outcome.n % 100 == 0:
+            self.store.commands.retire()
+        log.info("pipeline %s: command %d is %s", self.store.name, outcome.n, outcome.state)
+        return OutcomeWritten(n=outcome.n)
+
+    def _define(self, command: Command, in_force: int) -> Event:
+        n, base = command.n, command.arguments.get("base", in_force)
+        if base != in_force:
+            return refused(
+                n,
+                f"the definition was changed meanwhile: version {in_force} is in force, and the change is made from"
+                f" version {base}",
+                f"make the change from version {in_force}",
+            )
+        known = self.store.definition(in_force) or {}
+        try:
+            config = PipelineConfig.from_definition(asked_definition(command, known))
+        except (ConfigError, KeyError, TypeError, ValueError) as error:
+            return refused(n, f"the definition is not valid: {error}", "correct it")
+        definition = config.definition()
+        if fixed := fixed_changes(PipelineConfig.from_definition(known).definition(), definition):
+            return refused(
+                n, f"{', '.join(fixed)} can't be changed: the rows copied so far depend on it", "make a new pipeline"
+            )
+        while True:
+            version = self.store.definition_version()
+            about = self.store.definition_about(version)
+            if about is not None and about.command == n:  # put before an answer was lost
+                return DefinitionPut(n=n, version=version, settings=self._settings_of(config))
+            self.store.put_definition(
+                version + 1, definition, by=command.by, at=command.at, command=n, note=command.arguments.get("note")
+            )
+
+    def _find_base(self, command: Command) -> Event:
+        n, checkpoint = command.n, command.arguments.get("checkpoint")
+        if isinstance(checkpoint, int) and restorable(self.store, checkpoint):
+            return BaseFound(n=n)
+        others = restorable_savepoints(self.store)
+        remedy = f"choose one that is kept, as {', '.join(map(str, others))}" if others else "take a checkpoint first"
+        cause = f"checkpoint {checkpoint} can't be restored: it does not exist, or retention removed it"
+        return refused(n, cause, remedy)
+
+    def _release(self, command: Command) -> Event:
+        n, checkpoint = command.n, command.arguments.get("checkpoint")
+        number = checkpoint if isinstance(checkpoint, int) and checkpoint > 0 else 0
+        entry = self.store.entry(number) if number else None
+        if not isinstance(entry, CheckpointEntry) or not entry.kept or number in self.store.released():
+            return refused(n, f"checkpoint {checkpoint} is no savepoint", "look at the list of savepoints")
+        self.store.release(number)
+        return CommandAnswered(n=n, state="done", result={"checkpoint": number})
+
+    async def _ask_spark_writer(self, command: Command) -> Event:
+        """Ask until the status of the Spark writer has an answer to this command."""
+        n, deadline, asked_at = command.n, time.monotonic() + SPARK_SECONDS, float("-inf")
+        request: dict[str, Any] | None = None
+        while time.monotonic() < deadline:
+            try:
+                status = await self.registry.status(self.store.name)
+                answers = (status.get(SPARK_WRITER) or {}).get("commands") or {}
+                if str(n) in answers:
+                    cause = answers[str(n)]
+                    return CommandAnswered(n=n, state="done") if cause is None else refused(n, cause, "look again")
+                if request is None:
+                    request = {**self._request(command, status), "command": n}
+                if time.monotonic() - asked_at > ASK_AGAIN_SECONDS:
+                    asked_at = time.monotonic()
+                    await self.registry.request(self.store.name, request, to=SPARK_WRITER)
+            except ConfigError as error:
+                return refused(n, str(error), "look at the table's cause")
+            except Unavailable as error:
+                log.warning("pipeline %s: command %d waits: %s", self.store.name, n, error)
+            await asyncio.sleep(LOOK_SECONDS)
+        cause = f"the Spark writer did not answer for {SPARK_SECONDS:.0f} s"
+        return CommandAnswered(n=n, state="failed", cause=cause, remedy="see that one runs, and ask again")
+
+    @staticmethod
+    def _request(command: Command, status: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        table = str(command.arguments.get("table"))
+        if command.kind == "lake":
+            return choice(status, table, str(command.arguments.get("choice")))
+        if table not in ((status.get(SPARK_WRITER) or {}).get("quarantined") or {}):
+            raise ConfigError(f"{table} is not quarantined")
+        return {"kind": "retry", "table": table}
+
+    async def delete(self, *, purge: bool) -> None:
+        """Remove the pipeline; returns once there is nothing left of it. May be repeated after any part of it."""
+        name = self.store.name
+        await in_store(self.store.put_deleting)
+        while purge:
+            if await in_store(self.store.purged):
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        await in_store(self.store.remove_files)
+        await self.registry.forget(name)
+        await in_store(self.store.remove_files)  # what others wrote before they saw it
+        await in_store(self.store.remove)
+        await self.registry.forget(name)
+        log.info("pipeline %s is deleted", name)
+
+
+def refused(n: int, cause: str, remedy: str) -> CommandAnswered:
+    """The answer to a command that makes no sense now."""
+    return CommandAnswered(n=n, state="refused", cause=cause, remedy=remedy)

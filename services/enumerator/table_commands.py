@@ -1,0 +1,176 @@
+"""What people command about single tables and about limits, carried out by the enumerator (pure).
+
+- *Pause*. A table that is not yet in the incremental split keeps its splits, which are not handed out; those that are
+  out may finish. A table of the incremental split is taken out of it between two transactions. Then its low is the
+  place where it left, so it goes on there later, in the same generation and without a snapshot.
+- *Resume*. The source is asked first whether it still has the changes since then; if not, the table must be read again.
+- *Read again* and *retry* start the table's next generation; *forget* removes one that was dropped at the source.
+
+A table that a person removed, or made Cutline forget, leaves its generation behind: one of that name that comes later
+is the next generation, so that rows of the two are never mixed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+from cutline.common.mesh.machine import Effect, Send
+from cutline.common.mesh.messages import ExcludeTable, Limits, PauseTable, TablePaused
+from cutline.common.store.command_records import Command
+from cutline.services.enumerator.events import DescribeTable, FindPlace
+from cutline.services.enumerator.tables import (
+    DROPPED,
+    LIVE,
+    PAUSED,
+    QUARANTINED,
+    SNAPSHOT,
+    STREAMED,
+    WAITING,
+    Table,
+)
+
+if TYPE_CHECKING:
+    from cutline.services.enumerator.machine import Enumerator
+
+ASKED = "a person asked for it to be read again"
+
+
+class Refusal(NamedTuple):
+    """Why a command makes no sense now, and what does."""
+
+    cause: str
+    remedy: str
+
+
+def carry_out(machine: Enumerator, command: Command) -> list[Effect] | Refusal:
+    """Carry a command out, or refuse it and change nothing."""
+    if command.kind == "limits":
+        machine.limits = Limits(
+            rows_per_second=command.arguments.get("rows_per_second"),
+            bytes_per_second=command.arguments.get("bytes_per_second"),
+        )
+        return machine.throttle()
+    name = str(command.arguments.get("table"))
+    table = machine.tables.get(name)
+    if table is None:
+        return Refusal(f"the pipeline has no table {name}", "look at the list of its tables")
+    return {
+        "pause_table": _pause,
+        "resume_table": _resume,
+        "read_table_again": _read_again,
+        "retry_table": _retry,
+        "forget_table": _forget,
+    }[command.kind](machine, table)
+
+
+def _pause(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
+    name = table.table_id
+    if (table.phase == PAUSED and not table.resuming) or table.pausing:
+        return Refusal(f"{name} is paused", "there is nothing to pause")
+    if table.phase in (QUARANTINED, DROPPED):
+        return Refusal(f"{name} is {table.phase}, so it is not being copied", "there is nothing to pause")
+    if table.phase in STREAMED:
+        machine.put(dataclasses.replace(table, pausing=True))
+        pause = PauseTable(table_id=name, generation=table.generation)
+        return [Send(receiver=machine.plan.stream_reader, message=pause)]
+    machine.put(dataclasses.replace(table, phase=PAUSED, resuming=False))
+    machine.shelve(name)
+    return machine.stop_when_over()
+
+
+def _resume(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
+    name = table.table_id
+    if table.pausing:  # its report is on the way
+        machine.put(dataclasses.replace(table, pausing=False))
+        return []
+    if table.phase != PAUSED or table.resuming:
+        return Refusal(f"{name} is not paused", "there is nothing to resume")
+    if table.streams_again:
+        return find_place(machine.put(dataclasses.replace(table, resuming=True)))
+    phase = SNAPSHOT if table.splitter is not None else WAITING
+    machine.put(dataclasses.replace(table, phase=phase))
+    machine.unshelve(name)
+    if table.schema is None:
+        return [DescribeTable(table_id=name, generation=table.generation)]
+    return []
+
+
+def find_place(table: Table) -> list[Effect]:
+    """Ask whether the source still has what a paused table missed."""
+    assert table.low is not None
+    return [FindPlace(table_id=table.table_id, generation=table.generation, low=table.low)]
+
+
+def place_found(machine: Enumerator, table_id: str, generation: int, kept: bool) -> list[Effect]:
+    """The answer: the table goes on in the stream, or is read again."""
+    table = machine.tables.get(table_id)
+    if table is None or table.generation != generation or not table.resuming:
+        return []
+    table = machine.put(dataclasses.replace(table, resuming=False))
+    if kept:
+        return machine.include(table, table.looked_at)
+    machine.put(dataclasses.replace(table, phase=WAITING, splitter=None))
+    cause = "the source has purged the changes that came while it was paused"
+    return machine.fail(table_id, generation, cause, restart=True)
+
+
+def table_paused(machine: Enumerator, report: TablePaused) -> list[Effect]:
+    """The incremental split has let go of a table."""
+    table = machine.tables.get(report.table_id)
+    if table is None or table.generation != report.generation or table.phase not in STREAMED:
+        return []  # late: of an older generation
+    for split in report.splits:
+        table = table.with_completed(split)
+    if report.more:
+        machine.put(table)
+        return []
+    left = dataclasses.replace(
+        table, phase=PAUSED, pausing=False, schema=report.schema, low=report.low, high=report.high, cause=None,
+        looked_at=report.looked_at,
+    )  # fmt: skip
+    if not table.pausing:  # resumed meanwhile
+        return machine.include(left, report.looked_at)
+    machine.put(left)
+    return machine.stop_when_over()
+
+
+def _read_again(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
+    name = table.table_id
+    if table.phase == PAUSED or table.pausing:
+        return Refusal(f"{name} is paused", "resume it first")
+    if table.phase == DROPPED:
+        return Refusal(f"{name} no longer exists at the source", "there is nothing to read; forget it, or create it")
+    if table.phase == QUARANTINED:
+        return _retry(machine, table)
+    effects = machine.fail(name, table.generation, ASKED, restart=True)
+    machine.put(dataclasses.replace(machine.tables[name], before=None))
+    return effects
+
+
+def _retry(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
+    """The next generation of a quarantined table; it may have other columns, also with `schema_changes: halt`."""
+    if table.phase != QUARANTINED:
+        return Refusal(f"{table.table_id} is {table.phase}, not quarantined", "there is nothing to retry")
+    again = machine.put(Table(table_id=table.table_id, generation=table.generation + 1))
+    return [DescribeTable(table_id=again.table_id, generation=again.generation)]
+
+
+def _forget(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
+    if table.phase != DROPPED:
+        remedy = "remove it from the pipeline's tables" if table.phase != LIVE else "only a dropped table is forgotten"
+        return Refusal(f"{table.table_id} is {table.phase}, not dropped", remedy)
+    remove(machine, table)
+    return []
+
+
+def remove(machine: Enumerator, table: Table) -> list[Effect]:
+    """The table leaves the pipeline: a person forgot it, or the definition no longer selects it."""
+    name = table.table_id
+    effects: list[Effect] = []
+    if table.phase in STREAMED:
+        exclude = ExcludeTable(table_id=name, generation=table.generation)
+        effects.append(Send(receiver=machine.plan.stream_reader, message=exclude))
+    machine.drop_splits(name)
+    machine.forget(table)
+    return [*effects, *machine.stop_when_over()]

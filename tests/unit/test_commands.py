@@ -1,0 +1,197 @@
+"""Commands, their outcomes and the versions of a definition, on files of this machine and on objects."""
+
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutline.common.errors import ConfigError, ProtocolError
+from cutline.common.store import commands
+from cutline.common.store.commands import Command, Orders, Outcome
+from cutline.common.store.definitions import DefinitionVersion
+from cutline.common.store.records import CheckpointEntry, EpochEntry
+from cutline.common.store.store import PipelineStore, Store
+from tests import records
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"file://{tmp_path}/store" if request.param == "file" else f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def shop(url: str) -> PipelineStore:
+    return Store(url).pipeline("shop")
+
+
+def add(shop: PipelineStore, kind: str = "pause", **other: Any) -> Command:
+    arguments = other.pop("arguments", {})
+    return shop.commands.add(kind, arguments, by="ann", now=5.0, **other)
+
+
+def done(n: int, **orders: Any) -> Outcome:
+    return Outcome(n=n, state="done", at=float(n), orders=Orders(**orders))
+
+
+# Commands
+
+
+def test_commands_are_numbered_from_one_and_read_back_as_they_were_given(shop: PipelineStore, url: str) -> None:
+    first = add(shop, "stop", arguments={"savepoint": "before the move"}, origin="10.0.0.7", key="k1")
+    second = add(shop, "limits", arguments={"rows_per_second": None})
+    assert (first.n, second.n) == (1, 2)
+    other = Store(url).pipeline("shop").commands
+    assert other.get(1) == first
+    assert other.list() == (first, second)
+    assert other.list(after=1) == (second,)
+    assert other.list(before=3, limit=1) == (second,)
+    assert other.newest() == 2
+    assert other.get(3) is None
+
+
+def test_a_key_that_comes_again_names_the_same_command(shop: PipelineStore, url: str) -> None:
+    first = add(shop, "define", arguments={"base": 1, "definition": {"tables": ("shop.*",)}}, key="k")
+    add(shop)
+    again = Store(url).pipeline("shop")
+    assert add(again, "define", arguments={"base": 1, "definition": {"tables": ["shop.*"]}}, key="k") == first
+    assert again.commands.newest() == 2
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [("resume", {}), ("pause", {"table": "shop.orders"})])
+def test_a_key_with_other_content_is_refused(shop: PipelineStore, kind: str, arguments: dict[str, Any]) -> None:
+    add(shop, key="k")
+    with pytest.raises(ConfigError, match="was used for command 1"):
+        add(shop, kind, arguments=arguments, key="k")
+    assert shop.commands.newest() == 1
+
+
+def test_threads_that_add_commands_with_one_key_add_one(url: str) -> None:
+    found: list[Command] = []
+
+    def one(key: str | None) -> None:
+        found.append(add(Store(url).pipeline("shop"), key=key))
+
+    threads = [threading.Thread(target=one, args=("k" if at % 2 else None,)) for at in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted({command.n for command in found}) == list(range(1, 8))
+    assert len({command.n for command in found if command.key == "k"}) == 1
+
+
+def test_a_number_whose_command_was_removed_is_not_given_again(
+    shop: PipelineStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "RETAINED", 2)
+    late = Store(url).pipeline("shop")
+    numbers = late.commands._numbers
+    stale = [[1]]
+    monkeypatch.setattr(late.commands, "_numbers", lambda folder: stale.pop() if stale else numbers(folder))
+    for n in range(1, 6):
+        add(shop)
+        assert shop.commands.put_outcome(done(n))
+    shop.commands.retire()
+    assert [command.n for command in shop.commands.list()] == [4, 5]
+    assert add(late).n == 6
+    assert [command.n for command in shop.commands.list()] == [4, 5, 6]
+
+
+# Outcomes
+
+
+def test_the_newest_outcome_has_the_standing_orders(shop: PipelineStore, url: str) -> None:
+    assert shop.commands.orders() == Orders(mode="running", definition=1)
+    assert shop.commands.newest_outcome() is None
+    for _ in range(3):
+        add(shop)
+    assert shop.commands.put_outcome(done(1, mode="paused"))
+    refused = Outcome(
+        n=2, state="refused", cause="it is paused", remedy="resume it", at=2.0, orders=Orders(mode="paused")
+    )
+    assert shop.commands.put_outcome(refused)
+    assert shop.commands.put_outcome(done(3, mode="stopped", definition=2, base=7, base_after=9))
+    other = Store(url).pipeline("shop").commands
+    assert other.outcome(2) == refused
+    assert other.orders() == Orders(mode="stopped", definition=2, base=7, base_after=9)
+
+
+def test_of_two_leaders_one_writes_an_outcome(shop: PipelineStore, url: str) -> None:
+    assert shop.commands.put_outcome(done(1))
+    zombie = Store(url).pipeline("shop").commands
+    assert not zombie.put_outcome(done(1, mode="paused"))
+    assert zombie.orders().mode == "running"
+
+
+def test_an_outcome_in_a_place_that_was_removed_long_ago_is_refused(
+    shop: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "RETAINED", 1)
+    for n in (1, 2, 3):
+        add(shop)
+        assert shop.commands.put_outcome(done(n))
+    shop.commands.retire()
+    assert not shop.commands.put_outcome(done(2))
+    assert shop.commands.outcome(2) is None
+    assert shop.commands.outcome(3) == done(3)
+
+
+def test_a_command_in_another_ones_place_stops_the_reader(tmp_path: Path) -> None:
+    shop = Store(f"file://{tmp_path}").pipeline("shop")
+    add(shop)
+    folder = tmp_path / "shop" / "commands"
+    (folder / "0000000002.json").write_bytes((folder / "0000000001.json").read_bytes())
+    with pytest.raises(ProtocolError, match="holds number 1"):
+        shop.commands.get(2)
+
+
+# Versions of the definition
+
+
+def test_a_definition_has_versions_and_each_stays_as_it_was(shop: PipelineStore, url: str) -> None:
+    assert shop.definition_version() == 0
+    assert shop.versions() == []
+    first, second = {"tables": ["shop.*"]}, {"tables": ["shop.*", "crm.*"]}
+    assert shop.define(first)
+    assert shop.put_definition(2, second, by="ann", at=7.0, command=4, note="the CRM too")
+    assert not shop.put_definition(2, first, by="bob", at=8.0, command=5)
+    other = Store(url).pipeline("shop")
+    assert other.definition() == second
+    assert other.definition(1) == first
+    assert other.definition(3) is None
+    assert other.definition_version() == 2
+    assert other.versions() == [
+        DefinitionVersion(version=1),
+        DefinitionVersion(version=2, by="ann", at=7.0, command=4, note="the CRM too"),
+    ]
+
+
+def test_the_same_definition_again_is_compared_with_the_newest_version(shop: PipelineStore) -> None:
+    first, second = {"tables": ["shop.*"]}, {"tables": ["crm.*"]}
+    shop.define(first)
+    shop.put_definition(2, second, by="ann", at=7.0, command=4)
+    assert not shop.define(second)
+    with pytest.raises(ConfigError, match=r"another tables \(version 2.*cutline pipeline replace"):
+        shop.define(first)
+
+
+# New fields of the journal's entries
+
+
+def test_entries_name_the_version_and_the_savepoint(shop: PipelineStore, url: str) -> None:
+    first, named = records.epoch(1, definition=3), records.checkpoint(2, kept=True, name="before the move")
+    assert shop.put_entry(first)
+    assert shop.put_entry(named)
+    other = Store(url).pipeline("shop")
+    assert other.entry(1) == first
+    assert other.entry(2) == named
+
+
+def test_entries_of_earlier_versions_of_cutline_have_the_first_definition_and_no_name() -> None:
+    body, checkpoint = records.epoch(1).to_json(), records.checkpoint(2).to_json(since=None, tables={})
+    assert "definition" not in body
+    assert "name" not in checkpoint
+    assert EpochEntry.from_json(body).definition == 1
+    assert CheckpointEntry.from_json(checkpoint, {}).name is None
