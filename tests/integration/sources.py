@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
+import pytest
 
 from cutline.common.positions import Position
 from cutline.common.schema import TableSchema
@@ -25,6 +26,12 @@ from tests.servers import Database
 
 def source_of(server: Database) -> Source:
     return Source(host=server.host, port=server.port, user=server.user, password=server.password)
+
+
+def by_tls(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encrypt later connections, except to a MariaDB that makes no certificate by itself (test_connection.py)."""
+    if not server.version.startswith("10.11."):
+        monkeypatch.setattr("cutline.services.sources.mysql.tls.mode", lambda *_: "required")
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from cutline.services.sources.mysql.server import (
 )
 from cutline.services.sources.mysql.watermark import ChunkHighs
 from tests.conftest import started
-from tests.integration.sources import connected, here, prepare
+from tests.integration.sources import by_tls, connected, here, prepare
 from tests.integration.streams import DEADLINE_SECONDS, FollowingCursor, route, stream, transaction
 from tests.servers import Database, MariaDB, MySQL
 
@@ -449,7 +449,7 @@ def test_over_tls_the_changes_are_the_same(source: Database, database: str, monk
     end = here(source)
     with stream(source, tables, begin) as it:
         rows = it.drain(end)
-    monkeypatch.setattr("cutline.services.sources.mysql.connection._LOOPBACK", ())  # as if the server were elsewhere
+    by_tls(source, monkeypatch)
     with stream(source, tables, begin) as it:
         assert it.drain(end) == rows
 

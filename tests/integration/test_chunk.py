@@ -41,6 +41,7 @@ from cutline.services.sources.mysql.server import (
 from cutline.services.sources.mysql.watermark import AgedPositions, fold
 from tests.conftest import FULL, started
 from tests.integration.key_kinds import KEYS as KINDS_OF_KEYS
+from tests.integration.sources import by_tls
 from tests.servers import Database, MariaDB, MySQL
 
 
@@ -282,7 +283,7 @@ def test_over_tls_a_chunk_and_the_changes_laid_over_it_are_the_same(
     table: Callable[..., ChunkedTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunked = table("id INT PRIMARY KEY, b LONGTEXT", "(1, REPEAT('x', 3000000)), (2, 'y'), (3, 'z')")
-    monkeypatch.setattr("cutline.services.sources.mysql.connection._LOOPBACK", ())  # as if the server were elsewhere
+    by_tls(chunked.server, monkeypatch)
     with closing(chunked.connect()) as conn:
         ((_, cipher),) = ask(conn, "SHOW STATUS LIKE 'Ssl_cipher'")
     assert cipher or chunked.server.version.startswith("10.11.")  # a MariaDB that makes no certificate by itself

@@ -45,7 +45,8 @@ def test_all_is_well_and_nothing_is_left(source: Database, database: str, redis_
     file = pipeline(source, database, tmp_path)
     code, found = doctor(file, CUTLINE_REDIS_URL=redis_url, CUTLINE_STORE_URL=f"file://{tmp_path}/store")
     assert code == 0, found
-    assert found["source"]["found"] == f"{source.flavour} {source.version} at {source.user}@{source.host}:{source.port}"
+    kind, where = {"mysql": "MySQL", "mariadb": "MariaDB"}[source.flavour], f"{source.host}:{source.port}"
+    assert found["source"]["found"] == f"{kind} {source.version} at {source.user}@{where}, not encrypted"
     assert {
         "Python",
         "compiled modules",

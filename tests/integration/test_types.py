@@ -57,7 +57,8 @@ def connect(server: Database, database: str, **session: str) -> pymysql.connecti
 
 def flushed(connection: pymysql.connections.Connection[Any], server: Database) -> tuple[str, int]:
     with connection.cursor() as cursor:
-        cursor.execute("SHOW BINARY LOG STATUS" if server.flavour == "mysql" else "SHOW MASTER STATUS")
+        newer = server.flavour == "mysql" and not server.version.startswith("8.0.")
+        cursor.execute("SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS")
         file, offset, *_ = cursor.fetchone()
     return file, int(offset)
 
