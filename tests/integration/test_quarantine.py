@@ -487,6 +487,10 @@ def test_a_start_that_fails_removes_its_branches_waits_longer_each_time_and_repo
     assert [each["again_seconds"] for each in applier.lead.failures()] == [0.05, 0.1, 0.2, 0.4, 0.4, 0.4]
     assert {each["error"] for each in applier.lead.failures()} == {"the catalogue is full"}
     assert branches(bench, HEALTHY) == {"main", f"staging_{applier.lead.statuses[-1]['w']}"}
+    (apply,) = applier.lead.statuses[-1]["applies"]
+    assert (apply["checkpoint"], apply["rows"], sorted(apply["tables"])) == (last, 2, sorted([T.table_id, U.table_id]))
+    assert 0 < min(apply["tables"].values()) <= apply["seconds"] + 0.01
+    assert apply["applied_at"] <= apply["published_at"]
     assert all(len(each) <= len(before) + 1 for each in seen), seen
     assert bench.agree() == 3
 
