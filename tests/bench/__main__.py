@@ -12,6 +12,7 @@
 | `apply_driver` | 500,000 and 5,000,000 changes by Spark on two executors: the CPU of the driver, and the ratio |
 | `many_tables` | 10 changes in each of 2,000 tables, one transaction: from its commit to the checkpoint, to the lake |
 | `api_tables` | `GET .../tables` of 5,000 tables, 20 times a second, while rows change: p50 and p99 of the answer |
+| `dashboard` | an empty Chromium opens a pipeline of 1,000 tables: its first paint, and until the tables are there |
 
 The bench starts its own servers and removes them and all files at its end. CPU is that of all processes of Cutline
 (Python, JVM, Redis), without the source's server. `of_bar` is the ratio of a figure to its bar, above 1 if the figure
@@ -37,6 +38,7 @@ from tests.bench.api import api_tables
 from tests.bench.applying import apply_driver
 from tests.bench.curve import KEYS, LARGE, apply_curve
 from tests.bench.customer import Changes, Transactions, load
+from tests.bench.dashboard import opened
 from tests.bench.many import Crowd, make
 from tests.bench.mesh import BenchMesh
 from tests.bench.pipelines import copied
@@ -45,7 +47,10 @@ from tests.programs import Missing
 from tests.servers import Database, MariaDB, MySQL
 
 OF_A_LARGE_TABLE = ("select_to_arrow", "binlog_to_arrow", "snapshot_to_iceberg", "changes_to_iceberg")
-NAMES = (*OF_A_LARGE_TABLE, "freshness", "apply_driver", "apply_curve", "idle_checkpoint", "many_tables", "api_tables")
+NAMES = (
+    *OF_A_LARGE_TABLE,
+    *("freshness", "apply_driver", "apply_curve", "idle_checkpoint", "many_tables", "api_tables", "dashboard"),
+)
 ROWS = 5_000_000
 TABLE = "tpcds.customer"
 FRESH_TABLE = "fresh.customer"
@@ -70,6 +75,7 @@ AT_MOST = {
     "apply_curve": {"ratio": 3.0, "cpu_seconds": 1.0},
     "idle_checkpoint": {"loop_ms": 20.0, "store_bytes": 65_536, "restore_seconds": 15.0},
     "api_tables": {"p99_ms": 150},
+    "dashboard": {"first_paint_ms": 1_000},
     "many_tables": {"mesh_seconds": 5.0, "peak_rss_mib": 400, "apply_cpu_seconds_per_table": 0.1},
 }
 FRESH_AT_MOST: dict[float, Figures] = {10.0: {"p99_ms": 20_000}, 1.0: {"p99_ms": 1_500, "cpu_seconds": 40.0}}
@@ -149,6 +155,10 @@ class Bench:
                     self.tell("apply_curve", figures, before)
         if self.only & {"idle_checkpoint", "many_tables", "api_tables"}:
             self.many()
+        if "dashboard" in self.only:
+            self.say("opens the dashboard")
+            before = os.getloadavg()[0]
+            self.tell("dashboard", opened(), before)
 
     def binlog(self, changes: Changes) -> None:
         """Measure backlogs of three kinds, one after the other."""
