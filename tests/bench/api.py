@@ -38,7 +38,7 @@ def api_tables(crowd: Crowd) -> Figures:
 async def _asked(crowd: Crowd) -> Figures:
     path = f"/v1/pipelines/{crowd.config.name}/tables"
     headers = {"Authorization": f"Bearer {crowd.mesh.api_token}"}
-    limits = httpx.Limits(max_connections=PER_SECOND)
+    limits = httpx.Limits(max_connections=PER_SECOND, keepalive_expiry=2.0)
     took: list[float] = []
     async with httpx.AsyncClient(base_url=crowd.mesh.api_url, headers=headers, limits=limits, timeout=60) as client:
         answer = await client.get(path)  # the service reads the journal at its first request
