@@ -442,7 +442,7 @@ class Applier:
     def __init__(self, bench: SparkBench, monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float]) -> None:
         monkeypatch.setattr(PipelineApplier, "AGAIN_SECONDS", pauses)
         self.lead = Heard()
-        applier = PipelineApplier(bench.journal.store, lambda: (bench.lake(), bench.journal.config), self.lead)
+        applier = PipelineApplier(bench.journal.store, lambda version: (bench.lake(), bench.journal.config), self.lead)
         self._thread = threading.Thread(target=applier.run)
         self._thread.start()
 
