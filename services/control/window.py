@@ -122,6 +122,7 @@ class Window:
         self.schemas: dict[str, list[SchemaSince]] = {}
         self.tables: Mapping[str, TableEntry] = {}  # of the newest checkpoint
         self.newest = 0
+        self.released: set[int] = set()  # savepoints that are no longer kept, as of the last listing
         self._kept: dict[int, Checkpoint] = {}  # of entries that were never in the window
         self._looked_at: set[int] = set()
         self._known = False  # `tables` are those before the next entry
@@ -137,6 +138,7 @@ class Window:
                 first = max(self.newest, last - WINDOW) + 1
                 self._known = first == 1 or (self._known and first == self.newest + 1)
                 self._read(range(first, last + 1))
+                self.released = self._store.released()
                 self._listed_at = now
             elif self.newest:
                 while (entry := self._store.entry(self.newest + 1)) is not None:
@@ -156,8 +158,9 @@ class Window:
                 self._kept[slot] = _seen(entry)
             self._looked_at.add(slot)
         self._looked_at.intersection_update(slots)
+        self.released = self._store.released()
         found = self._kept | {slot: seen for slot, seen in self.checkpoints.items() if seen.kept}
-        return [found[slot] for slot in sorted(found.keys() & set(slots), reverse=True)]
+        return [found[slot] for slot in sorted(found.keys() & set(slots) - self.released, reverse=True)]
 
     def _read(self, slots: Sequence[int]) -> None:
         with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
@@ -204,6 +207,8 @@ class Window:
         for table, now in sorted(changes(entry.tables, self.tables).items()):
             before = self.tables.get(table)
             if now is None:
+                if self._known:
+                    self._happened(entry, numbers, "table", f"{table} is no longer captured", table)
                 continue
             if now.schema is not None and (before is None or before.schema != now.schema):
                 since = SchemaSince(

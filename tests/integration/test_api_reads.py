@@ -270,6 +270,9 @@ def test_the_command_line_reads_everything_by_the_api(control: Control) -> None:
     shown = json.loads(control.cli("top", "shop", "--json").output)
     assert set(shown) == {"pipeline", "services", "tables", "channels"}
     there = ["--url", control.url, "--token", TOKEN]
+    words = {"_CUTLINE_COMPLETE": "bash_complete", "COMP_CWORD": "4"}
+    words |= {"COMP_WORDS": "cutline table show shop api_", "CUTLINE_API_URL": control.url, "CUTLINE_API_TOKEN": TOKEN}
+    assert CliRunner().invoke(main, env=words, prog_name="cutline").output == f"plain,{control.table}\n"
     gone = CliRunner().invoke(main, ["table", "list", "nobody", *there])
     assert gone.exit_code == 1
     assert gone.stderr == "cutline: the store has no pipeline 'nobody'; GET /v1/pipelines lists them\n"

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis as Client
 
-from cutline.common.errors import ConfigError, ProtocolError, Unavailable
+from cutline.common.errors import ConfigError, NoRoom, ProtocolError, Unavailable
 from cutline.common.mesh.channels import create, stream_name
+from cutline.common.mesh.log_lines import KEPT, LogLines
 from cutline.common.mesh.presence import SPARK_WRITER, GaveUp, Registry, Service
 from cutline.services.run.running import choose
 from tests.servers import Redis
@@ -162,3 +164,57 @@ async def test_a_redis_that_is_down_is_unavailable_and_says_for_what(server: Red
     await asyncio.to_thread(server.kill)
     with pytest.raises(Unavailable, match="Redis did not answer a request to list the services"):
         await Registry(redis).services()
+
+
+async def test_split_grids_are_replaced_and_removed_one_by_one_and_forgotten_with_their_pipeline(redis: Client) -> None:
+    registry = Registry(redis)
+    await registry.put_splits("shop", {"a.b": '{"made": 1}', "a.c": '{"made": 2}'})
+    await registry.put_splits("shop", {"a.b": '{"made": 3}', "a.c": None})
+    assert await registry.splits("shop", "a.b") == {"made": 3}
+    assert await registry.splits("shop", "a.c") is None
+    assert await registry.splits("crm", "a.b") is None
+    await registry.forget("shop")
+    assert await registry.splits("shop", "a.b") is None
+
+
+async def test_unchanged_tables_of_a_status_are_the_same_object_and_others_are_read_again(redis: Client) -> None:
+    registry = Registry(redis)
+    await registry.put_status("shop", "enumerator", {"epoch": 1}, tables='{"a.b": {"phase": "live"}}')
+    first = (await registry.status("shop"))["enumerator"]["tables"]
+    await registry.put_status("shop", "enumerator", {"epoch": 2})
+    second = await registry.status("shop")
+    assert second["enumerator"]["epoch"] == 2
+    assert second["enumerator"]["tables"] is first
+    await registry.put_status("shop", "enumerator", {"epoch": 2}, tables='{"a.b": {"phase": "paused"}}')
+    assert (await registry.status("shop"))["enumerator"]["tables"] == {"a.b": {"phase": "paused"}}
+    await redis.flushall()
+    assert await registry.status("shop") == {}
+
+
+async def test_the_last_log_lines_are_kept_for_a_while_and_wait_while_redis_takes_none(redis: Client) -> None:
+    registry, lines, log = Registry(redis), LogLines(), logging.getLogger("cutline.test_presence")
+    log.addHandler(lines)
+    log.propagate = False
+    try:
+        for n in range(KEPT + 10):
+            log.warning("line %d", n)
+        await lines.flush_to(redis, "r1")
+        found = await registry.log_lines("r1", KEPT + 100)
+        assert [line.text for line in found] == [f"line {n}" for n in range(10, KEPT + 10)]
+        assert (found[0].level, found[0].logger) == ("WARNING", "cutline.test_presence")
+        assert 0 < await redis.ttl("cutline:logs:r1") <= 86_400
+        log.error("with password=hunter2")
+        await redis.config_set("maxmemory", "1")
+        try:
+            with pytest.raises(NoRoom):
+                await lines.flush_to(redis, "r1")
+        finally:
+            await redis.config_set("maxmemory", "0")
+        await lines.flush_to(redis, "r1")
+        await lines.flush_to(redis, "r1")
+        assert [line.text for line in await registry.log_lines("r1", 2)] == [
+            f"line {KEPT + 9}",
+            "with password=***",
+        ]
+    finally:
+        log.removeHandler(lines)

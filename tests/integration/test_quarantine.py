@@ -442,7 +442,7 @@ class Applier:
     def __init__(self, bench: SparkBench, monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float]) -> None:
         monkeypatch.setattr(PipelineApplier, "AGAIN_SECONDS", pauses)
         self.lead = Heard()
-        applier = PipelineApplier(bench.journal.store, lambda: (bench.lake(), bench.journal.config), self.lead)
+        applier = PipelineApplier(bench.journal.store, lambda version: (bench.lake(), bench.journal.config), self.lead)
         self._thread = threading.Thread(target=applier.run)
         self._thread.start()
 
@@ -487,6 +487,10 @@ def test_a_start_that_fails_removes_its_branches_waits_longer_each_time_and_repo
     assert [each["again_seconds"] for each in applier.lead.failures()] == [0.05, 0.1, 0.2, 0.4, 0.4, 0.4]
     assert {each["error"] for each in applier.lead.failures()} == {"the catalogue is full"}
     assert branches(bench, HEALTHY) == {"main", f"staging_{applier.lead.statuses[-1]['w']}"}
+    (apply,) = applier.lead.statuses[-1]["applies"]
+    assert (apply["checkpoint"], apply["rows"], sorted(apply["tables"])) == (last, 2, sorted([T.table_id, U.table_id]))
+    assert 0 < min(apply["tables"].values()) <= apply["seconds"] + 0.01
+    assert apply["applied_at"] <= apply["published_at"]
     assert all(len(each) <= len(before) + 1 for each in seen), seen
     assert bench.agree() == 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
+from rich.console import Console
 
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
@@ -36,7 +38,7 @@ from cutline.services.client.rest.events import EventReader
 from cutline.services.client.rest.methods import Each, Method
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
-from cutline.services.run.cli import main
+from cutline.services.run.cli import main, watching
 
 Answering = Callable[[httpx.Request], httpx.Response]
 COMMAND = {"number": 7, "kind": "pause", "arguments": {}, "by": "anna", "at": 1.0}
@@ -309,3 +311,39 @@ def test_a_file_that_is_no_mapping_is_refused_before_anything_is_sent(tmp_path: 
     (tmp_path / "p.yaml").write_text("- a\n")
     ended = CliRunner().invoke(main, ["pipeline", "create", str(tmp_path / "p.yaml")])
     assert (ended.exit_code, "is not a mapping" in ended.stderr) == (2, True)
+
+
+def service(incarnation: str, cpu: float | None) -> models.Service:
+    known = {"role": "reader", "host": "h", "pid": 1, "started_at": 1.0, "failed": {}, "leaving": False}
+    return models.Service(incarnation=incarnation, cpu_seconds=cpu, rss_bytes=200 << 20, **known)
+
+
+def test_top_shows_the_share_of_a_processor_once_its_seconds_have_changed() -> None:
+    processors = watching.Processors()
+    assert processors.share(service("r1", 10.0), 100.0) is None
+    assert processors.share(service("r1", 10.0), 105.0) is None
+    assert processors.share(service("r1", 25.0), 115.0) == 1.0
+    assert processors.share(service("r1", 25.0), 120.0) == 1.0
+    assert processors.share(service("r2", None), 120.0) is None
+
+
+def test_top_draws_services_tables_in_trouble_and_channels() -> None:
+    table = dict.fromkeys(models.Table.model_fields)
+    table |= {"table": "a.b", "phase": "quarantined", "generation": 1, "cause": "no key", "choices": []}
+    table["paused"] = False
+    pipeline = dict.fromkeys(models.Pipeline.model_fields)
+    pipeline |= {"name": "shop", "definition": {}, "tables": {"quarantined": 1}, "failures": 0, "applied_by_spark": {}}
+    pipeline |= {"version": 1, "mode": "paused", "commands_waiting": 0, "tags": {}, "current": True, "checkpoint": 4}
+    channel = {"from": "reader-0", "to": "writer-0", "outstanding_bytes": 5 << 20, "credit_bytes": 32 << 20}
+    channel |= {"sent": 12_000, "taken": 3, "current": True, "as_of": 1.0}
+    found = {
+        "pipeline": models.Pipeline.model_validate(pipeline),
+        "services": [service("r1", 1.0)],
+        "tables": [models.Table.model_validate({**table, "current": True})],
+        "channels": [models.Channel.model_validate(channel)],
+    }
+    console = Console(file=io.StringIO(), width=120)
+    console.print(watching.drawing(found, watching.Processors(), 100.0))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for words in ("shop: paused", "checkpoint 4", "reader", "200 MiB", "quarantined", "no key", "5.0 MiB", "12,000"):
+        assert words in shown, shown

@@ -295,3 +295,52 @@ async def test_every_path_is_described_in_openapi(api: httpx.AsyncClient) -> Non
         "summary" in operation and "description" in operation for path in paths.values() for operation in path.values()
     )
     assert (await api.get("/docs")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/tables?phase=", "/tables?phase=dead", "/tables?cursor=AAAA", "/tables?limit=0", "/tables?cursor=MQ",
+        "/tables/%00",
+        "/tables/a.b?wait=later", "/tables/a%2Fb/splits", "/tables/x/schemas", "/checkpoints/0", "/checkpoints/99",
+        "/checkpoints?cursor=ImEi", "/cuts?at=yesterday", "/cuts?at=2026-11-24",
+        "/cuts?gtid=x", "/cuts?gtid=", "/cuts?at=1&gtid=a", "/cuts/7", "/cuts?cursor=ImEi", "/events?cursor=ImEi",
+    ],
+)  # fmt: skip
+async def test_a_read_with_a_wrong_part_is_refused_with_cause_and_remedy(api: httpx.AsyncClient, path: str) -> None:
+    answer = await api.get(f"/v1/pipelines/shop{path}")
+    assert answer.status_code in (404, 422), answer.text
+    assert answer.json()["detail"]
+    assert answer.json()["remedy"]
+
+
+@pytest.mark.parametrize(
+    "at",
+    ["nan", "inf", "-1e300", "1e400", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2026-11-24 14:05:00+02:00"],
+)
+async def test_any_time_has_an_answer(api: httpx.AsyncClient, at: str) -> None:
+    answer = await api.get("/v1/pipelines/shop/cuts", params={"at": at})
+    assert answer.status_code == 200, answer.text
+
+
+async def test_a_stream_of_events_refuses_an_id_that_is_none(api: httpx.AsyncClient) -> None:
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": "nonsense"}
+    assert (await api.get("/v1/pipelines/shop/events", headers=headers)).status_code == 422
+
+
+async def test_tables_are_filtered_and_come_in_pages_that_stay_right_while_tables_come_and_go(
+    api: httpx.AsyncClient, registry: FakeRegistry
+) -> None:
+    async def names(query: str) -> list[str]:
+        return [table["table"] for table in (await api.get(f"/v1/pipelines/shop/tables{query}")).json()]
+
+    assert await names("?phase=quarantined,dropped") == ["a.c", "a.d"]
+    assert await names("?q=A.B") == ["a.b"]
+    assert await names("?q=nothing") == []
+    first = await api.get("/v1/pipelines/shop/tables?limit=2&phase=snapshot,quarantined,dropped")
+    assert [table["table"] for table in first.json()] == ["a.b", "a.c"]
+    following = first.links["next"]["url"]
+    assert "phase=snapshot" in following
+    rest = await api.get(following)
+    assert [table["table"] for table in rest.json()] == ["a.d"]
+    assert "next" not in rest.links

@@ -209,6 +209,11 @@ def test_the_window_has_events_changes_and_schemas_and_takes_new_entries_only_on
     assert window.changed_at == {"a.b": 1003.0}
     assert [(since.slot, since.schema) for since in window.schemas["a.b"]] == [(2, "one"), (3, "two")]
     assert [seen.slot for seen in window.savepoints()] == [3]
+    store.put_entry(records.checkpoint(4, tables={"a.b": tables["a.b"]}))
+    window.refresh()
+    assert window.events[-1].text == "a.c is no longer captured"
+    store.release(3)
+    assert window.savepoints() == []
     assert window.epoch() is not None
 
 

@@ -20,6 +20,8 @@ DEFAULT_URL = "http://127.0.0.1:8642"
 TRIES = 3
 AGAIN_SECONDS = 0.5
 RECONNECT_SECONDS = 2.0
+LIMITS = httpx.Limits(keepalive_expiry=2.0)
+"""An idle connection is closed here before the service closes it (after 5 s), so no request goes into a closed one."""
 T = TypeVar("T")
 
 
@@ -146,7 +148,11 @@ class Client(_Calls, Waits):
         """`timeout` in seconds for each answer; `transport` and `verify` (TLS) are httpx's."""
         self._settings = _Settings(url, token, timeout)
         self._http = httpx.Client(
-            base_url=self._settings.url, headers=self._settings.headers, transport=transport, verify=verify
+            base_url=self._settings.url,
+            headers=self._settings.headers,
+            transport=transport,
+            verify=verify,
+            limits=LIMITS,
         )
 
     def __enter__(self) -> Self:
@@ -231,7 +237,11 @@ class AsyncClient(_Calls, Awaits):
         """`timeout` in seconds for each answer; `transport` and `verify` (TLS) are httpx's."""
         self._settings = _Settings(url, token, timeout)
         self._http = httpx.AsyncClient(
-            base_url=self._settings.url, headers=self._settings.headers, transport=transport, verify=verify
+            base_url=self._settings.url,
+            headers=self._settings.headers,
+            transport=transport,
+            verify=verify,
+            limits=LIMITS,
         )
 
     async def __aenter__(self) -> Self:

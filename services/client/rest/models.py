@@ -238,6 +238,7 @@ class Channel(Answer):
     receiver: str = Field(alias="to")
     outstanding_bytes: int
     credit_bytes: int
+    sent_bytes: int = 0
     sent: int
     taken: int
     current: bool

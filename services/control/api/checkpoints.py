@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Annotated, Any
 
 from fastapi import Path
@@ -70,8 +70,8 @@ def unknown_checkpoint(pipeline: str, number: int) -> Refused:
 class _Viewer:
     """Makes the fields of a CheckpointView."""
 
-    def __init__(self, status: Status, published: int) -> None:
-        self._published = published
+    def __init__(self, status: Status, published: int, released: Set[int]) -> None:
+        self._published, self._released = published, released
         self._applies = status.spark.get("applies") or []
         self._marks: dict[int, dict[str, tuple[float, float | None]]] = {}
         for member, part in status.members().items():
@@ -84,7 +84,7 @@ class _Viewer:
             "number": seen.slot,
             "name": seen.name,
             "epoch": seen.epoch,
-            "kept": seen.kept,
+            "kept": seen.kept and seen.slot not in self._released,
             "inside": seen.inside,
             "position": seen.position,
             "source_time": seen.source_time,
@@ -117,7 +117,7 @@ class _Viewer:
 async def viewer(watch: PipelineWatch) -> _Viewer:
     """Return the function that makes the fields of a CheckpointView, with what the status knows now."""
     newest = (await watch.publications()).newest
-    return _Viewer(await watch.status(), 0 if newest is None else newest.n)
+    return _Viewer(await watch.status(), 0 if newest is None else newest.n, watch.window.released)
 
 
 class SavepointView(BaseModel):
