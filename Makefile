@@ -77,6 +77,7 @@ setup        ps                       procps
 setup        pg_lsclusters            postgresql
 setup        setpriv                  util-linux
 setup        env                      coreutils
+setup        curl                     curl
 setup        chromium                 chromium fonts-inter
 setup        promtool                 prometheus
 trixie       valkey-server            valkey-server

@@ -33,7 +33,7 @@ from cutline.services.control.app import build
 from cutline.services.control.duties import jobs_of, watch
 
 EMBEDDED = "--embedded"
-CERTIFICATE_SECONDS = 10.0
+CERTIFICATE_SECONDS = 5.0
 log = logging.getLogger(__name__)
 END_SECONDS = 5
 """For requests that are still being answered when the service is asked to end; `?wait=` ones are cut off then."""

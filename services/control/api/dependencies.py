@@ -15,7 +15,7 @@ from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api.access import Access
-from cutline.services.control.api.problems import Refused
+from cutline.services.control.api.problems import Refused, split
 from cutline.services.control.api.roles import Caller, Role, need
 from cutline.services.control.api.source_threads import SourceThreads
 from cutline.services.control.table_rows import TableRows
@@ -69,10 +69,9 @@ async def _known(request: Request, pipeline: PipelineName) -> PipelineStore:
     store: Store = request.app.state.control.store
     try:
         found = store.pipeline(pipeline)
-        defined = await asyncio.to_thread(found.definition)
     except ConfigError as error:
-        raise Refused(404, str(error)) from error
-    if defined is None:
+        raise Refused(404, *split(str(error))) from error
+    if await asyncio.to_thread(found.definition) is None:
         raise Refused(404, f"the store has no pipeline {pipeline!r}", "GET /v1/pipelines lists them")
     return found
 
