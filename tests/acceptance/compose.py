@@ -2,6 +2,7 @@
 
 1. A Docker daemon of our own gets stand-ins for the images of registries (images/), and two builds of Cutline.
 2. `docker-compose up` starts everything on the first build; the pipeline goes live while the sample's rows change.
+   The command line changes the pipeline's definition, which a later `up` leaves as it is.
 3. A reader, a writer, the leading enumerator and the Spark writer are killed in turn; each time Docker starts a new
    process, the mesh takes its next epoch (the Spark writer: leads again), and the lake shows later publications.
 4. The readers become four, and two again.
@@ -43,6 +44,7 @@ LOG = ROOT / "build" / "acceptance.log"
 FIRST, SECOND = "cutline:first", "cutline:second"
 SERVICES = ("enumerator", "reader", "writer", "spark-writer", "control")
 STEP_SECONDS = 180.0
+INTERVAL_SECONDS = 4
 console = Console(highlight=False)
 
 
@@ -115,6 +117,16 @@ class Stack:
         events = self.get("/v1/pipelines/shop/events?limit=200")
         newest = next(event["text"] for event in events if event["kind"] == "epoch")
         return int(newest.split(" with ")[1].split(" ")[0])
+
+    def change(self) -> None:
+        """Change the pipeline by the command line, as its container with the token does; without one it is refused."""
+        assert self._api.get("/v1/pipelines", headers={"Authorization": ""}).status_code == 401
+        change = json.dumps({"checkpoint": {"interval_seconds": INTERVAL_SECONDS}})
+        self.compose("run", "--rm", "-T", "cli", "pipeline", "patch", "shop", change)
+        tables = json.loads(self.compose("run", "--rm", "-T", "cli", "table", "list", "shop", "--json"))
+        assert [table["phase"] for table in tables] == ["live"] * 4, tables
+        self.goes_on("the pipeline was changed")
+        self.say(f"changed the pipeline: a checkpoint each {INTERVAL_SECONDS} s, epoch {self.pipeline()['epoch']}")
 
     # --- containers ---
 
@@ -203,9 +215,7 @@ def play(stack: Stack) -> int:
     stack.wait("all tables are live", stack.live)
     stack.await_health(*SERVICES)
     stack.say("the stack is up, every service is healthy and all tables are live")
-    refused = httpx.get(stack._api.base_url.join("/v1/pipelines"))
-    assert refused.status_code == 401, refused.text
-
+    stack.change()
     stack.kill("a reader", compose.containers("reader")[0])
     stack.kill("a writer", compose.containers("writer")[0])
     stack.kill("the leading enumerator", stack.leader())
@@ -216,6 +226,7 @@ def play(stack: Stack) -> int:
         stack.upgrade(service)
     compose("up", "--detach", "--no-build", CUTLINE_IMAGE=SECOND)  # define runs again, and changes nothing
     stack.goes_on("everything was upgraded")
+    assert stack.pipeline()["definition"]["checkpoint"]["interval_seconds"] == INTERVAL_SECONDS
     stack.restore_a_backup()
 
     compose("stop", "shop")

@@ -80,6 +80,7 @@ def test_the_control_service_listens_on_the_port_that_is_published_on_loopback_o
     read = Environment.read(environment(CONTAINERS["control"]))
     assert CONTAINERS["control"]["ports"] == [f"127.0.0.1:${{CUTLINE_PORT:-8080}}:{read.api_port}"]
     assert read.api_host == "0.0.0.0"
+    assert environment(CONTAINERS["cli"])["CUTLINE_API_URL"] == f"http://control:{read.api_port}"
     assert [name for name, service in CONTAINERS.items() if "ports" in service] == ["control"]
 
 
@@ -101,7 +102,7 @@ def test_a_container_has_no_more_rights_than_it_needs_and_bounded_memory(name: s
 @every_container
 def test_a_container_waits_for_what_it_needs_and_comes_back(name: str) -> None:
     service = CONTAINERS[name]
-    ends = name in ("secrets", "define")
+    ends = name in ("secrets", "define", "cli")
     assert service.get("restart", "no") == ("no" if ends else "unless-stopped")
     for other, waits in service.get("depends_on", {}).items():
         completes = waits["condition"] == "service_completed_successfully"
