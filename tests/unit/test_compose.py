@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -147,6 +151,20 @@ def test_the_dockerfile_copies_files_that_docker_sees() -> None:
         for source in shlex.split(line)[:-1]:
             assert source.split("/")[0] in seen
             assert (ROOT / source).exists()
+
+
+def test_the_files_that_fetch_spark_s_jars_are_all_that_they_need(tmp_path: Path) -> None:
+    """The Dockerfile copies only these into their stage. `-S`: packages are on the path and this checkout is not."""
+    stage = DOCKERFILE.split("AS jars")[1].split("\nFROM ")[0]
+    for line in re.findall(r"^COPY (.+)$", stage, re.MULTILINE):
+        *sources, folder = shlex.split(line)
+        target = tmp_path / folder.removeprefix("/fetch/")
+        target.mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            shutil.copy(ROOT / source, target)
+    path = [str(tmp_path), sysconfig.get_path("purelib")]
+    code = f"import sys; sys.path += {path}; from cutline.spark_writer import jars; jars.wanted()"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
 
 
 def test_the_image_runs_as_an_ordinary_user_and_says_whether_its_service_works() -> None:
