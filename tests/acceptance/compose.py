@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[2]
 LOG = ROOT / "build" / "acceptance.log"
 FIRST, SECOND = "cutline:first", "cutline:second"
 SERVICES = ("enumerator", "reader", "writer", "spark-writer", "control")
-STEP_SECONDS = 180.0
+STEP_SECONDS = 300.0
 INTERVAL_SECONDS = 4
 console = Console(highlight=False)
 
