@@ -182,21 +182,29 @@ class Stack:
 
     def restore_a_backup(self) -> None:
         """Copy store, catalogue and lake, let the stack go on, and put the copy back."""
+        copied = self.publication()
         self.compose("stop")
         self.on_volumes("tar --create --xattrs --file /backup/lake.tar /s3 /catalogue")
         self.compose("start")
-        self.wait("the API answers", lambda: self.get("/v1/services"))
-        before = self.publication()
-        self.goes_on("everything was started again")
-        self.say(f"copied store, catalogue and lake at checkpoint {before}; the lake shows {self.publication()}")
+        self.shows_a_new_epoch(after=copied)
+        self.say(f"copied store, catalogue and lake at checkpoint {copied}; the lake shows {self.publication()}")
         self.compose("down")
         self.on_volumes(
             "find /s3 /catalogue -mindepth 1 -delete && tar --extract --xattrs --file /backup/lake.tar --directory /"
         )
         self.compose("up", "--detach", "--no-build", CUTLINE_IMAGE=SECOND)
-        self.wait("all tables are live", self.live)
-        self.goes_on("the copy was put back")
+        self.shows_a_new_epoch(after=copied)
         self.say(f"put the copy back: epoch {self.pipeline()['epoch']}, the lake shows checkpoint {self.publication()}")
+
+    def shows_a_new_epoch(self, *, after: int) -> None:
+        """Wait until the lake shows a checkpoint of an epoch that began after checkpoint `after`; Redis was emptied."""
+
+        def shown() -> bool:
+            epoch = self.pipeline()["epoch"] or 0
+            return epoch > after and self.publication() > epoch
+
+        self.wait("the lake shows a checkpoint of the next epoch", shown)
+        self.wait("all tables are live", self.live)
 
     def compare(self) -> dict[str, dict[str, int]]:
         """Compare the lake with the source, in the Spark writer's container (inside.py)."""
