@@ -105,7 +105,7 @@ class Stack:
 
     def goes_on(self, cause: str) -> None:
         """Wait for two more publications: what the first one shows may be older than `cause`."""
-        before = self.publication()
+        before = int(self.wait("the API names a publication", self.publication))
         self.wait(f"the lake goes on after {cause}", lambda: self.publication() >= before + 2)
 
     def live(self) -> bool:
@@ -182,7 +182,7 @@ class Stack:
 
     def restore_a_backup(self) -> None:
         """Copy store, catalogue and lake, let the stack go on, and put the copy back."""
-        copied = self.publication()
+        copied = int(self.wait("the API names a publication", self.publication))
         self.compose("stop")
         self.on_volumes("tar --create --xattrs --file /backup/lake.tar /s3 /catalogue")
         self.compose("start")
