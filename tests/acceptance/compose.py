@@ -2,6 +2,7 @@
 
 1. A Docker daemon of our own gets stand-ins for the images of registries (images/), and two builds of Cutline.
 2. `docker-compose up` starts everything on the first build; the pipeline goes live while the sample's rows change.
+   The command line changes the pipeline's definition, which a later `up` leaves as it is.
 3. A reader, a writer, the leading enumerator and the Spark writer are killed in turn; each time Docker starts a new
    process, the mesh takes its next epoch (the Spark writer: leads again), and the lake shows later publications.
 4. The readers become four, and two again.
@@ -42,7 +43,8 @@ ROOT = Path(__file__).parents[2]
 LOG = ROOT / "build" / "acceptance.log"
 FIRST, SECOND = "cutline:first", "cutline:second"
 SERVICES = ("enumerator", "reader", "writer", "spark-writer", "control")
-STEP_SECONDS = 180.0
+STEP_SECONDS = 300.0
+INTERVAL_SECONDS = 4
 console = Console(highlight=False)
 
 
@@ -103,7 +105,7 @@ class Stack:
 
     def goes_on(self, cause: str) -> None:
         """Wait for two more publications: what the first one shows may be older than `cause`."""
-        before = self.publication()
+        before = int(self.wait("the API names a publication", self.publication))
         self.wait(f"the lake goes on after {cause}", lambda: self.publication() >= before + 2)
 
     def live(self) -> bool:
@@ -115,6 +117,16 @@ class Stack:
         events = self.get("/v1/pipelines/shop/events?limit=200")
         newest = next(event["text"] for event in events if event["kind"] == "epoch")
         return int(newest.split(" with ")[1].split(" ")[0])
+
+    def change(self) -> None:
+        """Change the pipeline by the command line, as its container with the token does; without one it is refused."""
+        assert self._api.get("/v1/pipelines", headers={"Authorization": ""}).status_code == 401
+        change = json.dumps({"checkpoint": {"interval_seconds": INTERVAL_SECONDS}})
+        self.compose("run", "--rm", "-T", "cli", "pipeline", "patch", "shop", change)
+        tables = json.loads(self.compose("run", "--rm", "-T", "cli", "table", "list", "shop", "--json"))
+        assert [table["phase"] for table in tables] == ["live"] * 4, tables
+        self.goes_on("the pipeline was changed")
+        self.say(f"changed the pipeline: a checkpoint each {INTERVAL_SECONDS} s, epoch {self.pipeline()['epoch']}")
 
     # --- containers ---
 
@@ -170,21 +182,29 @@ class Stack:
 
     def restore_a_backup(self) -> None:
         """Copy store, catalogue and lake, let the stack go on, and put the copy back."""
+        copied = int(self.wait("the API names a publication", self.publication))
         self.compose("stop")
         self.on_volumes("tar --create --xattrs --file /backup/lake.tar /s3 /catalogue")
         self.compose("start")
-        self.wait("the API answers", lambda: self.get("/v1/services"))
-        before = self.publication()
-        self.goes_on("everything was started again")
-        self.say(f"copied store, catalogue and lake at checkpoint {before}; the lake shows {self.publication()}")
+        self.shows_a_new_epoch(after=copied)
+        self.say(f"copied store, catalogue and lake at checkpoint {copied}; the lake shows {self.publication()}")
         self.compose("down")
         self.on_volumes(
             "find /s3 /catalogue -mindepth 1 -delete && tar --extract --xattrs --file /backup/lake.tar --directory /"
         )
         self.compose("up", "--detach", "--no-build", CUTLINE_IMAGE=SECOND)
-        self.wait("all tables are live", self.live)
-        self.goes_on("the copy was put back")
+        self.shows_a_new_epoch(after=copied)
         self.say(f"put the copy back: epoch {self.pipeline()['epoch']}, the lake shows checkpoint {self.publication()}")
+
+    def shows_a_new_epoch(self, *, after: int) -> None:
+        """Wait until the lake shows a checkpoint of an epoch that began after checkpoint `after`; Redis was emptied."""
+
+        def shown() -> bool:
+            epoch = self.pipeline()["epoch"] or 0
+            return epoch > after and self.publication() > epoch
+
+        self.wait("the lake shows a checkpoint of the next epoch", shown)
+        self.wait("all tables are live", self.live)
 
     def compare(self) -> dict[str, dict[str, int]]:
         """Compare the lake with the source, in the Spark writer's container (inside.py)."""
@@ -203,9 +223,7 @@ def play(stack: Stack) -> int:
     stack.wait("all tables are live", stack.live)
     stack.await_health(*SERVICES)
     stack.say("the stack is up, every service is healthy and all tables are live")
-    refused = httpx.get(stack._api.base_url.join("/v1/pipelines"))
-    assert refused.status_code == 401, refused.text
-
+    stack.change()
     stack.kill("a reader", compose.containers("reader")[0])
     stack.kill("a writer", compose.containers("writer")[0])
     stack.kill("the leading enumerator", stack.leader())
@@ -216,6 +234,7 @@ def play(stack: Stack) -> int:
         stack.upgrade(service)
     compose("up", "--detach", "--no-build", CUTLINE_IMAGE=SECOND)  # define runs again, and changes nothing
     stack.goes_on("everything was upgraded")
+    assert stack.pipeline()["definition"]["checkpoint"]["interval_seconds"] == INTERVAL_SECONDS
     stack.restore_a_backup()
 
     compose("stop", "shop")

@@ -24,7 +24,7 @@ from cutline.services.sources.mysql.catalogue import table_schema
 from cutline.services.sources.mysql.server import flushed_position, identify
 from cutline.spark_writer import session
 
-WAIT_SECONDS = 180.0
+WAIT_SECONDS = 300.0
 
 
 def main() -> None:

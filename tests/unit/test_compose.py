@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,6 +84,7 @@ def test_the_control_service_listens_on_the_port_that_is_published_on_loopback_o
     read = Environment.read(environment(CONTAINERS["control"]))
     assert CONTAINERS["control"]["ports"] == [f"127.0.0.1:${{CUTLINE_PORT:-8080}}:{read.api_port}"]
     assert read.api_host == "0.0.0.0"
+    assert environment(CONTAINERS["cli"])["CUTLINE_API_URL"] == f"http://control:{read.api_port}"
     assert [name for name, service in CONTAINERS.items() if "ports" in service] == ["control"]
 
 
@@ -101,7 +106,7 @@ def test_a_container_has_no_more_rights_than_it_needs_and_bounded_memory(name: s
 @every_container
 def test_a_container_waits_for_what_it_needs_and_comes_back(name: str) -> None:
     service = CONTAINERS[name]
-    ends = name in ("secrets", "define")
+    ends = name in ("secrets", "define", "cli")
     assert service.get("restart", "no") == ("no" if ends else "unless-stopped")
     for other, waits in service.get("depends_on", {}).items():
         completes = waits["condition"] == "service_completed_successfully"
@@ -146,6 +151,20 @@ def test_the_dockerfile_copies_files_that_docker_sees() -> None:
         for source in shlex.split(line)[:-1]:
             assert source.split("/")[0] in seen
             assert (ROOT / source).exists()
+
+
+def test_the_files_that_fetch_spark_s_jars_are_all_that_they_need(tmp_path: Path) -> None:
+    """The Dockerfile copies only these into their stage. `-S`: packages are on the path and this checkout is not."""
+    stage = DOCKERFILE.split("AS jars")[1].split("\nFROM ")[0]
+    for line in re.findall(r"^COPY (.+)$", stage, re.MULTILINE):
+        *sources, folder = shlex.split(line)
+        target = tmp_path / folder.removeprefix("/fetch/")
+        target.mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            shutil.copy(ROOT / source, target)
+    path = [str(tmp_path), sysconfig.get_path("purelib")]
+    code = f"import sys; sys.path += {path}; from cutline.spark_writer import jars; jars.wanted()"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
 
 
 def test_the_image_runs_as_an_ordinary_user_and_says_whether_its_service_works() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from tests.acceptance.docker import Docker
+from tests.acceptance.docker import Docker, DockerFailed
 from tests.programs import program
 from tests.servers import debian, versitygw
 
@@ -79,3 +79,5 @@ def imported(docker: Docker, tag: str, folder: Path) -> None:
     words = [program("tar"), "--create", "--numeric-owner", *excluded]
     with subprocess.Popen([*words, "-C", str(folder), "."], stdout=subprocess.PIPE) as packed:
         docker("import", "-", tag, stdin=packed.stdout)
+    if packed.returncode != 0:
+        raise DockerFailed(f"the files of {folder} could not be read for the image {tag}")
