@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
+from cutline.services.control import dashboard
 from cutline.services.control.api import (
     audit,
     channels,
@@ -83,6 +84,7 @@ def build(
     app.add_exception_handler(commands.Repeated, commands.answer_repeated)
     app.include_router(health.router)
     app.include_router(scrape.router)
+    app.include_router(dashboard.router())
     for module in ROUTES:
         app.include_router(module.routes)
     openapi.describe(app)

@@ -1,8 +1,8 @@
 """The dashboard's files: `/` is the page, `/static/{version}/…` are its modules, styles and vendored libraries.
 
-The version is a digest of all files, so that browsers keep them for ever and still take a new one at once; only the page
-itself is asked for each time (ETag). Everything is read and compressed once, at the start. The page needs no token: it
-has no data, and calls the API as any client does.
+The version is a digest of all files, so that browsers keep them for ever and still take a new one at once; only the
+page itself is asked for each time (ETag). Everything is read and compressed once, at the start. The page needs no
+token: it has no data, and calls the API as any client does.
 """
 
 import base64
@@ -90,7 +90,7 @@ def _page(html: str, names: list[str], base: str) -> str:
 
 
 def _policy(page: str) -> str:
-    """A policy that allows this origin's files and, by its hash, the page's import map: nothing inline, nothing else."""
+    """A policy that allows files of this origin and, by its hash, the import map of the page; nothing else."""
     inline = [found.encode() for found in re.findall(r'<script type="importmap">(.*?)</script>', page, re.DOTALL)]
     hashes = "".join(f" 'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'" for text in inline)
     return (

@@ -19,13 +19,14 @@ class ChannelView(BaseModel):
     receiver: str = Field(alias="to", examples=["writer-0"])
     outstanding_bytes: int = Field(description="bytes of rows that are sent and not yet taken")
     credit_bytes: int = Field(description="the most bytes of rows that may be outstanding")
+    sent_bytes: int = Field(description="bytes of all messages that were sent")
     sent: int
     taken: int
     current: bool = Field(description="whether the sender reports now")
     as_of: float
 
 
-@routes.get("/pipelines/{pipeline}/channels")
+@routes.get("/pipelines/{pipeline}/channels", operation_id="list_channels")
 async def channels(found: Known, control: Shared) -> list[ChannelView]:
     """List the channels of the epoch in progress."""
     status = await control.watches.of(found.name).status()
@@ -35,6 +36,7 @@ async def channels(found: Known, control: Shared) -> list[ChannelView]:
             receiver=peer,
             outstanding_bytes=state["outstanding_bytes"],
             credit_bytes=state["credit_bytes"],
+            sent_bytes=state.get("sent_bytes", 0),
             sent=state["sent"],
             taken=state["taken"],
             current=status.read_at - part["at"] <= CURRENT_SECONDS,

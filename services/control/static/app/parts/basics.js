@@ -65,7 +65,7 @@ export const Failure = ({ error, retry }) => html`
 export const sentence = (text) => (text ? `${/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text}${/[.!?…]$/.test(text) ? "" : "."}` : "");
 
 export const Stat = ({ name, value, unit, note, wide }) => html`
-  <div class="stat ${wide ? "wide" : ""}"><dt>${name}</dt><dd>${value ?? UNKNOWN}${unit && html` <small>${unit}</small>`}</dd>${note && html`<p>${note}</p>`}</div>`;
+  <div class="stat ${wide ? "wide" : ""}"><dt>${name}</dt><dd><b>${value ?? UNKNOWN}</b>${unit && html` <small>${unit}</small>`}${note && html`<p>${note}</p>`}</dd></div>`;
 
 export const Card = ({ title, end, children, body = true, label }) => html`
   <section class="card" aria-label=${label ?? (typeof title === "string" ? title : undefined)}>

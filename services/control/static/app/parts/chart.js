@@ -18,10 +18,11 @@ function library() {
 }
 
 /**
- * `series`: {name, tone, dash?}; `data`: [times, values of series 1, …], times in seconds; `form`: a value as text.
+ * `series`: {name, tone, dash?}; `data`: [times, values of series 1, …], times in seconds; `form`: a value as text;
+ * `least`: the lowest top of the scale.
  * The text under it says the newest values, for those who don't see the picture.
  */
-export function Chart({ label, series, data, form, height = 190, windowSeconds = 900 }) {
+export function Chart({ label, series, data, form, least = 1, height = 190, windowSeconds = 900 }) {
   const box = useRef(null);
   const plot = useRef(null);
   const width = useWidth(box);
@@ -36,7 +37,7 @@ export function Chart({ label, series, data, form, height = 190, windowSeconds =
       plot.current = new UPlot(
         {
           width, height, padding: [12, 6, 0, 0], cursor: { y: false, points: { size: 7 } }, legend: { show: false },
-          scales: { x: { range: (_, first) => [Math.max(Date.now() / 1000 - windowSeconds, Math.min(first ?? Infinity, Date.now() / 1000 - 60)), Date.now() / 1000] }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, high > 0 ? 0 : 1) || 1] } },
+          scales: { x: { range: (_, first) => [Math.max(Date.now() / 1000 - windowSeconds, Math.min(first ?? Infinity, Date.now() / 1000 - 60)), Date.now() / 1000] }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, least)] } },
           axes: [{ ...axis, grid: { show: false }, size: 26, space: 90, values: (_, ticks) => ticks.map((at) => clock(at).slice(0, 5)) }, { ...axis, size: 66, space: 34, values: (_, ticks) => ticks.map(form) }],
           series: [{}, ...series.map((line, i) => ({ label: line.name, stroke: colour(line.tone), width: 2, dash: line.dash, fill: i === 0 ? `${colour(line.tone)}1c` : undefined, points: { show: false }, spanGaps: true }))],
           hooks: { setCursor: [(shown) => tip(shown, series, form, box.current)] },

@@ -40,7 +40,7 @@ function rightwards(nodes, width) {
   const writers = nodes.filter((node) => node.kind === "writer");
   const rows = Math.max(readers.length, writers.length, 1);
   const pitch = rows > 6 ? 66 : 76;
-  const height = 100 + rows * pitch;
+  const height = 86 + rows * pitch;
   const middle = 86 + (rows * pitch) / 2;
   const [left, right] = [box.width / 2 + 4, width - box.width / 2 - 4];
   const x = (column) => left + ((right - left) * column) / 5;

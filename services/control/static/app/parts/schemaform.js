@@ -13,6 +13,7 @@ export function resolved(root, schema) {
     if (real.length === 1) return { ...resolved(root, { ...real[0], ...without(schema, "anyOf", "oneOf") }), nullable: real.length < choices.length };
     if (real.every((choice) => choice.const !== undefined || choice.enum)) return { schema: { ...without(schema, "anyOf", "oneOf"), enum: real.flatMap((choice) => choice.enum ?? [choice.const]) }, nullable: real.length < choices.length };
   }
+  if (schema?.const !== undefined && !schema.enum) return { schema: { ...schema, enum: [schema.const] }, nullable: false };
   return { schema: schema ?? {}, nullable: false };
 }
 

@@ -18,7 +18,7 @@ export function Picture({ pipeline, tables, channels, history, ask }) {
   const behind = pipeline.source_time ? now() - pipeline.source_time : null;
   const through = useMemo(() => [[...history.at], [...history.rows]], [history.at.at(-1)]);
   const volume = useMemo(() => [[...history.at], [...history.bytes]], [history.at.at(-1)]);
-  const lag = useMemo(() => [[...history.at], [...history.lake], [...history.source]], [history.at.at(-1)]);
+  const lag = useMemo(() => [[...history.at], [...history.lake]], [history.at.at(-1)]);
   const limits = pipeline.limits ?? {};
   const limited = [limits.rows_per_second && `${short(limits.rows_per_second)} rows/s`, limits.bytes_per_second && `${bytes(limits.bytes_per_second)}/s`].filter(Boolean).join(", ");
   return html`
@@ -37,9 +37,9 @@ export function Picture({ pipeline, tables, channels, history, ask }) {
       <//>
       <${Card} title="Tables" end=${html`<a href=${link("pipelines", pipeline.name, "tables")}>All tables</a>`}><${Phases} tables=${pipeline.tables} /><//>
       <div class="columns">
-        <${Card} title="Throughput"><${Chart} label="Rows a second" windowSeconds=${WINDOW_SECONDS} series=${[{ name: "rows/s", tone: "snapshot-fill" }]} data=${through} form=${(value) => short(value)} /><//>
-        <${Card} title="Lag"><${Chart} label="Seconds behind the source" windowSeconds=${WINDOW_SECONDS} series=${[{ name: "lake", tone: "live-fill" }, { name: "mesh", tone: "catch-up-fill", dash: [5, 4] }]} data=${lag} form=${(value) => span(value)} /><//>
-        <${Card} title="Channels"><${Chart} label="Bytes a second from readers to writers" windowSeconds=${WINDOW_SECONDS} series=${[{ name: "readers to writers", tone: "catch-up-fill" }]} data=${volume} form=${(value) => (value === null || value === undefined ? "–" : `${bytes(value)}/s`)} /><//>
+        <${Card} title="Throughput"><${Chart} label="Rows a second" windowSeconds=${WINDOW_SECONDS} series=${[{ name: "rows/s", tone: "snapshot-fill" }]} data=${through} least=${10} form=${(value) => short(value)} /><//>
+        <${Card} title="Lag"><${Chart} label="Seconds behind the source" windowSeconds=${WINDOW_SECONDS} series=${[{ name: "lake behind the source", tone: "live-fill" }]} data=${lag} least=${4} form=${(value) => span(value)} /><//>
+        <${Card} title="Channels"><${Chart} label="Bytes a second from readers to writers" windowSeconds=${WINDOW_SECONDS} series=${[{ name: "readers to writers", tone: "catch-up-fill" }]} data=${volume} least=${4000} form=${(value) => (value === null || value === undefined ? "–" : `${bytes(value)}/s`)} /><//>
         <${Card} title="Latest events" body=${false} end=${html`<a href=${link("pipelines", pipeline.name, "activity")}>All events</a>`}><${EventList} events=${events.data} error=${events.error} few /><//>
       </div>
     </div>`;

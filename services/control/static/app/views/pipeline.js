@@ -5,7 +5,7 @@ import { html, useCallback, useEffect } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
 import { Button, Failure, Loading, Menu, Mode, Notice, sentence, Tabs } from "../parts/basics.js";
 import { useOperations } from "../parts/operate.js";
-import { observe } from "../samples.js";
+import { history, observe, recall } from "../samples.js";
 import { state } from "../shapes.js";
 import { Activity } from "./activity.js";
 import { Checkpoints } from "./checkpoints.js";
@@ -28,6 +28,10 @@ async function look(name, signal) {
     getAll(pipelinePath(name, "/tables?limit=1000"), { signal }),
     getAll(pipelinePath(name, "/channels"), { signal }).catch((error) => { if (error.name === "AbortError") throw error; return []; }),
   ]);
+  if (!history(name).at.length) {
+    const checkpoints = await get(pipelinePath(name, "/checkpoints?limit=200"), { signal }).catch(() => []);
+    recall(name, checkpoints);
+  }
   return { pipeline, tables, channels, history: observe(name, pipeline, tables, channels) };
 }
 
