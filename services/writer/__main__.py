@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -84,7 +85,7 @@ class Staging:
                 file = self._open[order.file] = self._new(order.file)
             file.append(batch, order.seq_base)
             if self._counted is not None:
-                rows = _rows(batch, chunk=isinstance(order.file, ChunkFile))
+                rows = rows_by_operation(batch, chunk=isinstance(order.file, ChunkFile))
                 self._counted.add(order.file.table_id, rows, batch.get_total_buffer_size())
 
     def _new(self, name: ChangesFile | ChunkFile) -> OpenChanges | OpenChunk:
@@ -127,11 +128,17 @@ class Staging:
         self._closing.shutdown()
 
 
-def _rows(batch: pa.RecordBatch, *, chunk: bool) -> dict[str, int]:
+def rows_by_operation(batch: pa.RecordBatch, *, chunk: bool) -> dict[str, int]:
     """The number of rows of a batch by operation."""
     if chunk:
         return {"snapshot": batch.num_rows}
-    found = pc.value_counts(batch.column(batch.num_columns - len(META_FIELDS)))
+    column = batch.column(batch.num_columns - len(META_FIELDS))
+    _, ends, text = column.buffers()
+    offsets = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
+    if offsets[-1] - offsets[0] == 2 * len(column):  # no TRUNCATE, so the second letter tells: several times as fast
+        letters = np.bincount(np.frombuffer(text, np.uint8)[offsets[0] + 1 : offsets[-1] : 2], minlength=128)
+        return {name: int(n) for op, name in OPERATIONS.items() if len(op) == 2 and (n := letters[ord(op[1])])}
+    found = pc.value_counts(column)
     return {OPERATIONS[each["values"]]: each["counts"] for each in found.to_pylist()}
 
 
