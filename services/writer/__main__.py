@@ -133,11 +133,11 @@ def rows_by_operation(batch: pa.RecordBatch, *, chunk: bool) -> dict[str, int]:
     if chunk:
         return {"snapshot": batch.num_rows}
     column = batch.column(batch.num_columns - len(META_FIELDS))
-    _, ends, text = column.buffers()
-    offsets = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
-    if offsets[-1] - offsets[0] == 2 * len(column):  # no TRUNCATE, so the second letter tells: several times as fast
-        letters = np.bincount(np.frombuffer(text, np.uint8)[offsets[0] + 1 : offsets[-1] : 2], minlength=128)
-        return {name: int(n) for op, name in OPERATIONS.items() if len(op) == 2 and (n := letters[ord(op[1])])}
+    if isinstance(column, pa.DictionaryArray):  # as readers send it: the indices are counted, which costs little
+        counts = np.bincount(column.indices.to_numpy(), minlength=len(column.dictionary))
+        # The dictionary may have texts of which there is no row.
+        counted = zip(column.dictionary.to_pylist(), counts, strict=True)
+        return {OPERATIONS[op]: int(count) for op, count in counted if count}
     found = pc.value_counts(column)
     return {OPERATIONS[each["values"]]: each["counts"] for each in found.to_pylist()}
 

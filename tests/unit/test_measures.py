@@ -83,11 +83,15 @@ def test_without_room_for_any_table_all_are_others() -> None:
     assert rows(counted) == {(OTHERS, "insert"): 4}
 
 
-@given(st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=1), st.data())
-def test_the_rows_of_a_batch_are_counted_by_operation_also_of_a_slice(ops: list[str], data: st.DataObject) -> None:
-    """Both ways of counting are met: without a TRUNCATE the letters are counted, with one the texts."""
+@given(st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=1), st.booleans(), st.data())
+def test_the_rows_of_a_batch_are_counted_by_operation_also_of_a_slice(
+    ops: list[str], dictionary: bool, data: st.DataObject
+) -> None:
+    """Readers send the operations as a dictionary column, whose dictionary has more texts than there are rows of."""
     columns = [pa.nulls(len(ops), field.type) for field in META_FIELDS]
-    columns[0] = pa.array(ops)
+    known = ["-U", *OPERATIONS]
+    indices = pa.array([known.index(op) for op in ops], pa.int8())
+    columns[0] = pa.DictionaryArray.from_arrays(indices, known) if dictionary else pa.array(ops)
     batch = pa.RecordBatch.from_arrays(columns, names=[field.name for field in META_FIELDS])
     begin = data.draw(st.integers(0, len(ops) - 1))
     part = batch.slice(begin, data.draw(st.integers(1, len(ops) - begin)))
