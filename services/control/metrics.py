@@ -241,8 +241,8 @@ class Statuses:
         for service in services:
             who = [service.role, service.incarnation]
             self._put("cutline_event_loop_lag_seconds", who, service.loop_lag_seconds)
-            self._put("cutline_process_resident_memory_bytes", who, getattr(service, "rss_bytes", None))
-            self._put("cutline_process_cpu_seconds_total", who, getattr(service, "cpu_seconds", None))
+            self._put("cutline_process_resident_memory_bytes", who, service.rss_bytes)
+            self._put("cutline_process_cpu_seconds_total", who, service.cpu_seconds)
         if (memory := self._facts.memory) is not None:
             self._put("cutline_redis_memory_used_bytes", [], memory.used_bytes)
             self._put("cutline_redis_memory_limit_bytes", [], memory.limit_bytes)

@@ -80,8 +80,9 @@ def spans(pipeline: str, entry: CheckpointEntry, apply: Mapping[str, Any], parts
         attributes={"cutline.rows": apply.get("rows") or 0, "cutline.first_checkpoint": apply.get("from") or n},
     )
     for table, took in (apply.get("tables") or {}).items():
-        start = applied - seconds
-        yield Span(path=(*step, f"apply {table}"), start=start, end=start + took, attributes={"cutline.table": table})
+        # Tables are applied side by side, and only their durations are known.
+        start, about = applied - seconds, {"cutline.table": table}
+        yield Span(path=(*step, f"apply {table}"), start=start, end=min(applied, start + took), attributes=about)
     yield Span(path=(*root, "publish"), start=applied, end=published)
 
 

@@ -260,6 +260,7 @@ class Pipeline:
             except Unavailable:
                 self._grids.forget()
                 raise
+
     async def _watch_binlog(self) -> None:
         """Look now and then at how much of its binlog the source still has, while this service leads."""
         first, pause = BINLOG_SECONDS
@@ -269,7 +270,8 @@ class Pipeline:
                 stream = self.leader.enumerator.stream_status if self.leader.enumerator else {}
                 read = Position.from_json(stream["position"]) if stream.get("position") else None
                 try:
-                    self._binlog = await self.source.binlog(read=_place(read), needed=self._needed())
+                    at = _place(read) or self._restart
+                    self._binlog = await self.source.binlog(read=at, needed=self._needed())
                 except (CutlineError, OSError) as error:  # others wait for the source too, and report it
                     log.debug("pipeline %s: the source's binlog files could not be listed: %s", self.name, error)
             await asyncio.sleep(pause if self._binlog is not None else first)
@@ -448,6 +450,8 @@ class Pipeline:
             last = self.store.entry(tail) if tail else None
             base = last.base if isinstance(last, EpochEntry) else tail or None
             newest = self.store.entry(base) if isinstance(last, EpochEntry) and base is not None else last
+            if isinstance(newest, CheckpointEntry):
+                self._restart = _place(newest.position)
             # After the journal: a command that another leader has finished since is in an entry that we lack, so our
             # next entry is refused.
             finished, orders, commands = self.commanding.read()

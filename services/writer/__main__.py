@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -84,7 +85,7 @@ class Staging:
                 file = self._open[order.file] = self._new(order.file)
             file.append(batch, order.seq_base)
             if self._counted is not None:
-                rows = _rows(batch, chunk=isinstance(order.file, ChunkFile))
+                rows = rows_by_operation(batch, chunk=isinstance(order.file, ChunkFile))
                 self._counted.add(order.file.table_id, rows, batch.get_total_buffer_size())
 
     def _new(self, name: ChangesFile | ChunkFile) -> OpenChanges | OpenChunk:
@@ -127,11 +128,17 @@ class Staging:
         self._closing.shutdown()
 
 
-def _rows(batch: pa.RecordBatch, *, chunk: bool) -> dict[str, int]:
+def rows_by_operation(batch: pa.RecordBatch, *, chunk: bool) -> dict[str, int]:
     """The number of rows of a batch by operation."""
     if chunk:
         return {"snapshot": batch.num_rows}
-    found = pc.value_counts(batch.column(batch.num_columns - len(META_FIELDS)))
+    column = batch.column(batch.num_columns - len(META_FIELDS))
+    if isinstance(column, pa.DictionaryArray):  # as readers send it: the indices are counted, which costs little
+        counts = np.bincount(column.indices.to_numpy(), minlength=len(column.dictionary))
+        # The dictionary may have texts of which there is no row.
+        counted = zip(column.dictionary.to_pylist(), counts, strict=True)
+        return {OPERATIONS[op]: int(count) for op, count in counted if count}
+    found = pc.value_counts(column)
     return {OPERATIONS[each["values"]]: each["counts"] for each in found.to_pylist()}
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cutline.common.config.pipeline import parse
@@ -17,8 +19,9 @@ from cutline.common.positions import Position
 from cutline.services.enumerator.source import SourceReader
 from tests.integration.bank import Fresh
 from tests.integration.mesh import Mesh, waited
+from tests.integration.receiver import Receiver
 from tests.integration.sources import here
-from tests.servers import CDC_PASSWORD, CDC_USER, Database, free_port
+from tests.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, free_port
 
 TOKEN = "sesame"
 
@@ -71,7 +74,10 @@ def test_the_metrics_of_a_mesh_say_what_happened(keeping: Database, fresh_databa
         pipeline.catches_up(table)
 
         def complete() -> Scraped | None:
-            found = Scraped(port)
+            try:
+                found = Scraped(port)
+            except httpx.ConnectError:  # it is just being started
+                return None
             deleted = found.sum("cutline_staged_rows_total", table=table, operation="delete")
             return found if deleted == 2 and found.sum("cutline_binlog_left_seconds") is not None else None
 
@@ -98,6 +104,56 @@ def test_the_metrics_of_a_mesh_say_what_happened(keeping: Database, fresh_databa
     assert {line["pipeline"] for line in joined} == {"shop"}
     assert all(line["epoch"] > 0 and line["service"] in line["message"] for line in joined)
     assert any(line.get("epoch") and line.get("cause") for line in logs[leading.log.name])
+
+
+@pytest.mark.full
+def test_a_real_publication_is_measured_traced_and_told(
+    mariadb: MariaDB, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. A table goes into the lake, with traces, lineage and a webhook set up. 2. The Spark writer's numbers are among
+    the metrics. 3. A trace has every member, the apply and the publication; an event has the snapshot that the
+    publication names. 4. The Spark writer is killed: nobody leads, and the webhook gets that.
+    """
+    database, port = fresh_database(mariadb), free_port()
+    table = f"{database}.a"
+    mariadb.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES (1), (2)")
+    environment = {"CUTLINE_API_PORT": str(port), "CUTLINE_API_TOKEN": TOKEN}
+    with Receiver() as traces, Receiver() as lineage, Receiver() as webhook:
+        environment |= {"CUTLINE_TRACES_URL": f"{traces.url}/v1/traces", "CUTLINE_LINEAGE_URL": lineage.url}
+        environment |= {"CUTLINE_WEBHOOK_URL": webhook.url}
+        with Mesh(tmp_path, spark=True, environment=environment) as mesh:
+            mesh.start("control")
+            pipeline = mesh.pipeline("shop", mariadb, [f"{database}.*"], interval_seconds=1.0)
+
+            def shown() -> Scraped | None:
+                with suppress(httpx.ConnectError):
+                    found = Scraped(port)
+                    return found if found.sum("cutline_table_bytes", table=table) else None
+                return None
+
+            scraped = waited(shown, "the lake's files", 180, mesh.log_ends)
+            lineage.wait(lambda r: any(json.loads(post.body)["outputs"] for post in r.taken), 60)
+            traces.wait(lambda r: bool(r.taken), 60)
+            (spark,) = mesh.running("spark_writer")
+            mesh.kill(spark)
+            webhook.wait(lambda r: any(b"CutlineNoLeader" in post.body for post in r.taken), 120)
+            numbers = pipeline.store.publication_numbers()
+            records = [record for n in numbers if (record := pipeline.store.publication(n))]
+    assert scraped.sum("cutline_leaders", role="spark_writer") == 1
+    for name in ("cutline_apply_seconds_count", "cutline_commit_to_publication_seconds_count", "cutline_table_files"):
+        assert (scraped.sum(name) or 0) >= 1, name
+    event = next(body for post in lineage.taken if (body := json.loads(post.body))["outputs"])
+    n = event["run"]["facets"]["cutline_publication"]["checkpoint"]
+    (record,) = (record for record in records if record.n == n)
+    main = record.tables[table].main
+    assert main is not None
+    assert [each["facets"]["version"]["datasetVersion"] for each in event["outputs"]] == [str(main.snapshot_id)]
+    request = ExportTraceServiceRequest.FromString(traces.taken[0].body)
+    spans = {span.name for each in request.resource_spans for scope in each.scope_spans for span in scope.spans}
+    members = {"enumerator", "reader-0", "reader-1", "writer-0", "writer-1"}
+    assert spans >= {"checkpoint", "entry", "apply", "publish", *members}
+    (post,) = (post for post in webhook.taken if b"CutlineNoLeader" in post.body)
+    assert json.loads(post.body)["commonLabels"]["role"] == "spark_writer"
 
 
 def reader(server: Database) -> SourceReader:

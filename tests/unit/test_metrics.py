@@ -63,21 +63,15 @@ def status(**more: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-class Measured(Service):
-    """A service whose note has its memory and CPU."""
-
-    rss_bytes = 1000
-    cpu_seconds = 2.5
-
-
 def facts(parts: dict[str, dict[str, Any]]) -> Facts:
-    common = {"host": "h", "pid": 1, "started_at": 1.0, "loop_lag_seconds": 0.01}
+    common: dict[str, Any] = {"host": "h", "pid": 1, "started_at": 1.0, "loop_lag_seconds": 0.01}
+    common |= {"rss_bytes": 1000, "cpu_seconds": 2.5}
     return Facts(
         statuses={"shop": parts},
         services=[
-            Measured(incarnation="e1", role="enumerator", leads=("shop",), **common),  # type: ignore[arg-type]
-            Measured(incarnation="e2", role="enumerator", **common),  # type: ignore[arg-type]
-            Measured(incarnation="s1", role="spark_writer", leads=("shop",), **common),  # type: ignore[arg-type]
+            Service(incarnation="e1", role="enumerator", leads=("shop",), **common),
+            Service(incarnation="e2", role="enumerator", **common),
+            Service(incarnation="s1", role="spark_writer", leads=("shop",), **common),
         ],
         memory=Memory(used_bytes=5, limit_bytes=10),
         disks=(Disk(folder="/store", free_bytes=1, size_bytes=2),),
