@@ -677,7 +677,8 @@ def _schemas(body: Mapping[str, Any]) -> set[str]:
     """The hashes of schemas in the body of an entry."""
     if body["kind"] == "epoch":
         return set()
-    named = {table.get(key) for table in body["tables"].values() for key in ("schema", "described")}
+    tables = (table for table in body["tables"].values() if table is not None)  # None: removed
+    named = {table.get(key) for table in tables for key in ("schema", "described")}
     return named | {file["schema"] for file in body["staged"]} | set(body["replaced"])
 
 
