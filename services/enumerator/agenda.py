@@ -311,7 +311,7 @@ class Agenda:
         while self.queue and not leader.reads and (more := self._take(leader, now)) is not None:
             effects += more + self._change_epoch(leader)
         first = self.taken[0] if self.taken else None
-        if first is not None and first.step == Step.ANSWERED and not first.writing:
+        if first is not None and first.step == Step.ANSWERED and not first.writing and not leader.reads:
             first.writing = True
             outcome = Outcome(
                 n=first.command.n, state=first.state, cause=first.cause, remedy=first.remedy,

@@ -28,6 +28,7 @@ from cutline.common.mesh.messages import (
     SplitFailed,
     SplitReport,
     StreamStopped,
+    TablePaused,
     TableReport,
     decode,
     encode,
@@ -235,7 +236,7 @@ class Probe:
         self.world.count["channel state recorded"] += any(recorded.values())
         for messages in recorded.values():
             for message in messages:
-                if isinstance(message, SplitReport | SplitFailed | TableReport | StreamStopped):
+                if isinstance(message, SplitReport | SplitFailed | TableReport | TablePaused | StreamStopped):
                     self.world.count[f"recorded {type(message).__name__}"] += 1
         effects = self.machine.cut(checkpoint, state, recorded, kept)
         self.count(effects)
