@@ -259,6 +259,13 @@ class Operators:
         if entry.definition > max(1, self.store.definition_version()):
             raise Failure(f"epoch {entry.slot} uses version {entry.definition}, which does not exist")
 
+    def checkpoint_is_wanted(self, entry: CheckpointEntry, leader: Any) -> None:
+        """A leader that has finished the command to stand still takes no further checkpoint."""
+        newest = self.store.commands.newest_outcome()
+        knows = newest is not None and leader.agenda.finished == newest.n and leader.agenda.running is None
+        if newest is not None and knows and newest.orders.mode != "running" and entry.started_at > newest.at:
+            raise Failure(f"checkpoint {entry.slot} is taken, and the pipeline is {newest.orders.mode}")
+
     def paused_tables_rest(self, entry: CheckpointEntry, before: CheckpointEntry | None) -> None:
         """No change of a paused table is staged while it is paused."""
         for file in entry.staged:

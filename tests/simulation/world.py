@@ -1337,6 +1337,7 @@ class World:
         elif written and isinstance(entry, CheckpointEntry):
             self.tell_story(f"journal {slot}: checkpoint of epoch {entry.epoch}, position {entry.position}")
             self.count["checkpoint written"] += 1
+            self.operators.checkpoint_is_wanted(entry, leader)
             checks.cut_is_consistent(self, entry)
             checks.entry_is_sound(self, entry)
         answer: Event = EntryWritten(slot=slot, nonce=entry.nonce)
