@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cutline.common.store.records import EpochEntry
 from tests.integration.mesh import Hammer, History, Mesh, Pipeline, content, cuts, differences, judge
 from tests.integration.operator import command, done, outcome, redefined, refused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutants import CHECKPOINTS, ENUMERATOR, READER, Mutant, mutant
+from tests.simulation.mutants import CHECKPOINTS, ENUMERATOR, LEADER, READER, Mutant, mutant
 
 AGENDA = "services/enumerator/agenda.py"
 
@@ -43,20 +43,25 @@ COMMANDS: tuple[Mutant, ...] = (
         '        machine.commands_done = commands["done"]',
         "        pass",
     ),
-    mutant(
-        "a table leaves the stream inside a transaction",
-        READER,
-        "            if cursor is not None and (cursor.asked or cursor.position.inside):\n                continue\n"
-        "            low, high",
-        "            if cursor is not None and cursor.asked:\n                continue\n            low, high",
+    Mutant(
+        "a table leaves the stream inside a transaction, so that rows without a key come twice",
+        ((READER, "(cursor.asked or cursor.position.inside):\n                continue\n            low,",
+          "cursor.asked:\n                continue\n            low,"),),
+        tests="test_reader.py",
     ),
-    mutant(
-        "a table leaves the stream while its cursor is being read",
-        READER,
-        "            if cursor is not None and (cursor.asked or cursor.position.inside):\n                continue\n"
-        "            low, high",
-        "            if cursor is not None and cursor.position.inside:\n                continue\n"
-        "            low, high",
+    Mutant(
+        "a command that is alone is taken beside others",
+        ((AGENDA, "        if self.taken or leader.proposes:\n            return None\n", ""),),
+        tests="test_agenda.py",
+    ),
+    Mutant(
+        "the deletion begins before its order is in the store",
+        ((LEADER, "        if not self.agenda.outcome_written(event.n):\n            return []\n",
+          "        self.agenda.outcome_written(event.n)\n"),
+         (LEADER, "        self.agenda.accept(event.command)\n",
+          "        self.agenda.accept(event.command)\n        if event.command.kind == 'delete':\n"
+          "            return [DeletePipeline(purge=True)]\n")),
+        tests="test_agenda.py",
     ),
     mutant(
         "splits of a paused table are handed out",
