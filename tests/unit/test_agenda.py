@@ -234,3 +234,16 @@ def test_a_deletion_is_ordered_durably_before_anything_is_removed(purge: bool) -
     next_leader = Operated()
     next_leader.see()
     assert next_leader.tell(JournalRead(tail=1, base=None, finished=1, orders=orders)) == [DeletePipeline(purge=purge)]
+
+
+def test_what_changes_the_epoch_waits_for_the_outcomes_of_all_before_it() -> None:
+    bench = leading()
+    bench.command("limits", rows_per_second=5.0, bytes_per_second=None)
+    bench.command("pause")
+    assert bench.leader.requests == []
+    assert checkpoint(bench).request is None
+    assert bench.leader.requests == []
+    assert bench.finish().n == 1
+    assert bench.leader.requests == ["command 2"]
+    checkpoint(bench)
+    assert (bench.finish().n, bench.leader.state) == (2, "stopped")
