@@ -11,8 +11,11 @@
 #   make bench-peers  ConnectorX, PyMySQL, mysql-replication, Debezium and Flink CDC in turn with ours, and the ratios
 #   make fuzz       INPUTS=100000 damaged inputs for the decoders, under sanitizers (a finding replays)
 #   make demo       a real database into an Iceberg lake, under changes and kills
+#   make acceptance  docker-compose.yml run for real: crashes, other numbers of readers, an upgrade; on a Docker daemon of its own,
+#                   with stand-ins for the images of registries (ACCEPTANCE_ARGS=--machine takes this machine's Docker and pulls them)
 #   make test-full  make test with the tests marked full and many more generated cases, the demo, more seeds, 10,000,000
-#                   inputs for the decoders, and make test on an empty Debian 13
+#                   inputs for the decoders, make acceptance, and make test on an empty Debian 13
+#   make manifests  k8s/*.yaml for those without Helm, from k8s/chart (needs Helm, which the first use builds in some minutes)
 #   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
 #   make test-pythons  the unit tests on each Python that this machine has
 #   make bare TARGET="check test"  these targets from nothing: the committed tree on an empty Debian 12, or 13 by SUITE=trixie
@@ -28,6 +31,7 @@ PYTHON ?= python3
 SEEDS ?= 10000
 INPUTS ?= 100000
 PYTEST_ARGS ?=
+ACCEPTANCE_ARGS ?=
 # Integration tests wait more than they compute, but each worker needs memory for two databases and perhaps a Spark.
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
 SUITE ?= bookworm
@@ -38,13 +42,13 @@ PY := $(VENV)/bin/python
 
 COMPILED := $(addprefix services/sources/mysql/decode/,arena.py decimals.py json_text.py row_plan.py values.py result.py row_event.py) \
   services/sources/mysql/binlog/scanner.py
-SUITES := tests/integration tests/simulation tests/unit
+SUITES := tests/browser tests/integration tests/simulation tests/unit
 
 # One interpreter of each version that Cutline supports: pyenv's, else the system's.
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
   $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
 
-.PHONY: setup check unit integration mutants test simulate bench bench-peers demo fuzz test-full bare test-pythons wheels clean \
+.PHONY: setup check unit integration mutants test simulate bench bench-peers demo acceptance fuzz test-full bare test-pythons manifests wheels clean \
   compiler debian jars servers
 
 setup: debian $(VENV)/.built jars servers
@@ -73,9 +77,15 @@ setup        ps                       procps
 setup        pg_lsclusters            postgresql
 setup        setpriv                  util-linux
 setup        env                      coreutils
+setup        chromium                 chromium fonts-inter
+setup        promtool                 prometheus
 trixie       valkey-server            valkey-server
 fuzz         clang                    clang
 test-full    clang                    clang
+acceptance   dockerd                  docker.io
+acceptance   docker                   docker.io
+acceptance   docker-compose           docker-compose
+acceptance   tar                      tar
 test-full    pt-online-schema-change  percona-toolkit
 bench-peers  mvn                      maven
 bench-peers  javac                    default-jdk-headless
@@ -184,6 +194,9 @@ bench-peers: setup $(VENV)/.extra-peers
 demo: setup
 	@$(PY) -m tests.acceptance.demo
 
+acceptance: setup $(VENV)/.extra-full
+	@$(PY) -m tests.acceptance.compose $(ACCEPTANCE_ARGS)
+
 fuzz: setup $(VENV)/.extra-fuzz
 	@$(PY) -m tests.fuzz --inputs $(INPUTS)
 
@@ -192,6 +205,7 @@ test-full: setup $(VENV)/.extra-fuzz $(VENV)/.extra-full
 	CUTLINE_TEST_FULL=1 $(PY) -m tests.servers >&2
 	export CUTLINE_TEST_FULL=1; $(call pytest,$(SUITES))
 	$(PY) -m tests.acceptance.demo
+	$(MAKE) --no-print-directory acceptance
 	$(PY) -m tests.simulation --seeds $(SEEDS) --jobs $$(nproc)
 	$(PY) -m tests.fuzz --inputs 10000000
 	SUITE=trixie .ci/bare make test
@@ -201,6 +215,9 @@ test-pythons: $(patsubst %,test-%,$(notdir $(PYTHONS)))
 test-python%:
 	@$(MAKE) --no-print-directory PYTHON=$(filter %/python$*,$(PYTHONS)) VENV=build/venv-$* build/venv-$*/.built
 	build/venv-$*/bin/pytest tests/unit $(PYTEST_ARGS)
+
+manifests: $(VENV)/.built $(VENV)/.extra-full
+	@$(PY) -m tests.manifests
 
 # A wheel that auditwheel takes has compiled modules, and runs on every Linux of its manylinux version or newer.
 wheels: $(VENV)/.extra-wheels

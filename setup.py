@@ -84,7 +84,8 @@ def names() -> str:
 
 def packages() -> list[str]:
     """Every folder with Python in it, by the name it is imported by."""
-    found = find_namespace_packages(include=[pattern for top in TOP for pattern in (top, f"{top}.*")])
+    named = [pattern for top in TOP for pattern in (top, f"{top}.*")]
+    found = find_namespace_packages(include=named, exclude=["*.static", "*.static.*"])  # the dashboard: data
     return ["cutline", *(f"cutline.{name}" for name in found if name != ITSELF)]
 
 
@@ -92,6 +93,7 @@ setup(
     packages=packages(),
     package_dir={"cutline": ITSELF.replace(".", "/"), **{f"cutline.{top}": top for top in TOP}},
     package_data={
+        "cutline.services.control": [f"static/{kind}" for kind in ("*", "*/*", "*/*/*")],
         "cutline.services.sources.mysql.binlog": ["*.pxd"],
         "cutline.services.sources.mysql.decode": ["*.pxd"],
         "cutline.spark_writer": ["jars.toml", "log4j2.properties"],

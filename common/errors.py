@@ -4,6 +4,7 @@
 |---|---|
 | `ProtocolError` | stops the pipeline and reports why: Cutline's parts disagree, or a message is corrupt or foreign |
 | `ConfigError` | stops at the start with exit code 2: a person must change a file, a grant or a server setting |
+| `SourceRefused`, a ConfigError | while a pipeline runs: waits, and tries again with the password read anew |
 | `SourceLost` | quarantines the table (or halts the pipeline if no table is named): a person decides |
 | `NextGeneration`, a SourceLost | reads the table again from its beginning |
 | `NoTable`, a NextGeneration | waits for a table of that name: the table was dropped, which is no fault |
@@ -38,6 +39,11 @@ class ConfigError(CutlineError):
         """Take one or more faults, each one sentence with its remedy."""
         super().__init__("; ".join(faults))
         self.faults: tuple[str, ...] = faults
+
+
+class SourceRefused(ConfigError):
+    """The source refused the connection, or its certificate was refused: a person must change an account, a password,
+    a certificate or the settings of TLS. A running pipeline waits for that."""
 
 
 class SourceLost(CutlineError):

@@ -7,11 +7,11 @@ them all, publishes no status and takes no requests.
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 import threading
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.host import raise_open_files
@@ -26,19 +26,19 @@ REDIS_SECONDS = LEASE_SECONDS / 3
 
 async def run(environment: Environment) -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError or Unavailable if Spark can't be started."""
-    store = Store(environment.need_store_url())
+    store, properties = Store(environment.need_store_url()), environment.spark()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if environment.redis_url is None:
-        await asyncio.to_thread(serve, store, stop)
+        await asyncio.to_thread(serve, store, stop, properties=properties)
         return
     redis = connect(environment.redis_url, timeout_seconds=REDIS_SECONDS)
     replica = Replica(redis, stop)
     leading = asyncio.create_task(replica.run())
     leading.add_done_callback(lambda _: stop.set())
     try:
-        await asyncio.to_thread(serve, store, stop, replica.leads)
+        await asyncio.to_thread(serve, store, stop, replica.leads, properties=properties)
         if leading.done():
             leading.result()
     finally:
@@ -53,10 +53,7 @@ def main() -> int:
     """Run the service; return its exit code: 0 stopped, 1 failed, 2 wrong configuration."""
     try:
         environment = Environment.read()
-        logging.basicConfig(
-            level=environment.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-        )
-        logging.getLogger("py4j").setLevel(logging.WARNING)
+        logs.configure(environment)
         raise_open_files()
         asyncio.run(run(environment))
     except CutlineError as error:

@@ -35,9 +35,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cutline.common import logs
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.schema import TableSchema
@@ -95,10 +97,10 @@ class Incarnation:
         self._reached = reached
         self._engine = engine
         self._clock = clock
-        self._pool = ThreadPoolExecutor(
-            max_workers=threads or max(2, min(8, os.cpu_count() or 2)), thread_name_prefix="cutline-table"
-        )
-        self._files = ThreadPoolExecutor(max_workers=4, thread_name_prefix="cutline-file")
+        noted = partial(logs.note, pipeline=store.name)
+        workers = threads or max(2, min(8, os.cpu_count() or 2))
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="cutline-table", initializer=noted)
+        self._files = ThreadPoolExecutor(4, thread_name_prefix="cutline-file", initializer=noted)
         w = lake.w = store.claim()
         self._journal = JournalView(store)
         newest = self._journal.newest_published
@@ -213,18 +215,26 @@ class Incarnation:
         self._reached("applying")
         bases = self._bases(plans, batch)
         applied = self._apply_plans(plans.values(), bases, batch)
+        first, seconds = batch.entries[0].slot, time.monotonic() - began
+        rows = sum(staged.record.rows for plan in applied for step in plan for staged in (*step.chunks, *step.changes))
+        self.progress.applies.applied(first=first, last=batch.last, rows=rows, at=self._clock(), seconds=seconds)
+        self.progress.measures.observe("apply", seconds)
         logger.info(
             "%s: applied checkpoints %d to %d: %d rows of %d tables in %.2f s",
             self._store.name,
-            batch.entries[0].slot,
+            first,
             batch.last,
-            sum(staged.record.rows for plan in applied for step in plan for staged in (*step.chunks, *step.changes)),
+            rows,
             len(applied),
-            time.monotonic() - began,
+            seconds,
+            extra={"checkpoint": batch.last},
         )
         for table_id, choice in self.progress.engines.items():
             if choice.engine == SPARK or self._engine != AUTO:
-                logger.info("%s: %s was applied by %s: %s", self._store.name, table_id, choice.engine, choice.why)
+                about = {"table": table_id, "checkpoint": batch.last}
+                logger.info(
+                    "%s: %s was applied by %s: %s", self._store.name, table_id, choice.engine, choice.why, extra=about
+                )
         self._reached("applied")
 
     def _apply_plans(self, plans: Collection[Plan], bases: Mapping[str, Work], batch: Batch) -> Sequence[Plan]:
@@ -238,6 +248,7 @@ class Incarnation:
             """Return the table's new work; None if a staged file that a quarantined table needs is gone."""
             table_id = plan[0].table_id
             held, work = progress.quarantined.get(table_id), bases.get(table_id) or progress.work.get(table_id)
+            began = time.monotonic()
             try:
                 for step in plan:
                     work = self._apply_step(step, work, summary)
@@ -245,6 +256,8 @@ class Incarnation:
                 if held is None or held.generation != plan[0].generation:
                     raise
                 return None
+            finally:
+                progress.applies.took(table_id, time.monotonic() - began)
             return work
 
         def rewind(plan: Plan) -> None:
@@ -262,7 +275,8 @@ class Incarnation:
             self.upkeep.note_applied(table_id)
             if progress.quarantined.pop(table_id, None) is not None:
                 progress.theirs.pop(table_id, None)
-                logger.warning("pipeline %s: %s left its quarantine", self._store.name, table_id)
+                about = {"table": table_id}
+                logger.warning("pipeline %s: %s left its quarantine", self._store.name, table_id, extra=about)
         for plan, error in failed:
             self._quarantine(plan[0].table_id, plan[0].generation, error)
         return [plan for plan, _ in good]
@@ -464,7 +478,10 @@ class Incarnation:
         if not self._store.publish(record):
             raise Unavailable(f"publication {record.n} was made by another Spark writer; starting again after it")
         self._reached("published")
+        if record.source_time is not None:
+            progress.measures.observe("commit_to_publication", max(0.0, record.published_at - record.source_time))
         progress.published, self._kept_pending = record, False
+        progress.applies.published(record.n, record.published_at)
         self._show(record)
 
     def _settle(self, batch: Batch) -> None:
@@ -528,8 +545,13 @@ class Incarnation:
             if table.shown and table_id not in progress.quarantined:
                 self._quarantine(table_id, table.generation, error)
             else:  # the snapshot that an older publication left may be gone by now
+                cause = first_line(error)
                 logger.warning(
-                    "pipeline %s: main of %s was not moved: %s", self._store.name, table_id, first_line(error)
+                    "pipeline %s: main of %s was not moved: %s",
+                    self._store.name,
+                    table_id,
+                    cause,
+                    extra={"table": table_id, "checkpoint": n, "cause": cause},
                 )
         self._reached("shown")
         if not all(moved for _, moved in shown):
@@ -538,4 +560,5 @@ class Incarnation:
         self._reached("recorded")
         self._shown = record
         took = time.monotonic() - began
-        logger.info("%s: published %d: main of %d tables moved in %.2f s", self._store.name, n, len(shown), took)
+        about, name = {"checkpoint": n}, self._store.name
+        logger.info("%s: published %d: main of %d tables moved in %.2f s", name, n, len(shown), took, extra=about)

@@ -42,9 +42,12 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from cutline.common import logs
 from cutline.common.errors import ConfigError, CutlineError, NoRoom, Unavailable
 from cutline.common.mesh.lease import Lease, lease_name, owners, renew
+from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.presence import SPARK_WRITER, Registry, Service
+from cutline.common.mesh.usage import Usage
 from cutline.spark_writer.serve import Lead
 from cutline.spark_writer.shares import shared
 
@@ -78,6 +81,8 @@ class Replica:
             started_at=time.time(),
             starting=True,
         )
+        self._usage, self._lines = Usage(), kept_here()
+        logs.note_service(self._service.incarnation)
         self._pipelines: tuple[str, ...] | None = None
         self._served_at = 0.0
         self._leads: dict[str, Lead] = {}
@@ -153,11 +158,21 @@ class Replica:
             return
         await self._renew()
         with self._sparing():
-            service = replace(self._service, starting=names is None, leaving=leaving)
+            rss_bytes, cpu_seconds = self._usage.look()
+            service = replace(
+                self._service,
+                starting=names is None,
+                leaving=leaving,
+                leads=tuple(sorted(self._leads)),
+                rss_bytes=rss_bytes,
+                cpu_seconds=cpu_seconds,
+            )
             if not await self._registry.announce_presence(service):  # Redis was emptied
                 self._settled_at = time.monotonic() + SETTLE_SECONDS
                 self._shown.clear()
         await self._show()
+        with suppress(NoRoom):
+            await self._lines.flush_to(self._redis, self._service.incarnation)
         if names is not None:
             await self._share(set(names), leaving=leaving)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cutline.common.measures import Measures
 from cutline.common.store.records import Publication, Quarantine, Work
+from cutline.spark_writer.applies import Applies
 from cutline.spark_writer.engine import Engine
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.iceberg.foreign import Theirs
@@ -18,7 +20,7 @@ class Progress:
     the applied state, `quarantined` the cause for which a table is left out, `read_again` the lost generation of a
     table that must be read again from the source, `layouts` the columns of a table that this start has applied,
     `theirs` the commits of others about which a person must choose before the table goes on, `engines` who applied a
-    table's changes in the last batch.
+    table's changes in the last batch. `applies` are the last batches, `measures` the histograms of this start.
     """
 
     w: int
@@ -29,7 +31,9 @@ class Progress:
     read_again: dict[str, int] = field(default_factory=dict)
     layouts: dict[str, Layout] = field(default_factory=dict)
     theirs: dict[str, Theirs] = field(default_factory=dict)
+    measures: Measures = field(default_factory=Measures)
     engines: dict[str, Engine] = field(default_factory=dict)
+    applies: Applies = field(default_factory=Applies)
 
     @property
     def unpublished(self) -> bool:

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from cutline.common.errors import CutlineError
 from cutline.common.store.records import Quarantine
 from cutline.spark_writer.iceberg.columns import BadDefault
-from cutline.spark_writer.iceberg.files import FileLost
+from cutline.spark_writer.iceberg.files import FileLost, FileRefused
 from cutline.spark_writer.iceberg.jvm import Refused
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.table import TableFault
@@ -42,7 +42,7 @@ def may_be_own(error: Exception) -> bool:
         return isinstance(java, Py4JJavaError) and _MACHINE_IN_JAVA.search(str(java)) is None
     if isinstance(error, Refused | TableFault):
         return _MACHINE_IN_JAVA.search(str(java)) is None
-    return isinstance(error, FileLost | BadDefault) or not isinstance(error, CutlineError | MemoryError)
+    return isinstance(error, FileLost | FileRefused | BadDefault) or not isinstance(error, CutlineError | MemoryError)
 
 
 def quarantine(
@@ -67,6 +67,7 @@ def quarantine(
             table_id,
             cause,
             exc_info=None if isinstance(error, CutlineError) else error,
+            extra={"table": table_id, "cause": cause},
         )
 
 

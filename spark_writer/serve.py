@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common import logs
+from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
 from cutline.common.store.records import EpochEntry
@@ -87,16 +89,21 @@ class Everything:
 
 
 def serve(
-    store: Store, stop: threading.Event, leads: Callable[[Collection[str]], Mapping[str, Lead]] | None = None
+    store: Store,
+    stop: threading.Event,
+    leads: Callable[[Collection[str]], Mapping[str, Lead]] | None = None,
+    *,
+    properties: Mapping[str, Any] | None = None,
 ) -> None:
     """Serve the pipelines of the store, also those defined later, each lead in a thread of its own, until `stop`.
 
     `leads`, called with all pipelines each LOOK_SECONDS once Spark runs, returns those to serve; without it all are
-    served. It is not called while the store can't list them. Raises ConfigError or Unavailable if Spark can't be
-    started or has ended.
+    served. It is not called while the store can't list them. Spark starts with these `properties` and with those of the
+    pipelines that are defined by then, which win. Raises ConfigError or Unavailable if Spark can't be started or has
+    ended.
     """
     leads = leads or Everything()
-    spark = session.start(_spark_settings(store))
+    spark = session.start({**(properties or {}), **_spark_settings(store)})
     threads: dict[Lead, threading.Thread] = {}
     failure = ""
     try:
@@ -161,7 +168,7 @@ def _applier(store: Store, name: str, spark: Any, lead: Lead) -> PipelineApplier
         own = session.for_pipeline(spark, definition["sink"])
         return Lake(own, name, config.options_of, config.sink.format_version), config
 
-    return PipelineApplier(pipeline, open_lake, lead)
+    return PipelineApplier(pipeline, open_lake, lead, metrics_tables=Environment.read().metrics_tables)
 
 
 class PipelineApplier:
@@ -181,12 +188,16 @@ class PipelineApplier:
         lead: Lead,
         *,
         clock: Callable[[], float] = time.time,
+        metrics_tables: int = 200,
     ) -> None:
-        """`open_lake` takes the version of the definition; `lead` gets a status after each batch, request and error."""
+        """`open_lake` takes the version of the definition; `lead` gets a status after each batch, request and error, with
+        the sizes of `metrics_tables` tables.
+        """
         self._store = store
         self._open_lake = open_lake
         self._lead = lead
         self._clock = clock
+        self._metrics_tables = metrics_tables
         self._requests_at = float("-inf")
         self._answers: dict[str, str | None] = {}  # commands carried out, by number -> why not
 
@@ -196,6 +207,7 @@ class PipelineApplier:
 
         A pipeline that is handed over ends between two batches, with nothing that its next leader must apply again.
         """
+        logs.note(pipeline=self._store.name)
         try:
             self._serve()
         finally:
@@ -230,8 +242,8 @@ class PipelineApplier:
                         lead.report(self._progress(incarnation))
                     if incarnation.progress.published is not published_at_start:
                         failures = 0
-                    if lead.is_sure() and not lead.is_ending():
-                        incarnation.upkeep.run()
+                    if lead.is_sure() and not lead.is_ending() and incarnation.upkeep.run():
+                        lead.report(self._progress(incarnation))
                     if not busy:
                         incarnation.rest(self.POLL_SECONDS, lead.stop.wait)
             except Exception as error:
@@ -320,6 +332,9 @@ class PipelineApplier:
             "applied_by_spark": {
                 table_id: choice.why for table_id, choice in progress.engines.items() if choice.engine == SPARK
             },
+            "applies": progress.applies.to_json(),
+            **progress.measures.shown(),
+            **incarnation.upkeep.shown(self._metrics_tables),
             "at": self._clock(),
         }
 

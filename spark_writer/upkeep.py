@@ -6,14 +6,17 @@ Late or failed upkeep does no harm: a table whose upkeep fails stays as it is, w
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 from cutline.common.config.pipeline import RetentionConfig
 from cutline.common.errors import CutlineError
+from cutline.common.measures import OTHERS
 from cutline.common.store.chain import Chain, follow
 from cutline.common.store.records import Publication, Work
 from cutline.common.store.store import PipelineStore
@@ -81,6 +84,8 @@ class Upkeep:
         self._released: set[str] = set()  # files of the store that tables of the lake named
         self._searched: dict[str, bool] = {}
         self._rewriting: Rewriting | None = None
+        self._sizes: dict[str, tuple[int, int, int]] = {}  # files, their bytes, those still to merge
+        self._changed = False
         self._began_at = self._expired_at = self._compact_at = self._large_at = clock()
 
     def note_applied(self, table_id: str) -> None:
@@ -88,8 +93,10 @@ class Upkeep:
         self._to_compact[table_id] = None
         self._to_expire.add(table_id)
 
-    def run(self) -> None:
-        """Do the upkeep that is due. Raises Unavailable if a new start must continue."""
+    def run(self) -> bool:
+        """Do the upkeep that is due; return whether `shown` has news. Raises Unavailable if a new start must
+        continue."""
+        self._changed = False
         newest = self._progress.published
         if newest is not None and self.view is None:
             self.view = self._pool.submit(self._make_view)
@@ -97,7 +104,7 @@ class Upkeep:
         if newest is not None and now - self._expired_at >= EXPIRE_SECONDS:
             self._expired_at = now
             if self._store.commands.orders().base is not None:
-                return  # a pipeline that stands still is to be restored to an older checkpoint
+                return self._changed  # a pipeline that stands still is to be restored to an older checkpoint
             grace_began = now - self.retention.grace_seconds
             # The whole chain: that of the journal view ends with the epoch of the newest publication.
             chain = follow(self._store.last_slot(), self._store.entry)
@@ -114,6 +121,20 @@ class Upkeep:
         if now >= self._compact_at:
             self._compact(newest, waiting=self._journal.has_more())
             self._compact_at = now + COMPACTION_REST * (self._clock() - now)
+        return self._changed
+
+    def shown(self, most: int) -> dict[str, Any]:
+        """Return what the status says of the lake's files, as far as compaction has looked at them: `files`, for the
+        `most` largest tables their number and bytes, all others together; `compaction`, the tables that it will look
+        at, and the files that it knows to be worth merging.
+        """
+        sizes = {table_id: size for table_id, size in self._sizes.items() if table_id in self._progress.work}
+        largest = heapq.nlargest(most, sizes, key=lambda table_id: sizes[table_id][1])
+        files = {table_id: list(sizes[table_id][:2]) for table_id in largest}
+        if rest := [sizes[table_id] for table_id in sizes.keys() - files.keys()]:
+            files[OTHERS] = [sum(size[0] for size in rest), sum(size[1] for size in rest)]
+        waiting = sum(size[2] for size in sizes.values())
+        return {"files": files, "compaction": {"tables": len(self._to_compact), "files": waiting}}
 
     def close(self) -> None:
         """Give up what runs beside the applies and would commit later."""
@@ -128,7 +149,9 @@ class Upkeep:
         """Log that a table's upkeep failed; raise an error that is not that table's own."""
         if not may_be_own(error):
             raise error
-        logger.warning("pipeline %s: upkeep of %s failed: %s", self._store.name, table_id, first_line(error))
+        cause = first_line(error)
+        about = {"table": table_id, "cause": cause}
+        logger.warning("pipeline %s: upkeep of %s failed: %s", self._store.name, table_id, cause, extra=about)
 
     # Compaction
 
@@ -162,8 +185,11 @@ class Upkeep:
         """Do or begin a round on a table, if one is worthwhile; return whether the next one must wait."""
         table, layout = self._tables.get(table_id), self._progress.layouts[table_id]
         under_way = self._rewriting.paths if self._rewriting is not None else set()
-        files = [file for path, file in table.contents(work.snapshot_id).files.items() if path not in under_way]
+        contents = table.contents(work.snapshot_id).files
+        files = [file for path, file in contents.items() if path not in under_way]
         chosen = worth_compacting(files, table.dead_rows, least, here=layout.in_memory)
+        self._sizes[table_id] = (len(contents), sum(file.size for file in contents.values()), len(chosen))
+        self._changed = True
         pending = False
         if sum(file.size for file in chosen) > HERE_BYTES:
             if self._rewriting is None and self._clock() >= self._large_at:

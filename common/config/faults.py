@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import ErrorDetails, PydanticCustomError
+
+
+class Strict(BaseModel):
+    """A part of the pipeline file: no unknown keys, no silent conversions, immutable."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def fault(message: str) -> PydanticCustomError:

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from cutline.common.config.faults import fault, location, repeated_keys, sentence
+from cutline.common.config.faults import Strict, fault, location, repeated_keys, sentence
+from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, redacted
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
@@ -52,62 +53,7 @@ OUR_PROPERTIES = frozenset(
 START_WORDS = ("initial", "snapshot-only", "latest", "earliest")
 
 
-class _Strict(BaseModel):
-    """A part of the pipeline file: no unknown keys, no silent conversions, immutable."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class SourceConfig(_Strict):
-    """The MySQL or MariaDB server and the user to read it as."""
-
-    host: str = Field(min_length=1, description="host name or address of the MySQL or MariaDB server")
-    port: int = Field(default=3306, ge=1, le=65535, description="TCP port of the server")
-    user: str = Field(min_length=1, description="user with SELECT, REPLICATION SLAVE, REPLICATION CLIENT")
-    password_env: str | None = Field(default=None, description="environment variable that holds the password")
-    password_file: str | None = Field(
-        default=None, description="file whose first line is the password (relative to the pipeline file)"
-    )
-    server_id: int | None = Field(
-        default=None,
-        ge=1,
-        le=2**32 - 2,
-        description="replica id of the main binlog connection; the catch-up connection uses the next number; "
-        "null: derived from the pipeline's name",
-    )
-
-    @model_validator(mode="after")
-    def _one_password(self) -> Self:
-        if self.password_env is not None and self.password_file is not None:
-            raise fault("has both password_env and password_file; keep one of them")
-        return self
-
-    def password(self, environ: Mapping[str, str] | None = None) -> str:
-        """Return the password, '' if none is configured; ConfigError if its variable or file is missing.
-
-        Call it where the connection is made and store the password nowhere: it belongs in no log, status or store.
-        """
-        if self.password_env is not None:
-            value = (os.environ if environ is None else environ).get(self.password_env)
-            if value is None:
-                raise ConfigError(
-                    f"the environment variable {self.password_env}, named by source.password_env, is not set; export it"
-                )
-            return value
-        if self.password_file is not None:
-            try:
-                text = Path(self.password_file).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-                raise ConfigError(
-                    f"the file {self.password_file}, named by source.password_file, can't be read ({reason}); "
-                    "write the password into its first line"
-                ) from error
-            return text.split("\n", 1)[0].rstrip("\r")
-        return ""
-
-
-class SnapshotConfig(_Strict):
+class SnapshotConfig(Strict):
     """How tables are snapshotted."""
 
     chunk_rows: int = Field(default=50_000, ge=1, description="target number of rows for one SELECT of a snapshot")
@@ -183,7 +129,7 @@ def partitioned_by(item: str) -> tuple[str, str]:
     raise ValueError(item)
 
 
-class TableOptions(_Strict):
+class TableOptions(Strict):
     """Options for the tables of one glob, in addition to those for all tables."""
 
     tables: str = Field(description="glob on db.table; the first entry that matches a table applies")
@@ -264,7 +210,7 @@ class TableOptions(_Strict):
         return self
 
 
-class ValuesConfig(_Strict):
+class ValuesConfig(Strict):
     """The form of values that the lake can hold in more than one way, or not at all."""
 
     tinyint1: Literal["int", "boolean"] = Field(
@@ -283,7 +229,7 @@ class ValuesConfig(_Strict):
     )
 
 
-class CheckpointConfig(_Strict):
+class CheckpointConfig(Strict):
     """When checkpoints are taken."""
 
     interval_seconds: float = Field(
@@ -291,7 +237,7 @@ class CheckpointConfig(_Strict):
     )
 
 
-class RetentionConfig(_Strict):
+class RetentionConfig(Strict):
     """How long savepoints, publications and old snapshots of the lake are kept."""
 
     grace_seconds: float = Field(
@@ -305,7 +251,7 @@ class RetentionConfig(_Strict):
     )
 
 
-class SinkConfig(_Strict):
+class SinkConfig(Strict):
     """The lake."""
 
     type: Literal["iceberg"] = Field(default="iceberg", description="kind of lake")
@@ -331,14 +277,14 @@ class SinkConfig(_Strict):
     )
 
 
-class WorkersConfig(_Strict):
+class WorkersConfig(Strict):
     """The number of processes that `cutline run` starts. Not part of the definition; may differ in each run."""
 
     readers: int = Field(default=2, ge=1, le=64, description="reader processes that `cutline run` starts")
     writers: int = Field(default=2, ge=1, le=64, description="writer processes that `cutline run` starts")
 
 
-class Point(_Strict):
+class Point(Strict):
     """A place in the binlog that a user names: file and position, or a GTID set, or a time (with its zone)."""
 
     file: str | None = Field(default=None, description="binlog file name")
@@ -384,7 +330,7 @@ def _stop(value: object) -> object:
     return Point.model_validate(value) if isinstance(value, dict) else value
 
 
-class PipelineConfig(_Strict):
+class PipelineConfig(Strict):
     """A checked pipeline file; the services use no other form of it."""
 
     name: str = Field(description="name of the pipeline: lower case letters, digits, - and _, at most 63")
@@ -421,6 +367,11 @@ class PipelineConfig(_Strict):
     )
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
     retention: RetentionConfig = Field(default_factory=lambda: RetentionConfig())
+    tags: dict[str, Scalar] = Field(
+        default_factory=dict,
+        exclude_if=lambda tags: not tags,
+        description="names and values of your own, by which lists of pipelines can be filtered",
+    )
     sink: SinkConfig = Field(description="the lake to copy to")
     workers: WorkersConfig = Field(default_factory=lambda: WorkersConfig())
 
@@ -445,6 +396,17 @@ class PipelineConfig(_Strict):
             raise fault("includes nothing; name at least one table without a leading !")
         return tuple(value)
 
+    @field_validator("tags", mode="after")
+    @classmethod
+    def _short_tags(cls, tags: dict[str, str]) -> dict[str, str]:
+        for name, value in tags.items():
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", name) or len(value) > 255:
+                raise fault(
+                    f"has {name!r}, which is no tag; a name has up to 63 letters, digits, `.`, `_`, `/` and `-`, a"
+                    " value up to 255 characters"
+                )
+        return tags
+
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         if self.stop is not None and self.start == "snapshot-only":
@@ -462,8 +424,7 @@ class PipelineConfig(_Strict):
 
     def options_of(self, table_id: str) -> TableOptions:
         """The options of this table ("db.table"); empty ones if no entry matches."""
-        found = (options for options in self.table_options if select_tables((options.tables,), (table_id,)))
-        return next(found, TableOptions(tables="*.*"))
+        return options_of(self.table_options, table_id)
 
     @property
     def server_id(self) -> int:
@@ -493,6 +454,12 @@ class PipelineConfig(_Strict):
         except ValidationError as error:
             faults = (f"the store's definition: {sentence(detail, cls)}" for detail in error.errors())
             raise ConfigError(*faults) from error
+
+
+def options_of(entries: Iterable[TableOptions], table_id: str) -> TableOptions:
+    """The first of these entries that matches the table ("db.table"); empty options if none does."""
+    found = (options for options in entries if select_tables((options.tables,), (table_id,)))
+    return next(found, TableOptions(tables="*.*"))
 
 
 _SECRET = re.compile(
@@ -541,7 +508,8 @@ def select_tables(patterns: Iterable[str], tables: Iterable[str]) -> tuple[str, 
 def load(path: str | Path) -> PipelineConfig:
     """Read and check a pipeline file; ConfigError holds every fault with file, line and column.
 
-    Relative paths in it (warehouse, password_file) are relative to the file's folder; the result has absolute paths.
+    Relative paths in it (warehouse, password_file, those of tls) are relative to the file's folder; the result has
+    absolute paths.
     """
     path = Path(path)
     try:
@@ -579,16 +547,14 @@ def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None
 
 def _absolute(config: PipelineConfig, folder: Path) -> PipelineConfig:
     """Make the file's relative paths absolute, so that they are the same in every process."""
-    warehouse, password_file = config.sink.warehouse, config.source.password_file
+    warehouse = config.sink.warehouse
     if warehouse.startswith("file://"):
         warehouse = warehouse.removeprefix("file://")
     if "://" not in warehouse:
         warehouse = os.path.normpath(folder / Path(warehouse).expanduser())
-    if password_file is not None:
-        password_file = os.path.normpath(folder / Path(password_file).expanduser())
     return config.model_copy(
         update={
             "sink": config.sink.model_copy(update={"warehouse": warehouse}),
-            "source": config.source.model_copy(update={"password_file": password_file}),
+            "source": config.source.absolute(folder),
         }
     )

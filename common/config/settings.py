@@ -31,8 +31,10 @@ def settings() -> tuple[Setting, ...]:
         Setting(
             where="environment",
             name=setting.metadata["name"],
-            type="int" if setting.type == "int" else "text",
-            default="unset" if setting.default is None else str(setting.default),
+            type={"int": "int", "bool": "true or false"}.get(str(setting.type), "text"),
+            default="unset" if setting.default in (None, "") else str(setting.default).lower()
+            if setting.type == "bool"
+            else str(setting.default),
             meaning=setting.metadata["meaning"],
         )
         for setting in dataclasses.fields(Environment)

@@ -284,10 +284,23 @@ class Sender:
         self._outbox_bytes = 0
         self._untaken: deque[tuple[int, int]] = deque()  # number and size of counted entries in Redis
         self._untaken_bytes = 0
+        self._sent_bytes = 0
         self._busy = False  # since the last `idle`
         self._failure: Exception | None = None
         self._pump_task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()  # set, and replaced, when the outbox shrinks or the channel fails
+
+    @property
+    def state(self) -> dict[str, int]:
+        """What the channel holds, for the status: bytes of rows sent and not taken, the credit for them, how many bytes
+        were sent in all, and how many messages were sent and taken."""
+        return {
+            "outstanding_bytes": self._untaken_bytes,
+            "credit_bytes": self.credit_bytes,
+            "sent_bytes": self._sent_bytes,
+            "sent": self._added - 1,
+            "taken": self._taken - 1,
+        }
 
     def post(self, header: Mapping[str, Any], body: Body = b"", *, counted: bool) -> None:
         """Queue one message behind all earlier ones; several posts without an await between them are one step.
@@ -387,6 +400,7 @@ class Sender:
                         self._untaken.append((entry.number, entry.size))
                         self._untaken_bytes += entry.size
                 self._outbox_bytes -= size
+                self._sent_bytes += size
                 self._note_taken(length)
                 self._wake()
         except Exception as error:  # the next call of any method raises it

@@ -33,10 +33,13 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
+from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.loop import TICK_SECONDS, LoopLag, in_store, together
 from cutline.common.mesh.presence import GaveUp, Registry, Service
+from cutline.common.mesh.usage import Usage
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 
@@ -60,7 +63,9 @@ class Host:
         self.store = store
         self.registry = Registry(redis)
         self.incarnation = f"{role}-{secrets.token_hex(6)}"
+        logs.note_service(self.incarnation)
         self.failed: dict[str, GaveUp] = {}
+        self.leads: set[str] = set()
         self.asked_to_end = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._end)
@@ -76,9 +81,10 @@ class Host:
 
     async def present(self) -> None:
         """Announce this service each second, and withdraw it at the end."""
-        lag = LoopLag()
+        lag, usage, lines = LoopLag(), Usage(), kept_here()
         try:
             while True:
+                rss_bytes, cpu_seconds = usage.look()
                 service = Service(
                     incarnation=self.incarnation,
                     role=self.role,
@@ -88,9 +94,14 @@ class Host:
                     failed=dict(self.failed),
                     leaving=self.asked_to_end.is_set(),
                     loop_lag_seconds=round(lag.longest(), 4),
+                    rss_bytes=rss_bytes,
+                    cpu_seconds=cpu_seconds,
+                    leads=tuple(sorted(self.leads)),
                 )
                 with suppress(Unavailable):  # the missing presence reports it
                     await self.registry.announce_presence(service)
+                with suppress(Unavailable):
+                    await lines.flush_to(self.redis, self.incarnation)
                 await asyncio.sleep(1.0)
         finally:
             lag.end()
@@ -138,6 +149,7 @@ class Host:
                     await asyncio.sleep(TICK_SECONDS)
 
     async def _member(self, join: Join, pipeline: str, epoch: int) -> None:
+        logs.note(pipeline=pipeline, epoch=epoch)
         try:
             store = self.store.pipeline(pipeline)
             entry = await in_store(store.entry, epoch)
@@ -187,8 +199,7 @@ def raise_open_files() -> None:
 def run_service(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a service process until it ends; a wrong configuration is reported on stderr and exits with 2."""
     try:
-        level = Environment.read().log_level
-        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logs.configure(Environment.read())
         raise_open_files()
         asyncio.run(main())
     except ConfigError as error:

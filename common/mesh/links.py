@@ -106,6 +106,10 @@ class Links:
             sender.credit_bytes = credit_bytes(limit, pipelines=pipelines, channels=self._channels)
         return True
 
+    def state(self) -> dict[str, dict[str, int]]:
+        """What each outbound channel holds, by the peer at its other end, for the status."""
+        return {peer: sender.state for peer, sender in self._senders.items()}
+
     async def close(self) -> None:
         """Close all connections; queued messages stay unsent."""
         with suppress(CutlineError):

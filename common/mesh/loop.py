@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from cutline.common.errors import ProtocolError
@@ -149,7 +150,7 @@ class OneThread:
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run `function` behind all earlier calls."""
-        return await asyncio.wrap_future(self._pool.submit(function))
+        return await asyncio.wrap_future(self._pool.submit(copy_context().run, function))
 
     def end(self, function: Callable[[], object]) -> None:
         """Run `function` behind all earlier calls, as the last call; don't wait for it."""
@@ -163,4 +164,4 @@ _STORE = ThreadPoolExecutor(max_workers=8, thread_name_prefix="cutline-store")
 async def in_store(call: Callable[..., T], *arguments: object) -> T:
     """Make a blocking call to the store, in one of the threads for the store. No other call may run there: the journal
     must never wait for an unreachable source."""
-    return await asyncio.get_running_loop().run_in_executor(_STORE, call, *arguments)
+    return await asyncio.get_running_loop().run_in_executor(_STORE, copy_context().run, call, *arguments)

@@ -5,8 +5,8 @@ epoch stays announced.
 
 Safety does not rest on these notes. After Redis was emptied, services write them again; requests must be repeated by
 whoever made them. Keys: `cutline:service:{incarnation}` (JSON, 5 s) with the index `cutline:services`, and
-`cutline:epochs`, `cutline:status:{pipeline}`, `cutline:requests:{pipeline}` (the leader's) and
-`cutline:requests:{pipeline}:spark_writer`.
+`cutline:epochs`, `cutline:status:{pipeline}`, `cutline:splits:{pipeline}` (of tables in their snapshot),
+`cutline:requests:{pipeline}` (the leader's) and `cutline:requests:{pipeline}:spark_writer`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, cast
 from redis.asyncio import Redis
 
 from cutline.common.errors import ConfigError, ProtocolError
-from cutline.common.mesh.redis import answered
+from cutline.common.mesh.log_lines import LogLine, log_lines
+from cutline.common.mesh.redis import Memory, answered, memory
 
 PRESENCE_SECONDS = 5
 LEADER = ""
@@ -49,7 +50,8 @@ class Service:
 
     `failed` has the newest epoch of each pipeline that it gave up; `leaving`: it was asked to end, and will as soon as
     no epoch needs it; `starting`: it can't take work yet. `loop_lag_seconds`: the longest delay of its event loop
-    within the last 15 s.
+    within the last 15 s. `rss_bytes` and `cpu_seconds`: of the process and its children, rounded (mesh/usage.py).
+    `leads`: the pipelines that it leads, by its own knowledge.
     """
 
     incarnation: str
@@ -61,6 +63,9 @@ class Service:
     leaving: bool = False
     starting: bool = False
     loop_lag_seconds: float | None = None
+    rss_bytes: int | None = None
+    cpu_seconds: float | None = None
+    leads: tuple[str, ...] = ()
 
 
 class Registry:
@@ -70,6 +75,7 @@ class Registry:
         """Take a client of `mesh.redis.connect`."""
         self._redis: Any = redis
         self._announced: dict[str, str] = {}  # incarnation -> its note in Redis (JSON)
+        self._tables: dict[str, tuple[bytes | str, dict[str, Any]]] = {}  # pipeline -> tables as last read
 
     async def announce_presence(self, service: Service) -> bool:
         """Announce that `service` is alive, for the next 5 s; call it each second. False if Redis no longer had the
@@ -114,8 +120,13 @@ class Registry:
             if body is not None:
                 known = _parsed(body, f"cutline:service:{incarnation}")
                 known["failed"] = {name: GaveUp(**failure) for name, failure in known["failed"].items()}
+                known["leads"] = tuple(known.get("leads") or ())
                 found.append(Service(incarnation=incarnation, **known))
         return sorted(found, key=lambda service: (service.role, service.incarnation))
+
+    async def memory(self) -> Memory | None:
+        """Return Redis's memory; None without the right to ask."""
+        return await memory(self._redis)
 
     async def announce_epoch(self, pipeline: str, epoch: int) -> None:
         """Announce the running epoch of a pipeline; services read its journal entry and join. Repeat it each second."""
@@ -140,11 +151,42 @@ class Registry:
             await self._redis.hset(f"cutline:status:{pipeline}", mapping=cast(dict[str | bytes, Any], shown))
 
     async def status(self, pipeline: str) -> dict[str, dict[str, Any]]:
-        """Return the last status of each part of a pipeline; each should carry its own time."""
+        """Return the last status of each part of a pipeline; each should carry its own time.
+
+        The tables are the same object as at the last call while they are unchanged: they may be many. Don't change it.
+        """
         key = f"cutline:status:{pipeline}"
         async with answered(f"read the status of pipeline {pipeline}"):
-            found = await self._redis.hgetall(key)
-        return merged({_text(part): _parsed(body, key) for part, body in found.items()})
+            found = {_text(part): body for part, body in (await self._redis.hgetall(key)).items()}
+        body, tables = self._tables.get(pipeline, (b"", {}))
+        if (given := found.pop(_TABLES, None)) is not None and given != body:
+            tables = _parsed(given, key)
+            self._tables[pipeline] = given, tables
+        parts = {part: _parsed(body, key) for part, body in found.items()}
+        return merged(parts if given is None else parts | {_TABLES: tables})
+
+    async def put_splits(self, pipeline: str, changed: Mapping[str, str | None]) -> None:
+        """Replace the split grids (JSON) of these tables; None removes a table's."""
+        key = f"cutline:splits:{pipeline}"
+        grids = {table: grid for table, grid in changed.items() if grid is not None}
+        requested = f"write the splits of pipeline {pipeline}"
+        async with answered(requested), self._redis.pipeline(transaction=False) as pipe:
+            if gone := changed.keys() - grids.keys():
+                pipe.hdel(key, *sorted(gone))
+            if grids:
+                pipe.hset(key, mapping=grids)
+            await pipe.execute()
+
+    async def splits(self, pipeline: str, table: str) -> dict[str, Any] | None:
+        """Return the split grid of a table, None if it is not in its snapshot."""
+        key = f"cutline:splits:{pipeline}"
+        async with answered(f"read the splits of pipeline {pipeline}"):
+            found = await self._redis.hget(key, table)
+        return None if found is None else _parsed(found, key)
+
+    async def log_lines(self, incarnation: str, count: int) -> list[LogLine]:
+        """Return the last `count` log lines of a service, oldest first; [] of an unknown one."""
+        return await log_lines(self._redis, incarnation, count)
 
     async def request(self, pipeline: str, request: Mapping[str, Any], *, to: str = LEADER) -> None:
         """Queue a request to a pipeline's leader (a savepoint, a new generation of a table) or to its Spark writer
@@ -180,8 +222,10 @@ class Registry:
     async def forget(self, pipeline: str) -> None:
         """Remove all notes about a deleted pipeline."""
         async with answered(f"forget pipeline {pipeline}"), self._redis.pipeline(transaction=False) as pipe:
+            self._tables.pop(pipeline, None)
             pipe.hdel(_EPOCHS, pipeline)
-            pipe.delete(f"cutline:status:{pipeline}", _requests(pipeline, LEADER), _requests(pipeline, SPARK_WRITER))
+            pipe.delete(f"cutline:status:{pipeline}", f"cutline:splits:{pipeline}")
+            pipe.delete(_requests(pipeline, LEADER), _requests(pipeline, SPARK_WRITER))
             await pipe.execute()
 
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from cutline.common.errors import ConfigError, ProtocolError
 from cutline.common.store.backends import Backend, side_by_side
-from cutline.common.store.command_records import Command, Orders, Outcome
+from cutline.common.store.command_records import Command, Mode, Orders, Outcome
 from cutline.common.store.envelope import canonical, opened, sealed
 
 RETAINED = 1_000
-__all__ = ("Command", "Commands", "Orders", "Outcome")
+__all__ = ("Command", "Commands", "Mode", "Orders", "Outcome")
 _NUMBERED = re.compile(r"(\d{10})\.json")
 
 

@@ -51,6 +51,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 from cutline.common.schema import TableSchema
+from cutline.common.store.access import AccessFiles
 from cutline.common.store.backends import Backend, backend_of, side_by_side, store_errors
 from cutline.common.store.commands import Commands
 from cutline.common.store.definitions import Definitions, DefinitionVersion
@@ -100,6 +101,7 @@ class Store:
         """Take the address; nothing is read or written yet. Raises ConfigError for an address of an unknown kind."""
         self.url = url
         self._backend = backend_of(url)
+        self.access = AccessFiles(self._backend)
         self._defined: set[str] = set()
         self._looks = 0
 
@@ -254,6 +256,10 @@ class PipelineStore:
         self._last_slot = max(self._last_slot, max(self._numbers("journal"), default=0))
         return self._last_slot
 
+    def slots(self) -> list[int]:
+        """Return the numbers of the entries that the journal still has, ascending."""
+        return sorted(self._numbers("journal"))
+
     def await_entry(self, slot: int, seconds: float, pause: Callable[[float], bool]) -> None:
         """Return once the journal has an entry in this slot, after about `seconds`, or once `pause` (a wait for so many
         seconds) returns True.
@@ -267,13 +273,9 @@ class PipelineStore:
 
     def journal_tail(self, after: int = 0) -> Iterator[Entry]:
         """Yield the entries that still exist in the slots above `after`, in order, read one by one."""
-        for slot in sorted(slot for slot in self._numbers("journal") if slot > after):
+        for slot in (slot for slot in self.slots() if slot > after):
             if (entry := self.entry(slot)) is not None:  # else removed in the meantime
                 yield entry
-
-    def slots(self) -> list[int]:
-        """Return the numbers of the entries that still exist, in order, without reading them."""
-        return sorted(self._numbers("journal"))
 
     def has(self, path: str) -> bool:
         """Whether the pipeline's folder has a file at this path."""

@@ -1,134 +1,360 @@
 """The metrics of all pipelines for Prometheus. Every name has its unit; times become ages at the scrape.
 
 Services publish numbers in their status parts (`Registry.put_status`); only the control service renders them, so that
-one scrape has those of all processes. Any part may have counters of its own:
-`"counters": [[name, {label: value}, number], ...]` becomes `cutline_<name>_total`, with the labels `pipeline` and
-`part` added.
+one scrape has those of all processes. `METRICS` has every metric with its labels and its meaning; docs/metrics.md
+shows the same table. A part has counters as `"counters": [[name, {label: value}, number], ...]`, histograms as
+`"histograms": {name: {"buckets": [...], "sum": ...}}` (common/measures.py).
+
+The number of series is bounded: of each pipeline the `most` tables with most to show (not live yet, then most rows
+staged) have their own, the others are added up under `table="(others)"`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
 
-from cutline.common.mesh.presence import Service, tables
+from cutline.common.measures import OTHERS, SECONDS
+from cutline.common.mesh.presence import SPARK_WRITER, Service, tables
+from cutline.common.mesh.redis import Memory
+from cutline.services.control.causes import CLASSES, cause_class
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PHASES = ("waiting", "snapshot", "catch-up", "live", "paused", "quarantined", "dropped")
+MODES = ("running", "paused", "stopped", "deleting")
+CURRENT_SECONDS = 30.0
+"""A status part that is older says nothing about now: its service is gone."""
+_AWAY = ("the source:", "the source (unreachable")
+_AT_REST = frozenset({"live", "dropped", "paused"})
 
-_TABLE_GAUGES = {
-    "rows_done": ("cutline_table_rows_done", "rows that the snapshot of the table's generation has read"),
-    "rows_estimate": ("cutline_table_rows_estimate", "rows of the table by the source's estimate"),
-    "splits_done": ("cutline_table_splits_done", "chunks of the table that have been read"),
-    "splits_total": ("cutline_table_splits_total", "chunks of the table that are known"),
-    "generation": ("cutline_table_generation", "generation of the table: 1, and 1 more each time it is read again"),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric: its kind (gauge, counter, histogram), its labels and its meaning."""
+
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+def _gauge(meaning: str, *labels: str) -> Metric:
+    return Metric(kind="gauge", labels=labels, meaning=meaning)
+
+
+def _counter(meaning: str, *labels: str) -> Metric:
+    return Metric(kind="counter", labels=labels, meaning=meaning)
+
+
+def _histogram(meaning: str) -> Metric:
+    return Metric(kind="histogram", labels=("pipeline", "part"), meaning=meaning)
+
+
+METRICS: Mapping[str, Metric] = {
+    # processes
+    "cutline_services": _gauge("service processes that are alive", "role"),
+    "cutline_event_loop_lag_seconds": _gauge(
+        "longest delay of a service's event loop in the last 15 s", "role", "service"
+    ),
+    "cutline_process_resident_memory_bytes": _gauge("memory that a service process holds", "role", "service"),
+    "cutline_process_cpu_seconds_total": _counter("CPU time that a service process has used", "role", "service"),
+    "cutline_redis_up": _gauge("1 if the mesh's Redis answers the control service, else 0"),
+    "cutline_store_up": _gauge("1 if the store answers the control service, else 0"),
+    "cutline_redis_memory_used_bytes": _gauge("memory that the mesh's Redis uses"),
+    "cutline_redis_memory_limit_bytes": _gauge("maxmemory of the mesh's Redis; missing if it has none"),
+    "cutline_disk_free_bytes": _gauge("free bytes of the disk that holds the store or a lake in a folder", "folder"),
+    "cutline_disk_size_bytes": _gauge("size of that disk", "folder"),
+    # a pipeline
+    "cutline_leader": _gauge("1 if the service leads the pipeline, else 0", "pipeline", "role", "service"),
+    "cutline_leaders": _gauge("services that lead the pipeline; exactly 1 is right", "pipeline", "role"),
+    "cutline_mode": _gauge("1 for the mode that the pipeline is in, else 0", "pipeline", "mode"),
+    "cutline_halted": _gauge("1 if the pipeline is halted until a person acts, else 0", "pipeline"),
+    "cutline_failures_in_row": _gauge("epochs in a row that failed, while the next try waits", "pipeline"),
+    "cutline_epoch": _gauge("number of the epoch of the mesh", "pipeline"),
+    "cutline_epochs_total": _counter("epochs that were opened", "pipeline", "part"),
+    "cutline_checkpoint": _gauge("number of the newest checkpoint", "pipeline"),
+    "cutline_checkpoint_age_seconds": _gauge("seconds since the newest checkpoint was complete", "pipeline"),
+    "cutline_checkpoint_interval_seconds": _gauge("the setting checkpoint.interval_seconds", "pipeline"),
+    "cutline_checkpoint_failures_total": _counter("checkpoints that ended with their epoch", "pipeline", "part"),
+    "cutline_publication": _gauge("number of the newest publication", "pipeline"),
+    "cutline_publication_age_seconds": _gauge("seconds since the newest publication", "pipeline"),
+    "cutline_source_connected": _gauge("0 while a service waits for an unreachable source, else 1", "pipeline"),
+    "cutline_source_lag_seconds": _gauge("seconds since the commit up to which the binlog was read", "pipeline"),
+    "cutline_source_lag_bytes": _gauge(
+        "bytes of the binlog after the newest checkpoint, looked at each minute", "pipeline"
+    ),
+    "cutline_source_clock_offset_seconds": _gauge("how far the source's clock is ahead of ours", "pipeline"),
+    "cutline_binlog_left_seconds": _gauge(
+        "seconds until the source may remove binlog that is still needed; missing if it keeps all", "pipeline"
+    ),
+    "cutline_binlog_retention_seconds": _gauge(
+        "how long the source keeps a binlog file; missing if for ever", "pipeline"
+    ),
+    "cutline_lake_lag_seconds": _gauge("seconds since the commit up to which the lake shows the source", "pipeline"),
+    "cutline_spark_writer_failing": _gauge(
+        "1 while the Spark writer can't go on and tries again, else 0", "pipeline"
+    ),
+    "cutline_compaction_waiting_tables": _gauge("tables with new files that compaction has yet to look at", "pipeline"),
+    "cutline_compaction_waiting_files": _gauge("files that are worth merging, as far as is known", "pipeline"),
+    "cutline_channel_outstanding_bytes": _gauge(
+        "bytes sent on a channel of the mesh and not yet taken", "pipeline", "part", "peer"
+    ),
+    "cutline_channel_credit_bytes": _gauge("bytes that may still be sent on the channel", "pipeline", "part", "peer"),
+    # its tables
+    "cutline_tables": _gauge("tables in a phase", "pipeline", "phase"),
+    "cutline_tables_quarantined": _gauge("quarantined tables by the class of the cause", "pipeline", "cause"),
+    "cutline_table_rows_done": _gauge("rows that the snapshot of the table's generation has read", "pipeline", "table"),
+    "cutline_table_rows_estimate": _gauge("rows of the table by the source's estimate", "pipeline", "table"),
+    "cutline_table_splits_done": _gauge("chunks of the table that have been read", "pipeline", "table"),
+    "cutline_table_splits": _gauge("chunks of the table that are known", "pipeline", "table"),
+    "cutline_table_generation": _gauge(
+        "generation of the table: 1, and 1 more each time it is read again", "pipeline", "table"
+    ),
+    "cutline_table_files": _gauge("data files of the lake table, as of its last change", "pipeline", "table"),
+    "cutline_table_bytes": _gauge("bytes of these files", "pipeline", "table"),
+    "cutline_staged_rows_total": _counter(
+        "rows that writers have staged, by operation: snapshot, insert, update, delete, truncate",
+        *("pipeline", "part", "table", "operation"),
+    ),
+    "cutline_staged_bytes_total": _counter(
+        "bytes of these rows in memory, divided among the operations of a batch by rows",
+        *("pipeline", "part", "table", "operation"),
+    ),
+    "cutline_zero_dates_total": _counter(
+        "zero and partial dates that became null", "pipeline", "part", "table", "column"
+    ),
+    # durations
+    "cutline_chunk_read_seconds": _histogram("from the order to read a chunk to its last row"),
+    "cutline_checkpoint_seconds": _histogram("from a checkpoint's first marker to its entry in the journal"),
+    "cutline_apply_seconds": _histogram("to apply a batch of checkpoints to the lake tables"),
+    "cutline_commit_to_publication_seconds": _histogram("from a commit at the source to its publication"),
 }
+_TABLE_GAUGES = {
+    "cutline_table_rows_done": "rows_done",
+    "cutline_table_rows_estimate": "rows_estimate",
+    "cutline_table_splits_done": "splits_done",
+    "cutline_table_splits": "splits_total",
+}
+_NUMBERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("cutline_epoch", ("enumerator", "epoch")),
+    ("cutline_failures_in_row", ("enumerator", "failures")),
+    ("cutline_checkpoint", ("enumerator", "checkpoint", "number")),
+    ("cutline_checkpoint_interval_seconds", ("enumerator", "checkpoint", "interval_seconds")),
+    ("cutline_publication", ("spark_writer", "published")),
+    ("cutline_source_lag_bytes", ("enumerator", "binlog", "lag_bytes")),
+    ("cutline_source_clock_offset_seconds", ("enumerator", "binlog", "clock_offset_seconds")),
+    ("cutline_binlog_retention_seconds", ("enumerator", "binlog", "retention_seconds")),
+    ("cutline_compaction_waiting_tables", ("spark_writer", "compaction", "tables")),
+    ("cutline_compaction_waiting_files", ("spark_writer", "compaction", "files")),
+)
+_AGES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("cutline_checkpoint_age_seconds", ("enumerator", "checkpoint", "completed_at")),
+    ("cutline_source_lag_seconds", ("enumerator", "source", "source_time")),
+    ("cutline_publication_age_seconds", ("spark_writer", "published_at")),
+    ("cutline_lake_lag_seconds", ("spark_writer", "source_time")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """The disk that holds the store, or the lake of a pipeline."""
+
+    folder: str
+    free_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that a scrape, and the judgement of alerts, starts from: the status parts by pipeline, the services that are
+    alive, Redis's memory, disks, and the time of all that (seconds since 1970). `redis_away`, `store_away`: why one of
+    them gave no answer; then nothing is known of pipelines."""
+
+    statuses: Mapping[str, Mapping[str, Any]]
+    services: list[Service]
+    now: float
+    redis_away: str | None = None
+    store_away: str | None = None
+    memory: Memory | None = None
+    disks: tuple[Disk, ...] = ()
 
 
 class Statuses:
     """A Prometheus collector over one reading of the registry; made for one scrape."""
 
-    def __init__(self, statuses: Mapping[str, Mapping[str, Any]], services: list[Service], now: float) -> None:
-        """Take the status parts by pipeline, the live services, and the time of both (epoch seconds)."""
-        self._statuses = statuses
-        self._services = services
-        self._now = now
+    def __init__(self, facts: Facts, *, most: int = 200) -> None:
+        """`most`: how many tables of a pipeline have series of their own."""
+        self._facts = facts
+        self._now = facts.now
+        self._most = most
+        self._families: dict[str, Any] = {}
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         """Yield every metric family; a number that no part has is left out, not reported as 0."""
-        services = GaugeMetricFamily("cutline_services", "service processes that are alive", labels=["role"])
-        for role in sorted({service.role for service in self._services}):
-            services.add_metric([role], sum(service.role == role for service in self._services))
-        yield services
-        lag = GaugeMetricFamily(
-            "cutline_event_loop_lag_seconds",
-            "longest delay of a service's event loop in the last 15 s",
-            labels=["role", "service"],
+        yield from self.essential()
+        self._families = {}
+        for pipeline, parts in self._facts.statuses.items():
+            self._counters(pipeline, parts)
+            self._tables(pipeline, parts)
+        yield from self._families.values()
+
+    def essential(self) -> Iterator[Family]:
+        """Yield the families that have no series by table: cheap, and all that alerts need."""
+        self._families = {}
+        self._processes()
+        for pipeline, parts in self._facts.statuses.items():
+            self._pipeline(pipeline, parts)
+            self._leaders(pipeline)
+            self._phases(pipeline, parts)
+            self._channels(pipeline, parts)
+            self._histograms(pipeline, parts)
+        yield from self._families.values()
+
+    def _family(self, name: str) -> Any:
+        family = self._families.get(name)
+        if family is None:
+            metric = METRICS[name]
+            made: Callable[..., Family] = {
+                "gauge": GaugeMetricFamily,
+                "counter": CounterMetricFamily,
+                "histogram": HistogramMetricFamily,
+            }[metric.kind]
+            family = self._families[name] = made(name, metric.meaning, labels=metric.labels)
+        return family
+
+    def _put(self, name: str, labels: Iterable[str], value: float | None) -> None:
+        if value is not None:
+            self._family(name).add_metric(list(labels), float(value))
+
+    def _processes(self) -> None:
+        services = self._facts.services
+        self._put("cutline_redis_up", [], self._facts.redis_away is None)
+        self._put("cutline_store_up", [], self._facts.store_away is None)
+        for role in sorted({service.role for service in services}):
+            self._put("cutline_services", [role], sum(service.role == role for service in services))
+        for service in services:
+            who = [service.role, service.incarnation]
+            self._put("cutline_event_loop_lag_seconds", who, service.loop_lag_seconds)
+            self._put("cutline_process_resident_memory_bytes", who, getattr(service, "rss_bytes", None))
+            self._put("cutline_process_cpu_seconds_total", who, getattr(service, "cpu_seconds", None))
+        if (memory := self._facts.memory) is not None:
+            self._put("cutline_redis_memory_used_bytes", [], memory.used_bytes)
+            self._put("cutline_redis_memory_limit_bytes", [], memory.limit_bytes)
+        for disk in self._facts.disks:
+            self._put("cutline_disk_free_bytes", [disk.folder], disk.free_bytes)
+            self._put("cutline_disk_size_bytes", [disk.folder], disk.size_bytes)
+
+    def _pipeline(self, pipeline: str, parts: Mapping[str, Any]) -> None:
+        for name, path in _NUMBERS:
+            self._put(name, [pipeline], _get(parts, *path))
+        for name, path in _AGES:
+            moment = _get(parts, *path)
+            self._put(name, [pipeline], max(0.0, self._now - moment) if moment else None)
+        left, looked_at = _get(parts, "enumerator", "binlog", "left_seconds"), _get(parts, "enumerator", "binlog", "at")
+        if left is not None:
+            self._put("cutline_binlog_left_seconds", [pipeline], max(0.0, left - max(0.0, self._now - looked_at)))
+        if (leader := parts.get("enumerator")) is not None:
+            mode = leader.get("mode") or ("running" if leader.get("ended") is None else "stopped")
+            for each in MODES:
+                self._put("cutline_mode", [pipeline, each], each == mode)
+            self._put("cutline_halted", [pipeline], leader.get("halted") is not None)
+            waiting = [str(part.get("waiting_for") or "") for part in parts.values() if self._is_current(part)]
+            self._put("cutline_source_connected", [pipeline], not any(text.startswith(_AWAY) for text in waiting))
+        if (spark := parts.get(SPARK_WRITER)) is not None:
+            self._put("cutline_spark_writer_failing", [pipeline], spark.get("error") is not None)
+
+    def _is_current(self, part: Mapping[str, Any]) -> bool:
+        at = part.get("at")
+        return at is None or self._now - at < CURRENT_SECONDS
+
+    def _leaders(self, pipeline: str) -> None:
+        for role in ("enumerator", SPARK_WRITER):
+            leads = {s.incarnation: pipeline in s.leads for s in self._facts.services if s.role == role}
+            for incarnation, led in leads.items():
+                self._put("cutline_leader", [pipeline, role, incarnation], led)
+            self._put("cutline_leaders", [pipeline, role], sum(leads.values()))
+
+    def _phases(self, pipeline: str, parts: Mapping[str, Any]) -> None:
+        phases, causes = dict.fromkeys(PHASES, 0), dict.fromkeys(CLASSES, 0)
+        in_lake = _get(parts, SPARK_WRITER, "quarantined") or {}
+        for name, table in tables(parts).items():
+            phase = table["phase"]
+            phases[phase] = phases.get(phase, 0) + 1
+            if phase == "quarantined":
+                causes[cause_class(table.get("cause"), in_lake=name in in_lake)] += 1
+        for phase, number in phases.items():
+            self._put("cutline_tables", [pipeline, phase], number)
+        for known, number in causes.items():
+            self._put("cutline_tables_quarantined", [pipeline, known], number)
+
+    def _channels(self, pipeline: str, parts: Mapping[str, Any]) -> None:
+        for part, status in sorted(parts.items()):
+            for peer, channel in ((status.get("channels") or {}) if self._is_current(status) else {}).items():
+                self._put("cutline_channel_outstanding_bytes", [pipeline, part, peer], channel.get("outstanding_bytes"))
+                self._put("cutline_channel_credit_bytes", [pipeline, part, peer], channel.get("credit_bytes"))
+
+    def _histograms(self, pipeline: str, parts: Mapping[str, Any]) -> None:
+        for part, status in sorted(parts.items()):
+            for name, measured in (status.get("histograms") or {}).items():
+                bounds = SECONDS.get(name)
+                if bounds is None or len(measured["buckets"]) != len(bounds) + 1:
+                    continue  # of another version
+                buckets = zip((*map(str, bounds), "+Inf"), accumulate(measured["buckets"]), strict=True)
+                family = self._family(f"cutline_{name}_seconds")
+                family.add_metric([pipeline, part], buckets=list(buckets), sum_value=measured["sum"])
+
+    def _counters(self, pipeline: str, parts: Mapping[str, Any]) -> None:
+        for part, status in sorted(parts.items()):
+            own: dict[str, set[str]] = {}
+            others: dict[tuple[str, ...], float] = {}
+            for name, labels, number in status.get("counters") or ():
+                full = f"cutline_{name}_total"
+                metric = METRICS.get(full)
+                if metric is None:
+                    continue  # of another version
+                values = [str(labels.get(label, "")) for label in metric.labels[2:]]
+                if (table := labels.get("table")) is not None:
+                    names = own.setdefault(name, set())  # a part keeps its order, so a table keeps its series
+                    if table == OTHERS or (table not in names and len(names) >= self._most):
+                        places = (label in ("table", "column") for label in metric.labels[2:])
+                        key = (full, *(OTHERS if at else text for at, text in zip(places, values, strict=True)))
+                        others[key] = others.get(key, 0) + number
+                        continue
+                    names.add(table)
+                self._put(full, [pipeline, part, *values], number)
+            for (full, *values), number in others.items():
+                self._put(full, [pipeline, part, *values], number)
+
+    def _tables(self, pipeline: str, parts: Mapping[str, Any]) -> None:
+        found = tables(parts)
+        staged: dict[str, float] = {}
+        for status in parts.values():
+            for name, labels, number in status.get("counters") or ():
+                if name == "staged_rows":
+                    staged[labels["table"]] = staged.get(labels["table"], 0) + number
+        chosen = heapq.nlargest(
+            self._most,
+            sorted(found),
+            key=lambda name: (found[name]["phase"] not in _AT_REST, staged.get(name, 0)),
         )
-        for service in self._services:
-            if service.loop_lag_seconds is not None:
-                lag.add_metric([service.role, service.incarnation], service.loop_lag_seconds)
-        yield lag
-        yield from self._pipelines()
-        yield from self._tables()
-        yield from self._counters()
-
-    def _pipelines(self) -> Iterator[Metric]:
-        for name, meaning, number in (
-            ("cutline_epoch", "epoch of the mesh", lambda p: _get(p, "enumerator", "epoch")),
-            (
-                "cutline_checkpoint",
-                "number of the newest checkpoint",
-                lambda p: _get(p, "enumerator", "checkpoint", "number"),
-            ),
-            (
-                "cutline_checkpoint_age_seconds",
-                "seconds since the newest checkpoint was complete",
-                lambda p: self._age(_get(p, "enumerator", "checkpoint", "completed_at")),
-            ),
-            (
-                "cutline_source_lag_seconds",
-                "seconds since the commit up to which the binlog was read",
-                lambda p: self._age(_get(p, "enumerator", "source", "source_time")),
-            ),
-            ("cutline_publication", "number of the newest publication", lambda p: _get(p, "spark_writer", "published")),
-            (
-                "cutline_publication_age_seconds",
-                "seconds since the newest publication",
-                lambda p: self._age(_get(p, "spark_writer", "published_at")),
-            ),
-            (
-                "cutline_lake_lag_seconds",
-                "seconds since the commit up to which the lake shows the source",
-                lambda p: self._age(_get(p, "spark_writer", "source_time")),
-            ),
-        ):
-            family = GaugeMetricFamily(name, meaning, labels=["pipeline"])
-            for pipeline, parts in self._statuses.items():
-                if (value := number(parts)) is not None:
-                    family.add_metric([pipeline], float(value))
-            yield family
-
-    def _tables(self) -> Iterator[Metric]:
-        found = [
-            (pipeline, name, table)
-            for pipeline, parts in self._statuses.items()
-            for name, table in sorted(tables(parts).items())
-        ]
-        for key, (metric, meaning) in _TABLE_GAUGES.items():
-            family = GaugeMetricFamily(metric, meaning, labels=["pipeline", "table"])
-            for pipeline, name, table in found:
-                if table.get(key) is not None:
-                    family.add_metric([pipeline, name], float(table[key]))
-            yield family
-        phases = GaugeMetricFamily("cutline_tables", "tables in a phase", labels=["pipeline", "phase"])
-        for pipeline in self._statuses:
-            for phase in PHASES:
-                phases.add_metric(
-                    [pipeline, phase], sum(p == pipeline and table["phase"] == phase for p, _, table in found)
-                )
-        yield phases
-
-    def _counters(self) -> Iterator[Metric]:
-        families: dict[str, CounterMetricFamily] = {}
-        for pipeline, parts in self._statuses.items():
-            for part, status in sorted(parts.items()):
-                for name, labels, number in status.get("counters") or ():
-                    plain = re.sub(r"[^a-z0-9_]", "_", str(name).lower())
-                    keys = ["pipeline", "part", *sorted(labels)]
-                    family = families.setdefault(
-                        plain,
-                        CounterMetricFamily(f"cutline_{plain}", f"{name}, counted since the part's start", labels=keys),
-                    )
-                    family.add_metric([pipeline, part, *(str(labels[key]) for key in sorted(labels))], float(number))
-        yield from families.values()
-
-    def _age(self, moment: float | None) -> float | None:
-        return max(0.0, self._now - moment) if moment else None
+        own = set(chosen)
+        for name in sorted(own):
+            self._put("cutline_table_generation", [pipeline, name], found[name].get("generation"))
+            for metric, key in _TABLE_GAUGES.items():
+                self._put(metric, [pipeline, name], found[name].get(key))
+        if rest := [table for name, table in found.items() if name not in own]:
+            for metric, key in _TABLE_GAUGES.items():
+                known = [table[key] for table in rest if table.get(key) is not None]
+                self._put(metric, [pipeline, OTHERS], sum(known) if known else None)
+        for name, (files, size) in (_get(parts, SPARK_WRITER, "files") or {}).items():
+            self._put("cutline_table_files", [pipeline, name], files)
+            self._put("cutline_table_bytes", [pipeline, name], size)
 
 
 def _get(parts: Mapping[str, Any], *path: str) -> Any:
@@ -138,8 +364,8 @@ def _get(parts: Mapping[str, Any], *path: str) -> Any:
     return found
 
 
-def render(statuses: Mapping[str, Mapping[str, Any]], services: list[Service], now: float) -> bytes:
+def render(facts: Facts, *, most: int = 200) -> bytes:
     """Return the text form of all numbers, of media type CONTENT_TYPE."""
     registry = CollectorRegistry()
-    registry.register(Statuses(statuses, services, now))
+    registry.register(Statuses(facts, most=most))
     return generate_latest(registry)

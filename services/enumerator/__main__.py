@@ -13,21 +13,25 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
+from cutline.common.measures import Measures
 from cutline.common.mesh import channels
 from cutline.common.mesh.host import Host, finished, gave_up, run_service
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import TICK_SECONDS, Loop, OneThread, in_store, together
-from cutline.common.mesh.machine import Effect, Event, SavePart, Send
-from cutline.common.mesh.messages import Limits
+from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
+from cutline.common.mesh.marks import Marks
+from cutline.common.mesh.messages import Limits, Marker
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import connect, memory
 from cutline.common.mesh.topology import ENUMERATOR
-from cutline.common.store.records import CheckpointEntry, EpochEntry
+from cutline.common.positions import Position
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
@@ -60,6 +64,7 @@ from cutline.services.enumerator.events import (
     WriteEntry,
     WriteOutcome,
 )
+from cutline.services.enumerator.grids import Grids, SnapshotRates
 from cutline.services.enumerator.leader import (
     GATHERING,
     HALTED,
@@ -74,12 +79,14 @@ from cutline.services.enumerator.leader import (
 )
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.source import SourceReader
-from cutline.services.enumerator.tables import Table, Tables
+from cutline.services.enumerator.tables import CATCH_UP, QUARANTINED, SNAPSHOT, Table, Tables
+from cutline.services.sources.mysql.binlog_age import Place
 
 LEASE_SECONDS = 5.0
 STATUS_SECONDS = 0.5
 COMMAND_SECONDS = 1.0
 SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
+BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
 _SWEEPING = OneThread()  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
 log = logging.getLogger("cutline.enumerator")
 
@@ -106,6 +113,12 @@ class Pipeline:
         self._shown: dict[str, Table] = {}  # the tables in the status
         self._lines: dict[str, str] = {}  # the JSON of each of them
         self._shown_at = float("-inf")
+        self._grids, self._rates = Grids(), SnapshotRates()
+        self._rated: dict[str, float] = {}  # rows a second, of tables whose chunks are being read
+        self.marks = Marks()  # of this epoch
+        self._measures = Measures()
+        self._binlog: dict[str, Any] | None = None  # for the status
+        self._restart: Place | None = None  # where a restore of the newest checkpoint would read on
         self.epoch = 0
         self.parts: Parts | None = None  # of this epoch
         self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
@@ -130,7 +143,11 @@ class Pipeline:
     async def run(self) -> None:
         """Lead or stand by, until cancelled, or until the pipeline is deleted."""
         try:
-            running = asyncio.create_task(self.loop.run(self._observe(), self._show(), self._look_for_commands()))
+            running = asyncio.create_task(
+                self.loop.run(
+                    self._observe(), self._show(), self._watch_binlog(), self._look_for_commands()
+                )
+            )
             gone = asyncio.create_task(self._gone.wait())
             try:
                 await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -141,6 +158,7 @@ class Pipeline:
                     task.cancel()
                 await asyncio.wait([running, gone])
         finally:
+            self.host.leads.discard(self.name)
             await finished(self.lease.release())
             await self._close()
             self.source.close()
@@ -225,14 +243,48 @@ class Pipeline:
             with suppress(Unavailable):
                 if self.leader.state == STOPPED and not self._last_tables and self.leader.base is not None:
                     self._last_tables = await in_store(self._tables_at, self.leader.base)
+                if self.source.hosts.several:
+                    self.source.hosts.follow(await self.host.registry.status(self.name), now=time.time())
                 try:
-                    await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=self._tables())
+                    tables = self._tables()
+                    await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=tables)
+                    await self._show_splits()
                 except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
                     dead = self.epoch or self.leader.tail + 1
                     if freed := await channels.drop(self.host.redis, self.name, before=dead):
                         log.warning(
                             "Redis is full: removed %d streams of earlier epochs of pipeline %s", freed, self.name
                         )
+
+    async def _show_splits(self) -> None:
+        if changed := self._grids.changed(self.leader.enumerator, time.monotonic()):
+            try:
+                await self.host.registry.put_splits(self.name, changed)
+            except Unavailable:
+                self._grids.forget()
+                raise
+    async def _watch_binlog(self) -> None:
+        """Look now and then at how much of its binlog the source still has, while this service leads."""
+        first, pause = BINLOG_SECONDS
+        await asyncio.sleep(first)
+        while True:
+            if self.leader.state != IDLE:
+                stream = self.leader.enumerator.stream_status if self.leader.enumerator else {}
+                read = Position.from_json(stream["position"]) if stream.get("position") else None
+                try:
+                    self._binlog = await self.source.binlog(read=_place(read), needed=self._needed())
+                except (CutlineError, OSError) as error:  # others wait for the source too, and report it
+                    log.debug("pipeline %s: the source's binlog files could not be listed: %s", self.name, error)
+            await asyncio.sleep(pause if self._binlog is not None else first)
+
+    def _needed(self) -> list[Place]:
+        """The places of the binlog from which a restore, or a table's catch-up, would read."""
+        places = [] if self._restart is None else [self._restart]
+        if self.leader.enumerator is not None:
+            for table in self.leader.enumerator.tables.values():
+                if table.low is not None and table.phase in (SNAPSHOT, CATCH_UP):
+                    places.append((table.low.server, table.low.start().file_position))
+        return places
 
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
@@ -246,6 +298,9 @@ class Pipeline:
         elif leader.state == STOPPED:
             waiting = f"a person: the pipeline is {leader.agenda.standing.mode}"
         return {
+            "at": time.time(),
+            **self._measures.shown(),
+            "binlog": self._binlog,
             "epoch": leader.epoch,
             "leader": self.host.incarnation,
             "state": leader.state,
@@ -258,13 +313,18 @@ class Pipeline:
                 "number": leader.base,
                 "completed_at": leader.completed_at,
                 "in_flight": leader.in_flight[0] if leader.in_flight else None,
+                "interval_seconds": leader.settings.interval_seconds,
             },
             "waiting_for": waiting,
+            "source_host": self.source.hosts.chosen,
             "failures": leader.failures if resting else 0,
             "retry_at": leader.retry_at if resting else None,
             "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
             "limits_kept": enumerator is not None and enumerator.limits == leader.kept_limits,
             "source": enumerator.stream_status if enumerator else {},
+            "channels": self._links.state() if self._links is not None else {},
+            "marks": self.marks.shown(),
+            "rates": self._rated,
         }
 
     def _tables(self) -> str | None:
@@ -276,7 +336,13 @@ class Pipeline:
         if not tables and self.leader.enumerator is None:
             return None
         changed = {name: table for name, table in tables.items() if self._shown.get(name) is not table}
+        for name, table in changed.items():
+            before = self._shown.get(name)
+            if table.phase == QUARANTINED and (before is None or before.phase != QUARANTINED):
+                about = {"table": name, "cause": table.cause}
+                log.error("pipeline %s: %s is quarantined: %s", self.name, name, table.cause, extra=about)
         now = time.monotonic()
+        self._rated = self._rates.shown(changed, now)
         if not changed and len(tables) == len(self._lines) and now - self._shown_at < SHOWN_SECONDS:
             return None
         self._shown, self._shown_at = dict(tables), now
@@ -298,6 +364,16 @@ class Pipeline:
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         """An error that the machine raises ends the epoch, and counts as a failure of it."""
+        if isinstance(event, PartStored):
+            self.marks.saved(event.checkpoint)
+        in_flight = self.leader.in_flight
+        effects = self._handled(event, now)
+        (self.host.leads.discard if self.leader.state == IDLE else self.host.leads.add)(self.name)
+        if in_flight is not None and any(isinstance(effect, CloseEpoch) for effect in effects):
+            self._measures.count("checkpoint_failures")
+        return effects
+
+    def _handled(self, event: Event, now: float) -> list[Effect]:
         try:
             return self.leader.handle(event, now)
         except Exception as error:
@@ -310,6 +386,8 @@ class Pipeline:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Send():
+                if isinstance(effect.message, Marker):
+                    self.marks.arrived(effect.message.checkpoint)
                 if self._links is not None:
                     try:
                         await self._links.send(effect)
@@ -324,7 +402,11 @@ class Pipeline:
                 self.loop.spawn(self._write_entry(effect))
             case OpenEpoch():
                 await self._close()
-                self.epoch = effect.epoch
+                self.epoch, self.marks = effect.epoch, Marks()
+                logs.note(epoch=effect.epoch)
+                about = {"cause": self.leader.cause}
+                log.info("pipeline %s: epoch %d: %s", self.name, effect.epoch, self.leader.cause, extra=about)
+                self._measures.count("epochs")
                 self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)
                 self._spawn(self._open(effect))
                 self._spawn(self._sweep())
@@ -389,11 +471,17 @@ class Pipeline:
     async def _write_entry(self, order: WriteEntry) -> Event:
         def write() -> Event:
             if self.store.put_entry(order.entry):
+                self._note_written(order.entry)
                 return EntryWritten(slot=order.slot, nonce=order.entry.nonce)
             found = self.store.entry(order.slot)
             return EntryRefused(slot=order.slot, nonce=found.nonce if found else "")
 
         return await self._until_available(write)
+
+    def _note_written(self, entry: Entry) -> None:
+        if isinstance(entry, CheckpointEntry):
+            self._restart = _place(entry.position)
+            self._measures.observe("checkpoint", max(0.0, entry.written_at - entry.started_at))
 
     async def _carry_out(self, effect: Effect) -> Event:
         return await self._until_answered(lambda: self.commanding.carry_out(effect))
@@ -470,6 +558,7 @@ class Pipeline:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
+        self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 
     def _tables_at(self, base: int) -> Mapping[str, Table]:
@@ -504,6 +593,10 @@ class Pipeline:
             await asyncio.wait([task])
 
 
+def _place(position: Position | None) -> Place | None:
+    return None if position is None or not position.file else (position.server, position.file_position)
+
+
 async def main() -> None:
     """Serve every pipeline of the store until the process is asked to end; then release their leases."""
     environment = Environment.read()
@@ -528,6 +621,7 @@ async def main() -> None:
 
 
 async def _lead(host: Host, store: PipelineStore, environment: Environment) -> None:
+    logs.note(pipeline=store.name)
     try:
         orders = await in_store(store.commands.orders)
         definition = await in_store(store.definition, orders.definition)

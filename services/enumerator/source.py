@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, Unavailable
+from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, SourceRefused, Unavailable
 from cutline.common.mesh.loop import OneThread
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
@@ -35,8 +35,10 @@ from cutline.services.enumerator.events import (
     TablesFound,
 )
 from cutline.services.enumerator.splitter import KeyRange
+from cutline.services.sources.mysql.binlog_age import Place, look
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
-from cutline.services.sources.mysql.connection import Connection, Source, break_connection, connect
+from cutline.services.sources.mysql.connection import Connection, break_connection, server_of
+from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.keys import key_range, next_bound
 from cutline.services.sources.mysql.server import (
     Server,
@@ -63,6 +65,7 @@ class SourceReader:
 
     def __init__(self, config: PipelineConfig) -> None:
         self.config = config
+        self.hosts = Hosts(config.source)
         self._problem: str | None = None  # why the last try failed
         self._open: dict[int, float] = {}  # questions without an answer -> since when
         self._numbers = itertools.count()
@@ -71,9 +74,10 @@ class SourceReader:
         self._busy = False  # the thread waits for the server
         self._thread, self._places_thread = OneThread(), OneThread()
         self._notices: set[str] = set()  # already logged
-        self._places = PositionFinder(self._connect, server_id=config.server_id)
+        self._places = PositionFinder(self.hosts.connect, server_id=config.server_id)
         self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []  # tables to describe
         self._looking: asyncio.Task[None] | None = None
+        self._begun: dict[str, float] = {}  # binlog file -> when it began
 
     @property
     def waiting_for(self) -> str | None:
@@ -82,7 +86,7 @@ class SourceReader:
             return self._problem
         if time.monotonic() - min(self._open.values()) < SILENT_SECONDS:
             return None
-        place = f"{self.config.source.host}:{self.config.source.port}"
+        place = self.hosts.current
         return f"the source: {place} has not answered a question for over {SILENT_SECONDS:.0f} s; is it up?"
 
     async def answer(self, question: Effect) -> Event:
@@ -96,7 +100,7 @@ class SourceReader:
                     event = await self._answer(question)
                     self._problem = None
                     return event
-                except Unavailable as error:
+                except (Unavailable, SourceRefused) as error:
                     problem = f"the source: {error}"
                     if self._problem != problem:  # log it once for all questions
                         self._problem = problem
@@ -138,6 +142,31 @@ class SourceReader:
                 if not answer.done():
                     answer.set_result(found[table_id])
 
+    async def binlog(self, *, read: Place | None, needed: Collection[Place]) -> dict[str, Any]:
+        """The status `binlog`: how far the source's binlog goes on after `read`, and for how long it still has all that
+        is `needed`. Ask it rarely. Raises what `look` raises, after one try.
+        """
+        logs = await self._thread.call(partial(self._on_connection, look))
+        oldest = logs.oldest_of(needed)
+        files = [logs.files[0].file]
+        if oldest is not None and 0 <= oldest < len(logs.files) - 1:
+            files.append(logs.files[oldest + 1].file)
+        begun = {}
+        for file in files:
+            found = self._begun.get(f"{logs.server} {file}")
+            begun[file] = await self._places_thread.call(partial(self._places.begun, file)) if found is None else found
+        self._begun = {f"{logs.server} {file}": at for file, at in begun.items()}
+        return {
+            "server_uuid": logs.server,
+            "oldest_file": logs.files[0].file,
+            "oldest_at": begun[logs.files[0].file],
+            "retention_seconds": logs.retention_seconds,
+            "left_seconds": logs.seconds_left(needed, begun.__getitem__),
+            "lag_bytes": logs.bytes_after(read),
+            "clock_offset_seconds": logs.clock_offset_seconds,
+            "at": time.time(),
+        }
+
     def interrupt(self) -> None:
         """Break off the open questions, whose answers are no longer wanted."""
         connection = self._connection
@@ -149,9 +178,6 @@ class SourceReader:
         self.interrupt()
         self._thread.end(self._drop)
         self._places_thread.end(lambda: None)
-
-    def _connect(self) -> Connection:
-        return connect(Source.of(self.config.source))
 
     def _notify(self, notice: str | None) -> None:
         """Log a notice once."""
@@ -168,8 +194,10 @@ class SourceReader:
     def _on_connection(self, ask: Callable[[Connection, Server], T]) -> T:
         self._busy = True
         try:
+            if self.hosts.several and self._connection and server_of(self._connection) != self.hosts.current:
+                self._drop()  # the main cursor reads another server
             if self._connection is None:
-                self._connection = self._connect()
+                self._connection = self.hosts.connect()
                 self._server = identify(self._connection)
                 self._notify(unseen_xa(self._connection))
             assert self._server is not None

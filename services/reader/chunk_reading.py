@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from cutline.common.errors import Unavailable
+from cutline.common.errors import SourceRefused, Unavailable
 from cutline.common.mesh.loop import OneThread
 from cutline.common.mesh.messages import Limits, SnapshotSplit
 from cutline.services.reader.pace import Pace
@@ -111,7 +111,7 @@ class ChunkReading:
                     log.warning("no chunk is read while the source is busy: %s", measured)
                 self.waiting_for = f"the source to become less busy ({time.time() - since:.0f} s so far): {measured}"
                 await asyncio.sleep(BUSY_PAUSE_SECONDS)
-        except Unavailable as error:  # reading the chunk will fail too, and report it
+        except (Unavailable, SourceRefused) as error:  # reading the chunk will fail too, and report it
             log.warning("could not ask the source how busy it is: %s", error)
         finally:
             self.waiting_for, self._quiet_at = None, time.monotonic()
@@ -130,7 +130,7 @@ class ChunkReading:
                 try:
                     (await asyncio.to_thread(self._connect)).close()
                     return
-                except Unavailable as error:
+                except (Unavailable, SourceRefused) as error:
                     self.waiting_for = f"the source (unreachable for {time.time() - since:.0f} s): {error}"
                     pause *= 2
         finally:

@@ -19,12 +19,21 @@ from typing import Any
 import pyarrow as pa
 
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import NextGeneration, ProtocolError, ServerIdTaken, SourceLost, Unavailable
+from cutline.common.errors import (
+    NextGeneration,
+    ProtocolError,
+    ServerIdTaken,
+    SourceLost,
+    SourceRefused,
+    Unavailable,
+)
+from cutline.common.measures import Measures
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import Loop, OneThread
 from cutline.common.mesh.machine import Began, Effect, Event, SavePart, Send
+from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Records, Remedy, SnapshotSplit
 from cutline.common.mesh.parts import Parts, load_part
 from cutline.common.mesh.topology import Topology, reader_name
@@ -50,7 +59,7 @@ from cutline.services.reader.tables import MAIN, StreamTable
 from cutline.services.sources.mysql.binlog.cursor import BinlogCursor, Changes
 from cutline.services.sources.mysql.binlog.routes import Route
 from cutline.services.sources.mysql.chunk import ChunkEnd, Window, read_chunk
-from cutline.services.sources.mysql.connection import Connection, Source, connect
+from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.watermark import AgedPositions, ChunkHighs
 
 RETRY_SECONDS = (0.5, 10.0)
@@ -101,19 +110,26 @@ class ReaderMember:
             outbound=topology.outbound(self.name),
             channels=len(readers) * len(writers),
         )
-        self.loop = Loop(process.handle, self._perform)
+        self.process = process
+        self.loop = Loop(self._handle, self._perform)
+        self.marks = Marks()
+        self.rows_sent = self.bytes_sent = 0
         self.cursors: dict[str, tuple[BinlogCursor, OneThread]] = {}
         self.routes: dict[str, tuple[Mapping[str, StreamTable], dict[str, Route]]] = {}  # of each cursor's last read
         server_id = self.config.server_id + 2 + index  # the two ids before it are the cursors'
+        self.hosts = Hosts(self.config.source)
+        self.streams = index == 0
         self.chunks = ChunkReading(
-            self.connect,
-            Window(BinlogCursor(self.connect, server_id=server_id)),
+            self.hosts.connect,
+            Window(BinlogCursor(self.hosts.connect, server_id=server_id)),
             max_threads_running=self.config.snapshot.max_threads_running,
         )
         self.waiting_for: str | None = None
         self.aged = AgedPositions()
         self.ids_taken = 0  # server ids that turned out to be another client's
         self.zero_dates: Counter[tuple[str, str]] = Counter()
+        self.measures = Measures()
+        self.chunk_began_at = 0.0  # monotonic
 
     async def run(self) -> None:
         """Take part until the epoch ends."""
@@ -128,13 +144,20 @@ class ReaderMember:
                 thread.end(cursor.close)
             self.chunks.close()
 
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        self.marks.received(event)
+        return self.process.handle(event, now)
+
     async def _perform(self, effect: Effect) -> None:
+        self.marks.sent(effect)
         match effect:
             case Send(receiver=receiver, message=Records() as records):
                 if records.body.get_total_buffer_size() < SMALL_BYTES:
                     body = to_ipc(records.body)
                 else:
                     body = await asyncio.to_thread(to_ipc, records.body)
+                self.rows_sent += records.rows
+                self.bytes_sent += len(body)
                 message = dataclasses.replace(records, body=body)
                 del effect, records, body  # the batch, which may be large, has gone into its message
                 await self.links.send(Send(receiver=receiver, message=message))
@@ -142,10 +165,11 @@ class ReaderMember:
                 await self.links.send(effect)
             case ReadChunk(split=split):
                 log.info("pipeline %s: reading chunk %s", self.store.name, split.split_id)
+                self.chunk_began_at = time.monotonic()
                 self.chunks.begin(
                     split,
                     read_chunk(
-                        self.connect,
+                        self.hosts.connect,
                         split,
                         mode=self.config.snapshot.chunks,
                         seconds=self.config.snapshot.max_select_seconds,
@@ -163,6 +187,7 @@ class ReaderMember:
             case ReadChanges():
                 self.loop.spawn(self._read_changes(effect))
             case CloseCursor(cursor=name):
+                self.hosts.must_have(name, None)
                 if name in self.cursors:  # a restored cursor may meet main before it was ever read
                     cursor, thread = self.cursors.pop(name)
                     thread.end(cursor.close)
@@ -171,10 +196,6 @@ class ReaderMember:
             case _:
                 raise ProtocolError(f"a reader can't carry out {type(effect).__name__}")
 
-    def connect(self) -> Connection:
-        """A connection to the source; the password is read each time and stored nowhere."""
-        return connect(Source.of(self.config.source))
-
     # --- chunks ---
 
     async def _next_rows(self, split: SnapshotSplit) -> Event:
@@ -182,7 +203,7 @@ class ReaderMember:
         await self.chunks.source_quiet()
         try:
             item = await self.chunks.next()
-        except Unavailable as error:
+        except (Unavailable, SourceRefused) as error:
             log.warning("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
             await self.chunks.source_reachable(RETRY_SECONDS[0] * attempt)
             return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.RETRY)
@@ -193,6 +214,7 @@ class ReaderMember:
             faults = self._zero_dates({(split.table_id, name): n for name, n in item.zero_dates.items()})
             for cause in faults.values():
                 return ChunkFailed(split_id=split_id, attempt=attempt, cause=cause)
+            self.measures.observe("chunk_read", time.monotonic() - self.chunk_began_at)
             return ChunkRead(
                 split_id=split_id,
                 attempt=attempt,
@@ -213,7 +235,8 @@ class ReaderMember:
         while True:
             if order.cursor not in self.cursors:
                 server_id = self.config.server_id_after(self.ids_taken) + (order.cursor != MAIN)
-                opened = BinlogCursor(self.connect, server_id=server_id, schema_changes=self.config.schema_changes)
+                connect = self.hosts.connect_main if order.cursor == MAIN else self.hosts.connect
+                opened = BinlogCursor(connect, server_id=server_id, schema_changes=self.config.schema_changes)
                 self.cursors[order.cursor] = opened, OneThread()
             cursor, thread = self.cursors[order.cursor]
             try:
@@ -228,7 +251,7 @@ class ReaderMember:
                     # The id is configured: without a pause, two clients with it would end each other's dump in turn.
                     self.waiting_for = f"its server id: {error}"
                     await asyncio.sleep(longest)
-            except Unavailable as error:
+            except (Unavailable, SourceRefused) as error:
                 self.waiting_for = f"the source: {error}"
                 log.warning("pipeline %s: %s cursor: %s", self.store.name, order.cursor, error)
                 await asyncio.sleep(pause)
@@ -245,6 +268,9 @@ class ReaderMember:
         return made
 
     def _read(self, cursor: BinlogCursor, order: ReadChanges) -> Changes:
+        self.hosts.must_have(order.cursor, order.after)
+        if order.cursor == MAIN and not cursor.connected:
+            self.hosts.release()
         return cursor.read(
             order.after,
             self._routes(order),
@@ -303,10 +329,18 @@ class ReaderMember:
             await asyncio.sleep(1.0)
             cursors = {name: cursor.position.to_json() for name, cursor in self.machine.cursors.items()}
             status = {
+                **self.measures.shown(),
                 "at": time.time(),
+                "epoch": self.epoch,
                 "seq": self.machine.seq,
                 "cursors": cursors,
                 "waiting_for": self.waiting_for or self.chunks.waiting_for,
+                "channels": self.links.state(),
+                "marks": self.marks.shown(),
+                "rows_total": self.rows_sent,
+                "bytes_total": self.bytes_sent,
+                "source_host": self.hosts.chosen,
+                "main_host": self.hosts.main if self.streams else None,
                 "counters": [
                     ["zero_dates", {"table": table_id, "column": column}, count]
                     for (table_id, column), count in self.zero_dates.items()
@@ -314,6 +348,12 @@ class ReaderMember:
             }
             with suppress(Unavailable):
                 await self.host.registry.put_status(self.store.name, self.name, status)
+                if self.hosts.several:
+                    found = await self.host.registry.status(self.store.name)
+                    if self.streams:
+                        self.hosts.prefer(found.get("enumerator", {}).get("source_host"))
+                    else:
+                        self.hosts.follow(found, now=time.time())
 
 
 def _route(table: StreamTable) -> Route:

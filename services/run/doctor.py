@@ -27,13 +27,16 @@ from rich.table import Table
 from cutline.common import programs
 from cutline.common.config.environment import Environment, cache_folder
 from cutline.common.config.pipeline import PipelineConfig, load
+from cutline.common.config.source import Address
 from cutline.common.errors import ConfigError, CutlineError, redacted
 from cutline.common.mesh.redis import answered
 from cutline.common.mesh.redis import connect as connect_redis
 from cutline.common.store.store import Store
 from cutline.services.run.workdir import default_workdir
+from cutline.services.sources.mysql import requirements
 from cutline.services.sources.mysql.binlog import scanner
-from cutline.services.sources.mysql.connection import Source, connect
+from cutline.services.sources.mysql.connection import address, encryption
+from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.services.sources.mysql.server import clock, identify
 from cutline.spark_writer import catalogue, jars
@@ -200,6 +203,9 @@ def _of_pipeline(file: Path, environment: Environment) -> Iterator[Finding]:
         return
     yield Finding(name="pipeline", found=f"{config.name} ({file})")
     yield _outcome("source", partial(_source, config))
+    if len(config.source.addresses) > 1:
+        for where in config.source.addresses:
+            yield _outcome(f"source {where}", partial(_other_host, config, where))
     workdir, sink = default_workdir(file, config), config.definition()["sink"]
     yield _outcome("store", partial(_store, workdir, environment))
     yield _outcome("warehouse", partial(_warehouse, sink, environment.store_url or f"file://{workdir / 'store'}"))
@@ -226,17 +232,31 @@ def _catalogue(sink: Mapping[str, Any]) -> Finding:
 
 
 def _source(config: PipelineConfig) -> Finding:
-    source = Source.of(config.source)
     check_source(config, folds_case=catalogue.folds_case(config.definition()["sink"]))
-    with closing(connect(source)) as connection:
+    with closing(Hosts(config.source).connect()) as connection:
         server = identify(connection)
         ahead = clock(connection) / 1_000_000 - time.time()
+        where, protected = address(connection), encryption(connection, config.source.tls)
     return Finding(
         name="source",
-        found=f"{server.flavour} {'.'.join(map(str, server.version))} at {source}",
+        found=f"{requirements.name(server)} at {where}, {protected}",
         remedy=None
         if abs(ahead) <= CLOCK_SECONDS
         else f"set both clocks by a time server: the source's clock differs from this machine's by {ahead:+.0f} s",
+    )
+
+
+def _other_host(config: PipelineConfig, where: Address) -> Finding:
+    """Whether one of several servers could take over now."""
+    with closing(Hosts(config.source.at(where)).connect()) as connection:
+        server = identify(connection)
+        fault = requirements.takeover_fault(connection, server, ())
+        faults = requirements.setting_faults(connection, server) or ([fault] if fault else [])
+        protected = encryption(connection, config.source.tls)
+    return Finding(
+        name=f"source {where}",
+        found=f"{requirements.name(server)}, {protected}",
+        remedy="; ".join(faults) or None,
     )
 
 

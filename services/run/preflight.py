@@ -16,7 +16,7 @@ from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable, redacted
 from cutline.common.store.store import Store
 from cutline.services.run import lake
-from cutline.services.sources.mysql.connection import Source, connect
+from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import check_source
 from cutline.services.sources.mysql.start_stop import PositionFinder
 from cutline.spark_writer import catalogue
@@ -68,8 +68,8 @@ def check(
     try:
         check_source(config, begun=known is not None, folds_case=catalogue.folds_case(sink))
         if known is None and not faults:
-            source = Source.of(config.source)
-            faults += PositionFinder(lambda: connect(source), server_id=config.server_id).faults(config)
+            hosts = Hosts(config.source)
+            faults += PositionFinder(hosts.connect, server_id=config.server_id).faults(config)
     except ConfigError as error:
         faults += error.faults
     except Unavailable as error:

@@ -27,14 +27,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from cutline.common import programs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
+from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
 from cutline.common.mesh.presence import Registry, tables
-from cutline.common.mesh.redis import connect
+from cutline.common.mesh.redis import connect, place
 from cutline.common.positions import High
 from cutline.common.store.records import CheckpointEntry, Publication
 from cutline.common.store.store import PipelineStore, Store
@@ -44,7 +43,7 @@ from cutline.services.run.supervisor import LONGEST_PAUSE_SECONDS, Child, Superv
 from cutline.services.run.terminal import TerminalView
 from cutline.services.run.until import Until, caught_up, dropped, not_live, pending, unpublished
 from cutline.services.run.workdir import locked, remove_run_file, write_redis_settings, write_run_file
-from cutline.services.sources.mysql.server import flushed_high
+from cutline.services.sources.mysql.hosts import flushed_high
 from cutline.spark_writer import catalogue, jars
 
 SPARK_HALTS = 3
@@ -62,11 +61,13 @@ def _service_children(config: PipelineConfig, workdir: Path) -> list[Child]:
     modules = [("enumerator-0", "cutline.services.enumerator"), ("enumerator-1", "cutline.services.enumerator")]
     modules += [(f"reader-{i}", "cutline.services.reader") for i in range(config.workers.readers)]
     modules += [(f"writer-{i}", "cutline.services.writer") for i in range(config.workers.writers)]
-    modules += [("spark-writer", "cutline.spark_writer"), ("control", "cutline.services.control")]
+    modules += [("spark-writer", "cutline.spark_writer")]
     # -P: no module in the user's current folder may be taken for ours, or for one that we import.
+    commands = [(name, [module]) for name, module in modules]
+    commands += [("control", ["cutline.services.control", "--embedded"])]
     return [
-        Child(name=name, command=[sys.executable, "-P", "-m", module], log=workdir / "logs" / f"{name}.log")
-        for name, module in modules
+        Child(name=name, command=[sys.executable, "-P", "-m", *command], log=workdir / "logs" / f"{name}.log")
+        for name, command in commands
     ]
 
 
@@ -220,8 +221,7 @@ class Run:
         try:
             self._status = await self._registry.status(self._config.name)
         except Unavailable:
-            address = urlsplit(self._redis_url)
-            notes.append(f"Redis at {address.hostname}:{address.port} does not answer; trying again")
+            notes.append(f"Redis at {place(self._redis_url)} does not answer; trying again")
         try:
             if numbers := await asyncio.to_thread(store.publication_numbers, self._published):
                 self._publication = await asyncio.to_thread(store.publication, numbers[-1])
@@ -275,8 +275,9 @@ class Run:
             return not unpublished(tables, self._publication)
         if self._target is None and not pending(tables):
             try:
-                self._target = await asyncio.to_thread(flushed_high, self._config)
-            except Unavailable as error:
+                at = self._status.get("reader-0", {}).get("source_host")
+                self._target = await asyncio.to_thread(flushed_high, self._config, at=at)
+            except (Unavailable, SourceRefused) as error:
                 self._notes = (str(error),)
                 return False
             self._notes = ()

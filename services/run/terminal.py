@@ -7,7 +7,6 @@ redrawn in place; elsewhere plain lines are printed when something changed, seco
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cutline.common.mesh.presence import tables
+from cutline.common.mesh.rates import Rates
 
-RATE_WINDOW_SECONDS = 10.0
 PLAIN_INTERVAL_SECONDS = 5.0
 _COLOURS = {"live": "green", "paused": "yellow", "quarantined": "red", "dropped": "bright_black"}
 
@@ -54,25 +53,6 @@ class Picture:
     publication_age_seconds: float | None
     waiting_for: str | None
     notes: tuple[str, ...]
-
-
-class Rates:
-    """Rows per second of each table over the last ten seconds, from counts that arrive at any interval."""
-
-    def __init__(self) -> None:
-        """Start without any observation."""
-        self._seen: dict[tuple[str, int], deque[tuple[float, int]]] = {}
-
-    def observe(self, table: str, generation: int, rows: int, now: float) -> float:
-        """Note that `rows` rows are done at `now`; return the rate. A new generation, or fewer rows, starts over."""
-        seen = self._seen.setdefault((table, generation), deque())
-        if seen and rows < seen[-1][1]:
-            seen.clear()
-        seen.append((now, rows))
-        while len(seen) > 2 and seen[1][0] <= now - RATE_WINDOW_SECONDS:
-            seen.popleft()
-        seconds = now - seen[0][0]
-        return (rows - seen[0][1]) / seconds if seconds > 0 else 0.0
 
 
 def picture(

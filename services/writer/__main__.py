@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cutline.common.config.environment import Environment
-from cutline.common.errors import ProtocolError
+from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.measures import TableRows
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.host import Host, run_service
 from cutline.common.mesh.links import Links
 from cutline.common.mesh.loop import Loop, OneThread
 from cutline.common.mesh.machine import Effect, Event, Send
+from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.redis import connect
 from cutline.common.mesh.topology import Topology, writer_name
+from cutline.common.schema import META_FIELDS
 from cutline.common.store.records import EpochEntry, StagedFile
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.writer.machine import (
@@ -33,6 +40,8 @@ from cutline.services.writer.machine import (
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 
 CLOSING_THREADS = 8
+STATUS_SECONDS = 1.0
+OPERATIONS = {"+I": "insert", "+U": "update", "-D": "delete", "t": "truncate"}
 METRICS_COLUMNS = 8192
 """The most columns of which a writer gives metrics at one cut, since an event loop encodes and decodes them at once:
 about 60 bytes each."""
@@ -50,8 +59,18 @@ def within(staged: Iterable[StagedFile], columns: int) -> tuple[StagedFile, ...]
 class Staging:
     """The open files of one writer in one epoch. Calls block; one at a time."""
 
-    def __init__(self, store: PipelineStore, epoch: int, incarnation: str, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        store: PipelineStore,
+        epoch: int,
+        incarnation: str,
+        budget: Budget | None = None,
+        *,
+        counted: TableRows | None = None,
+    ) -> None:
+        """`counted` gets the rows and bytes that are appended."""
         self._store, self._epoch, self._incarnation = store, epoch, incarnation
+        self._counted = counted
         self._open: dict[ChangesFile | ChunkFile, OpenChanges | OpenChunk] = {}
         self._budget = budget or Budget()
         # Closing a small file waits for the disk twice; the waits of many files overlap.
@@ -64,6 +83,9 @@ class Staging:
             if file is None:
                 file = self._open[order.file] = self._new(order.file)
             file.append(batch, order.seq_base)
+            if self._counted is not None:
+                rows = _rows(batch, chunk=isinstance(order.file, ChunkFile))
+                self._counted.add(order.file.table_id, rows, batch.get_total_buffer_size())
 
     def _new(self, name: ChangesFile | ChunkFile) -> OpenChanges | OpenChunk:
         common: dict[str, Any] = {
@@ -105,14 +127,23 @@ class Staging:
         self._closing.shutdown()
 
 
+def _rows(batch: pa.RecordBatch, *, chunk: bool) -> dict[str, int]:
+    """The number of rows of a batch by operation."""
+    if chunk:
+        return {"snapshot": batch.num_rows}
+    found = pc.value_counts(batch.column(batch.num_columns - len(META_FIELDS)))
+    return {OPERATIONS[each["values"]]: each["counts"] for each in found.to_pylist()}
+
+
 class Member:
     """A writer in one epoch of one pipeline: carries out what the machine orders."""
 
-    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int) -> None:
-        epoch = entry.slot
+    def __init__(self, host: Host, store: PipelineStore, entry: EpochEntry, index: int, metrics_tables: int) -> None:
+        self.host, self.store = host, store
+        epoch = self.epoch = entry.slot
         topology = Topology.of(len(entry.members.readers), len(entry.members.writers))
-        name = writer_name(index)
-        process = Process(
+        name = self.name = writer_name(index)
+        self.process = Process(
             Writer(),
             inbound=topology.cut_inbound(name),
             outbound=topology.cut_outbound(name),
@@ -120,25 +151,51 @@ class Member:
             after=epoch,
         )
         self.thread = OneThread()
-        self.staging = Staging(store, epoch, host.incarnation)
+        self.rows = TableRows(metrics_tables)
+        self.staging = Staging(store, epoch, host.incarnation, counted=self.rows)
         self.links = Links(
             host.redis, store.name, epoch, name, inbound=topology.inbound(name), outbound=topology.outbound(name)
         )
-        self.loop = Loop(process.handle, self._perform)
+        self.loop = Loop(self._handle, self._perform)
+        self.marks = Marks()
+        self.rows_taken = self.bytes_taken = 0
 
     async def run(self) -> None:
         """Take part until the epoch ends."""
         try:
-            await self.loop.run(self.links.pump(self.loop), self.links.idle())
+            await self.loop.run(self.links.pump(self.loop), self.links.idle(), self._publish_status())
         finally:
             await self.links.close()
             self.thread.end(self.staging.close)
 
+    async def _publish_status(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_SECONDS)
+            self.rows.rank(time.monotonic())
+            status = {
+                "at": time.time(),
+                "epoch": self.epoch,
+                "channels": self.links.state(),
+                "marks": self.marks.shown(),
+                "rows_total": self.rows_taken,
+                "bytes_total": self.bytes_taken,
+                "counters": self.rows.shown(),
+            }
+            with suppress(Unavailable):
+                await self.host.registry.put_status(self.store.name, self.name, status)
+
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        self.marks.received(event)
+        return self.process.handle(event, now)
+
     async def _perform(self, effect: Effect) -> None:
+        self.marks.sent(effect)
         match effect:
             case Send():
                 await self.links.send(effect)
             case Append():
+                self.rows_taken += effect.rows
+                self.bytes_taken += len(effect.body)
                 await self.thread.call(partial(self.staging.append, effect))
             case Drop():
                 await self.thread.call(partial(self.staging.drop, effect))
@@ -158,7 +215,7 @@ async def main() -> None:
     host = Host("writer", connect(environment.need_redis_url()), Store(environment.need_store_url()))
 
     async def join(store: PipelineStore, entry: EpochEntry, index: int) -> None:
-        await Member(host, store, entry, index).run()
+        await Member(host, store, entry, index, environment.metrics_tables).run()
 
     await host.serve(join)
 

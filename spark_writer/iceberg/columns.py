@@ -20,7 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from cutline.common.errors import CutlineError
-from cutline.common.schema import FIELD_ID, GEOMETRIES, Column, TableSchema, parse_type
+from cutline.common.schema import FIELD_ID, Column, TableSchema, parse_type
+from cutline.spark_writer.iceberg.fields import comment, field_id, iceberg_type, lake_fields
 from cutline.spark_writer.iceberg.jvm import Jvm, items
 
 OFFSET = "cutline.offset."
@@ -30,24 +31,6 @@ Partition = tuple[tuple[int, str], ...]
 """The lake's field ids of the columns by which a table is partitioned, each with Iceberg's transform."""
 DEFAULTS_VERSION = 3
 """The first format version in which a column has an initial default."""
-RESERVED = (
-    "_file",
-    "_pos",
-    "_deleted",
-    "_spec_id",
-    "_partition",
-    "_row_id",
-    "_last_updated_sequence_number",
-)
-"""Names of Iceberg's metadata columns, which every table has in Spark."""
-COMMENT_CHARACTERS = 200
-_FORMS = {
-    "time": "in microseconds",
-    "timestamp": "in UTC",
-    "set": "members joined by commas",
-    "geometry": "SRID in 4 bytes, little-endian, then WKB",
-}
-"""The form of values in the lake, where the type at the source does not say it."""
 EXACT = Context(prec=65)
 """Keeps all digits of a DECIMAL; Python's default context rounds to 28."""
 
@@ -98,7 +81,7 @@ def lay_out(jvm: Jvm, metadata: Any, schema: TableSchema, generation: int) -> La
 
     A generation's offset is chosen when the generation is first seen and recorded by its first commit.
     """
-    fields = _lake_fields(schema)
+    fields = lake_fields(schema)
     known = metadata.property(f"{OFFSET}{generation}", None)
     if known is not None:
         offset = int(known)
@@ -135,7 +118,7 @@ def _ids_agree(jvm: Jvm, metadata: Any, fields: Sequence[pa.Field]) -> bool:
     return all(
         known.get(number, meaning) == meaning
         for field in fields
-        for number, meaning in _meanings(field_id(field), field.name, _iceberg_type(field)).items()
+        for number, meaning in _meanings(field_id(field), field.name, iceberg_type(field)).items()
     )
 
 
@@ -153,7 +136,7 @@ def _to_json(column: Column, field: pa.Field, *, required: bool, defaults: bool)
         "id": field_id(field),
         "name": field.name,
         "required": required,
-        "type": _iceberg_type(field),
+        "type": iceberg_type(field),
         "doc": comment(column),
     }
     value = default_value(column, field.type)
@@ -174,45 +157,6 @@ def single_value(value: Any, kind: pa.DataType) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def _iceberg_type(field: pa.Field) -> str | dict[str, Any]:
-    """A field's type in Iceberg's JSON."""
-    kind = field.type
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision}, {kind.scale})"
-    if pa.types.is_timestamp(kind):
-        return "timestamptz" if kind.tz else "timestamp"
-    if pa.types.is_list(kind):
-        number = field_id(kind.value_field)
-        return {"type": "list", "element-id": number, "element": "float", "element-required": False}
-    return {
-        pa.int32(): "int",
-        pa.int64(): "long",
-        pa.float32(): "float",
-        pa.float64(): "double",
-        pa.bool_(): "boolean",
-        pa.string(): "string",
-        pa.binary(): "binary",
-        pa.date32(): "date",
-    }[kind]
-
-
-def comment(column: Column) -> str:
-    """Return a column's type at the source, and where the lake has its values in another form, that form."""
-    text = column.mysql_type
-    if len(text) > COMMENT_CHARACTERS:  # an ENUM may have 65,535 members, and each metadata file has them all
-        text = f"{text[: COMMENT_CHARACTERS - 1]}…"
-    kind = parse_type(column.mysql_type)
-    if kind.base == "bit" and kind.numbers not in ((), (1,)):
-        return f"{text}, big-endian"
-    form = _FORMS.get("geometry" if kind.base in GEOMETRIES else kind.base)
-    return f"{text}, {form}" if form else text
-
-
-def field_id(field: pa.Field) -> int:
-    """Return the field id that an Arrow field carries."""
-    return int(field.metadata[FIELD_ID])
-
-
 def _shifted(field: pa.Field, offset: int) -> pa.Field:
     if not offset:
         return field
@@ -228,41 +172,6 @@ def _shifted(field: pa.Field, offset: int) -> pa.Field:
 def quoted(name: str) -> str:
     """Quote a name for Spark."""
     return f"`{name.replace('`', '``')}`"
-
-
-def lake_names(columns: Sequence[Column]) -> dict[int, str]:
-    """Return each column's name in the lake, by field id: the source's name, made unique for readers.
-
-    Spark reads no table with a column named as an Iceberg metadata column, and none with two columns whose names it
-    folds to one. MySQL allows both, since its case folding follows an older Unicode table. A list `v` also takes the
-    name `v.element`. Of two columns that clash, the younger one's name gets as many `_` appended as it needs.
-    """
-    taken = {_folded(name) for name in RESERVED}
-    names = {}
-    for column in sorted(columns, key=lambda column: column.field_id):
-        name = column.name
-        while not taken.isdisjoint(used := _taken_by(column, name)):
-            name += "_"
-        taken |= used
-        names[column.field_id] = name
-    return names
-
-
-def _taken_by(column: Column, name: str) -> set[str]:
-    return {_folded(name)} | ({_folded(f"{name}.element")} if column.element_id is not None else set())
-
-
-def _folded(name: str) -> str:
-    """Fold a name at least as far as Spark does, which compares upper and lower case of each character."""
-    return name.upper().casefold().replace("\u0307", "")  # İ folds to i and this combining dot
-
-
-def _lake_fields(schema: TableSchema) -> list[pa.Field]:
-    names = lake_names(schema.lake)
-    return [schema.field(column).with_name(names[column.field_id]) for column in schema.lake]
-
-
-# Defaults
 
 
 def defaulted(layout: Layout) -> set[int]:

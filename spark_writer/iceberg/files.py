@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cutline.common import parquet
-from cutline.common.errors import ProtocolError, Unavailable
+from cutline.common.errors import CutlineError, ProtocolError, Unavailable
 from cutline.common.store.backends import make_folder, store_errors
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.objects import SCHEMES, file_system
@@ -22,11 +23,16 @@ from cutline.spark_writer.iceberg.objects import SCHEMES, file_system
 ROW_GROUP_ROWS = 200_000
 _COPY_BYTES = 1 << 20
 _WRONG_CHECKSUM = "CRC checksum verification failed"
-"""In the message of pyarrow's OSError, which has no class of its own."""
+_DENIED = re.compile("ACCESS_DENIED|PERMISSION_DENIED|AuthorizationPermissionMismatch")
+"""Both are found in the message of pyarrow's OSError, which has no class of its own: S3, Google, Azure."""
 
 
 class FileLost(ProtocolError):
     """A file that the lake or the journal names is missing or can't be read."""
+
+
+class FileRefused(CutlineError):
+    """The object storage answers, but denies access to this file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +111,8 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
 
 
 def open_input(path: str) -> BinaryIO:
-    """Open a file of the store or the lake for reading. Raises FileNotFoundError, and Unavailable for objects."""
+    """Open a file of the store or the lake for reading. Raises FileNotFoundError, and for objects FileRefused or
+    Unavailable."""
     local = local_path(path)
     if local is not None:
         return open(local, "rb")
@@ -121,7 +128,12 @@ def _answering(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Unavailable(f"the object storage does not answer for {path}: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        if _DENIED.search(reason) is not None:
+            raise FileRefused(
+                f"the object storage denies access to {path} ({reason}); grant the rights to the table's location"
+            ) from error
+        raise Unavailable(f"the object storage does not answer for {path}: {reason}") from error
 
 
 def write_parquet(path: str, groups: Iterable[pa.Table]) -> int:
@@ -203,7 +215,8 @@ def remove_file(path: str) -> None:
 
 
 def file_size(path: str) -> int:
-    """Return the size in bytes of a file of the lake. Raises FileNotFoundError, and Unavailable for objects."""
+    """Return the size in bytes of a file of the lake. Raises FileNotFoundError, and for objects FileRefused or
+    Unavailable."""
     local = local_path(path)
     if local is not None:
         return os.path.getsize(local)
@@ -220,7 +233,8 @@ def _scheme(path: str) -> str:
 
 
 def open_output(path: str) -> BinaryIO:
-    """Open a new data file of the lake for writing; its folder is made if needed. Raises Unavailable for objects."""
+    """Open a new data file of the lake for writing; its folder is made if needed. For objects it raises FileRefused
+    and Unavailable."""
     local = local_path(path)
     if local is not None:
         make_folder(os.path.dirname(local))

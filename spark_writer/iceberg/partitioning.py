@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 
 from cutline.common.config.pipeline import partitioned_by
 from cutline.common.schema import TableSchema
-from cutline.spark_writer.iceberg.columns import EXACT, Layout, Partition, field_id, lake_names, single_value
+from cutline.spark_writer.iceberg.columns import EXACT, Layout, Partition, single_value
+from cutline.spark_writer.iceberg.fields import field_id, lake_names
 from cutline.spark_writer.iceberg.files import ROW_GROUP_ROWS, write_parquet
 from cutline.spark_writer.iceberg.sorting import in_order
 

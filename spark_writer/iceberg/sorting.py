@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from cutline.common.config.pipeline import sorted_by
 from cutline.common.schema import TableSchema
-from cutline.spark_writer.iceberg.columns import Layout, Sort, field_id
+from cutline.spark_writer.iceberg.columns import Layout, Sort
+from cutline.spark_writer.iceberg.fields import field_id
 from cutline.spark_writer.iceberg.files import ROW_GROUP_ROWS
 from cutline.spark_writer.iceberg.jvm import Jvm
 

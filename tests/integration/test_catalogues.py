@@ -31,7 +31,7 @@ from cutline.spark_writer.serve import PipelineApplier
 from tests.conftest import started
 from tests.integration.lakes import in_lake
 from tests.integration.mesh import waited
-from tests.integration.spark_bench import Heard, SparkBench, T, U, both_live, newest, order, schema
+from tests.integration.spark_bench import Heard, SparkBench, T, U, both_live, newest, options, order, schema, stock
 from tests.servers import S3, IcebergRest, MariaDB, PostgreSQL
 
 Make = Callable[..., SparkBench]
@@ -80,9 +80,9 @@ def test_a_lake_with_its_catalogue_in_postgresql(make: Make, postgresql: Postgre
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("engine", ["local", "spark"])
+@pytest.mark.parametrize(("engine", "version"), [("local", 3), ("spark", 3), ("local", 2), ("spark", 2)])
 def test_store_and_warehouse_on_s3(
-    make: Make, postgresql: PostgreSQL, on_s3: S3, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+    make: Make, postgresql: PostgreSQL, on_s3: S3, tmp_path: Path, engine: str, version: int
 ) -> None:
     """The store finds its rights in the environment, the lake in the properties of its catalogue."""
     place = f"s3://lake/{tmp_path.name}"
@@ -91,6 +91,7 @@ def test_store_and_warehouse_on_s3(
         store_url=f"{place}/store",
         sink={"warehouse": f"{place}/lake", "catalog": catalog},
     )
+    bench.options = options(format_version=version)
     changes_in_both(bench, engine)
     main, table = newest(bench).tables[T.table_id].main, bench.lake().load(T.table_id)
     assert main is not None
@@ -120,6 +121,39 @@ def test_a_rest_catalogue_that_lends_credentials(make: Make, on_s3: S3, tmp_path
             assert path.startswith(f"s3://{bucket}/lake/")
             assert objects.granted(path)["s3.access-key-id"] == "lender"
         bench.close()
+
+
+@pytest.mark.full
+def test_a_table_whose_files_may_not_be_read_is_quarantined_alone(
+    make: Make, postgresql: PostgreSQL, on_s3: S3, tmp_path: Path
+) -> None:
+    """1. The lake's user may do everything in the bucket. 2. It may no longer read the data files of one table: that
+    table alone is quarantined, by name. 3. It may again: a retry brings the table up to date."""
+    bucket, user = f"lake{uuid.uuid4().hex[:8]}", f"user{uuid.uuid4().hex[:8]}"
+    on_s3.user(user, "secret-of-user", f"own{uuid.uuid4().hex[:8]}")
+    on_s3.create(bucket)
+    on_s3.allow(bucket, user)
+    rights = {**on_s3.catalog, "s3.access-key-id": user, "s3.secret-access-key": "secret-of-user"}
+    bench = make(
+        store_url=f"s3://lake/{tmp_path.name}/store",
+        sink={"warehouse": f"s3://{bucket}/lake", "catalog": {**postgresql.create(), **rights}},
+    )
+    both_live(bench)
+    on_s3.allow(bucket, user, but_not="lake/shop/orders/data/*")
+    bench.journal.change(T, ("+U", order(1, "later")))
+    bench.journal.change(U, ("-D", stock(1, 1)))
+    bench.journal.checkpoint()
+    incarnation = bench.apply()
+    held = newest(bench).tables[T.table_id].held
+    assert held is not None
+    assert held.cause.startswith(f"the object storage denies access to s3://{bucket}/lake/shop/orders/data/")
+    assert newest(bench).tables[U.table_id].shown
+    on_s3.allow(bucket, user)
+    incarnation.retry()
+    bench.journal.checkpoint()
+    bench.apply(incarnation)
+    assert newest(bench).tables[T.table_id].held is None
+    assert bench.agree() == 4
 
 
 @pytest.mark.full

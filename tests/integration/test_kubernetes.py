@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from cutline.common.config.pipeline import load
 from tests.kubernetes import Kubernetes
+from tests.manifest_checks import Objects
+from tests.manifests import K8S, objects
 
-EXECUTORS = Path(__file__).resolve().parents[2] / "k8s" / "executors"
+MANIFEST = Objects(objects((K8S / "cutline-spark.yaml").read_text()))
+TEMPLATE = MANIFEST.of("ConfigMap")["cutline-executor"]["data"]["executor.yaml"]
 
 
 @pytest.fixture
@@ -28,13 +30,19 @@ def kubernetes(tmp_path: Path) -> Iterator[Kubernetes]:
     made.close()
 
 
-def settings(kubernetes: Kubernetes) -> dict[str, str]:
-    """The example's settings of Spark, but for places and sizes, and with quicker looks at the pods."""
-    example: Any = load(EXECUTORS / "pipeline.yaml").sink.spark
-    return example | {
+def settings(kubernetes: Kubernetes, template: Path) -> dict[str, Any]:
+    """The manifest's settings of Spark, but for places and sizes, and with quicker looks at the pods."""
+    (given,) = (
+        each["value"]
+        for each in MANIFEST.pod("spark-writer").container["env"]
+        if each["name"] == "CUTLINE_SPARK_PROPERTIES"
+    )
+    template.write_text(TEMPLATE)
+    ports = ("spark.driver.port", "spark.driver.blockManager.port", "spark.blockManager.port")
+    return json.loads(given) | dict.fromkeys(ports, "0") | {
         "spark.master": f"k8s://{kubernetes.url}",
         "spark.driver.host": "127.0.0.1",
-        "spark.kubernetes.executor.podTemplateFile": str(EXECUTORS / "executor.yaml"),
+        "spark.kubernetes.executor.podTemplateFile": str(template),
         "spark.executor.cores": "1",
         "spark.executor.memory": "512m",
         "spark.kubernetes.executor.enableApiWatcher": "false",
@@ -46,11 +54,11 @@ def settings(kubernetes: Kubernetes) -> dict[str, str]:
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_batch_on_kubernetes_outlives_an_executor(kubernetes: Kubernetes, tmp_path: Path) -> None:
-    """1. The driver asks for two pods by the template of k8s/executors; they apply a batch. 2. In the middle one is
+    """1. The driver asks for two pods by the manifest's template; they apply a batch. 2. In the middle one is
     killed, and another takes its place. 3. Content is equal, and no row is there twice; all pods are gone.
     """
     folder = tmp_path / "lake"
-    command = [sys.executable, "-m", "tests.integration.cluster_driver", str(folder), json.dumps(settings(kubernetes))]
+    command = [sys.executable, "-m", "tests.integration.cluster_driver", str(folder), json.dumps(settings(kubernetes, tmp_path / "executor.yaml"))]
     environ = os.environ | {"SPARK_LOCAL_DIRS": str(tmp_path / "local")}  # else the executors' are below /var
     seen: list[str] = []
 
@@ -66,8 +74,9 @@ def test_a_batch_on_kubernetes_outlives_an_executor(kubernetes: Kubernetes, tmp_
             until("stage 1")
             first = kubernetes.running()[0]
             (container,) = kubernetes.pods[first]["spec"]["containers"]
-            (wanted,) = yaml.safe_load((EXECUTORS / "executor.yaml").read_text())["spec"]["containers"]
-            assert (container["image"], container["command"]) == ("cutline", wanted["command"])
+            (wanted,) = yaml.safe_load(TEMPLATE)["spec"]["containers"]
+            image = MANIFEST.pod("spark-writer").container["image"]
+            assert (container["image"], container["command"]) == (image, wanted["command"])
             assert wanted["volumeMounts"][0] in container["volumeMounts"]
             kubernetes.kill(first)
             until("agree")

@@ -23,6 +23,7 @@ from cutline.services.sources.mysql.catalogue import (
     table_schema,
 )
 from cutline.services.sources.mysql.connection import Connection, Source, ask, connect
+from cutline.services.sources.mysql.hosts import flushed_high
 from cutline.services.sources.mysql.keys import key_range
 from cutline.services.sources.mysql.preflight import check_source, server_faults
 from cutline.services.sources.mysql.server import (
@@ -34,7 +35,6 @@ from cutline.services.sources.mysql.server import (
     end_snapshot,
     file_start,
     first_position,
-    flushed_high,
     flushed_position,
     gtid_executed,
     identify,

@@ -32,7 +32,7 @@ from cutline.common.mesh.redis import connect
 from cutline.common.positions import Position
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.common.store.store import Store
-from cutline.services.sources.mysql.server import flushed_high
+from cutline.services.sources.mysql.hosts import flushed_high
 from tests import records
 
 plan = json.loads(os.environ["PLAN"])

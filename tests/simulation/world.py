@@ -1268,7 +1268,7 @@ class World:
         return TablesFound(tables=tuple(found), start=start, looked_at=looked_at, stop=self.stop)
 
     def find_place(self, table: str, generation: int, low: Low) -> Event:
-        kept = self.source.keeps(low) and not (self.troubled and self.operators.rng.random() < 0.1)
+        kept = self.source.keeps(low) and self.operators.rng.random() > 0.1
         self.count["paused table goes on" if kept else "paused table has to be read again"] += 1
         return PlaceFound(table_id=table, generation=generation, kept=kept)
 

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from cutline.common.config.pipeline import load
 from cutline.common.errors import ConfigError, CutlineError
+from cutline.common.mesh.rates import Rates
 from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.services.run import cli, lake, preflight, terminal
 from cutline.services.run.supervisor import QUICK_DEATHS, Child, Supervisor, has_ended
@@ -321,7 +322,7 @@ STATUS: dict[str, Any] = {
 
 
 def test_a_picture_has_rate_and_time_to_go_from_the_counts_seen() -> None:
-    rates = terminal.Rates()
+    rates = Rates()
     terminal.picture("shop", STATUS, rates=rates, now=1000.0)
     later = json.loads(json.dumps(STATUS))
     later["enumerator"]["tables"]["shop.a"]["rows_done"] = 500
@@ -331,7 +332,7 @@ def test_a_picture_has_rate_and_time_to_go_from_the_counts_seen() -> None:
 
 
 def test_a_rate_begins_afresh_with_a_generation_and_forgets_what_is_long_past() -> None:
-    rates = terminal.Rates()
+    rates = Rates()
     assert rates.observe("a", 1, 0, 0.0) == 0.0
     assert rates.observe("a", 1, 1000, 1.0) == 1000.0
     assert rates.observe("a", 2, 10, 2.0) == 0.0
@@ -340,7 +341,7 @@ def test_a_rate_begins_afresh_with_a_generation_and_forgets_what_is_long_past() 
 
 def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_for() -> None:
     lines = terminal.lines(
-        terminal.picture("shop", STATUS, rates=terminal.Rates(), now=1000.0, notes=("Redis at h:1 does not answer",))
+        terminal.picture("shop", STATUS, rates=Rates(), now=1000.0, notes=("Redis at h:1 does not answer",))
     )
     assert lines == [
         "shop.a: snapshot, 250 rows, 25%, 0 rows/s",
@@ -354,15 +355,15 @@ def test_plain_lines_tell_tables_lag_checkpoint_publication_and_what_is_waited_f
 
 def test_a_table_is_shown_quarantined_while_the_spark_writer_can_not_apply_its_generation() -> None:
     status = {**STATUS, "spark_writer": {"quarantined": {"shop.a": {"cause": "it is a view", "generation": 1}}}}
-    lines = terminal.lines(terminal.picture("shop", status, rates=terminal.Rates(), now=1000.0))
+    lines = terminal.lines(terminal.picture("shop", status, rates=Rates(), now=1000.0))
     assert lines[0] == "shop.a: quarantined, 250 rows: it is a view"
     status["spark_writer"]["quarantined"]["shop.a"]["generation"] = 0  # the next one is being read
-    lines = terminal.lines(terminal.picture("shop", status, rates=terminal.Rates(), now=1000.0))
+    lines = terminal.lines(terminal.picture("shop", status, rates=Rates(), now=1000.0))
     assert lines[0].startswith("shop.a: snapshot")
 
 
 def test_an_empty_status_is_shown_without_a_number_made_up() -> None:
-    assert terminal.lines(terminal.picture("shop", {}, rates=terminal.Rates(), now=1.0)) == [
+    assert terminal.lines(terminal.picture("shop", {}, rates=Rates(), now=1.0)) == [
         "shop: lag unknown, no checkpoint yet, no publication yet"
     ]
 

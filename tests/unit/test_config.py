@@ -1,12 +1,9 @@
 """The pipeline file and the environment: what is accepted, what is refused and how it is said."""
 
 import json
-import re
 import textwrap
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -25,7 +22,9 @@ from cutline.common.config.pipeline import (
     sorted_by,
 )
 from cutline.common.config.settings import settings
+from cutline.common.config.source import Address, SourceConfig, TlsConfig
 from cutline.common.errors import ConfigError
+from cutline.services.sources.mysql import tls
 from cutline.spark_writer import executor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -236,49 +235,6 @@ def test_no_setting_of_the_environment_is_read_anywhere_else() -> None:
                 assert name in listed, f"{path.relative_to(ROOT)} reads {name}, which is not in the list of settings"
 
 
-@pytest.mark.parametrize(
-    "file", ["docker-compose.yml", "k8s/base/services.yaml", "k8s/executors/executor.yaml", "Dockerfile"]
-)
-def test_what_is_deployed_names_settings_and_modules_that_exist(file: str) -> None:
-    text = (ROOT / file).read_text()
-    assert set(re.findall(r"CUTLINE_[A-Z_]+", text)) <= {setting.name for setting in settings()}
-    for module in re.findall(r"python, -m, ([\w.]+)\]", text):
-        assert find_spec(module) is not None, f"{file} starts {module}, which is not there"
-
-
-@pytest.mark.parametrize("folder", ["base", "executors"])
-def test_the_example_pipelines_of_kubernetes_are_good_ones(folder: str) -> None:
-    assert load(ROOT / "k8s" / folder / "pipeline.yaml").name == "shop"
-
-
-def test_what_executors_need_on_kubernetes_is_there() -> None:
-    """The names that the files of k8s/executors use are those of each other and of k8s/base."""
-
-    def read(name: str) -> dict[tuple[str, str], Any]:
-        documents = yaml.safe_load_all((ROOT / "k8s" / name).read_text())
-        return {(each["kind"], each.get("metadata", {}).get("name", "")): each for each in documents}
-
-    base, rights = read("base/services.yaml"), read("executors/rights.yaml")
-    overlay, template = read("executors/kustomization.yaml"), read("executors/executor.yaml")[("Pod", "")]["spec"]
-    (made,) = overlay.values()
-    patch = read("executors/spark-writer.yaml")[("Deployment", "spark-writer")]["spec"]["template"]["spec"]
-    written = base[("Deployment", "spark-writer")]["spec"]["template"]["spec"]
-    assert ("ServiceAccount", patch["serviceAccountName"]) in rights
-    assert rights[("RoleBinding", "spark-writer")]["subjects"][0]["name"] == patch["serviceAccountName"]
-    assert patch["containers"][0]["name"] == written["containers"][0]["name"]
-    generated = {each["name"]: each["files"] for each in made["configMapGenerator"]}
-    (volume,) = patch["volumes"]
-    assert generated[volume["configMap"]["name"]] == ["executor.yaml"]
-    settings_of = load(ROOT / "k8s/executors/pipeline.yaml").sink.spark
-    mounted = patch["containers"][0]["volumeMounts"][0]["mountPath"]
-    assert settings_of["spark.kubernetes.executor.podTemplateFile"] == f"{mounted}/executor.yaml"
-    assert settings_of["spark.kubernetes.namespace"] == made["namespace"]
-    assert settings_of["spark.kubernetes.container.image"] == written["containers"][0]["image"]
-    assert template["volumes"] == written["volumes"]
-    assert template["securityContext"] == written["securityContext"]
-    assert template["containers"][0]["volumeMounts"] == written["containers"][0]["volumeMounts"]
-
-
 def test_the_command_of_an_executor_is_made_of_what_the_driver_says() -> None:
     environment = {
         "SPARK_DRIVER_URL": "spark://d:1",
@@ -418,3 +374,74 @@ def test_what_is_printed_of_a_definition_has_no_secret() -> None:
     assert printed["source"] == definition["source"]
     assert printed["sink"]["catalog"]["uri"] == "jdbc:postgresql://***@db/lake?password=***"
     assert printed["sink"]["spark"]["spark.master"] == "local[2]"
+
+
+# --- the source's connection ------------------------------------------------------------------------------------------
+
+
+def source(text: str) -> SourceConfig:
+    return parse(f"name: shop\nsource: {{host: db, user: u, {text}}}\ntables: [a.b]\nsink: {{warehouse: w}}\n").source
+
+
+def test_tls_is_a_word_or_a_mapping_whose_files_are_relative_to_the_pipeline_file(tmp_path: Path) -> None:
+    word = source("tls: required").tls
+    assert word is not None
+    assert word.mode == "required"
+    text = SMALL.replace("user: u", "user: u, tls: {ca: ca.pem, cert: /etc/c.pem, key: k/key.pem}")
+    (tmp_path / "p.yaml").write_text(text)
+    config = load(tmp_path / "p.yaml")
+    given = config.source.tls
+    assert given is not None
+    assert (given.mode, given.ca, given.cert, given.key) == (
+        "verify-identity", f"{tmp_path}/ca.pem", "/etc/c.pem", f"{tmp_path}/k/key.pem"
+    )  # fmt: skip
+    assert PipelineConfig.from_definition(config.definition()).source == config.source
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tls: no", "tls must be disabled, required, verify-ca or verify-identity, or a mapping with mode, not False"),
+        ("tls: {mode: strict}", "or a mapping with mode, not 'strict'"),
+        ("tls: {mode: required, ca: x}", "tls has a ca, which mode required does not check; use verify-ca"),
+        ("tls: {mode: disabled, cert: x}", "tls has a cert, which mode disabled does not use"),
+        ("tls: {key: x}", "tls has a key without a cert"),
+        ("tls: {cas: x}", r"unknown key 'source\.tls\.cas'; did you mean 'ca'"),
+        ("hosts: [a b]", "hosts has 'a b', which is not a host or host:port"),
+        ("hosts: ['x:70000']", "hosts has 'x:70000', which is not a host or host:port"),
+        ("hosts: x", "hosts must be a list of hosts"),
+        ("connect_timeout_seconds: 0", "connect_timeout_seconds must be greater than or equal to 1"),
+    ],
+)
+def test_wrong_settings_of_the_connection_are_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        source(text)
+
+
+def test_a_definition_without_these_settings_is_as_before_them() -> None:
+    before = {"host", "port", "user", "password_env", "password_file", "server_id"}
+    assert parse(SMALL).definition()["source"].keys() == before
+    given = source("tls: verify-ca, hosts: [other], connect_timeout_seconds: 3")
+    assert given.model_dump(mode="json").keys() == before | {"tls", "hosts", "connect_timeout_seconds"}
+
+
+def test_hosts_follow_host_in_their_order_each_address_once() -> None:
+    found = source("port: 3307, hosts: ['db:3307', 'other', '[::1]:3308', '10.0.0.7:3306', other]").addresses
+    assert [str(address) for address in found] == ["db:3307", "other:3307", "[::1]:3308", "10.0.0.7:3306"]
+
+
+@pytest.mark.parametrize(
+    ("host", "mode"),
+    [
+        ("127.0.0.1", "disabled"),
+        ("127.9.9.9", "disabled"),
+        ("::1", "disabled"),
+        ("localhost", "disabled"),
+        ("10.0.0.7", "verify-identity"),
+        ("db.example.com", "verify-identity"),
+        ("localhost.example.com", "verify-identity"),
+    ],
+)
+def test_without_a_choice_only_what_stays_on_this_machine_is_not_encrypted(host: str, mode: str) -> None:
+    assert tls.mode(None, Address(host, 3306)) == mode
+    assert tls.mode(TlsConfig(mode="verify-ca"), Address(host, 3306)) == "verify-ca"

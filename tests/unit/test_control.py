@@ -12,8 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from cutline.common.config.pipeline import parse
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import GaveUp, Registry, Service
+from cutline.common.mesh.redis import Memory
 from cutline.common.store.records import Members, Publication
 from cutline.common.store.store import Store
+from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
 from tests import records
 
@@ -40,6 +42,9 @@ class FakeRegistry:
         if not self.up:
             raise Unavailable("Redis did not answer a request to read the status: refused")
         return self.parts if pipeline == "shop" else {}
+
+    async def memory(self) -> Memory:
+        return Memory(used_bytes=10, limit_bytes=None)
 
     async def request(self, pipeline: str, request: Mapping[str, Any], *, to: str = "") -> None:
         self.asked.append((pipeline, to, dict(request)))
@@ -89,7 +94,7 @@ def registry() -> FakeRegistry:
         },
         "reader-0": {
             "waiting_for": "the source to become less busy",
-            "counters": [["zero dates", {"table": "a.b", "column": "d"}, 3]],
+            "counters": [["zero_dates", {"table": "a.b", "column": "d"}, 3]],
         },
     }
     return fake
@@ -113,8 +118,8 @@ def store(tmp_path: Path) -> Store:
 
 
 def client(registry: FakeRegistry, store: Store, token: str | None = None) -> httpx.AsyncClient:
-    app = build(cast(Registry, registry), store, token=token)
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://control")
+    app = build(cast(Registry, registry), store, Access(store.access, token=token, open_here=token is None))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost")
 
 
 @pytest.fixture
@@ -164,14 +169,14 @@ async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_
     assert (tables["a.b"]["phase"], tables["a.b"]["cause"]) == ("quarantined", "it is a view")
     assert (await api.get("/v1/pipelines/shop")).json()["tables"] == {"dropped": 1, "quarantined": 2}
     answer = await api.post("/v1/pipelines/shop/tables/a.b/retry")
-    assert (answer.status_code, answer.json()) == (202, tables["a.b"])
-    assert registry.asked == [("shop", "spark_writer", {"kind": "retry", "table": "a.b"})]
-    assert (await api.post("/v1/pipelines/shop/tables/a.c/retry")).status_code == 409
+    assert (answer.status_code, answer.json()["kind"], answer.json()["state"]) == (202, "retry_table", "accepted")
+    assert registry.asked == [("shop", "", {"kind": "command"})]
+    assert (await api.post("/v1/pipelines/shop/tables/a.d/retry")).status_code == 409
     assert (await api.post("/v1/pipelines/shop/tables/a.x/retry")).status_code == 404
     assert len(registry.asked) == 1
 
 
-async def test_a_choice_about_commits_of_others_goes_to_the_spark_writer_if_there_is_one(
+async def test_a_choice_about_commits_of_others_is_accepted_if_there_is_one_to_make(
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
     def held(*choices: str) -> None:
@@ -181,12 +186,11 @@ async def test_a_choice_about_commits_of_others_goes_to_the_spark_writer_if_ther
     path = "/v1/pipelines/shop/tables/a.b/lake"
     held("accept", "overwrite")
     answer = await api.post(path, json={"choice": "accept"})
-    assert (answer.status_code, answer.json()["cause"]) == (202, "another user ...")
-    request = {"kind": "lake", "table": "a.b", "choice": "accept", "seen": "7/1"}
-    assert registry.asked == [("shop", "spark_writer", request)]
+    assert (answer.status_code, answer.json()["kind"]) == (202, "lake")
+    assert answer.json()["arguments"] == {"table": "a.b", "choice": "accept"}
     held("overwrite")
     answer = await api.post(path, json={"choice": "accept"})
-    assert (answer.status_code, "overwrite it" in answer.json()["detail"]) == (409, True)
+    assert (answer.status_code, "overwrite it" in answer.json()["remedy"]) == (409, True)
     registry.parts["spark_writer"]["quarantined"] = {"a.b": {"cause": "it is a view", "generation": 2}}
     answer = await api.post(path, json={"choice": "overwrite"})
     assert (answer.status_code, "awaits a choice" in answer.json()["detail"]) == (409, True)
@@ -224,10 +228,15 @@ async def test_an_unknown_pipeline_is_404(api: httpx.AsyncClient, name: str, pat
     assert (await api.get(f"/v1/pipelines/{name}{path}")).status_code == 404
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-async def test_nothing_can_be_changed(api: httpx.AsyncClient, method: str) -> None:
-    for path in ("/v1/pipelines", "/v1/pipelines/shop"):
-        assert (await api.request(method, path)).status_code == 405
+@pytest.mark.parametrize(
+    ("method", "path"), [("DELETE", "/v1/pipelines"), ("POST", "/v1/pipelines/shop"), ("PUT", "/v1/me")]
+)
+async def test_a_method_that_a_path_lacks_is_405_and_names_those_it_has(
+    api: httpx.AsyncClient, method: str, path: str
+) -> None:
+    answer = await api.request(method, path)
+    assert (answer.status_code, answer.headers["content-type"]) == (405, "application/problem+json")
+    assert "GET" in answer.headers["allow"]
 
 
 async def test_metrics_can_be_parsed_and_have_ages_in_seconds(api: httpx.AsyncClient) -> None:

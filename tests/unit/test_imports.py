@@ -17,27 +17,40 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
 RECORDS = {"common.errors", "common.schema", "common.positions"}
-MESH = {*RECORDS, "common.store", "common.config", "common.mesh"}
+MESH = {*RECORDS, "common.logs", "common.measures", "common.store", "common.config", "common.mesh"}
 
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
     "common.errors": set(),
     "common.file_metrics": {"common.schema", "common.store"},
+    "common.logs": {"common.errors", "common.config"},
+    "common.measures": set(),
     "common.parquet": set(),
     "common.schema": {"common.errors"},
     "common.positions": {"common.errors"},
     "common.config": {"common.errors"},
     "common.programs": {"common.errors", "common.config"},
     "common.store": RECORDS,
-    "common.mesh": {*RECORDS, "common.store", "common.config"},
+    "common.mesh": {*RECORDS, "common.logs", "common.store", "common.config"},
     "services.sources": MESH,
     "spark_writer": {*MESH, "common.parquet", "common.programs", "common.file_metrics"},
     "services.client": set(),
-    "services.control": MESH,
+    "services.health": {"common.errors", "common.config", "common.mesh"},
+    "services.control": {*MESH, "services.sources", "spark_writer", "services.run.preflight"},
     "services.enumerator": {*MESH, "services.sources"},
     "services.reader": {*MESH, "services.sources"},
     "services.writer": {*MESH, "common.parquet", "common.file_metrics"},
-    "services.run": {*MESH, "common.programs", "services.sources", "spark_writer"},
+    "services.run": {
+        *MESH,
+        "common.programs",
+        "services.sources",
+        "services.client",
+        "spark_writer",
+        "services.run.lake",
+        "services.run.preflight",
+    },
+    "services.run.lake": MESH,
+    "services.run.preflight": {*MESH, "services.run.lake", "services.sources", "spark_writer"},
     "services": set(),
 }
 

@@ -166,7 +166,7 @@ class Played:
         Played.w += 1
         held = {"shop.stock": Quarantine(cause="it is a view", generation=1, applied=None)}
         self.progress = Progress(w=Played.w, published=None, applied=7, work={}, quarantined=held)
-        self.upkeep = SimpleNamespace(run=lambda: None)
+        self.upkeep = SimpleNamespace(run=lambda: False, shown=lambda most: {})
 
     @staticmethod
     def _fail(what: str) -> None:

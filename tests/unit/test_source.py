@@ -52,7 +52,7 @@ class FakeServer:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
     made = FakeServer()
     connection = SimpleNamespace(close=lambda: None, _sock=SimpleNamespace(shutdown=lambda _: made.answers.set()))
-    monkeypatch.setattr(source_file, "connect", lambda source: connection)
+    monkeypatch.setattr(source_file.Hosts, "connect", lambda hosts: connection)
     monkeypatch.setattr(source_file, "identify", lambda conn: SimpleNamespace(mysql=True))
     monkeypatch.setattr(source_file, "describe_all", made.describe_all)
     monkeypatch.setattr(source_file, "unseen_xa", lambda conn: None)

@@ -7,7 +7,8 @@ global variable.
 
 | the server or the network reports | becomes |
 |---|---|
-| wrong password, missing privilege, unknown host name | ConfigError: a person must change something |
+| wrong password, unknown host name, a certificate that is not trusted | SourceRefused: a person must change something |
+| missing privilege | ConfigError: a person must change something |
 | connection refused or lost, shutting down, offline, out of memory or disk, deadlock, timeout | Unavailable |
 | table or column missing, definition changed, binlog purged, row over max_allowed_packet | SourceLost, with the table |
 | any other error, such as a syntax error | ProtocolError: Cutline sent a wrong statement |
@@ -23,7 +24,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, TypeAlias
 
 import pymysql
@@ -32,7 +32,7 @@ from pymysql.constants import COMMAND, CR, ER
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor
 
-from cutline.common.config.pipeline import SourceConfig
+from cutline.common.config.source import CONNECT_TIMEOUT_SECONDS, Address, SourceConfig, TlsConfig
 from cutline.common.errors import (
     ConfigError,
     CutlineError,
@@ -40,13 +40,14 @@ from cutline.common.errors import (
     NoTable,
     ProtocolError,
     SourceLost,
+    SourceRefused,
     Unavailable,
 )
 from cutline.common.schema import split_table_id
+from cutline.services.sources.mysql import tls
 
 Connection: TypeAlias = "_Connection[Cursor]"
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _BLOCK_BYTES = 1 << 20
 _HANDSHAKE_SECONDS = 30
 PAUSE_SECONDS = 0.002
@@ -69,11 +70,20 @@ _MARIADB_CONNECTION_KILLED = 1927
 _MARIADB_NO_SUCH_TABLE_IN_ENGINE = 1932
 _MARIADB_ACCOUNT_LOCKED = 4151
 
+LOGIN_REFUSED = frozenset(
+    (
+        ER.ACCESS_DENIED_ERROR,
+        _MYSQL_ACCESS_DENIED_NO_PASSWORD,
+        _MYSQL_ACCOUNT_LOCKED,
+        _MYSQL_BLOCKED_BY_PASSWORD_LOCK,
+        _MARIADB_ACCOUNT_LOCKED,
+    )
+)
+"""Errors of a login that servers count, to lock the account after some of them."""
 NO_SELECT = frozenset((ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR))
 """Errors of a SELECT for which the user lacks the privilege."""
-_REFUSED = NO_SELECT | {
+_REFUSED = NO_SELECT | LOGIN_REFUSED | {
     ER.DBACCESS_DENIED_ERROR,
-    ER.ACCESS_DENIED_ERROR,
     ER.HOST_NOT_PRIVILEGED,
     ER.SPECIFIC_ACCESS_DENIED_ERROR,
     ER.NOT_SUPPORTED_AUTH_MODE,
@@ -82,10 +92,6 @@ _REFUSED = NO_SELECT | {
     _MYSQL_MUST_CHANGE_PASSWORD_LOGIN,
     CR.CR_AUTH_PLUGIN_CANNOT_LOAD,
     CR.CR_AUTH_PLUGIN_ERR,
-    _MYSQL_ACCESS_DENIED_NO_PASSWORD,
-    _MYSQL_ACCOUNT_LOCKED,
-    _MYSQL_BLOCKED_BY_PASSWORD_LOCK,
-    _MARIADB_ACCOUNT_LOCKED,
 }
 _OUT_OF_RESOURCES = {
     ER.DISK_FULL,
@@ -151,84 +157,115 @@ _CHANGED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The address of a server and the account that Cutline uses there."""
+    """The address of a server, the account that Cutline uses there, and how the connection is protected.
+
+    `tls` None: by where the server is (tls.py).
+    """
 
     host: str
     port: int = 3306
     user: str
     password: str = field(default="", repr=False)
-    connect_timeout_seconds: int = 10
+    tls: TlsConfig | None = None
+    connect_timeout_seconds: int = CONNECT_TIMEOUT_SECONDS
     read_timeout_seconds: int = 900
 
     @classmethod
-    def of(cls, config: SourceConfig) -> Source:
-        """The source of a pipeline file; reads the password now. ConfigError if the password can't be found."""
-        return cls(host=config.host, port=config.port, user=config.user, password=config.password())
+    def of(cls, config: SourceConfig, address: Address) -> Source:
+        """A server of a pipeline file; reads the password now. SourceRefused if the password can't be found."""
+        try:
+            password = config.password()
+        except ConfigError as error:
+            raise SourceRefused(*error.faults) from error
+        return cls(
+            host=address.host,
+            port=address.port,
+            user=config.user,
+            password=password,
+            tls=config.tls,
+            connect_timeout_seconds=config.connect_timeout_seconds,
+        )
+
+    @property
+    def address(self) -> Address:
+        """Where the server listens."""
+        return Address(self.host, self.port)
 
     def __str__(self) -> str:
-        return f"{self.user}@{self.host}:{self.port}"
+        return f"{self.user}@{self.address}"
 
 
 def connect(source: Source) -> Connection:
     """Open a connection with Cutline's session: UTC, utf8mb4, no sql_mode, repeatable read, read only, long timeouts.
 
-    It is encrypted if the server supports TLS and is not on this machine. Values come back as `str` (text, numbers,
-    times) or `bytes` (binary), never converted. ConfigError if the server refuses the account or the host name is
-    unknown, Unavailable if the server can't be reached now.
+    Values come back as `str` (text, numbers, times) or `bytes` (binary), never converted. SourceRefused if the server
+    refuses the account, or its certificate or lack of TLS is refused, or the host name is unknown; Unavailable if the
+    server can't be reached now.
     """
-    with translate_errors(str(source)):
-        connection: Connection = pymysql.Connection(
-            host=source.host,
-            port=source.port,
-            user=source.user,
-            password=source.password,
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=source.connect_timeout_seconds,
-            read_timeout=source.read_timeout_seconds,
-            write_timeout=source.read_timeout_seconds,
-            max_allowed_packet=1 << 30,
-            conv=dict[Any, Any](encoders),  # no decoders: values stay as MySQL prints them
-            init_command=(
-                "SET SESSION time_zone='+00:00', sql_mode='', net_write_timeout=3600, net_read_timeout=3600,"
-                " wait_timeout=28800, lock_wait_timeout=60, sql_select_limit=18446744073709551615, sql_big_selects=1"
-                " /*!80000 , information_schema_stats_expiry=0, max_execution_time=0 */"
-                " /*!80030 , show_gipk_in_create_table_and_information_schema=1 */ /*M! , max_statement_time=0 */"
-            ),
-            ssl_disabled=True,
-            defer_connect=True,
-        )
-        untyped: Any = connection
-        untyped._read_timeout = _HANDSHAKE_SECONDS  # for a server that accepts the connection and never answers
-        if source.host not in _LOOPBACK:
-            # TLS if the server has it, as by PyMySQL's default, but with one shared context: a new one costs 35 ms
-            connection.ssl, connection.ctx = True, _tls()  # type: ignore[attr-defined]
-        connection.connect()
-        # keepalive notices a vanished host in half a minute, instead of after TCP's two hours
-        wire: socket.socket = connection._sock  # type: ignore[attr-defined]
-        for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
-            wire.setsockopt(socket.IPPROTO_TCP, option, value)
-        ask(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        untyped._read_timeout = source.read_timeout_seconds
-        wire.settimeout(source.read_timeout_seconds)
+    context = tls.context(source.tls, source.address)
+    try:
+        with translate_errors(str(source)), tls.refusals(source.tls, source.address):
+            return _connected(source, context)
+    except SourceRefused:
+        raise
+    except ConfigError as error:
+        cause = error.__cause__
+        denied = isinstance(cause, pymysql.MySQLError) and cause.args[0] == ER.ACCESS_DENIED_ERROR
+        raise SourceRefused(f"{error}{tls.hint(source.tls, source.address) if denied else ''}") from cause
+
+
+def _connected(source: Source, context: ssl.SSLContext | None) -> Connection:
+    connection: Connection = pymysql.Connection(
+        host=source.host,
+        port=source.port,
+        user=source.user,
+        password=source.password,
+        charset="utf8mb4",
+        autocommit=True,
+        connect_timeout=source.connect_timeout_seconds,
+        read_timeout=source.read_timeout_seconds,
+        write_timeout=source.read_timeout_seconds,
+        max_allowed_packet=1 << 30,
+        conv=dict[Any, Any](encoders),  # no decoders: values stay as MySQL prints them
+        init_command=(
+            "SET SESSION time_zone='+00:00', sql_mode='', net_write_timeout=3600, net_read_timeout=3600,"
+            " wait_timeout=28800, lock_wait_timeout=60, sql_select_limit=18446744073709551615, sql_big_selects=1"
+            " /*!80000 , information_schema_stats_expiry=0, max_execution_time=0 */"
+            " /*!80030 , show_gipk_in_create_table_and_information_schema=1 */ /*M! , max_statement_time=0 */"
+        ),
+        ssl=context,  # PyMySQL then refuses a server without TLS
+        ssl_disabled=context is None,
+        defer_connect=True,
+    )
+    untyped: Any = connection
+    # for a server that accepts the connection and never answers
+    untyped._read_timeout = max(_HANDSHAKE_SECONDS, source.connect_timeout_seconds)
+    connection.connect()
+    # keepalive notices a vanished host in half a minute, instead of after TCP's two hours
+    wire: socket.socket = connection._sock  # type: ignore[attr-defined]
+    for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
+        wire.setsockopt(socket.IPPROTO_TCP, option, value)
+    ask(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    untyped._read_timeout = source.read_timeout_seconds
+    wire.settimeout(source.read_timeout_seconds)
     return connection
+
+
+def encryption(conn: Connection, config: TlsConfig | None) -> str:
+    """How the connection is protected, in words, as "TLSv1.3 (verify-identity)"; `config` as the connection's."""
+    wire: socket.socket = conn._sock  # type: ignore[attr-defined]
+    chosen = tls.mode(config, server_of(conn))
+    return f"{wire.version()} ({chosen})" if isinstance(wire, ssl.SSLSocket) else "not encrypted"
 
 
 def break_connection(conn: Connection) -> None:
     """Break the connection, from any thread: a thread that waits for an answer on it gets Unavailable at once."""
     wire: socket.socket | None = conn._sock  # type: ignore[attr-defined]
     with suppress(OSError):
-        if wire is not None:
+        if isinstance(wire, ssl.SSLSocket):
+            socket.socket.shutdown(wire, socket.SHUT_RDWR)  # its own would drop the state that the other thread uses
+        elif wire is not None:
             wire.shutdown(socket.SHUT_RDWR)
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """TLS as MySQL's own clients use it by default: traffic is encrypted, the server's certificate is not checked."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 @contextmanager
@@ -283,6 +320,11 @@ def ask(conn: Connection, sql: str, args: Sequence[object] | None = None, *, tab
     with translate_errors(address(conn), table), conn.cursor() as cursor:
         cursor.execute(sql, args)
         return list(cursor.fetchall())
+
+
+def server_of(conn: Connection) -> Address:
+    """Where the connection leads."""
+    return Address(conn.host, conn.port)
 
 
 def address(conn: Connection) -> str:

@@ -19,14 +19,15 @@ from cutline.services.sources.mysql.catalogue import list_tables
 from cutline.services.sources.mysql.connection import (
     NO_SELECT,
     Connection,
-    Source,
+    address,
     ask,
-    connect,
     quoted,
     quoted_table,
     translate_errors,
 )
-from cutline.services.sources.mysql.server import Server, identify, log_status, variables
+from cutline.services.sources.mysql.hosts import Hosts
+from cutline.services.sources.mysql.requirements import setting_faults
+from cutline.services.sources.mysql.server import Server, identify, log_status
 
 
 def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: bool = False) -> None:
@@ -36,14 +37,13 @@ def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: boo
     nothing (unless the pipeline has `begun`: its tables may have been dropped since), and tables that differ in upper
     and lower case alone, if the catalogue `folds_case`. Unavailable if the server can't be reached now.
     """
-    source = Source.of(config.source)
-    with closing(connect(source)) as conn:
+    with closing(Hosts(config.source).connect()) as conn:
         selected = config.select(list_tables(conn))
         faults = server_faults(conn, tables=selected)
         if not selected and not begun:
             faults.append(
-                f"tables: {', '.join(config.tables)} matches none of the tables that {source} may see; correct the"
-                " list, or GRANT SELECT on them"
+                f"tables: {', '.join(config.tables)} matches none of the tables that {address(conn)} may see; correct"
+                " the list, or GRANT SELECT on them"
             )
         if folds_case:
             faults += _folded(selected)
@@ -71,49 +71,12 @@ def server_faults(conn: Connection, *, tables: Sequence[str] = ()) -> list[str]:
     server = identify(conn)
     user = ask(conn, "SELECT CURRENT_USER()")[0][0]
     account = "@".join(f"'{part}'" for part in user.rsplit("@", 1))
-    faults = _setting_faults(conn, server)
+    faults = setting_faults(conn, server)
     if not any("log_bin" in fault for fault in faults):
         faults += _replication_faults(conn, server, account)
     for table_id in tables:
         faults += _select_faults(conn, table_id, account)
     return faults
-
-
-def _setting_faults(conn: Connection, server: Server) -> list[str]:
-    required = {"binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}
-    others = ("binlog_row_value_options", "binlog_order_commits", "log_slave_updates", "log_replica_updates")
-    actual = variables(conn, "log_bin", *required, *others)
-    if actual.get("log_bin", "OFF") != "ON":
-        return ["The server writes no binlog (log_bin is off); start it with log_bin"]
-    faults = []
-    for name, value in required.items():
-        is_now = actual.get(name)
-        if is_now is None and name == "binlog_row_metadata":
-            faults.append(f"The server has no {name}: it is too old; use MySQL 8.0 or MariaDB 10.5 and newer")
-        elif is_now is not None and is_now.upper() != value:
-            faults.append(f"{name} is {is_now}, not {value}; SET GLOBAL {name} = '{value}' and let sessions reconnect")
-    if actual.get("binlog_row_value_options"):
-        faults.append(
-            "binlog_row_value_options is PARTIAL_JSON, so the binlog lacks whole JSON values;"
-            " SET GLOBAL binlog_row_value_options = '' and let sessions reconnect"
-        )
-    if actual.get("binlog_order_commits", "ON") == "OFF":
-        # gtid_executed could then name a commit before one that it builds on, and no low watermark would be safe
-        faults.append("binlog_order_commits is OFF, not ON; SET GLOBAL binlog_order_commits = 'ON'")
-    logged = actual.get("log_replica_updates", actual.get("log_slave_updates", "ON"))
-    if logged == "OFF" and _replicates(conn, server):
-        name = "log_replica_updates" if "log_replica_updates" in actual else "log_slave_updates"
-        faults.append(
-            f"The server is a replica and {name} is off, so its binlog lacks its source's changes; turn it on"
-        )
-    return faults
-
-
-def _replicates(conn: Connection, server: Server) -> bool:
-    if server.mysql:  # which has no such status variable since 8.0
-        return bool(ask(conn, "SHOW REPLICA STATUS"))
-    status = ask(conn, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slave_running', 'Slaves_running')")
-    return any(value not in ("OFF", "0") for _, value in status)
 
 
 def _replication_faults(conn: Connection, server: Server, account: str) -> list[str]:

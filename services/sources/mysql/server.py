@@ -7,17 +7,15 @@ position runs ahead of what a SELECT can see, `@@gtid_executed` does not.
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
 import pymysql
 from pymysql.constants import COMMAND, ER
 
-from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost
-from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position
-from cutline.services.sources.mysql.connection import Connection, Source, address, ask, connect, translate_errors
+from cutline.common.positions import FilePosition, GtidSet, Low, MariaGtid, Position
+from cutline.services.sources.mysql.connection import Connection, address, ask, translate_errors
 
 FIRST_OFFSET = 4
 """Where the first event of a binlog file begins."""
@@ -70,7 +68,7 @@ def identify(conn: Connection) -> Server:
         )
     known = variables(conn, "server_uuid", "gtid_mode")
     gtid = known.get("gtid_mode", "OFF").upper() == "ON"
-    identity = known["server_uuid"]
+    identity = known.get("server_uuid", "")
     return Server(flavour="mysql", version=numbers, identity=identity, gtid=gtid, folds_case=folds_case)
 
 
@@ -127,14 +125,6 @@ def flushed_position(conn: Connection, server: Server) -> FilePosition:
     """
     file, offset, *_ = log_status(conn, server)
     return FilePosition(file, int(offset))
-
-
-def flushed_high(config: PipelineConfig) -> High:
-    """The flushed end of a pipeline's source now, asked on a connection of its own."""
-    with closing(connect(Source.of(config.source))) as conn:
-        server = identify(conn)
-        at = flushed_position(conn, server)
-    return High(server=server.identity, file=at.file, offset=at.offset)
 
 
 def gtid_executed(conn: Connection) -> GtidSet:

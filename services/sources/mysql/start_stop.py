@@ -129,9 +129,9 @@ class PositionFinder:
         if stop.time_us is not None:
             if now < stop.time_us:
                 return None
-            first = bisect_right(files, stop.time_us, key=lambda file: (self._begun(file) + 1) * _SECOND) - 1
+            first = bisect_right(files, stop.time_us, key=lambda file: (self.begun(file) + 1) * _SECOND) - 1
             if first < 0:
-                begun = datetime.fromtimestamp(self._begun(files[0]), UTC).isoformat()
+                begun = datetime.fromtimestamp(self.begun(files[0]), UTC).isoformat()
                 raise SourceLost(
                     f"{stop} is purged: the oldest binlog file, {files[0]}, begins at {begun}; name a later time, or"
                     " use earliest (and keep binlogs longer: binlog_expire_logs_seconds)"
@@ -170,7 +170,7 @@ class PositionFinder:
                 if changes.stopped or end.reached_by(position):
                     return position
 
-    def _begun(self, file: str) -> int:
+    def begun(self, file: str) -> int:
         """When the file was begun, in seconds since 1970, from its first event."""
         connection = self._connect()
         try:

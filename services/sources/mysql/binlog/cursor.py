@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
-from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
+from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
 from cutline.common.positions import FilePosition, GtidSet, High, Position, Stop, parse_gtids
 from cutline.common.schema import SchemaChanges
 from cutline.services.sources.mysql.binlog.dump import MAX_DUMP_OFFSET, Dump, maria_state, take_format
@@ -198,10 +198,10 @@ class BinlogCursor:
         high. An update that changes the bytes of the identity key is `-D` with the before-image, then `+I`.
 
         Errors: Unavailable (the connection; nothing is lost, the same call continues), SourceLost (purged, another
-        source, damaged, an incident: names file and offset), ConfigError (a missing grant), ProtocolError (the position
-        went back: a bug of ours). Any other error is a bug of ours too, and a note on it names the place. After an
-        error the cursor is closed. The typical mistake: to continue from the returned position with new routes, and
-        expect the rows that the old routes skipped.
+        source, damaged, an incident: names file and offset), SourceRefused (the login or TLS), ConfigError (a missing
+        grant), ProtocolError (the position went back: a bug of ours). Any other error is a bug of ours too, and a note
+        on it names the place. After an error the cursor is closed. The typical mistake: to continue from the returned
+        position with new routes, and expect the rows that the old routes skipped.
         """
         try:
             return self._read(after, routes, until, max_rows, max_bytes, wait_seconds, at_boundary, stop)
@@ -217,6 +217,11 @@ class BinlogCursor:
                 error.add_note(f"while the binlog was read {self._where(after)}")
             self.close()
             raise
+
+    @property
+    def connected(self) -> bool:
+        """Whether a dump is open, which the next read can continue."""
+        return self._stream is not None
 
     def close(self) -> None:
         """Close the dump connection, if there is one; the next read connects anew."""
@@ -272,6 +277,8 @@ class BinlogCursor:
         """Connect, and begin a dump after that position."""
         try:
             return self._begin(after)
+        except SourceRefused:
+            raise
         except ConfigError as error:
             needed = "GRANT REPLICATION SLAVE, REPLICATION CLIENT (on MariaDB BINLOG MONITOR) ON *.* TO the user"
             raise ConfigError(*error.faults, f"The binlog needs a right that may be missing: {needed}") from error
@@ -337,7 +344,7 @@ class BinlogCursor:
 
     def _check_end(self, position: Position) -> None:
         """SourceLost if the binlog was reset: its dump only falls silent."""
-        with suppress(Unavailable), closing(self._connect()) as connection:
+        with suppress(Unavailable, SourceRefused), closing(self._connect()) as connection:
             verify_end(connection, identify(connection), position)
 
     def _await_commits(self, connection: Connection, server: Server, after: Position) -> None:

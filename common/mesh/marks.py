@@ -1,0 +1,47 @@
+"""When each of the last checkpoints reached a member: its first marker arrived, its part was saved."""
+
+from __future__ import annotations
+
+import time
+
+from cutline.common.mesh.machine import Effect, Event, MessageReceived, Send
+from cutline.common.mesh.messages import Marker, PartSaved
+
+KEPT = 50
+
+
+class Marks:
+    """The marks of one member in one epoch, of the last `KEPT` checkpoints; the member's driver calls it."""
+
+    def __init__(self) -> None:
+        self._marks: dict[int, list[float | None]] = {}  # checkpoint -> marker arrived, part saved
+
+    def received(self, event: Event) -> None:
+        """Note the arrival of a checkpoint's first marker; any other fact is ignored."""
+        if isinstance(event, MessageReceived) and isinstance(event.message, Marker):
+            self.arrived(event.message.checkpoint)
+
+    def sent(self, effect: Effect) -> None:
+        """Note that the member reports its whole part, which is then in the store; any other effect is ignored."""
+        if isinstance(effect, Send) and isinstance(effect.message, PartSaved) and not effect.message.more:
+            self.saved(effect.message.checkpoint)
+
+    def arrived(self, checkpoint: int) -> None:
+        """Note that the member takes part in this checkpoint from now on, unless it does already."""
+        if checkpoint not in self._marks:
+            self._marks[checkpoint] = [_now(), None]
+            while len(self._marks) > KEPT:
+                del self._marks[next(iter(self._marks))]
+
+    def saved(self, checkpoint: int) -> None:
+        """Note that the member's part of this checkpoint is in the store."""
+        if checkpoint in self._marks:
+            self._marks[checkpoint][1] = _now()
+
+    def shown(self) -> list[list[float | None]]:
+        """`[checkpoint, marker_at, saved_at]` for the status, oldest first; seconds since 1970, None: not yet saved."""
+        return [[checkpoint, *times] for checkpoint, times in self._marks.items()]
+
+
+def _now() -> float:
+    return round(time.time(), 3)

@@ -1,0 +1,225 @@
+"""Commands: how a change is asked for, and what became of it.
+
+A command is in the store before the answer, so no crash loses it; the pipeline's leader takes commands in the order of
+their numbers. One that makes no sense now is refused (409) and not queued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Path, Request, Response
+from fastapi.responses import JSONResponse
+
+from cutline.common.config.pipeline import shown
+from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.mesh.presence import Registry
+from cutline.common.store.commands import Command, Outcome
+from cutline.common.store.store import PipelineStore
+from cutline.services.control.api import situation
+from cutline.services.control.api.dependencies import CallerNow, Control, Known, RegistryNow, Shared, router
+from cutline.services.control.api.models import CommandState, CommandView
+from cutline.services.control.api.paging import Newest
+from cutline.services.control.api.problems import Refused, refused
+from cutline.services.control.api.roles import Caller
+from cutline.services.control.api.situation import Situation
+from cutline.services.control.api.waiting import Wait, until
+
+routes = router("commands")
+_KEYS = 2_000
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="your own name of this call: repeated with it, the call is the same command",
+    ),
+]
+
+
+class Repeated(Exception):
+    """A request that made its command before, as its Idempotency-Key says: that command is the answer."""
+
+    def __init__(self, view: CommandView) -> None:
+        """Take the command as it is now."""
+        super().__init__(view.url)
+        self.view = view
+
+
+async def answer_repeated(_: Request, repeated: Exception) -> Response:
+    """The answer to a repeated request."""
+    assert isinstance(repeated, Repeated)
+    view = repeated.view
+    return JSONResponse(view.model_dump(mode="json"), status_code=202, headers={"Location": view.url})
+
+
+class Asking:
+    """One request for a change of a pipeline."""
+
+    def __init__(
+        self,
+        *,
+        request: Request,
+        response: Response,
+        found: PipelineStore,
+        shared: Control,
+        caller: Caller,
+        seconds: float,
+        key: str | None,
+    ) -> None:
+        """Take what the request brings; `key` as the command has it."""
+        self.found = found
+        self.shared = shared
+        self.registry = shared.registry
+        self._request = request
+        self._response = response
+        self._caller = caller
+        self._seconds = seconds
+        self._key = key
+
+    async def situation(self) -> Situation:
+        """What the pipeline is doing. Without Redis, only the store tells."""
+        status: Mapping[str, Mapping[str, Any]] = {}
+        with suppress(Unavailable):
+            status = await self.registry.status(self.found.name)
+        return await asyncio.to_thread(situation.look, self.found, status)
+
+    async def command(
+        self, kind: str, arguments: Mapping[str, Any], allow: Callable[[Situation], None] | None = None
+    ) -> CommandView:
+        """Put a command into the store, unless `allow` raises Refused, and return it as it is after the wait that the
+        request asks for."""
+        if allow is not None:
+            allow(await self.situation())
+        client = self._request.client
+        try:
+            command = await asyncio.to_thread(
+                self.found.commands.add,
+                kind,
+                arguments,
+                by=self._caller.name,
+                origin=client.host if client else None,
+                key=self._key,
+                now=time.time(),
+            )
+        except ConfigError as error:  # the key was used in between
+            raise refused(409, error) from error
+        with suppress(Unavailable):  # a hint only: the leader looks by itself too
+            await self.registry.request(self.found.name, {"kind": "command"})
+        return await self._accepted(command)
+
+    async def _accepted(self, command: Command) -> CommandView:
+        self._request.state.command = command.n
+        view = await _settled(self.registry, self.found, command, self._seconds)
+        self._response.headers["Location"] = view.url
+        return view
+
+
+async def _asking(
+    request: Request,
+    response: Response,
+    found: Known,
+    shared: Shared,
+    caller: CallerNow,
+    seconds: Wait,
+    given: Key = None,
+) -> Asking:
+    """What a request brings. Raises Repeated if its key made a command before, Refused (409) if that was by another
+    request."""
+    key = None
+    if given is not None:
+        what = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
+        key = f"{given} {hashlib.sha256(what).hexdigest()[:16]}"
+        for command in await asyncio.to_thread(found.commands.list, limit=_KEYS):
+            if command.key == key:
+                request.state.command = command.n
+                raise Repeated(await _settled(shared.registry, found, command, seconds))
+            if (command.key or "").rpartition(" ")[0] == given:
+                raise Refused(
+                    409,
+                    f"the Idempotency-Key was used for command {command.n} ({command.kind}) by another request",
+                    "use a new key for each command",
+                )
+    return Asking(
+        request=request, response=response, found=found, shared=shared, caller=caller, seconds=seconds, key=key
+    )
+
+
+Asked = Annotated[Asking, Depends(_asking)]
+
+
+async def _settled(registry: Registry, found: PipelineStore, command: Command, seconds: float) -> CommandView:
+    """The command once it is finished, or as it is after `seconds`."""
+
+    async def look() -> Outcome | None:
+        return await asyncio.to_thread(found.commands.outcome, command.n)
+
+    outcome = await until(look, lambda found: found is not None, seconds)
+    running = None
+    if outcome is None:
+        with suppress(Unavailable):
+            running = await _running(registry, found.name)
+    return view_of(found.name, command, outcome, running)
+
+
+async def _running(registry: Registry, pipeline: str) -> int | None:
+    """The number of the command that the leader is carrying out."""
+    leader = (await registry.status(pipeline)).get("enumerator", {})
+    return (leader.get("commands") or {}).get("running")
+
+
+def view_of(pipeline: str, command: Command, outcome: Outcome | None, running: int | None) -> CommandView:
+    """One command as clients see it."""
+    state: CommandState = outcome.state if outcome else "running" if running == command.n else "accepted"
+    return CommandView(
+        number=command.n,
+        kind=command.kind,
+        arguments=shown("", dict(command.arguments)),
+        state=state,
+        by=command.by,
+        at=command.at,
+        cause=outcome.cause if outcome else None,
+        remedy=outcome.remedy if outcome else None,
+        result=dict(outcome.result) if outcome else {},
+        finished_at=outcome.at if outcome else None,
+        url=f"/v1/pipelines/{pipeline}/commands/{command.n}",
+    )
+
+
+@routes.get("/pipelines/{pipeline}/commands", operation_id="list_commands")
+async def commands(found: Known, registry: RegistryNow, page: Newest) -> list[CommandView]:
+    """List the commands of the pipeline, newest first; the last thousand are kept."""
+    if page.after is not None and not isinstance(page.after, int):
+        raise Refused(422, "the cursor is not one of this list", "take it from the header Link of the page before")
+    assert page.limit is not None
+    before = page.after if page.after is not None else await asyncio.to_thread(found.commands.newest) + 1
+    listed = await asyncio.to_thread(found.commands.list, before=before, limit=page.limit + 1)
+    running = None
+    with suppress(Unavailable):
+        running = await _running(registry, found.name)
+
+    def views() -> list[CommandView]:
+        shown_ones = listed[: page.limit]
+        return [view_of(found.name, command, found.commands.outcome(command.n), running) for command in shown_ones]
+
+    if len(listed) > page.limit:
+        page.link(listed[page.limit - 1].n)
+    return await asyncio.to_thread(views)
+
+
+@routes.get("/pipelines/{pipeline}/commands/{number}", operation_id="get_command")
+async def command(
+    found: Known, registry: RegistryNow, seconds: Wait, number: Annotated[int, Path(ge=1, le=10**10 - 1)]
+) -> CommandView:
+    """Return one command; with `wait`, once it is finished."""
+    known = await asyncio.to_thread(found.commands.get, number)
+    if known is None:
+        cause = f"pipeline {found.name} has no command {number}, or none any more"
+        raise Refused(404, cause, "GET .../commands lists the last ones")
+    return await _settled(registry, found, known, seconds)

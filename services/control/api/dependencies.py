@@ -1,0 +1,117 @@
+"""What the handlers of requests take: the open registry and store, the pipeline of the path, and who asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+
+from cutline.common.errors import ConfigError
+from cutline.common.mesh.presence import Registry
+from cutline.common.store.store import PipelineStore, Store
+from cutline.services.control.api.access import Access
+from cutline.services.control.api.problems import Refused
+from cutline.services.control.api.roles import Caller, Role, need
+from cutline.services.control.api.source_threads import SourceThreads
+from cutline.services.control.table_rows import TableRows
+from cutline.services.control.watch import Watches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """What all requests share; `app.state.control`."""
+
+    registry: Registry
+    store: Store
+    access: Access
+    sources: SourceThreads
+    metrics_tables: int
+    watches: Watches = field(init=False)
+    rows: TableRows = field(default_factory=TableRows)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the service was asked to end: streams of events then end."""
+
+    def __post_init__(self) -> None:
+        """Watch nothing yet."""
+        object.__setattr__(self, "watches", Watches(self.registry, self.store))
+
+
+async def _control(request: Request) -> Control:
+    found: Control = request.app.state.control
+    return found
+
+
+async def _registry(request: Request) -> Registry:
+    found: Registry = request.app.state.control.registry
+    return found
+
+
+async def _store(request: Request) -> Store:
+    found: Store = request.app.state.control.store
+    return found
+
+
+async def _caller(request: Request) -> Caller:
+    found: Caller = request.state.caller
+    return found
+
+
+PipelineName = Annotated[str, Path(description="the pipeline's name", examples=["shop"], max_length=255)]
+TableName = Annotated[str, Path(description="the table, as schema.table", examples=["shop.orders"], max_length=255)]
+
+
+async def _known(request: Request, pipeline: PipelineName) -> PipelineStore:
+    store: Store = request.app.state.control.store
+    try:
+        found = store.pipeline(pipeline)
+        defined = await asyncio.to_thread(found.definition)
+    except ConfigError as error:
+        raise Refused(404, str(error)) from error
+    if defined is None:
+        raise Refused(404, f"the store has no pipeline {pipeline!r}", "GET /v1/pipelines lists them")
+    return found
+
+
+Shared = Annotated[Control, Depends(_control)]
+RegistryNow = Annotated[Registry, Depends(_registry)]
+StoreNow = Annotated[Store, Depends(_store)]
+CallerNow = Annotated[Caller, Depends(_caller)]
+Known = Annotated[PipelineStore, Depends(_known)]
+"""The pipeline of the path; 404 if it is not defined."""
+
+bearer = HTTPBearer(auto_error=False, description="a token of `POST /v1/tokens`, CUTLINE_API_TOKEN, or a JWT by OIDC")
+_ROLE = "x-cutline-role"
+
+
+class Guarded(APIRoute):
+    """A route that looks at the caller's role before it reads the body. A GET needs a viewer; others name their role by
+    `openapi_extra=role(...)`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of requests with that look before it."""
+        handle = super().get_route_handler()
+        declared: Role | None = (self.openapi_extra or {}).get(_ROLE)
+        if declared is None and self.methods != {"GET"}:
+            raise TypeError(f"{self.path} is no GET and names no role")
+        needed = declared or "viewer"
+
+        async def guarded(request: Request) -> Response:
+            need(request.state.caller, needed)
+            return await handle(request)
+
+        return guarded
+
+
+def role(needed: Role, **extra: Any) -> dict[str, Any]:
+    """The `openapi_extra` of a route that needs this role."""
+    return {_ROLE: needed, **extra}
+
+
+def router(tag: str) -> APIRouter:
+    """A router below /v1 whose routes are guarded."""
+    return APIRouter(prefix="/v1", tags=[tag], route_class=Guarded, dependencies=[Depends(bearer)])

@@ -1,0 +1,31 @@
+"""Whether this process serves, and whether what it needs answers; open to everyone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Response
+
+from cutline.common.errors import CutlineError
+from cutline.services.control.api.dependencies import RegistryNow, StoreNow
+from cutline.services.control.api.models import Health
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+async def healthz() -> Health:
+    """Return 200 while this process serves."""
+    return Health(ready=True)
+
+
+@router.get("/readyz", responses={503: {"model": Health}})
+async def readyz(registry: RegistryNow, store: StoreNow, response: Response) -> Health:
+    """Whether Redis and the store answer."""
+    try:
+        await registry.services()
+        await asyncio.to_thread(store.pipelines)
+    except CutlineError as error:
+        response.status_code = 503
+        return Health(ready=False, cause=str(error))
+    return Health(ready=True)

@@ -1,0 +1,225 @@
+"""The bodies of requests and answers that more than one module of the API uses."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cutline.common.mesh.presence import GaveUp
+from cutline.common.store.commands import Mode
+
+
+class Body(BaseModel):
+    """The body of a request: no unknown field, no silent conversion."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Health(BaseModel):
+    """Whether the service is ready, and the cause if it is not."""
+
+    ready: bool
+    cause: str | None = None
+
+
+class ServiceView(BaseModel):
+    """One service process. `failed`: by pipeline, the newest epoch that it gave up; `leaving`: it was asked to end."""
+
+    role: str
+    incarnation: str
+    host: str
+    pid: int
+    started_at: float
+    failed: dict[str, GaveUp]
+    leaving: bool
+    starting: bool = False
+    leads: list[str] = Field(default_factory=list, description="pipelines whose lease it holds")
+    members: dict[str, str] = Field(default_factory=dict, description="its name in the epoch of each pipeline")
+    epochs: dict[str, int] = Field(default_factory=dict, description="the epoch of each pipeline that it is in")
+    rss_bytes: int | None = Field(default=None, description="memory of the process and its children")
+    cpu_seconds: float | None = Field(default=None, description="CPU time of the process and its children so far")
+    loop_lag_seconds: float | None = Field(default=None, description="longest delay of its event loop in 15 s")
+
+
+class PipelineView(BaseModel):
+    """One pipeline: its definition (without passwords) and its state; a number that does not exist yet is null.
+
+    `limits`: how fast all readers together may SELECT; `waiting_for`: the leader's obstacle, else any other member's.
+    `failures`: epochs that failed in a row, while the next one waits until `retry_at` (seconds since 1970).
+    `spark_writer`: the incarnation of the Spark writer that leads the pipeline in the lake, null if that is gone.
+    `applied_by_spark`: the tables of the last batch that Spark's executors applied, each with the reason.
+    `version`: of the newest definition, `version_in_force`: of the one that the mesh runs by.
+    `mode`: what the last command that was carried out made of it.
+    `current`: whether a leader reports now; else the state is of `as_of` (seconds since 1970, null: unknown).
+    """
+
+    name: str
+    definition: dict[str, Any]
+    epoch: int | None
+    leader: str | None
+    tables: dict[str, int]
+    checkpoint: int | None
+    checkpoint_completed_at: float | None
+    publication: int | None
+    published_at: float | None
+    source_time: float | None
+    waiting_for: str | None
+    failures: int
+    retry_at: float | None
+    limits: dict[str, float | None] | None
+    spark_writer: str | None
+    applied_by_spark: dict[str, str]
+    version: int = Field(examples=[3])
+    version_in_force: int | None
+    mode: Mode
+    commands_waiting: int = Field(description="commands that are accepted and not finished")
+    tags: dict[str, str]
+    halted: str | None = Field(description="why the leader gave up until a person acts")
+    current: bool
+    as_of: float | None
+
+
+class VersionView(BaseModel):
+    """A version of a definition: who made it by which command, when (seconds since 1970) and why.
+
+    Version 1 has none of these: it came with the pipeline.
+    """
+
+    version: int = Field(examples=[2])
+    by: str | None = Field(examples=["anna"])
+    at: float | None
+    command: int | None = Field(examples=[7])
+    note: str | None
+
+
+class VersionContent(VersionView):
+    """A version with its content, without passwords."""
+
+    definition: dict[str, Any]
+
+
+class TableView(BaseModel):
+    """One captured table, from the enumerator's status, or quarantined if the Spark writer can't apply it.
+
+    Times are seconds since 1970. `rate_rows_per_second` and `eta_seconds` are of the snapshot. `lag_seconds`: how old
+    the content is that the lake shows; `lag_bytes`: of the binlog that is still to be read. `last_change_at`: the time
+    at the source of the checkpoint that has the last change. `published_checkpoint`: whose content the lake shows,
+    since `published_at`. `choices`: what may become of the commits of others, for which the table is quarantined.
+    `current`: whether a leader reports now; else all this is `as_of` then.
+    """
+
+    table: str
+    phase: str
+    generation: int
+    rows_done: int | None
+    rows_estimate: int | None
+    splits_done: int | None
+    splits_total: int | None
+    cause: str | None
+    remedy: str | None = None
+    choices: list[str] = Field(default_factory=list)
+    rate_rows_per_second: float | None = None
+    eta_seconds: float | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    last_change_at: float | None = None
+    published_checkpoint: int | None = None
+    published_at: float | None = None
+    paused: bool = False
+    current: bool = False
+    as_of: float | None = None
+
+
+class SplitsView(BaseModel):
+    """How many chunks of a table have been read."""
+
+    table: str
+    generation: int
+    done: int | None
+    total: int | None
+
+
+class MemberView(BaseModel):
+    """A member's part of a checkpoint: its bytes, when the first marker reached the member, when the part was saved.
+
+    A member without a state of its own has no bytes. The times are known of the last 50 checkpoints of the epoch.
+    """
+
+    member: str
+    part_bytes: int | None
+    marker_at: float | None
+    saved_at: float | None
+
+
+class ApplyView(BaseModel):
+    """How the Spark writer applied the checkpoints `first` to `last`, a batch; `tables`: seconds of the 20 slowest.
+
+    `published_at` is null if the batch is not published yet.
+    """
+
+    first: int
+    last: int
+    applied_at: float
+    seconds: float
+    rows: int
+    published_at: float | None
+    tables: dict[str, float]
+
+
+class CheckpointView(BaseModel):
+    """One checkpoint of the journal; `published`: the lake shows it or a later one; `name`: of a savepoint.
+
+    `members` have the marker's way through the mesh; `apply` is null if the Spark writer has not applied the checkpoint
+    yet, or no longer reports it (it does of the last 50 batches). Times are seconds since 1970.
+    """
+
+    number: int
+    name: str | None = None
+    epoch: int
+    kept: bool
+    inside: bool
+    position: dict[str, Any] | None
+    source_time: float | None
+    started_at: float | None
+    written_at: float
+    staged_files: int
+    staged_rows: int
+    staged_bytes: int
+    published: bool
+    members: list[MemberView] = Field(default_factory=list)
+    apply: ApplyView | None = None
+
+
+class EventView(BaseModel):
+    """An event in the journal: a new epoch with its cause, a kept checkpoint, a table that changed its phase."""
+
+    id: str = Field(description="for Last-Event-ID", examples=["42.0"])
+    slot: int
+    at: float
+    kind: str = Field(examples=["epoch", "kept", "table"])
+    text: str
+    table: str | None = None
+
+
+CommandState = Literal["accepted", "running", "done", "refused", "failed"]
+
+
+class CommandView(BaseModel):
+    """A command: a change that was asked for, and what became of it.
+
+    `accepted`: it is in the store, and survives every crash; `running`: the leader took it; then `done`, `refused`
+    (it made no sense any more) or `failed`, with cause and remedy. Times are seconds since 1970.
+    """
+
+    number: int = Field(description="commands are carried out in the order of their numbers", examples=[7])
+    kind: str = Field(examples=["pause"])
+    arguments: dict[str, Any] = Field(description="without passwords")
+    state: CommandState
+    by: str = Field(description="who asked", examples=["anna"])
+    at: float = Field(description="when it was accepted")
+    cause: str | None = Field(default=None, description="why it was refused or failed")
+    remedy: str | None = None
+    result: dict[str, Any] = Field(default_factory=dict, examples=[{"checkpoint": 42}])
+    finished_at: float | None = None
+    url: str = Field(description="where to ask for its state", examples=["/v1/pipelines/shop/commands/7"])

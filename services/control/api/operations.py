@@ -1,0 +1,187 @@
+"""Live operations on a pipeline: each becomes a command. None of them stops the others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import Path
+from pydantic import BaseModel, Field
+
+from cutline.common.errors import ProtocolError
+from cutline.common.store.records import CheckpointEntry
+from cutline.services.control.api.commands import Asked, Asking
+from cutline.services.control.api.dependencies import Known, RegistryNow, role, router
+from cutline.services.control.api.models import Body, CommandView
+from cutline.services.control.api.problems import Refused
+from cutline.services.control.api.situation import Situation, checkpoint
+
+routes = router("operations")
+OPERATOR = role("operator")
+Number = Annotated[int, Path(ge=1, le=10**10 - 1, description="number of a checkpoint", examples=[42])]
+Name = Annotated[
+    str | None,
+    Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+        description="name of the savepoint: letters, digits, `.`, `_` and `-`, 63 at most",
+        examples=["before-migration"],
+    ),
+]
+
+
+class Stop(Body):
+    """How to stop."""
+
+    savepoint: Name
+
+
+class Savepoint(Body):
+    """A savepoint to be taken."""
+
+    name: Name
+
+
+class Restore(Body):
+    """Where to go back to."""
+
+    checkpoint: int = Field(ge=1, le=10**10 - 1, description="number of a checkpoint or savepoint", examples=[42])
+
+
+class Limits(Body):
+    """How fast all readers together may SELECT; null: no limit."""
+
+    rows_per_second: float | None = Field(default=None, gt=0, le=1e15, allow_inf_nan=False, examples=[50_000])
+    bytes_per_second: float | None = Field(default=None, gt=0, le=1e18, allow_inf_nan=False, examples=[10_000_000])
+
+
+class LimitsView(BaseModel):
+    """The limits in force, and whether a leader reports them now."""
+
+    rows_per_second: float | None
+    bytes_per_second: float | None
+    current: bool
+
+
+@routes.post("/pipelines/{pipeline}/pause", operation_id="pause", status_code=202, openapi_extra=OPERATOR)
+async def pause(asked: Asked) -> CommandView:
+    """Pause: nothing is read from the source and nothing published, until it is resumed."""
+    return await asked.command("pause", {}, lambda now: now.need("running", doing="pause"))
+
+
+@routes.post("/pipelines/{pipeline}/resume", operation_id="resume", status_code=202, openapi_extra=OPERATOR)
+async def resume(asked: Asked) -> CommandView:
+    """Go on after a pause."""
+
+    def allow(now: Situation) -> None:
+        if now.mode == "running":
+            raise Refused(409, f"the pipeline {now.pipeline} is not paused", "there is nothing to do")
+        now.need("paused", doing="resume")
+
+    return await asked.command("resume", {}, allow)
+
+
+@routes.post("/pipelines/{pipeline}/stop", operation_id="stop", status_code=202, openapi_extra=OPERATOR)
+async def stop(asked: Asked, how: Stop | None = None) -> CommandView:
+    """Stop with a savepoint: the last checkpoint is kept, and no service works for the pipeline until it is started."""
+    arguments = {"savepoint": how.savepoint if how else None}
+    return await asked.command("stop", arguments, lambda now: now.need("running", "paused", doing="stop"))
+
+
+@routes.post("/pipelines/{pipeline}/start", operation_id="start", status_code=202, openapi_extra=OPERATOR)
+async def start(asked: Asked) -> CommandView:
+    """Start a stopped pipeline, from its last checkpoint or the one that it was restored to; or one that halted."""
+
+    def allow(now: Situation) -> None:
+        if now.mode == "running" and not now.halted:
+            raise Refused(409, f"the pipeline {now.pipeline} is running already", "there is nothing to do")
+        if not now.halted:
+            now.need("stopped", doing="start")
+
+    return await asked.command("start", {}, allow)
+
+
+@routes.post("/pipelines/{pipeline}/restore", operation_id="restore", status_code=202, openapi_extra=OPERATOR)
+async def restore(asked: Asked, where: Restore) -> CommandView:
+    """Go back to a checkpoint or savepoint: the pipeline reads the source from there again, and so does the lake."""
+
+    def allow(now: Situation) -> None:
+        now.need("running", "paused", "stopped", doing="restore")
+
+    await _restorable(asked, where.checkpoint)
+    return await asked.command("restore", where.model_dump(), allow)
+
+
+async def _restorable(asked: Asking, number: int) -> CheckpointEntry:
+    entry = await asyncio.to_thread(checkpoint, asked.found, number)
+    remedy = "GET .../checkpoints lists those that are there"
+    if entry is None:
+        last = await asyncio.to_thread(asked.found.last_slot)
+        cause = "was swept, or is an epoch" if number <= last else "was not taken yet"
+        raise Refused(409, f"checkpoint {number} can't be restored: it {cause}", remedy)
+    if entry.inside:
+        raise Refused(409, f"checkpoint {number} can't be restored: it is inside a transaction", remedy)
+    try:
+        for ref in entry.parts.values():
+            await asyncio.to_thread(asked.found.read_part, ref)
+    except ProtocolError as error:
+        raise Refused(409, f"checkpoint {number} can't be restored: its parts were swept", remedy) from error
+    return entry
+
+
+@routes.post(
+    "/pipelines/{pipeline}/checkpoints", operation_id="take_checkpoint", status_code=202, openapi_extra=OPERATOR
+)
+async def take_checkpoint(asked: Asked) -> CommandView:
+    """Take a checkpoint now."""
+    return await asked.command("checkpoint", {}, lambda now: now.need("running", "paused", doing="take a checkpoint"))
+
+
+@routes.post("/pipelines/{pipeline}/savepoints", operation_id="take_savepoint", status_code=202, openapi_extra=OPERATOR)
+async def take_savepoint(asked: Asked, wanted: Savepoint | None = None) -> CommandView:
+    """Take a savepoint: a checkpoint that is kept, with a name."""
+    arguments = {"name": wanted.name if wanted else None}
+    return await asked.command(
+        "savepoint", arguments, lambda now: now.need("running", "paused", doing="take a savepoint")
+    )
+
+
+@routes.delete(
+    "/pipelines/{pipeline}/savepoints/{number}",
+    operation_id="delete_savepoint",
+    status_code=202,
+    openapi_extra=OPERATOR,
+)
+async def delete_savepoint(asked: Asked, number: Number) -> CommandView:
+    """Delete a savepoint: its checkpoint is kept no longer than any other."""
+    entry = await asyncio.to_thread(checkpoint, asked.found, number)
+    if entry is None or not entry.kept:
+        cause = f"pipeline {asked.found.name} has no savepoint {number}"
+        raise Refused(404, cause, "GET .../savepoints lists those that are there")
+    return await asked.command(
+        "delete_savepoint",
+        {"checkpoint": number},
+        lambda now: now.need("running", "paused", "stopped", doing="delete a savepoint"),
+    )
+
+
+@routes.get("/pipelines/{pipeline}/limits", operation_id="get_limits")
+async def limits(found: Known, registry: RegistryNow) -> LimitsView:
+    """Return how fast all readers together may SELECT."""
+    known = (await registry.status(found.name)).get("enumerator", {}).get("limits")
+    definition = await asyncio.to_thread(found.definition) or {}
+    snapshot = definition.get("snapshot", {})
+    if known is None:
+        known = {key: snapshot.get(f"max_{key}") for key in ("rows_per_second", "bytes_per_second")}
+        return LimitsView(**known, current=False)
+    return LimitsView(**known, current=True)
+
+
+@routes.put("/pipelines/{pipeline}/limits", operation_id="set_limits", status_code=202, openapi_extra=OPERATOR)
+async def set_limits(asked: Asked, wanted: Limits) -> CommandView:
+    """Change how fast all readers together may SELECT, from now on and across restarts."""
+    return await asked.command(
+        "limits",
+        wanted.model_dump(),
+        lambda now: now.need("running", "paused", "stopped", doing="change the limits"),
+    )

@@ -1,0 +1,244 @@
+"""What a definition would do, found out without doing it: one list of findings, and each table's fate.
+
+All of it blocks on the source for seconds: call it in one of the source's threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.errors import ConfigError, CutlineError, SourceLost
+from cutline.services.control.api import definitions
+from cutline.services.control.api.problems import split
+from cutline.services.run.preflight import check
+from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
+from cutline.services.sources.mysql.connection import Source
+from cutline.services.sources.mysql.hosts import Hosts
+from cutline.services.sources.mysql.server import Server, identify
+
+ROWS_PER_SECOND = 100_000
+BYTES_PER_SECOND = 20_000_000
+"""What a snapshot reaches on a small machine (docs/measured.md); the definition's limits may lower it."""
+
+Action = Literal["read", "keep", "read again", "remove", "quarantine"]
+
+
+class Finding(BaseModel):
+    """One thing that was looked at: what was found, and what to do if that is not good enough."""
+
+    check: Literal["connection", "server and lake", "tables", "table", "change"]
+    ok: bool
+    found: str = Field(examples=["MySQL 8.4.6 at cutline@db:3306"])
+    remedy: str | None = None
+    table: str | None = Field(default=None, examples=["shop.orders"])
+
+
+class PlannedTable(BaseModel):
+    """One table: what would be done with it, by which key, and what that costs by the server's estimates."""
+
+    table: str = Field(examples=["shop.orders"])
+    action: Action
+    key: list[str]
+    rows: int | None
+    bytes: int | None
+    seconds: float | None = Field(description="time to read it, at the rate in `rate`")
+    causes: list[str] = Field(default_factory=list, description="why it would be quarantined")
+
+
+class Change(BaseModel):
+    """A setting that the new definition changes; `possible`: a running pipeline can be changed so."""
+
+    key: str = Field(examples=["checkpoint.interval_seconds"])
+    before: Any
+    after: Any
+    effect: str
+    possible: bool
+
+
+class Plan(BaseModel):
+    """What a definition would do. `possible`: no finding stands against it; quarantined tables do not."""
+
+    pipeline: str
+    exists: bool
+    version: int = Field(description="of the definition that it was compared with; 0: the pipeline is new")
+    possible: bool
+    findings: list[Finding]
+    tables: list[PlannedTable]
+    changes: list[Change]
+    rows: int = Field(description="to be read, by the server's estimates")
+    bytes: int
+    seconds: float
+    rate: str = Field(description="the assumption behind `seconds`")
+
+
+@dataclass(slots=True)
+class _Draft:
+    findings: list[Finding] = field(default_factory=list)
+    tables: list[PlannedTable] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+
+
+def plan(
+    config: PipelineConfig,
+    *,
+    store_url: str,
+    before: Mapping[str, Any] | None = None,
+    version: int = 0,
+    phases: Mapping[str, str] | None = None,
+) -> Plan:
+    """Compare a definition with the source and, if the pipeline exists, with its definition `before` of this `version`
+    and its tables' phases. Nothing is changed, but a probe file is written into store and warehouse, and removed."""
+    draft = _Draft()
+    if before is not None:
+        draft.changes = list(changes(definitions.normal(before), config.definition()))
+        for change in draft.changes:
+            if not change.possible:
+                remedy = "make a new pipeline with this value"
+                draft.findings.append(
+                    Finding(check="change", ok=False, found=f"{change.key} can't be changed", remedy=remedy)
+                )
+    try:
+        _look(draft, config, phases)
+    except CutlineError as error:
+        draft.findings += _faults("connection", error)
+    else:
+        try:
+            check(config if before is None else _as_defined(config, before), store_url=store_url, workdir=None)
+            found = "the server's settings, the grants, the store and the lake are as needed"
+            draft.findings.append(Finding(check="server and lake", ok=True, found=found))
+        except CutlineError as error:
+            draft.findings += _faults("server and lake", error)
+    to_read = [table for table in draft.tables if table.action in ("read", "read again")]
+    rows_rate, bytes_rate = _rates(config)
+    return Plan(
+        pipeline=config.name,
+        exists=before is not None,
+        version=version,
+        possible=all(finding.ok or finding.check == "table" for finding in draft.findings),
+        findings=draft.findings,
+        tables=draft.tables,
+        changes=draft.changes,
+        rows=sum(table.rows or 0 for table in to_read),
+        bytes=sum(table.bytes or 0 for table in to_read),
+        seconds=round(sum(table.seconds or 0.0 for table in to_read), 1),
+        rate=f"{rows_rate:,.0f} rows or {bytes_rate:,.0f} bytes a second for all readers together",
+    )
+
+
+def _as_defined(config: PipelineConfig, before: Mapping[str, Any]) -> PipelineConfig:
+    """The stored definition with the new source and tables: what the preflight of a running pipeline can judge."""
+    stored = PipelineConfig.from_definition(before)
+    return stored if stored.source == config.source else stored.model_copy(update={"source": config.source})
+
+
+def _faults(check: Literal["connection", "server and lake"], error: CutlineError) -> list[Finding]:
+    sentences = error.faults if isinstance(error, ConfigError) else (str(error),)
+    return [Finding(check=check, ok=False, found=found, remedy=remedy) for found, remedy in map(split, sentences)]
+
+
+def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | None) -> None:
+    hosts = Hosts(config.source)
+    with closing(hosts.connect()) as connection:
+        server = identify(connection)
+        source = Source.of(config.source, hosts.current)
+        draft.findings.append(Finding(check="connection", ok=True, found=named(server, source)))
+        selected = config.select(list_tables(connection))
+        asked = [asked_of(config, table) for table in selected]
+        described = describe_all(
+            connection,
+            server,
+            asked,
+            keyless=config.keyless == "append",
+            unlogged_cascades=config.unlogged_cascades == "allow",
+        )
+    known = phases or {}
+    draft.findings.append(
+        Finding(
+            check="tables",
+            ok=bool(selected) or bool(known),
+            found=f"{len(selected)} tables match {', '.join(config.tables)}",
+            remedy=None if selected else "correct the list, or GRANT SELECT on the tables",
+        )
+    )
+    for table in selected:
+        planned = planned_table(config, table, described[table], known.get(table))
+        draft.tables.append(planned)
+        for cause in planned.causes:
+            found, remedy = split(cause)
+            draft.findings.append(Finding(check="table", ok=False, found=found, remedy=remedy, table=table))
+    chosen = set(selected)
+    draft.tables += [
+        PlannedTable(table=table, action="remove", key=[], rows=None, bytes=None, seconds=None)
+        for table, phase in sorted(known.items())
+        if table not in chosen and phase != "dropped"
+    ]
+
+
+def named(server: Server, source: Source) -> str:
+    """A server's kind, version and address."""
+    return f"{'MySQL' if server.mysql else 'MariaDB'} {'.'.join(map(str, server.version))} at {source}"
+
+
+def asked_of(config: PipelineConfig, table: str) -> TableAsked:
+    """How the catalogue is asked for a table of this pipeline."""
+    options = config.options_of(table)
+    return TableAsked(table_id=table, identity=options.identity, chunk_by=options.chunk_by)
+
+
+def planned_table(
+    config: PipelineConfig, table: str, found: TableInfo | SourceLost, phase: str | None
+) -> PlannedTable:
+    """One table of the plan; `phase` is what the pipeline has of it now, None: nothing."""
+    if isinstance(found, SourceLost):
+        action: Action = "quarantine" if phase is None else "keep"
+        unknown: dict[str, Any] = {"key": [], "rows": None, "bytes": None, "seconds": None}
+        return PlannedTable(table=table, action=action, causes=[found.cause], **unknown)
+    action = "keep"
+    if phase is None:
+        action = "quarantine" if found.faults else "read"
+    size = found.rows * found.row_bytes
+    rows_rate, bytes_rate = _rates(config)
+    return PlannedTable(
+        table=table,
+        action=action,
+        key=list(found.schema.key),
+        rows=found.rows,
+        bytes=size,
+        seconds=round(max(found.rows / rows_rate, size / bytes_rate), 1),
+        causes=list(found.faults),
+    )
+
+
+def _rates(config: PipelineConfig) -> tuple[float, float]:
+    snapshot = config.snapshot
+    return (
+        min(ROWS_PER_SECOND, snapshot.max_rows_per_second or ROWS_PER_SECOND),
+        min(BYTES_PER_SECOND, snapshot.max_bytes_per_second or BYTES_PER_SECOND),
+    )
+
+
+_EFFECTS: Sequence[tuple[str, str]] = (
+    ("tags", "shown in lists at once"),
+    ("tables", "tables that match newly are read with their history, and those that match no more are removed"),
+    ("table_options", "in force for a table when it is read the next time"),
+    ("source.", "the pipeline goes on at the same place of the binlog there, so it must be the same history"),
+    ("snapshot.", "in force for the chunks that are read from then on"),
+)
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """The settings that differ, each with what the change does."""
+    found = []
+    for key, (old, new) in definitions.differences(before, after).items():
+        possible = not definitions.immutable(key)
+        effect = next((text for prefix, text in _EFFECTS if key.startswith(prefix)), "in force from the next epoch on")
+        if not possible:
+            effect = "impossible: only a new pipeline can have this value"
+        found.append(Change(key=key, before=old, after=new, effect=effect, possible=possible))
+    return found

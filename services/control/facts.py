@@ -1,0 +1,54 @@
+"""Gathers what metrics and alerts start from: every pipeline's status, the services, Redis's memory, local disks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from cutline.common.errors import CutlineError, Unavailable
+from cutline.common.mesh.presence import Registry
+from cutline.common.store.store import Store
+from cutline.services.control.metrics import Disk, Facts
+
+_LOCAL = "file://"
+
+
+async def gathered(registry: Registry, store: Store) -> Facts:
+    """Read the registry and the store. If one of them does not answer, the facts say so, and name no pipeline."""
+    unknown = Facts(statuses={}, services=[], now=time.time())
+    try:
+        names = await asyncio.to_thread(store.pipelines)
+        disks = await asyncio.to_thread(_disks, store, names)
+    except Unavailable as error:
+        names, disks, unknown = [], (), replace(unknown, store_away=str(error))
+    try:
+        return replace(
+            unknown,
+            statuses={name: await registry.status(name) for name in names},
+            services=await registry.services(),
+            memory=await registry.memory(),
+            disks=disks,
+        )
+    except Unavailable as error:
+        return replace(unknown, disks=disks, redis_away=str(error))
+
+
+def _disks(store: Store, pipelines: list[str]) -> tuple[Disk, ...]:
+    """The disks of the store and of the lakes, where they are folders that this process sees."""
+    if not store.url.startswith(_LOCAL):
+        return ()
+    folders = [store.url.removeprefix(_LOCAL)]
+    for name in pipelines:
+        with suppress(CutlineError):  # another part of the API reports a definition that can't be read
+            warehouse = str(((store.pipeline(name).definition() or {}).get("sink") or {}).get("warehouse") or "")
+            if warehouse.startswith("/") or warehouse.startswith(_LOCAL):
+                folders.append(warehouse.removeprefix(_LOCAL))
+    disks = []
+    for folder in dict.fromkeys(folders):
+        with suppress(OSError):  # the control service may have no such volume
+            usage = shutil.disk_usage(folder)
+            disks.append(Disk(folder=folder, free_bytes=usage.free, size_bytes=usage.total))
+    return tuple(disks)

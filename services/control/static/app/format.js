@@ -1,0 +1,109 @@
+// Numbers, times and sizes as people read them. A value that is unknown is an en dash.
+
+export const UNKNOWN = "–";
+const whole = new Intl.NumberFormat("en");
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const clockForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const dayForm = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
+
+export const now = () => Date.now() / 1000;
+const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
+
+export const count = (value) => (known(value) ? whole.format(Math.round(value)) : UNKNOWN);
+
+export const short = (value) => (known(value) ? (Math.abs(value) < 10_000 ? whole.format(Math.round(value)) : compact.format(value)) : UNKNOWN);
+
+export function bytes(value) {
+  if (!known(value)) return UNKNOWN;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let unit = 0;
+  while (Math.abs(value) >= 1000 && unit < units.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit && Math.abs(value) < 10 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+}
+
+/** A time span: 0.4 s, 42 s, 3 min 5 s, 2 h 3 min, 4 d 2 h. */
+export function span(seconds) {
+  if (!known(seconds)) return UNKNOWN;
+  const s = Math.max(0, seconds);
+  if (s < 9.95) return `${s.toFixed(1)} s`;
+  if (s < 60) return `${Math.round(s)} s`;
+  const two = (big, bigUnit, small, smallUnit) => `${big} ${bigUnit}${small ? ` ${small} ${smallUnit}` : ""}`;
+  if (s < 3600) return two(Math.floor(s / 60), "min", Math.round(s % 60) % 60, "s");
+  if (s < 86_400) return two(Math.floor(s / 3600), "h", Math.floor((s % 3600) / 60), "min");
+  return two(Math.floor(s / 86_400), "d", Math.floor((s % 86_400) / 3600), "h");
+}
+
+export const clock = (seconds) => (known(seconds) ? clockForm.format(seconds * 1000) : UNKNOWN);
+
+/** The time of day; with the date if that is another day. */
+export function moment(seconds) {
+  if (!known(seconds)) return UNKNOWN;
+  const day = dayForm.format(seconds * 1000);
+  return day === dayForm.format(Date.now()) ? clock(seconds) : `${day}, ${clock(seconds)}`;
+}
+
+export const ago = (seconds) => (known(seconds) ? `${span(now() - seconds)} ago` : UNKNOWN);
+
+export const percent = (fraction) => (known(fraction) ? `${Math.floor(fraction * 100)} %` : UNKNOWN);
+
+export const plural = (number, noun, many = `${noun}s`) => `${count(number)} ${number === 1 ? noun : many}`;
+
+/** A binlog position in one line: file:offset, or its GTIDs. */
+export function position(value) {
+  if (!value) return UNKNOWN;
+  if (typeof value === "string") return value;
+  return value.file ? `${value.file}:${whole.format(value.offset ?? 0)}` : (value.gtids ?? UNKNOWN);
+}
+
+const plain = /^[A-Za-z0-9_./][\w ./@*+-]*$/;
+const reserved = /^(true|false|null|yes|no|on|off|~|[-+.\d].*)$/i;
+const scalar = (value) => (typeof value === "string" && plain.test(value) && !reserved.test(value) ? value : JSON.stringify(value));
+
+/** A definition as YAML, for people to read and to edit. */
+export function yaml(value, indent = "") {
+  if (Array.isArray(value)) {
+    if (!value.length) return `${indent}[]`;
+    return value.map((item) => (isTree(item) ? `${indent}- ${yaml(item, `${indent}  `).trimStart()}` : `${indent}- ${scalar(item)}`)).join("\n");
+  }
+  if (!isTree(value)) return indent + scalar(value);
+  const lines = Object.entries(value).map(([key, item]) => {
+    if (Array.isArray(item) ? item.length : isTree(item) && Object.keys(item).length) return `${indent}${scalar(key)}:\n${yaml(item, `${indent}  `)}`;
+    return `${indent}${scalar(key)}: ${Array.isArray(item) ? "[]" : isTree(item) ? "{}" : scalar(item)}`;
+  });
+  return lines.length ? lines.join("\n") : `${indent}{}`;
+}
+
+const isTree = (value) => value !== null && typeof value === "object";
+
+/** The lines of two texts as [sign, line], sign being " ", "-" or "+": a longest common subsequence. */
+export function lineDiff(before, after) {
+  const a = before.split("\n");
+  const b = after.split("\n");
+  const width = b.length + 1;
+  const length = new Uint16Array((a.length + 1) * width);
+  for (let i = a.length - 1; i >= 0; i -= 1) {
+    for (let j = b.length - 1; j >= 0; j -= 1) {
+      length[i * width + j] = a[i] === b[j] ? length[(i + 1) * width + j + 1] + 1 : Math.max(length[(i + 1) * width + j], length[i * width + j + 1]);
+    }
+  }
+  const lines = [];
+  let i = 0;
+  let j = 0;
+  while (i < a.length || j < b.length) {
+    if (i < a.length && j < b.length && a[i] === b[j]) {
+      lines.push([" ", a[i]]);
+      i += 1;
+      j += 1;
+    } else if (j === b.length || (i < a.length && length[(i + 1) * width + j] >= length[i * width + j + 1])) {
+      lines.push(["-", a[i]]);
+      i += 1;
+    } else {
+      lines.push(["+", b[j]]);
+      j += 1;
+    }
+  }
+  return lines;
+}

@@ -1,0 +1,100 @@
+// What views share: data that is asked for again and again, the clock, the address, the session.
+import { useCallback, useEffect, useRef, useState } from "./html.js";
+
+/**
+ * Ask for data now and every `seconds` (not while the tab is hidden). `key`: asked at once when it changes.
+ * Returns {data, error, loading, refresh}; after an error the last data stays, and `error` says that it is old.
+ */
+export function usePoll(ask, seconds, key) {
+  const [state, setState] = useState({ data: undefined, error: null, loading: true, key });
+  const asked = useRef(ask);
+  asked.current = ask;
+  const again = useRef(() => {});
+  useEffect(() => {
+    let timer;
+    let over = false;
+    const abort = new AbortController();
+    const tick = async () => {
+      clearTimeout(timer);
+      if (document.hidden) return;
+      try {
+        const data = await asked.current(abort.signal);
+        if (!over) setState({ data, error: null, loading: false, key });
+      } catch (error) {
+        if (over || error.name === "AbortError") return;
+        setState((before) => ({ data: before.key === key ? before.data : undefined, error, loading: false, key }));
+      }
+      clearTimeout(timer);
+      if (!over && seconds) timer = setTimeout(tick, seconds * 1000);
+    };
+    const shown = () => !document.hidden && tick();
+    again.current = tick;
+    document.addEventListener("visibilitychange", shown);
+    tick();
+    return () => {
+      over = true;
+      clearTimeout(timer);
+      abort.abort();
+      document.removeEventListener("visibilitychange", shown);
+    };
+  }, [key, seconds]);
+  const refresh = useCallback(() => again.current(), []);
+  return state.key === key ? { ...state, refresh } : { data: undefined, error: null, loading: true, refresh };
+}
+
+/** The address behind #: {path: ["pipelines", "shop", ...], query}. */
+export function useRoute() {
+  const [route, setRoute] = useState(parse);
+  useEffect(() => {
+    const changed = () => setRoute(parse());
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return route;
+}
+
+function parse() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  return { path: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query), whole: location.hash };
+}
+
+export const go = (address) => {
+  location.hash = address;
+};
+
+export const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
+
+/** Redraw every second: for ages. */
+export function useClock(seconds = 1) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => !document.hidden && tick((n) => n + 1), seconds * 1000);
+    return () => clearInterval(timer);
+  }, [seconds]);
+}
+
+/** The width of an element, followed by a ResizeObserver. */
+export function useWidth(ref) {
+  const [width, setWidth] = useState(0);
+  useEffect(() => {
+    if (!ref.current) return undefined;
+    const observer = new ResizeObserver(([entry]) => setWidth(Math.round(entry.contentRect.width)));
+    observer.observe(ref.current);
+    return () => observer.disconnect();
+  }, []);
+  return width;
+}
+
+/** The theme's name; changes redraw what draws on a canvas. */
+export function useTheme() {
+  const [theme, setTheme] = useState(document.documentElement.dataset.theme);
+  useEffect(() => {
+    const observer = new MutationObserver(() => setTheme(document.documentElement.dataset.theme));
+    observer.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    return () => observer.disconnect();
+  }, []);
+  return theme;
+}
+
+/** A colour of the style sheet, for a canvas. */
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -1,0 +1,173 @@
+// Every live operation: what it is called, when it is possible, what it will do, and the call that asks for it.
+import { pipelinePath } from "./api.js";
+import { count, plural, span } from "./format.js";
+
+export const ROLES = ["viewer", "operator", "admin"];
+export const may = (me, role) => ROLES.indexOf(me?.role ?? "viewer") >= ROLES.indexOf(role);
+
+const at = (context, rest) => pipelinePath(context.pipeline.name, rest);
+const tableAt = (context, rest) => at(context, `/tables/${encodeURIComponent(context.table.table)}${rest}`);
+const notWhile = (modes) => ({ pipeline }) => (modes.includes(pipeline.mode) ? `the pipeline is ${pipeline.mode}` : null);
+const only = (modes, why) => ({ pipeline }) => (modes.includes(pipeline.mode) ? null : why);
+const inPhases = (phases, why) => (context) => notWhile(["stopped", "deleting"])(context) ?? (phases.includes(context.table.phase) ? null : why(context.table));
+const limit = (text) => (text === "" || text === null || text === undefined ? null : Number(text));
+
+/**
+ * {id, title, short, icon, tone, role, when(context) -> reason or null, says(context, values) -> sentences, fields, send(context, values)}
+ * `context`: {pipeline, table?, checkpoint?, version?}; `values`: of the fields, by name.
+ */
+export const OPERATIONS = {
+  pause: {
+    title: "Pause the pipeline", short: "Pause", note: "hold everything where it is", icon: "pause", tone: "paused", role: "operator",
+    when: only(["running"], "the pipeline does not run"),
+    says: ({ pipeline }) => [
+      "Readers stop reading the source: snapshots and the binlog wait at their positions.",
+      "The lake keeps what it shows now; nothing is lost, and resuming goes on from here.",
+      `A long pause needs the source to keep its binlog${pipeline.binlog_seconds_left ? `: it is kept for about ${span(pipeline.binlog_seconds_left)} more` : ""}.`,
+    ],
+    send: (context) => ["POST", at(context, "/pause")],
+  },
+  resume: {
+    title: "Resume the pipeline", short: "Resume", note: "go on from where it was paused", icon: "play", tone: "live", role: "operator",
+    when: only(["paused"], "the pipeline is not paused"),
+    says: () => ["Readers go on from their positions; the lake catches up with the source.", "Tables that were paused one by one stay paused."],
+    send: (context) => ["POST", at(context, "/resume")],
+  },
+  stop: {
+    title: "Stop with a savepoint", short: "Stop", note: "take a savepoint, then end the mesh", icon: "stop", tone: "paused", role: "operator",
+    when: notWhile(["stopped", "deleting"]),
+    says: () => ["A last checkpoint is taken and kept as a savepoint, with a tag on each live table.", "Then the mesh ends. Starting again goes on from that savepoint, if the source still has its binlog."],
+    fields: [{ name: "savepoint", label: "Name of the savepoint", optional: true, placeholder: "before-upgrade" }],
+    send: (context, values) => ["POST", at(context, "/stop"), { savepoint: values.savepoint || null }],
+  },
+  start: {
+    title: "Start the pipeline", short: "Start", note: "go on from the last checkpoint", icon: "play", tone: "live", role: "operator",
+    when: ({ pipeline }) => (pipeline.mode === "stopped" || pipeline.halted ? null : "the pipeline is not stopped"),
+    says: ({ pipeline }) => [`A new epoch begins from checkpoint ${count(pipeline.checkpoint)}.`, "The lake catches up with everything that changed since."],
+    send: (context) => ["POST", at(context, "/start")],
+  },
+  restore: {
+    title: "Restore a checkpoint", short: "Restore", note: "go back to an earlier state, and on from there", icon: "back", tone: "quarantined", role: "operator",
+    when: notWhile(["deleting"]),
+    says: ({ checkpoint, pipeline }) => [
+      `A new epoch begins from checkpoint ${count(checkpoint?.number)}; those after it, up to ${count(pipeline.checkpoint)}, leave the chain.`,
+      "The binlog is read again from there: the source must still have it.",
+      "The lake keeps what it shows until the pipeline has passed that point again.",
+    ],
+    send: (context, values) => ["POST", at(context, "/restore"), { checkpoint: context.checkpoint?.number ?? limit(values.checkpoint) }],
+  },
+  checkpoint: {
+    title: "Take a checkpoint now", short: "Checkpoint now", note: "don't wait for the interval", icon: "cut", tone: "snapshot", role: "operator",
+    when: only(["running", "paused"], "the pipeline does not run"),
+    says: () => ["Markers go through the mesh at once; the lake shows that cut as soon as it is applied.", "Nothing stops for it."],
+    send: (context) => ["POST", at(context, "/checkpoints"), {}],
+  },
+  savepoint: {
+    title: "Take a savepoint", short: "Savepoint", note: "a checkpoint that is kept, with tags in the lake", icon: "flag", tone: "snapshot", role: "operator",
+    when: only(["running", "paused"], "the pipeline does not run"),
+    says: ({ pipeline }) => ["A checkpoint is taken and kept, with a tag on each live table.", `The newest ${plural(pipeline.definition?.retention?.savepoints ?? 10, "savepoint")} are kept; an older one may go.`],
+    fields: [{ name: "name", label: "Name", optional: true, placeholder: "end-of-quarter" }],
+    send: (context, values) => ["POST", at(context, "/savepoints"), { name: values.name || null }],
+  },
+  delete_savepoint: {
+    title: "Delete a savepoint", short: "Delete", icon: "bin", tone: "quarantined", role: "operator", danger: true,
+    says: ({ checkpoint }) => [`Savepoint ${count(checkpoint.number)}${checkpoint.name ? ` (${checkpoint.name})` : ""} can no longer be restored.`, "Its tags go from the lake tables; their files go after the grace period if no other snapshot needs them."],
+    send: (context) => ["DELETE", at(context, `/savepoints/${context.checkpoint.number}`)],
+  },
+  limits: {
+    title: "Set the limits", short: "Limits", note: "how fast the source may be read", icon: "gauge", tone: "snapshot", role: "operator",
+    when: notWhile(["deleting"]),
+    says: () => ["All readers together keep these limits on SELECT from now on; the binlog is not limited.", "Leave a field empty for no limit."],
+    fields: [
+      { name: "rows_per_second", label: "Rows a second", type: "number", optional: true, initial: ({ pipeline }) => pipeline.limits?.rows_per_second ?? "" },
+      { name: "bytes_per_second", label: "Bytes a second", type: "number", optional: true, initial: ({ pipeline }) => pipeline.limits?.bytes_per_second ?? "" },
+    ],
+    send: (context, values) => ["PUT", at(context, "/limits"), { rows_per_second: limit(values.rows_per_second), bytes_per_second: limit(values.bytes_per_second) }],
+  },
+  add_table: {
+    title: "Add a table", short: "Add a table", note: "with its history, while the others go on", icon: "plus", tone: "live", role: "admin",
+    when: notWhile(["stopped", "deleting"]),
+    says: (_, values) => [`${values.table || "The table"} joins with its history: it is read in chunks, catches up, and then goes live.`, "The other tables go on. The definition gets a new version."],
+    fields: [{ name: "table", label: "Table", placeholder: "shop.orders", required: true, hint: "database.table, as the source spells it" }],
+    send: (context, values) => ["POST", at(context, "/tables"), { table: values.table }],
+  },
+  remove_table: {
+    title: "Remove the table", short: "Remove", note: "stop copying it; its lake table stays", icon: "minus", tone: "quarantined", role: "admin", danger: true,
+    when: notWhile(["deleting"]),
+    says: ({ table }) => [`${table.table} is no longer copied. Its lake table stays, with the content of the last publication.`, "The definition gets a new version; adding the table later reads it from the beginning."],
+    send: (context) => ["DELETE", tableAt(context, "")],
+  },
+  pause_table: {
+    title: "Pause the table", short: "Pause", note: "its lake table keeps its content", icon: "pause", tone: "paused", role: "operator",
+    when: inPhases(["waiting", "snapshot", "catch-up", "live"], (table) => `the table is ${table.phase}`),
+    says: ({ table }) => [`${table.table} stays at its last publication in the lake.`, "All other tables go on. Resuming brings it back into the common cut."],
+    send: (context) => ["POST", tableAt(context, "/pause")],
+  },
+  resume_table: {
+    title: "Resume the table", short: "Resume", note: "bring it back into the cut", icon: "play", tone: "live", role: "operator",
+    when: inPhases(["paused"], () => "the table is not paused"),
+    says: ({ table }) => [`${table.table} catches up with the source, then shows the same cut as the other tables.`],
+    send: (context) => ["POST", tableAt(context, "/resume")],
+  },
+  read_table_again: {
+    title: "Read the table again", short: "Read again", note: "a new generation, from its beginning", icon: "again", tone: "snapshot", role: "operator",
+    when: inPhases(["snapshot", "catch-up", "live", "quarantined", "paused"], (table) => `the table is ${table.phase}`),
+    says: ({ table }) => [
+      `${table.table} begins generation ${count((table.generation ?? 1) + 1)}: ${table.rows_estimate ? `about ${plural(table.rows_estimate, "row")} are` : "all rows are"} read from the source again.`,
+      "The lake shows its present rows until the new ones are complete, then changes over in one publication.",
+    ],
+    send: (context) => ["POST", tableAt(context, "/read-again")],
+  },
+  retry_table: {
+    title: "Retry the table", short: "Retry", note: "after its fault is mended", icon: "again", tone: "live", role: "operator",
+    when: inPhases(["quarantined"], () => "the table is not quarantined"),
+    says: ({ table }) => [`Cutline tries ${table.table} again with the next checkpoint.`, ...(table.cause ? [`It was quarantined because: ${table.cause}.`, "If that is not mended, it is quarantined again; the other tables don't notice."] : [])],
+    send: (context) => ["POST", tableAt(context, "/retry")],
+  },
+  forget_table: {
+    title: "Forget the table", short: "Forget", note: "take it off the list; its lake table stays", icon: "bin", tone: "dropped", role: "operator",
+    when: inPhases(["dropped"], () => "only a dropped or removed table can be forgotten"),
+    says: ({ table }) => [`${table.table} disappears from this list. Its lake table stays as it is.`],
+    send: (context) => ["POST", tableAt(context, "/forget")],
+  },
+  cancel_table: {
+    title: "Cancel adding the table", short: "Cancel", note: "while it is not live yet", icon: "cross", tone: "quarantined", role: "operator",
+    when: inPhases(["waiting", "snapshot", "catch-up"], (table) => `the table is ${table.phase}`),
+    says: ({ table }) => [`Reading ${table.table} ends, and the definition excludes it.`, "Nothing of it was shown in the lake yet, if this is its first generation."],
+    send: (context) => ["POST", tableAt(context, "/cancel")],
+  },
+  accept_lake: {
+    title: "Keep the commits of others", short: "Accept", note: "keep what another user committed to the lake table", icon: "check", tone: "live", role: "operator",
+    when: inPhases(["quarantined"], () => "no commit of others waits for a choice"),
+    says: ({ table }) => [`What another user committed to the lake table ${table.table} stays, and Cutline goes on from it.`, "Rows that were changed there may differ from the source until the source changes them."],
+    send: (context) => ["POST", tableAt(context, "/lake"), { choice: "accept" }],
+  },
+  overwrite_lake: {
+    title: "Overwrite the commits of others", short: "Overwrite", note: "bring back what the source has", icon: "back", tone: "quarantined", role: "operator", danger: true,
+    when: inPhases(["quarantined"], () => "no commit of others waits for a choice"),
+    says: ({ table }) => [`What another user committed to the lake table ${table.table} is replaced by what the source has.`],
+    send: (context) => ["POST", tableAt(context, "/lake"), { choice: "overwrite" }],
+  },
+  restore_version: {
+    title: "Bring this version back", short: "Restore", icon: "back", tone: "snapshot", role: "admin",
+    when: notWhile(["deleting"]),
+    says: ({ version, pipeline }) => [`A new version is made with the content of version ${count(version)}; version ${count(pipeline.version)} stays in the history.`, "It is in force after the next checkpoint."],
+    send: (context) => ["POST", at(context, `/versions/${context.version}/restore`)],
+  },
+  delete: {
+    title: "Delete the pipeline", short: "Delete", note: "end it and remove its state", icon: "bin", tone: "quarantined", role: "admin", danger: true,
+    when: notWhile(["deleting"]),
+    says: (_, values) => ["The mesh ends, and the pipeline's journal, checkpoints and staged files are deleted from the store.", values.purge ? "The lake tables that it wrote are dropped, with their data." : "The lake tables stay, with the content of the last publication.", "This can't be undone."],
+    fields: [
+      { name: "purge", label: "Also drop the lake tables that it wrote", type: "check" },
+      { name: "confirm", label: "Type the pipeline's name to confirm", required: true, equals: ({ pipeline }) => pipeline.name },
+    ],
+    send: (context, values) => ["DELETE", at(context, values.purge ? "?purge=true" : "")],
+  },
+};
+
+/** Why the operation can't be asked for now; null if it can. */
+export function reasonAgainst(operation, context, me) {
+  if (!may(me, operation.role)) return `needs the role ${operation.role}; you are ${me?.role ?? "not logged in"}`;
+  return operation.when?.(context) ?? null;
+}

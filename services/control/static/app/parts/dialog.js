@@ -1,0 +1,59 @@
+// Dialogs and toasts. A dialog is the browser's own <dialog>: it keeps the focus inside and closes by Escape.
+import { html, useEffect, useId, useRef, useState } from "../html.js";
+import { Icon } from "../icons.js";
+import { Button } from "./basics.js";
+
+export function Dialog({ title, icon = "info", tone = "plain", children, foot, onClose }) {
+  const ref = useRef(null);
+  const id = useId();
+  useEffect(() => {
+    const before = document.activeElement;
+    ref.current.showModal();
+    return () => before?.isConnected && before.focus();
+  }, []);
+  return html`
+    <dialog class="dialog" ref=${ref} aria-labelledby=${id} onCancel=${(event) => { event.preventDefault(); onClose(); }} onClick=${(event) => event.target === ref.current && onClose()}>
+      <div class="dialog-head">
+        <span class="dialog-icon tone-${tone}"><${Icon} name=${icon} size=${19} /></span>
+        <div class="cut" style=${{ flex: 1, minWidth: 0, paddingTop: "6px" }}><h2 id=${id}>${title}</h2></div>
+        <${Button} kind="plain" size="small" icon="cross" label="Close" onClick=${onClose} />
+      </div>
+      <div class="dialog-body">${children}</div>
+      ${foot && html`<div class="dialog-foot">${foot}</div>`}
+    </dialog>`;
+}
+
+const shown = [];
+let redraw = () => {};
+let numbers = 0;
+
+/** Show a short message for some seconds. A second message with the same `id` takes the first one's place. */
+export function toast({ id = `toast-${(numbers += 1)}`, tone = "plain", icon = "info", title, text, seconds = 8 }) {
+  const at = shown.findIndex((item) => item.id === id);
+  const item = { id, tone, icon, title, text, timer: setTimeout(() => dismiss(id), seconds * 1000) };
+  if (at >= 0) {
+    clearTimeout(shown[at].timer);
+    shown[at] = item;
+  } else shown.push(item);
+  redraw();
+}
+
+function dismiss(id) {
+  const at = shown.findIndex((item) => item.id === id);
+  if (at >= 0) shown.splice(at, 1);
+  redraw();
+}
+
+export function Toasts() {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    redraw = () => tick((n) => n + 1);
+    return () => { redraw = () => {}; };
+  }, []);
+  return html`
+    <div class="toasts" role="status" aria-live="polite">
+      ${shown.map((item) => html`
+        <div key=${item.id} class="toast tone-${item.tone}"><${Icon} name=${item.icon} /><div><h3>${item.title}</h3>${item.text && html`<p class="soft">${item.text}</p>`}</div>
+          <${Button} kind="plain" size="small" icon="cross" label="Dismiss" onClick=${() => dismiss(item.id)} /></div>`)}
+    </div>`;
+}

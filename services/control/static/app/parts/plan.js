@@ -1,0 +1,38 @@
+// What a new pipeline or a change will do, before it does it.
+import { bytes, count, plural, short, span } from "../format.js";
+import { html } from "../html.js";
+import { Icon } from "../icons.js";
+import { Notice, sentence } from "./basics.js";
+
+const ACTIONS = [
+  ["read", "plus", "live", "read from the beginning"], ["read again", "again", "snapshot", "read again"], ["remove", "minus", "quarantined", "no longer copied"],
+  ["quarantine", "warning", "quarantined", "quarantined until mended"], ["keep", "check", "waiting", "as before"],
+];
+const SHOWN = 12;
+
+export function Plan({ plan }) {
+  const against = plan.findings.filter((finding) => !finding.ok && finding.check !== "table");
+  const good = plan.findings.filter((finding) => finding.ok);
+  return html`
+    <section class="plan" aria-label="Plan">
+      <h3>The plan${plan.exists ? ` for ${plan.pipeline}` : ""}</h3>
+      ${against.length > 0 ? html`<${Notice} tone="bad" icon="warning" title=${`${plural(against.length, "fault")} to be mended first`}>
+        <ul class="plan-list">${against.map((finding) => html`<li key=${finding.found}>${sentence(finding.found)} ${sentence(finding.remedy)}</li>`)}</ul><//>`
+        : html`<${Notice} tone="good" icon="check" title="Nothing stands in the way"><ul>${good.map((finding) => html`<li key=${finding.found} class="soft">${sentence(finding.found)}</li>`)}</ul><//>`}
+      ${plan.rows > 0 && html`<dl class="plan-figures">
+        <div><dt>Rows to read</dt><dd>about ${short(plan.rows)}</dd></div><div><dt>Bytes to read</dt><dd>about ${bytes(plan.bytes)}</dd></div>
+        <div><dt>First reading</dt><dd>about ${span(plan.seconds)}</dd><p class="small quiet">at ${plan.rate}</p></div></dl>`}
+      ${ACTIONS.map(([action, icon, tone, words]) => html`<${Group} key=${action} tables=${plan.tables.filter((table) => table.action === action)} icon=${icon} tone=${tone} words=${words} />`)}
+      ${plan.changes.length > 0 && html`<div><h4>Settings that change</h4><ul class="plan-list">${plan.changes.map((change) => html`
+        <li key=${change.key}><b class="mono">${change.key}</b> <span class="mono soft">${JSON.stringify(change.before)} → ${JSON.stringify(change.after)}</span><div class="small ${change.possible ? "quiet" : "cause"}">${sentence(change.effect)}</div></li>`)}</ul></div>`}
+    </section>`;
+}
+
+function Group({ tables, icon, tone, words }) {
+  if (!tables.length) return null;
+  return html`
+    <div><h4 class="tone-${tone}"><${Icon} name=${icon} size=${14} /> ${plural(tables.length, "table")} ${words}</h4>
+      <ul class="plan-list plan-tables">${tables.slice(0, SHOWN).map((table) => html`
+        <li key=${table.table}><span class="row spread"><b>${table.table}</b><span class="small quiet number">${table.rows === null ? "" : `about ${short(table.rows)} rows`}</span></span>${table.causes.map((cause) => html`<p key=${cause} class="small cause">${sentence(cause)}</p>`)}</li>`)}
+        ${tables.length > SHOWN && html`<li class="quiet">and ${count(tables.length - SHOWN)} more</li>`}</ul></div>`;
+}

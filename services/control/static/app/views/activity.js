@@ -1,0 +1,88 @@
+// Events as they happen, and the commands with their states.
+import { get, getPage, pipelinePath, stream } from "../api.js";
+import { ago, count, moment } from "../format.js";
+import { usePoll } from "../hooks.js";
+import { html, useEffect, useState } from "../html.js";
+import { Icon } from "../icons.js";
+import { Card, Empty, Failure, Loading, Search, sentence } from "../parts/basics.js";
+
+const MOST = 500;
+const KINDS = { epoch: ["again", "catch-up"], kept: ["flag", "snapshot"], table: ["database", "live"], checkpoint: ["cut", "snapshot"], command: ["person", "catch-up"], definition: ["info", "snapshot"], publication: ["lake", "live"] };
+const toneOf = (event) => (/quarantin|fail|lost|gave up/.test(event.text) ? "quarantined" : (KINDS[event.kind]?.[1] ?? "plain"));
+
+export function Activity({ pipeline }) {
+  const [text, setText] = useState("");
+  const live = useEvents(pipeline.name);
+  const wanted = text.trim().toLowerCase();
+  const shown = live.events?.filter((event) => !wanted || `${event.kind} ${event.text}`.toLowerCase().includes(wanted));
+  return html`
+    <div class="columns activity">
+      <section class="card" aria-label="Events">
+        <div class="card-head"><h2>Events <span class="live-mark ${live.connected ? "on" : ""}">${live.connected ? "live" : "connecting"}</span></h2><${Search} label="Find an event" value=${text} onInput=${setText} /></div>
+        <div class="event-scroll" tabindex="0" role="region" aria-label="Newest events first"><${EventList} events=${shown} error=${live.error} /></div>
+      </section>
+      <${Card} title="Commands" body=${false}><${Commands} pipeline=${pipeline} /><//>
+    </div>`;
+}
+
+/** The newest events, then each as it happens; a lost connection is taken up again where it ended. */
+function useEvents(name) {
+  const [state, setState] = useState({ events: undefined, connected: false, error: null });
+  useEffect(() => {
+    const abort = new AbortController();
+    const path = pipelinePath(name, "/events");
+    let last = null;
+    const idOf = (event) => event.id ?? `${event.slot}-${event.kind}-${event.text}`;
+    const add = (fresh) => setState((before) => {
+      const known = new Set((before.events ?? []).map(idOf));
+      return { ...before, events: [...fresh.filter((event) => !known.has(idOf(event))), ...(before.events ?? [])].slice(0, MOST) };
+    });
+    (async () => {
+      while (!abort.signal.aborted) {
+        try {
+          add((await getPage(`${path}?limit=200`)).items);
+          setState((before) => ({ ...before, connected: true, error: null }));
+          for await (const message of stream(`${path}?stream=true`, { signal: abort.signal, lastId: last })) {
+            last = message.id ?? last;
+            add([message.data]);
+          }
+        } catch (error) {
+          if (abort.signal.aborted) return;
+          setState((before) => ({ ...before, error }));
+        }
+        setState((before) => ({ ...before, connected: false }));
+        await new Promise((resolve) => setTimeout(resolve, 2000));
+      }
+    })();
+    return () => abort.abort();
+  }, [name]);
+  return state;
+}
+
+export function EventList({ events, error, few }) {
+  if (!events) return html`<div class="card-body">${error ? html`<${Failure} error=${error} />` : html`<${Loading} what="events" />`}</div>`;
+  if (!events.length) return html`<${Empty} title="No events">Epochs, savepoints and phases of tables appear here.<//>`;
+  return html`
+    <ol class="events ${few ? "few" : ""}">${events.map((event) => html`
+      <li key=${`${event.slot}-${event.kind}-${event.text}`}><span class="event-icon tone-${toneOf(event)}"><${Icon} name=${KINDS[event.kind]?.[0] ?? "info"} size=${14} /></span>
+        <span class="event-text">${sentence(event.text)}</span><time class="small quiet nowrap number" title=${moment(event.at)} datetime=${new Date(event.at * 1000).toISOString()}>${ago(event.at)}</time></li>`)}</ol>`;
+}
+
+const STATE_TONES = { accepted: "waiting", running: "snapshot", done: "live", refused: "paused", failed: "quarantined" };
+const STATE_ICONS = { accepted: "clock", running: "again", done: "check", refused: "minus", failed: "warning" };
+
+function Commands({ pipeline }) {
+  const found = usePoll((signal) => get(pipelinePath(pipeline.name, "/commands?limit=50"), { signal }), 2, `commands ${pipeline.name}`);
+  if (found.error && !found.data) return html`<div class="card-body"><${Failure} error=${found.error} retry=${found.refresh} /></div>`;
+  const all = [...(found.data ?? [])].sort((a, b) => b.number - a.number);
+  if (!all.length) return html`<${Empty} title="No commands">What people ask of this pipeline is listed here, with its state.<//>`;
+  const about = (command) => Object.entries(command.arguments ?? {}).filter(([, value]) => value !== null && typeof value !== "object").map(([key, value]) => `${key} ${value}`).join(", ");
+  return html`
+    <ol class="commands">${all.map((command) => html`
+      <li key=${command.number}>
+        <div class="row spread"><span><span class="quiet number">${count(command.number)}</span> <b>${command.kind.replaceAll("_", " ")}</b> <span class="soft">${about(command)}</span></span>
+          <span class="badge tone-${STATE_TONES[command.state]}"><${Icon} name=${STATE_ICONS[command.state]} size=${12} />${command.state}</span></div>
+        <p class="small quiet">by ${command.by}, ${ago(command.at)}</p>
+        ${command.cause && html`<p class="small cause">${sentence(command.cause)} ${sentence(command.remedy)}</p>`}
+      </li>`)}</ol>`;
+}

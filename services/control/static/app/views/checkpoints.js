@@ -1,0 +1,67 @@
+// Checkpoints: a strip of the newest ones, the way of a chosen one through the mesh and into the lake, and savepoints.
+import { get, getAll, pipelinePath } from "../api.js";
+import { ago, bytes, clock, count, moment, position, short, span } from "../format.js";
+import { go, link, usePoll } from "../hooks.js";
+import { html } from "../html.js";
+import { OPERATIONS, reasonAgainst } from "../operations.js";
+import { Button, Card, Empty, Failure, Loading, Menu, Polled } from "../parts/basics.js";
+import { Timeline } from "../parts/timeline.js";
+import { timelineOf } from "../shapes.js";
+
+export function Checkpoints({ pipeline, me, ask, rest }) {
+  const list = usePoll((signal) => get(pipelinePath(pipeline.name, "/checkpoints?limit=60"), { signal }), 3, `checkpoints ${pipeline.name}`);
+  const savepoints = usePoll((signal) => getAll(pipelinePath(pipeline.name, "/savepoints"), { signal }), 6, `savepoints ${pipeline.name}`);
+  return html`
+    <div class="stack">
+      <${Polled} of=${list} what="checkpoints">${(all) => (all.length ? html`<${Chosen} pipeline=${pipeline} all=${all} wanted=${rest[0] ? Number(rest[0]) : null} me=${me} ask=${ask} />` : html`<section class="card"><${Empty} title="No checkpoint yet">The first one is complete a few seconds after the mesh starts.<//></section>`)}<//>
+      <${Card} title="Savepoints" body=${false} end=${html`<${Button} size="small" icon="flag" onClick=${() => ask("savepoint")}>Take one<//>`}>
+        <${Savepoints} pipeline=${pipeline} found=${savepoints} me=${me} ask=${ask} />
+      <//>
+    </div>`;
+}
+
+function Chosen({ pipeline, all, wanted, me, ask }) {
+  const chosen = all.find((item) => item.number === wanted) ?? all.find((item) => item.published) ?? all[0];
+  const detail = usePoll((signal) => get(pipelinePath(pipeline.name, `/checkpoints/${chosen.number}`), { signal }), chosen.published ? 0 : 3, `checkpoint ${pipeline.name} ${chosen.number} ${chosen.published}`);
+  const longest = Math.max(...all.map((item) => item.written_at - (item.started_at ?? item.written_at)), 0.001);
+  const strip = [...all].reverse();
+  return html`
+    <${Card} title="Newest checkpoints" end=${html`<span class="small quiet">height: seconds from start to complete</span>`}>
+      <div class="strip" role="group" aria-label="Checkpoints, oldest first">
+        ${strip.map((item) => {
+          const seconds = item.written_at - (item.started_at ?? item.written_at);
+          return html`<button key=${item.number} type="button" class="strip-bar ${item.published ? "published" : ""} ${item.kept ? "kept" : ""}" aria-pressed=${item.number === chosen.number ? "true" : "false"}
+            aria-label=${`Checkpoint ${item.number}, ${clock(item.written_at)}, ${span(seconds)}, ${item.published ? "published" : "not published"}${item.kept ? ", kept" : ""}`} title=${`${item.number} · ${clock(item.written_at)} · ${span(seconds)}`}
+            onClick=${() => go(link("pipelines", pipeline.name, "checkpoints", item.number))}><span style=${{ height: `${8 + (seconds / longest) * 52}px` }}></span></button>`;
+        })}
+      </div>
+      <ul class="legend strip-legend"><li class="tone-live"><span class="swatch"></span>published</li><li class="tone-waiting"><span class="swatch"></span>not yet published</li><li class="tone-snapshot"><span class="swatch"></span>kept as a savepoint</li></ul>
+    <//>
+    <section class="card" aria-label=${`Checkpoint ${chosen.number}`}>
+      <div class="card-head"><h2>Checkpoint ${count(chosen.number)}${chosen.name ? html` <span class="quiet">${chosen.name}</span>` : null}</h2>
+        <span class="small quiet number">${moment(chosen.written_at)}</span>
+        <${Button} size="small" icon="back" onClick=${() => ask("restore", { checkpoint: chosen })}>Restore<//></div>
+      <div class="card-body stack">
+        <dl class="facts facts-wide">
+          <dt>Position</dt><dd class="mono">${position(chosen.position)}</dd>
+          <dt>Shows the source at</dt><dd>${moment(chosen.source_time)}</dd>
+          <dt>Staged</dt><dd>${short(chosen.staged_rows)} rows in ${count(chosen.staged_files)} files, ${bytes(chosen.staged_bytes)}</dd>
+          <dt>Epoch</dt><dd>${count(chosen.epoch)}</dd>
+        </dl>
+        ${detail.data ? html`<${Timeline} checkpoint=${timelineOf(chosen, detail.data)} />` : detail.error ? html`<${Failure} error=${detail.error} />` : html`<${Loading} what="its way" />`}
+      </div>
+    </section>`;
+}
+
+function Savepoints({ pipeline, found, me, ask }) {
+  if (found.error && !found.data) return html`<div class="card-body"><${Failure} error=${found.error} retry=${found.refresh} /></div>`;
+  const all = found.data ?? [];
+  if (!all.length) return html`<${Empty} title="No savepoint">A savepoint is a checkpoint that stays, with a tag on each live table.<//>`;
+  const item = (id, checkpoint) => ({ ...OPERATIONS[id], label: OPERATIONS[id].title, note: OPERATIONS[id].note ?? "", reason: reasonAgainst(OPERATIONS[id], { pipeline }, me), run: () => ask(id, { checkpoint }) });
+  return html`
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Savepoints"><table class="list">
+      <thead><tr><th>Savepoint</th><th class="number">Checkpoint</th><th>Taken</th><th>Position</th><th><span class="hidden">Operations</span></th></tr></thead>
+      <tbody>${all.map((one) => html`<tr key=${one.number}><td class="strong">${one.name ?? "unnamed"}</td><td class="number">${count(one.number)}</td><td class="nowrap" title=${ago(one.written_at)}>${moment(one.written_at)}</td><td class="mono soft">${position(one.position)}</td>
+        <td><${Menu} label=${`Operations on savepoint ${one.number}`} items=${[item("restore", one), item("delete_savepoint", one)]} /></td></tr>`)}</tbody>
+    </table></div>`;
+}

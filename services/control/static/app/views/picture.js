@@ -1,0 +1,62 @@
+// A pipeline's overview: figures, the live mesh, charts, what needs a person, and the newest events.
+import { getAll, get, pipelinePath } from "../api.js";
+import { ago, bytes, clock, count, moment, now, short, span } from "../format.js";
+import { link, usePoll } from "../hooks.js";
+import { html, useMemo } from "../html.js";
+import { Button, Card, Notice, Phases, sentence, Stat } from "../parts/basics.js";
+import { Chart } from "../parts/chart.js";
+import { Mesh } from "../parts/mesh.js";
+import { WINDOW_SECONDS } from "../samples.js";
+import { mesh } from "../shapes.js";
+import { EventList } from "./activity.js";
+
+export function Picture({ pipeline, tables, channels, history, ask }) {
+  const services = usePoll((signal) => getAll("/v1/services", { signal }), 5, "services");
+  const events = usePoll((signal) => get(pipelinePath(pipeline.name, "/events?limit=8"), { signal }), 4, `events ${pipeline.name}`);
+  const drawn = mesh(pipeline, channels, services.data ?? [], history.rates);
+  const rows = history.rows.at(-1);
+  const behind = pipeline.source_time ? now() - pipeline.source_time : null;
+  const through = useMemo(() => [[...history.at], [...history.rows]], [history.at.at(-1)]);
+  const volume = useMemo(() => [[...history.at], [...history.bytes]], [history.at.at(-1)]);
+  const lag = useMemo(() => [[...history.at], [...history.lake]], [history.at.at(-1)]);
+  const limits = pipeline.limits ?? {};
+  const limited = [limits.rows_per_second && `${short(limits.rows_per_second)} rows/s`, limits.bytes_per_second && `${bytes(limits.bytes_per_second)}/s`].filter(Boolean).join(", ");
+  return html`
+    <div class="stack">
+      <${Attention} pipeline=${pipeline} tables=${tables} ask=${ask} />
+      <dl class="stat-row">
+        <${Stat} name="Lake behind the source" value=${behind === null ? null : span(behind)} note=${pipeline.source_time ? `shows ${clock(pipeline.source_time)}` : "nothing published yet"} />
+        <${Stat} name="Throughput" value=${short(rows)} unit="rows/s" note=${limited ? `limited to ${limited}` : "no limit"} />
+        <${Stat} name="Checkpoint" value=${count(pipeline.checkpoint)} note=${pipeline.checkpoint_completed_at ? `complete ${ago(pipeline.checkpoint_completed_at)}` : "none yet"} />
+        <${Stat} name="Publication" value=${count(pipeline.publication)} note=${pipeline.published_at ? ago(pipeline.published_at) : "none yet"} />
+        <${Stat} name="Epoch" value=${count(pipeline.epoch)} note=${pipeline.failures ? `${pipeline.failures} failed in a row` : "of the mesh"} />
+        ${pipeline.binlog_seconds_left ? html`<${Stat} name="Binlog left" value=${span(pipeline.binlog_seconds_left)} note="before the source purges it" />` : null}
+      </dl>
+      <${Card} title="Mesh" end=${html`<span class="small quiet">width and speed show bytes a second</span>`}>
+        <${Mesh} ...${drawn} still=${pipeline.mode !== "running" || pipeline.current === false} />
+      <//>
+      <${Card} title="Tables" end=${html`<a href=${link("pipelines", pipeline.name, "tables")}>All tables</a>`}><${Phases} tables=${pipeline.tables} /><//>
+      <div class="columns">
+        <${Card} title="Throughput"><${Chart} label="Rows a second" windowSeconds=${WINDOW_SECONDS} series=${[{ name: "rows/s", tone: "snapshot-fill" }]} data=${through} least=${10} form=${(value) => short(value)} /><//>
+        <${Card} title="Lag"><${Chart} label="Seconds behind the source" windowSeconds=${WINDOW_SECONDS} series=${[{ name: "lake behind the source", tone: "live-fill" }]} data=${lag} least=${4} form=${(value) => span(value)} /><//>
+        <${Card} title="Channels"><${Chart} label="Bytes a second from readers to writers" windowSeconds=${WINDOW_SECONDS} series=${[{ name: "readers to writers", tone: "catch-up-fill" }]} data=${volume} least=${4000} form=${(value) => (value === null || value === undefined ? "–" : `${bytes(value)}/s`)} /><//>
+        <${Card} title="Latest events" body=${false} end=${html`<a href=${link("pipelines", pipeline.name, "activity")}>All events</a>`}><${EventList} events=${events.data} error=${events.error} few /><//>
+      </div>
+    </div>`;
+}
+
+/** What a person should act on. */
+function Attention({ pipeline, tables, ask }) {
+  const broken = tables.filter((table) => table.phase === "quarantined");
+  const shown = broken.slice(0, 3);
+  return html`
+    ${pipeline.halted && html`<${Notice} tone="bad" icon="warning" title="The pipeline has halted"><p>${sentence(pipeline.halted)}</p><div class="actions"><${Button} size="small" icon="play" onClick=${() => ask("start")}>Start it again<//></div><//>`}
+    ${pipeline.waiting_for && html`<${Notice} tone="warn" icon="clock" title=${`Waiting for ${pipeline.waiting_for}`}>${pipeline.retry_at ? html`<p>The next try is at ${moment(pipeline.retry_at)}.</p>` : null}<//>`}
+    ${pipeline.current === false && pipeline.mode !== "stopped" && html`<${Notice} tone="bad" icon="warning" title="No enumerator leads this pipeline"><p>What you see is of ${moment(pipeline.as_of)}. Start an enumerator, or look at its log under Services.</p><//>`}
+    ${shown.map((table) => html`
+      <${Notice} key=${table.table} tone="bad" icon="warning" title=${`${table.table} is quarantined`}>
+        <p>${sentence(table.cause)}${table.remedy ? ` ${sentence(table.remedy)}` : ""}</p>
+        <div class="actions"><${Button} size="small" icon="again" onClick=${() => ask("retry_table", { table })}>Retry<//><a class="button small plain" href=${link("pipelines", pipeline.name, "tables", table.table)}>Look at the table</a></div>
+      <//>`)}
+    ${broken.length > shown.length && html`<p><a href=${`${link("pipelines", pipeline.name, "tables")}?phase=quarantined`}>and ${count(broken.length - shown.length)} more quarantined tables</a></p>`}`;
+}

@@ -1,0 +1,84 @@
+// One pipeline: its head with the operations, its tabs, and what all tabs share.
+import { get, getAll, pipelinePath } from "../api.js";
+import { link, useClock, usePoll } from "../hooks.js";
+import { html, useCallback, useEffect } from "../html.js";
+import { OPERATIONS, reasonAgainst } from "../operations.js";
+import { Button, Failure, Loading, Menu, Mode, Notice, sentence, Tabs } from "../parts/basics.js";
+import { useOperations } from "../parts/operate.js";
+import { history, observe, recall } from "../samples.js";
+import { state } from "../shapes.js";
+import { Activity } from "./activity.js";
+import { Checkpoints } from "./checkpoints.js";
+import { Cuts } from "./cuts.js";
+import { Definition } from "./definition.js";
+import { Picture } from "./picture.js";
+import { TableDetail } from "./table.js";
+import { Tables } from "./tables.js";
+
+const VIEWS = { "": Picture, tables: Tables, checkpoints: Checkpoints, cuts: Cuts, activity: Activity, definition: Definition };
+const MANY = 300;
+let manyTables = false;
+
+/** The pipeline, its tables and channels in one look, noted in the history. */
+async function look(name, signal) {
+  const pipeline = await get(pipelinePath(name), { signal });
+  const total = Object.values(pipeline.tables).reduce((a, b) => a + b, 0);
+  manyTables = total > MANY;
+  const [tables, channels] = await Promise.all([
+    getAll(pipelinePath(name, "/tables?limit=1000"), { signal }),
+    getAll(pipelinePath(name, "/channels"), { signal }).catch((error) => { if (error.name === "AbortError") throw error; return []; }),
+  ]);
+  if (!history(name).at.length) {
+    const checkpoints = await get(pipelinePath(name, "/checkpoints?limit=200"), { signal }).catch(() => []);
+    recall(name, checkpoints);
+  }
+  return { pipeline, tables, channels, history: observe(name, pipeline, tables, channels) };
+}
+
+export function Pipeline({ me, path, query }) {
+  const [, name, tab = "", ...rest] = path;
+  const found = usePoll((signal) => look(name, signal), manyTables ? 4 : 2, name);
+  const refresh = found.refresh;
+  const [ask, dialog] = useOperations(me, refresh);
+  useClock();
+  useEffect(() => { document.title = `${name} · Cutline`; }, [name]);
+  const asking = useCallback((id, more = {}) => ask(id, { pipeline: found.data?.pipeline, ...more }), [found.data?.pipeline]);
+  if (!found.data) return found.error ? html`<${Crumbs} name=${name} /><h1 tabindex="-1">${name}</h1><br /><${Failure} error=${found.error} retry=${refresh} />` : html`<${Loading} what=${name} />`;
+  const { pipeline, tables } = found.data;
+  const View = VIEWS[tab] ?? Picture;
+  const shared = { me, ...found.data, ask: asking, query, refresh, rest };
+  const broken = tables.filter((table) => table.phase === "quarantined").length;
+  const tabs = [
+    { id: "", text: "Overview" }, { id: "tables", text: "Tables", count: broken || tables.length, bad: broken > 0 }, { id: "checkpoints", text: "Checkpoints" },
+    { id: "cuts", text: "Cuts" }, { id: "activity", text: "Activity" }, { id: "definition", text: "Definition" },
+  ].map((item) => ({ ...item, href: item.id ? link("pipelines", name, item.id) : link("pipelines", name) }));
+  return html`
+    ${dialog}
+    <${Head} pipeline=${pipeline} me=${me} ask=${asking} />
+    ${found.error && html`<${Notice} tone="warn" icon="warning" title="This may be out of date"><p>${sentence(found.error.message)}</p><//><br />`}
+    <${Tabs} label="Views of the pipeline" tabs=${tabs} current=${VIEWS[tab] ? tab : ""} />
+    ${tab === "tables" && rest[0] ? html`<${TableDetail} ...${shared} name=${rest[0]} />` : html`<${View} ...${shared} />`}`;
+}
+
+const Crumbs = () => html`<nav class="crumbs" aria-label="Breadcrumb"><a href="#/">Pipelines</a></nav>`;
+
+function Head({ pipeline, me, ask }) {
+  const about = state(pipeline);
+  const context = { pipeline };
+  const main = pipeline.halted ? "start" : ({ paused: "resume", stopped: "start" }[pipeline.mode] ?? "pause");
+  const button = (id, kind) => html`<${Button} kind=${kind} icon=${OPERATIONS[id].icon} onClick=${() => ask(id)}>${OPERATIONS[id].short}<//>`;
+  const item = (id) => ({ ...OPERATIONS[id], id, label: OPERATIONS[id].title, reason: reasonAgainst(OPERATIONS[id], context, me), run: () => ask(id) });
+  return html`
+    <header class="page-head">
+      <div>
+        <${Crumbs} />
+        <div class="page-title"><h1 tabindex="-1">${pipeline.name}</h1><${Mode} name=${about.mode} text=${about.word} /></div>
+        <p>${about.sentence}</p>
+      </div>
+      <div class="actions">
+        ${button(main, main === "pause" ? "" : "primary")}
+        ${button("savepoint", "")}
+        <${Menu} label="More operations" items=${[item("checkpoint"), item("limits"), item("add_table"), null, item("stop"), item("delete")]} />
+      </div>
+    </header>`;
+}

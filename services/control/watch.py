@@ -1,0 +1,127 @@
+"""What the control service knows of each pipeline: its status in Redis, kept for a fraction of a second, and what it
+has read of the store.
+
+Many requests at one time share one read. Nothing is read for a pipeline that nobody asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.presence import tables as captured
+from cutline.common.store.store import PipelineStore, Store
+from cutline.services.control.published import Published
+from cutline.services.control.window import Checkpoint, Window
+
+STATUS_SECONDS = 0.3
+STORE_SECONDS = 0.5
+CURRENT_SECONDS = 5.0
+"""A leader writes its status twice a second: what is older than this is not current."""
+_PIPELINES = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """A pipeline's status parts, and its tables as `presence.tables` has them; `read_at` in seconds since 1970."""
+
+    parts: Mapping[str, Mapping[str, Any]]
+    tables: Mapping[str, Mapping[str, Any]]
+    read_at: float
+
+    @property
+    def leader(self) -> Mapping[str, Any]:
+        """The enumerator's part."""
+        return self.parts.get("enumerator") or {}
+
+    @property
+    def spark(self) -> Mapping[str, Any]:
+        """The Spark writer's part."""
+        return self.parts.get("spark_writer") or {}
+
+    @property
+    def as_of(self) -> float | None:
+        """When the leader wrote its part, in seconds since 1970."""
+        at = self.leader.get("at")
+        return None if at is None else float(at)
+
+    @property
+    def current(self) -> bool:
+        """Whether a leader reports now."""
+        return self.as_of is not None and self.read_at - self.as_of <= CURRENT_SECONDS
+
+    def members(self) -> dict[str, Mapping[str, Any]]:
+        """The parts of the members of the epoch in progress; the parts of members of earlier ones may remain."""
+        epoch = self.leader.get("epoch")
+        found = {name: part for name, part in self.parts.items() if part.get("epoch") == epoch and epoch}
+        return {name: part for name, part in found.items() if name.startswith(("enumerator", "reader-", "writer-"))}
+
+
+class PipelineWatch:
+    """One pipeline."""
+
+    def __init__(self, registry: Registry, store: PipelineStore) -> None:
+        """Nothing is read before it is asked for."""
+        self.store = store
+        self.window = Window(store)
+        self.published = Published(store)
+        self._registry = registry
+        self._status: Status | None = None
+        self._status_at = self._window_at = self._published_at = float("-inf")
+        self._reading = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        self._finding = asyncio.Lock()
+
+    async def status(self) -> Status:
+        """The status, at most 0.3 s old. Raises Unavailable if Redis does not answer."""
+        async with self._reading:
+            if self._status is None or time.monotonic() - self._status_at >= STATUS_SECONDS:
+                parts = await self._registry.status(self.store.name)
+                self._status = Status(parts=parts, tables=captured(parts), read_at=time.time())
+                self._status_at = time.monotonic()
+            return self._status
+
+    async def journal(self) -> Window:
+        """The newest entries of the journal, at most 0.5 s old. Raises Unavailable if the store does not answer."""
+        async with self._looking:
+            if time.monotonic() - self._window_at >= STORE_SECONDS:
+                await asyncio.to_thread(self.window.refresh)
+                self._window_at = time.monotonic()
+            return self.window
+
+    async def savepoints(self) -> list[Checkpoint]:
+        """The kept checkpoints of the whole journal, newest first. The first call reads the journal's older entries."""
+        await self.journal()
+        async with self._finding:
+            return await asyncio.to_thread(self.window.savepoints)
+
+    async def publications(self) -> Published:
+        """The newest publication, at most 0.5 s old. Raises Unavailable if Redis or the store does not answer."""
+        expected = (await self.status()).spark.get("published")
+        async with self._finding:
+            if time.monotonic() - self._published_at >= STORE_SECONDS:
+                await asyncio.to_thread(self.published.refresh, expected)
+                self._published_at = time.monotonic()
+            return self.published
+
+
+class Watches:
+    """The watch of each pipeline that was asked for."""
+
+    def __init__(self, registry: Registry, store: Store) -> None:
+        """Take an open registry and a store."""
+        self._registry, self._store = registry, store
+        self._watches: dict[str, PipelineWatch] = {}
+
+    def of(self, pipeline: str) -> PipelineWatch:
+        """The watch of a pipeline. Raises ConfigError for an invalid name."""
+        found = self._watches.get(pipeline)
+        if found is None:
+            while len(self._watches) >= _PIPELINES:
+                del self._watches[next(iter(self._watches))]
+            found = self._watches[pipeline] = PipelineWatch(self._registry, self._store.pipeline(pipeline))
+        return found

@@ -1,0 +1,29 @@
+"""The command line. Exit codes: 0 done, 1 failed (the cause on stderr), 2 wrong usage or configuration.
+
+| file | commands |
+|---|---|
+| `local.py` | those that need no control service: run, setup, doctor, define, where, throttle, lake, settings |
+| `pipeline.py`, `table.py`, `checkpoint.py`, `command.py`, `access.py`, `service.py` | calls of the REST API |
+| `watching.py` | status and top |
+| `completion.py` | completion for shells |
+| `remote.py`, `exits.py`, `printing.py` | what the commands share |
+"""
+
+from __future__ import annotations
+
+import click
+
+from cutline.services.run.cli import access, checkpoint, command, completion, local, pipeline, service, table, watching
+
+__all__ = ["main"]
+
+
+@click.group()
+@click.version_option(package_name="cutline")
+def main() -> None:
+    """Copy MySQL or MariaDB into an Iceberg lake, and keep the copy current."""
+
+
+for _module in (local, watching, pipeline, table, checkpoint, command, service, access, completion):
+    for _command in _module.COMMANDS:
+        main.add_command(_command)

@@ -1,0 +1,90 @@
+"""`cutline command` and `cutline events`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from cutline.services.client.rest.models import Event
+from cutline.services.run.cli.printing import plain, when
+from cutline.services.run.cli.remote import Session, asks, limit_option, pipeline_argument
+
+NUMBER = click.argument("number", type=click.IntRange(min=1))
+
+
+@click.group("command")
+def group() -> None:
+    """What people have asked of a pipeline, and what became of it."""
+
+
+@group.command("list")
+@pipeline_argument
+@limit_option
+@asks
+def list_(session: Session, pipeline: str, limit: int) -> None:
+    """List the newest commands of PIPELINE."""
+    session.list(
+        session.client.commands(pipeline, limit=limit),
+        ("command", lambda found: found.number),
+        ("kind", lambda found: found.kind),
+        ("state", lambda found: found.state),
+        ("by", lambda found: found.by),
+        ("at", lambda found: when(found.at)),
+        ("arguments", lambda found: json.dumps(found.arguments) if found.arguments else None),
+        ("cause", lambda found: found.cause),
+        none="no command",
+    )
+
+
+@group.command()
+@pipeline_argument
+@NUMBER
+@asks
+def show(session: Session, pipeline: str, number: int) -> None:
+    """Show one command."""
+    session.one(session.client.command(pipeline, number))
+
+
+@group.command()
+@pipeline_argument
+@NUMBER
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, 86_400),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long at most.",
+)
+@asks
+def wait(session: Session, pipeline: str, number: int, wait: float) -> None:
+    """Wait until a command is carried out; the exit code is 1 if it is refused or fails."""
+    session.told(session.client.wait_for_command(pipeline, number, wait=wait))
+
+
+@click.command("events")
+@pipeline_argument
+@click.option("--follow", "-f", is_flag=True, help="Print events as they come, until Ctrl-C.")
+@click.option("--after", metavar="ID", help="With --follow: from the event after this one.")
+@limit_option
+@asks
+def events(session: Session, pipeline: str, follow: bool, after: str | None, limit: int) -> None:
+    """Print the newest events of PIPELINE, oldest first: epochs, savepoints, phases of tables."""
+    if not follow:
+        found = session.client.events(pipeline, limit=limit)[::-1]
+        if session.as_json:
+            click.echo(json.dumps(plain(found), indent=1))
+        else:
+            for event in found:
+                click.echo(_line(event))
+        return
+    for event in session.client.follow(pipeline, after=after):
+        click.echo(event.model_dump_json() if session.as_json else _line(event))
+
+
+def _line(event: Event) -> str:
+    return f"{when(event.at)}  {event.id}  {event.text}"
+
+
+COMMANDS = (group, events)

@@ -1,0 +1,209 @@
+"""The commands that need no control service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import ParamSpec
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from cutline.common.config.environment import Environment
+from cutline.common.config.pipeline import PipelineConfig, load
+from cutline.common.config.settings import settings_table
+from cutline.common.mesh.messages import Limits
+from cutline.common.store.store import Store
+from cutline.services.run import doctor, lake, running
+from cutline.services.run.cli.exits import exit_codes
+from cutline.services.run.preflight import check
+from cutline.services.run.run import Run
+from cutline.services.run.terminal import TerminalView
+from cutline.services.run.until import Until
+from cutline.services.run.workdir import default_workdir, redis_url_of
+from cutline.spark_writer import jars
+
+P = ParamSpec("P")
+PIPELINE_FILE = click.Path(path_type=Path)
+
+
+def _choice(command: Callable[P, None]) -> Callable[P, None]:
+    """Give a command the arguments of a choice."""
+    command = click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="As given to run.")(
+        exit_codes(command)
+    )
+    return click.argument("pipeline", type=PIPELINE_FILE)(click.argument("table", metavar="TABLE")(command))
+
+
+def workdir_of(pipeline: Path, config: PipelineConfig, given: Path | None) -> Path:
+    """The work folder of a pipeline file; `given` on the command line."""
+    return (given or default_workdir(pipeline, config)).resolve()
+
+
+@click.command()
+@click.argument("pipeline", type=PIPELINE_FILE)
+@click.option(
+    "--until",
+    type=click.Choice(["snapshot", "caught-up"]),
+    help="Stop when every table's snapshot is published, or when the lake has caught up with the source.",
+)
+@click.option(
+    "--workdir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for logs, Redis and the store; .cutline/NAME beside PIPELINE by default.",
+)
+@click.option("--readers", type=click.IntRange(1, 64), help="Reader processes; workers.readers of PIPELINE by default.")
+@click.option("--writers", type=click.IntRange(1, 64), help="Writer processes; workers.writers of PIPELINE by default.")
+@exit_codes
+def run(pipeline: Path, until: Until | None, workdir: Path | None, readers: int | None, writers: int | None) -> None:
+    """Run PIPELINE (a YAML file) on this machine until Ctrl-C; the same command resumes."""
+    config = load(pipeline)
+    workers = config.workers.model_copy(
+        update={"readers": readers or config.workers.readers, "writers": writers or config.workers.writers}
+    )
+    config = config.model_copy(update={"workers": workers})
+    folder = workdir_of(pipeline, config, workdir)
+    with TerminalView(config.name) as view:
+        asyncio.run(Run(config, Environment.read(), workdir=folder, until=until, view=view).go())
+
+
+@click.command()
+@click.option(
+    "--repository", "repositories", multiple=True, metavar="URL", help="Another Maven repository to fetch from."
+)
+@click.option("--ivy-settings", type=click.Path(path_type=Path), help="An ivysettings.xml, which may name mirrors.")
+@click.option(
+    "--with",
+    "extras",
+    multiple=True,
+    type=click.Choice(jars.all_extras()),
+    help="Fetch also what a pipeline with this store or catalogue needs; may be repeated.",
+)
+@exit_codes
+def setup(repositories: tuple[str, ...], ivy_settings: Path | None, extras: tuple[str, ...]) -> None:
+    """Fetch Spark's jars, as the first `run` does too. Jars that are there already are verified, not fetched again."""
+    settings = {"spark.jars.repositories": ",".join(repositories)} if repositories else {}
+    if ivy_settings is not None:
+        settings["spark.jars.ivySettings"] = str(ivy_settings.absolute())
+    columns = (TextColumn("Spark's jars"), BarColumn(), DownloadColumn())
+    terminal = Console(stderr=True)
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        fetched = jars.fetch(
+            jars.folder(),
+            extras=extras,
+            settings=settings,
+            progress=lambda done, total: bar.update(task, completed=done, total=total, visible=True),
+        )
+    outcome = f"fetched {', '.join(jar.file for jar in fetched)} into" if fetched else "Spark's jars are in"
+    click.echo(f"{outcome} {jars.folder()}")
+
+
+@click.command("doctor")
+@click.argument("pipeline", type=PIPELINE_FILE, required=False)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a JSON object: ok, and findings, each with name, found, remedy and ok.",
+)
+@exit_codes
+def examine(pipeline: Path | None, as_json: bool) -> None:
+    """Report what this machine has and lacks for Cutline, and whether PIPELINE's source and store answer.
+
+    The exit code is 1 if any check fails.
+    """
+    findings = doctor.examine(pipeline, Environment.read())
+    ok = all(finding.ok for finding in findings)
+    if as_json:
+        click.echo(
+            json.dumps({"ok": ok, "findings": [asdict(finding) | {"ok": finding.ok} for finding in findings]}, indent=1)
+        )
+    else:
+        doctor.show(findings)
+    sys.exit(0 if ok else 1)
+
+
+@click.command()
+@click.argument("pipeline", type=PIPELINE_FILE)
+@exit_codes
+def define(pipeline: Path) -> None:
+    """Check PIPELINE and its source, then define it in the store at CUTLINE_STORE_URL, for services elsewhere."""
+    config, environment = load(pipeline), Environment.read()
+    store_url = environment.need_store_url()
+    Store(store_url).pipeline(config.name).define(check(config, store_url=store_url, workdir=None))
+    click.echo(f"pipeline {config.name} is defined in the store")
+
+
+@click.command()
+@click.argument("table", metavar="TABLE")
+@click.option(
+    "--pipeline", type=PIPELINE_FILE, default=Path("pipeline.yaml"), show_default=True, help="The pipeline file."
+)
+@exit_codes
+def where(table: str, pipeline: Path) -> None:
+    """Print the path of the current Iceberg metadata file of TABLE (schema.table), for DuckDB's iceberg_scan."""
+    click.echo(lake.where(load(pipeline), table))
+
+
+@click.command()
+@click.argument("pipeline", type=PIPELINE_FILE)
+@click.option(
+    "--rows-per-second", type=click.IntRange(min=1), help="Rows that all readers together may SELECT each second."
+)
+@click.option("--bytes-per-second", type=click.IntRange(min=1), help="The same, in bytes of decoded rows.")
+@click.option("--workdir", type=click.Path(path_type=Path, file_okay=False), help="The folder given to `run`.")
+@exit_codes
+def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int | None, workdir: Path | None) -> None:
+    """Limit how fast the running PIPELINE reads chunks, until the next call; a limit that is not given is lifted.
+
+    Returns when a checkpoint has the limits, so that they outlive the leader.
+    """
+    config = load(pipeline)
+    url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
+    limits = Limits(rows_per_second=rows_per_second, bytes_per_second=bytes_per_second)
+    asyncio.run(running.throttle(url, config.name, limits))
+    rates = [
+        f"{rate:,} {unit} a second" for rate, unit in ((rows_per_second, "rows"), (bytes_per_second, "bytes")) if rate
+    ]
+    click.echo(f"pipeline {config.name} reads chunks at {' and '.join(rates) or 'any speed'}")
+
+
+@click.group("lake")
+def lake_group() -> None:
+    """Choose what becomes of other users' commits to a lake table, for which the Spark writer has quarantined it."""
+
+
+@lake_group.command()
+@_choice
+def accept(pipeline: Path, table: str, workdir: Path | None) -> None:
+    """Keep what others committed to TABLE (schema.table), and apply later changes of the source on top of it."""
+    _choose(pipeline, table, workdir, "accept")
+
+
+@lake_group.command()
+@_choice
+def overwrite(pipeline: Path, table: str, workdir: Path | None) -> None:
+    """Replace what others committed to TABLE (schema.table) by what the source has."""
+    _choose(pipeline, table, workdir, "overwrite")
+
+
+def _choose(pipeline: Path, table: str, workdir: Path | None, choice: str) -> None:
+    config = load(pipeline)
+    url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
+    asyncio.run(running.choose(url, config.name, table, choice))
+    click.echo(f"{table}: the choice to {choice} is kept; the table goes on with the next checkpoint")
+
+
+@click.command()
+def settings() -> None:
+    """Print every setting, of the environment and of the pipeline file, as the table in docs/settings.md."""
+    click.echo(settings_table(), nl=False)
+
+
+COMMANDS = (run, setup, examine, define, where, throttle, lake_group, settings)

@@ -1,0 +1,244 @@
+"""`cutline pipeline`: definitions and live operations of pipelines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from cutline.common.errors import ConfigError
+from cutline.services.client.rest.models import Pipeline, Plan
+from cutline.services.run.cli.printing import plain, print_json, size, span, when
+from cutline.services.run.cli.remote import Session, asks, orders, pipeline_argument
+
+FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
+YES = click.option("--yes", is_flag=True, help="Don't ask.")
+
+
+def _content(file: Path) -> dict[str, Any]:
+    """The content of a pipeline file as it is: the control service checks it, and finds passwords where it runs."""
+    text = click.get_text_stream("stdin").read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not YAML ({' '.join(str(error).split())}); correct it") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file} is not a mapping of settings; see docs/settings.md")
+    return found
+
+
+@click.group("pipeline")
+def group() -> None:
+    """Create, change, pause and stop pipelines, by the control service."""
+
+
+@group.command("list")
+@click.option("--tag", metavar="KEY:VALUE", help="Only pipelines with this tag.")
+@asks
+def list_(session: Session, tag: str | None) -> None:
+    """List the pipelines."""
+    session.list(
+        list(session.client.each_pipeline(tag=tag)),
+        ("pipeline", lambda found: found.name),
+        ("mode", lambda found: found.mode),
+        ("tables", _phases),
+        ("checkpoint", lambda found: found.checkpoint),
+        ("published", lambda found: when(found.published_at)),
+        ("waiting for", lambda found: found.halted or found.waiting_for),
+        none="there is no pipeline; create one with `cutline pipeline create FILE`",
+    )
+
+
+def _phases(found: Pipeline) -> str:
+    return ", ".join(f"{count} {phase}" for phase, count in found.tables.items())
+
+
+@group.command()
+@pipeline_argument
+@asks
+def show(session: Session, pipeline: str) -> None:
+    """Show one pipeline: its definition and its state."""
+    session.one(session.client.pipeline(pipeline))
+
+
+@group.command()
+@click.argument("file", type=FILE)
+@click.option("--dry-run", is_flag=True, help="Only show what it would do.")
+@asks
+def create(session: Session, file: Path, dry_run: bool) -> None:
+    """Create a pipeline from FILE (a pipeline.yaml; - for standard input); the mesh then runs it."""
+    if dry_run:
+        _show_plan(session, session.client.plan_pipeline(_content(file)))
+        return
+    made = session.client.create_pipeline(_content(file))
+    if session.as_json:
+        print_json(made)
+    else:
+        click.echo(f"pipeline {made.name} is defined, version {made.version}")
+
+
+@group.command()
+@pipeline_argument
+@click.argument("file", type=FILE)
+@asks
+def plan(session: Session, pipeline: str, file: Path) -> None:
+    """Show what the definition in FILE would change."""
+    _show_plan(session, session.client.plan_change(pipeline, _content(file)))
+
+
+def _show_plan(session: Session, found: Plan) -> None:
+    if session.as_json:
+        print_json(found)
+        return
+    for finding in found.findings:
+        remedy = "" if finding.ok or not finding.remedy else f"; {finding.remedy}"
+        click.echo(f"{'ok   ' if finding.ok else 'FAULT'} {finding.check}: {finding.found}{remedy}")
+    for change in found.changes:
+        before, after = json.dumps(change.before), json.dumps(change.after)
+        click.echo(f"{'' if change.possible else 'IMPOSSIBLE: '}{change.key}: {before} -> {after}: {change.effect}")
+    for table in found.tables:
+        about = [f"{table.rows:,} rows" if table.rows is not None else "", size(table.bytes), span(table.seconds)]
+        causes = f": {'; '.join(table.causes)}" if table.causes else ""
+        click.echo(f"{table.action:12} {table.table} {', '.join(filter(None, about))}{causes}")
+    click.echo(f"{found.rows:,} rows, {size(found.bytes)}, about {span(found.seconds)} ({found.rate})")
+
+
+@group.command()
+@pipeline_argument
+@click.argument("file", type=FILE)
+@click.option("--if-match", metavar="ETAG", help="Only if the pipeline still has this ETag.")
+@orders
+def replace(session: Session, pipeline: str, file: Path, if_match: str | None, wait: float) -> None:
+    """Replace the definition of a pipeline by FILE."""
+    session.told(session.client.replace_pipeline(pipeline, _content(file), if_match=if_match, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@click.argument("patch", metavar="PATCH")
+@click.option("--if-match", metavar="ETAG", help="Only if the pipeline still has this ETag.")
+@orders
+def patch(session: Session, pipeline: str, patch: str, if_match: str | None, wait: float) -> None:
+    """Change parts of a definition: PATCH is JSON or YAML, as in '{checkpoint: {interval_seconds: 5}}'; null gives a
+    setting its default."""
+    try:
+        content = yaml.safe_load(patch)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"PATCH is neither JSON nor YAML ({' '.join(str(error).split())}); correct it") from error
+    session.told(session.client.patch_pipeline(pipeline, content, if_match=if_match, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@click.option("--purge", is_flag=True, help="Drop the lake tables that it wrote, too.")
+@YES
+@orders
+def delete(session: Session, pipeline: str, purge: bool, yes: bool, wait: float) -> None:
+    """Delete a pipeline with all that the store has of it; the lake tables stay without --purge."""
+    if not yes:
+        also = " and drop its lake tables" if purge else ""
+        click.confirm(f"Delete the pipeline {pipeline}{also}?", abort=True, err=True)
+    session.told(session.client.delete_pipeline(pipeline, purge=purge, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@click.option("--show", type=click.IntRange(min=1), metavar="VERSION", help="Print the content of one version.")
+@click.option("--restore", type=click.IntRange(min=1), metavar="VERSION", help="Bring a version back, as a new one.")
+@orders
+def versions(session: Session, pipeline: str, show: int | None, restore: int | None, wait: float) -> None:
+    """List the versions of a definition, print one, or bring one back."""
+    if restore is not None:
+        session.told(session.client.restore_version(pipeline, restore, wait=wait))
+    elif show is not None:
+        found = session.client.version(pipeline, show)
+        if session.as_json:
+            print_json(found)
+        else:
+            click.echo(yaml.safe_dump(plain(found)["definition"], sort_keys=False, allow_unicode=True), nl=False)
+    else:
+        session.list(
+            list(session.client.each_version(pipeline)),
+            ("version", lambda found: found.version),
+            ("at", lambda found: when(found.at)),
+            ("by", lambda found: found.by),
+            ("command", lambda found: found.command),
+            ("note", lambda found: found.note),
+            none="there is no version",
+        )
+
+
+@group.command()
+@pipeline_argument
+@orders
+def pause(session: Session, pipeline: str, wait: float) -> None:
+    """Pause a pipeline: nothing is read until it is resumed."""
+    session.told(session.client.pause(pipeline, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@orders
+def resume(session: Session, pipeline: str, wait: float) -> None:
+    """Resume a paused pipeline."""
+    session.told(session.client.resume(pipeline, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@click.option("--savepoint", metavar="NAME", help="The name of the last savepoint.")
+@orders
+def stop(session: Session, pipeline: str, savepoint: str | None, wait: float) -> None:
+    """Stop a pipeline with a savepoint."""
+    session.told(session.client.stop(pipeline, savepoint=savepoint, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@orders
+def start(session: Session, pipeline: str, wait: float) -> None:
+    """Start a stopped pipeline."""
+    session.told(session.client.start(pipeline, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@click.argument("checkpoint", type=click.IntRange(min=1))
+@YES
+@orders
+def restore(session: Session, pipeline: str, checkpoint: int, yes: bool, wait: float) -> None:
+    """Go back to CHECKPOINT, a checkpoint's or savepoint's number; what came after it is read again."""
+    if not yes:
+        click.confirm(f"Restore {pipeline} to checkpoint {checkpoint}?", abort=True, err=True)
+    session.told(session.client.restore(pipeline, checkpoint, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@click.option("--rows-per-second", type=click.FloatRange(min=0, min_open=True), help="Rows, all readers together.")
+@click.option("--bytes-per-second", type=click.FloatRange(min=0, min_open=True), help="Bytes of decoded rows.")
+@click.option("--lift", is_flag=True, help="Lift all limits.")
+@orders
+def limits(
+    session: Session,
+    pipeline: str,
+    rows_per_second: float | None,
+    bytes_per_second: float | None,
+    lift: bool,
+    wait: float,
+) -> None:
+    """Show how fast a pipeline may read chunks, or limit it; a limit that is not given then is lifted."""
+    if lift or rows_per_second is not None or bytes_per_second is not None:
+        session.told(
+            session.client.set_limits(
+                pipeline, rows_per_second=rows_per_second, bytes_per_second=bytes_per_second, wait=wait
+            )
+        )
+    else:
+        session.one(session.client.limits(pipeline))
+
+
+COMMANDS = (group,)

@@ -1,0 +1,178 @@
+"""`cutline table`: the tables of a pipeline, and operations on them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+
+from cutline.services.run.cli.printing import print_json, span, when
+from cutline.services.run.cli.remote import Session, asks, orders, pipeline_argument, table_argument
+
+
+@click.group("table")
+def group() -> None:
+    """List tables, add and remove them, pause, read again and retry them."""
+
+
+@group.command("list")
+@pipeline_argument
+@click.option("--phase", help="Only tables in this phase; several with commas between.")
+@click.option("-q", "--search", "q", metavar="TEXT", help="Only tables whose name contains this.")
+@asks
+def list_(session: Session, pipeline: str, phase: str | None, q: str | None) -> None:
+    """List the tables of PIPELINE."""
+    session.list(
+        list(session.client.each_table(pipeline, phase=phase, q=q)),
+        ("table", lambda found: found.table),
+        ("phase", lambda found: found.phase),
+        ("generation", lambda found: found.generation),
+        ("rows", lambda found: found.rows_done),
+        ("rows/s", lambda found: found.rate_rows_per_second and round(found.rate_rows_per_second)),
+        ("to go", lambda found: span(found.eta_seconds)),
+        ("lag", lambda found: span(found.lag_seconds)),
+        ("published", lambda found: found.published_checkpoint),
+        ("last change", lambda found: when(found.last_change_at)),
+        ("cause", lambda found: found.cause),
+        none="no table",
+    )
+
+
+@group.command()
+@pipeline_argument
+@table_argument
+@asks
+def show(session: Session, pipeline: str, table: str) -> None:
+    """Show one table of PIPELINE."""
+    session.one(session.client.table(pipeline, table))
+
+
+@group.command()
+@pipeline_argument
+@table_argument
+@asks
+def schemas(session: Session, pipeline: str, table: str) -> None:
+    """List the schemas that TABLE has had lately."""
+    session.list(
+        session.client.schemas(pipeline, table),
+        ("schema", lambda found: found.schema_id),
+        ("generation", lambda found: found.generation),
+        ("since", lambda found: when(found.since)),
+        ("checkpoint", lambda found: found.since_checkpoint),
+        (
+            "columns",
+            lambda found: ", ".join(f"{column.name} {column.type}" for column in found.columns or ()),
+        ),
+        none="no schema yet",
+    )
+
+
+@group.command()
+@pipeline_argument
+@table_argument
+@asks
+def splits(session: Session, pipeline: str, table: str) -> None:
+    """Show the chunks of TABLE's snapshot."""
+    found = session.client.grid(pipeline, table)
+    if session.as_json:
+        print_json(found)
+        return
+    click.echo(f"{found.made} of about {found.total} chunks are made, in generation {found.generation}")
+    session.list(
+        found.runs,
+        ("from", lambda run: run.first),
+        ("to", lambda run: run.last),
+        ("state", lambda run: run.state),
+        ("reader", lambda run: run.reader),
+        none="no chunk yet",
+    )
+
+
+@group.command()
+@pipeline_argument
+@table_argument
+@orders
+def add(session: Session, pipeline: str, table: str, wait: float) -> None:
+    """Add TABLE (schema.table) with its history."""
+    session.told(session.client.add_table(pipeline, table, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@table_argument
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@orders
+def remove(session: Session, pipeline: str, table: str, yes: bool, wait: float) -> None:
+    """Remove TABLE from the pipeline; the lake table stays as it is."""
+    if not yes:
+        click.confirm(f"Remove {table} from {pipeline}?", abort=True, err=True)
+    session.told(session.client.remove_table(pipeline, table, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@table_argument
+@orders
+def pause(session: Session, pipeline: str, table: str, wait: float) -> None:
+    """Pause TABLE: the lake keeps showing its last publication."""
+    session.told(session.client.pause_table(pipeline, table, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@table_argument
+@orders
+def resume(session: Session, pipeline: str, table: str, wait: float) -> None:
+    """Resume TABLE."""
+    session.told(session.client.resume_table(pipeline, table, wait=wait))
+
+
+@group.command("read-again")
+@pipeline_argument
+@table_argument
+@orders
+def read_again(session: Session, pipeline: str, table: str, wait: float) -> None:
+    """Read TABLE again from the source; the lake keeps showing the old content until the new one is complete."""
+    session.told(session.client.read_table_again(pipeline, table, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@table_argument
+@orders
+def retry(session: Session, pipeline: str, table: str, wait: float) -> None:
+    """Retry TABLE, which is quarantined."""
+    session.told(session.client.retry_table(pipeline, table, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@table_argument
+@orders
+def forget(session: Session, pipeline: str, table: str, wait: float) -> None:
+    """Forget TABLE, which was dropped or removed: lists have it no more; the lake table stays."""
+    session.told(session.client.forget_table(pipeline, table, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@table_argument
+@orders
+def cancel(session: Session, pipeline: str, table: str, wait: float) -> None:
+    """Cancel the addition of TABLE, which is not live yet."""
+    session.told(session.client.cancel_table(pipeline, table, wait=wait))
+
+
+@group.command()
+@pipeline_argument
+@table_argument
+@click.argument("choice", type=click.Choice(["accept", "overwrite"]))
+@orders
+def lake(
+    session: Session, pipeline: str, table: str, choice: Literal["accept", "overwrite"], wait: float
+) -> None:
+    """Choose about other users' commits to the lake table of TABLE, for which it is quarantined."""
+    session.told(session.client.choose_lake(pipeline, table, choice, wait=wait))
+
+
+COMMANDS = (group,)

@@ -1,0 +1,138 @@
+"""Chromium, driven by Playwright; pages of the dashboard over made-up pipelines; screenshots kept as artefacts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.browser.made_up import Stage
+from tests.browser.stage import app
+from tests.conftest import skipped_where_missing
+from tests.programs import program
+from tests.servers import HOST
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREENSHOTS = Path(os.environ.get("CUTLINE_SCREENSHOTS") or ROOT / "build" / "screenshots")
+WIDE = {"width": 1440, "height": 900}
+PHONE = {"width": 360, "height": 740}
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def chromium(nothing_left_running: None) -> Iterator[Browser]:
+    """Debian's Chromium. Root can't use its sandbox, and a container's /dev/shm may be small."""
+    with skipped_where_missing():
+        path = program("chromium")
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-dev-shm-usage"]
+        with playwright.chromium.launch(executable_path=path, args=flags) as browser:
+            yield browser
+
+
+@contextlib.contextmanager
+def served(stage: Stage) -> Iterator[str]:
+    """Serve a stage from a thread; yields its address."""
+    server = uvicorn.Server(uvicorn.Config(app(stage), log_level="critical"))
+    with socket.create_server((HOST, 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://{HOST}:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = server.force_exit = True  # streams of events would not end by themselves
+            thread.join()
+
+
+class Pages:
+    """Opens pages; every console error, broken content policy and request to another origin fails the test."""
+
+    def __init__(self, browser: Browser, address: str) -> None:
+        self.address = address
+        self.faults: list[str] = []
+        self._browser = browser
+        self._contexts: list[Any] = []
+
+    def open(
+        self, path: str = "#/", *, token: str | None = "admin-token", theme: str = "light", size: Any = None
+    ) -> Page:
+        """A page of its own, with that token in its storage."""
+        context = self._browser.new_context(viewport=size or WIDE, color_scheme=theme, reduced_motion="reduce")
+        self._contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("console", lambda message: self._heard(message.type, message.text))
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("request", lambda request: self._asked(request.url))
+        if token is not None:
+            page.add_init_script(f"sessionStorage.length || sessionStorage.setItem('cutline-token', '{token}')")
+        page.goto(f"{self.address}/{path}")
+        return page
+
+    def _heard(self, kind: str, text: str) -> None:
+        if kind == "error" and "Failed to load resource" not in text:  # the API's own refusals are part of tests
+            self.faults.append(text)
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.address, "data:")):
+            self.faults.append(f"asked another origin: {url}")
+
+    def close(self) -> None:
+        """Close all pages."""
+        for context in self._contexts:
+            context.close()
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+@pytest.fixture
+def pages(chromium: Browser, stage: Stage) -> Iterator[Pages]:
+    """Pages on a fresh stage."""
+    with served(stage) as address:
+        opened = Pages(chromium, address)
+        yield opened
+        opened.close()
+    assert opened.faults == []
+
+
+def settled(page: Page) -> None:
+    """Wait until the view has its data: nothing says that it loads, and charts are drawn."""
+    page.wait_for_function(
+        "() => document.querySelector('main h1') && !/Loading/.test(document.querySelector('main').innerText)"
+        " && [...document.querySelectorAll('.chart-box')].every((box) => box.querySelector('canvas'))"
+    )
+
+
+@pytest.fixture
+def keep() -> Callable[[Page, str], Path]:
+    """Keep a screenshot as an artefact."""
+
+    def kept(page: Page, name: str, *, whole: bool = False) -> Path:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        path = SCREENSHOTS / f"{name}.png"
+        page.screenshot(path=path, full_page=whole)
+        return path
+
+    return kept
+
+
+def faults_for_people(page: Page) -> list[str]:
+    """What axe-core finds serious or critical, with the elements."""
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(AXE)
+    script = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
+        .filter((fault) => ['serious', 'critical'].includes(fault.impact))
+        .map(({id, nodes}) => `${id}: ` + nodes.slice(0, 4).map((node) => `${node.target} (${node.failureSummary})`))"""
+    found: list[str] = page.evaluate(script)
+    return found

@@ -1,0 +1,284 @@
+"""The dashboard in Chromium, over made-up pipelines: every view, every operation, at the sizes that real ones have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import PHONE, Pages, faults_for_people, settled
+from tests.browser.made_up import Stage
+
+Keep = Callable[..., Path]
+VIEWS = {
+    "pipelines": "#/",
+    "overview": "#/pipelines/shop",
+    "overview-many": "#/pipelines/erp-archive",
+    "overview-paused": "#/pipelines/billing",
+    "overview-without-leader": "#/pipelines/legacy",
+    "tables": "#/pipelines/shop/tables",
+    "tables-many": "#/pipelines/erp-archive/tables",
+    "table": "#/pipelines/shop/tables/shop.page_views",
+    "table-quarantined": "#/pipelines/shop/tables/shop.emails",
+    "table-many-chunks": "#/pipelines/erp-archive/tables/erp.t_0650",
+    "checkpoints": "#/pipelines/shop/checkpoints",
+    "cuts": "#/pipelines/shop/cuts",
+    "activity": "#/pipelines/shop/activity",
+    "definition": "#/pipelines/shop/definition",
+    "new": "#/new",
+    "services": "#/services",
+    "tokens": "#/access",
+    "audit": "#/access/audit",
+}
+
+
+def confirm(page: Page, title: str) -> None:
+    """Confirm the open dialog, and wait until its command has ended."""
+    dialog = page.get_by_role("dialog", name=title)
+    expect(dialog.get_by_role("list", name="What will happen")).to_be_visible()
+    dialog.locator("[data-confirm]").click()
+    expect(dialog).to_be_hidden()
+    expect(page.locator(".toasts")).to_contain_text("Done: command")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_view_has_a_serious_fault_for_people_who_need_help_to_use_it(pages: Pages, theme: str, keep: Keep) -> None:
+    page = pages.open(theme=theme)
+    found = {}
+    for name, address in VIEWS.items():
+        page.evaluate("(address) => { location.hash = address; }", address)
+        settled(page)
+        keep(page, f"{name}-{theme}", whole=name in ("overview", "new"))
+        if faults := faults_for_people(page):
+            found[name] = faults
+    assert found == {}
+    assert page.evaluate("() => document.documentElement.dataset.theme") == theme
+
+
+def test_every_view_fits_a_phone(pages: Pages, keep: Keep) -> None:
+    page = pages.open(size=PHONE)
+    wider = {}
+    for name, address in VIEWS.items():
+        page.evaluate("(address) => { location.hash = address; }", address)
+        settled(page)
+        keep(page, f"{name}-phone", whole=True)
+        if (width := page.evaluate("() => document.documentElement.scrollWidth")) > PHONE["width"]:
+            wider[name] = width
+    assert wider == {}
+
+
+def test_a_pipeline_is_paused_and_resumed_and_a_savepoint_is_taken(pages: Pages, stage: Stage, keep: Keep) -> None:
+    page = pages.open("#/pipelines/shop")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    keep(page, "dialog-pause")
+    assert faults_for_people(page) == []
+    confirm(page, "Pause the pipeline")
+    expect(page.locator(".page-title")).to_contain_text("paused")
+    page.get_by_role("button", name="Resume", exact=True).click()
+    confirm(page, "Resume the pipeline")
+    expect(page.locator(".page-title")).to_contain_text("running")
+    page.get_by_role("button", name="Savepoint", exact=True).click()
+    page.get_by_label("Name").fill("before-migration")
+    confirm(page, "Take a savepoint")
+    assert "before-migration" in stage.pipelines["shop"].savepoints.values()
+
+
+def test_escape_closes_a_dialog_without_a_call_and_gives_the_focus_back(pages: Pages, stage: Stage) -> None:
+    page = pages.open("#/pipelines/shop")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_be_focused()
+    assert len(stage.pipelines["shop"].commands) == 3
+
+
+def test_a_table_is_added_and_the_api_s_error_stands_at_the_field(pages: Pages) -> None:
+    page = pages.open("#/pipelines/shop/tables")
+    page.get_by_role("button", name="Add a table").click()
+    field = page.get_by_role("dialog").get_by_label("Table")
+    field.fill("nodatabase")
+    page.locator("[data-confirm]").click()
+    expect(field).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_role("dialog").locator(".error")).to_contain_text(
+        "It has no database. Write it as in shop.orders."
+    )
+    field.fill("shop.vouchers")
+    confirm(page, "Add a table")
+    expect(page.get_by_role("link", name="shop.vouchers")).to_be_visible()
+
+
+def test_a_quarantined_table_is_retried_from_the_list_of_what_needs_a_person(pages: Pages) -> None:
+    page = pages.open("#/pipelines/shop")
+    expect(page.get_by_role("alert").filter(has_text="shop.emails is quarantined")).to_contain_text("not valid UTF-8")
+    page.get_by_role("button", name="Retry").click()
+    confirm(page, "Retry the table")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_every_operation_on_a_table_is_in_its_menu_with_the_reason_if_it_is_not_possible(pages: Pages) -> None:
+    page = pages.open("#/pipelines/shop/tables")
+    page.get_by_role("button", name="Operations on shop.addresses").click()
+    menu = page.get_by_role("group", name="Operations on shop.addresses")
+    expect(menu.get_by_role("button")).to_have_text(
+        [re.compile(t) for t in ("Pause the table", "Read the table again", "Remove the table")]
+    )
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog", name="Read the table again")).to_contain_text("begins generation 2")
+
+
+def test_a_viewer_sees_all_and_is_refused_what_needs_a_higher_role(pages: Pages, stage: Stage, keep: Keep) -> None:
+    page = pages.open(token=None)
+    keep(page, "login-light")
+    assert faults_for_people(page) == []
+    page.get_by_label("Token").fill("wrong-token")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.locator(".error")).to_contain_text("The token is unknown")
+    page.get_by_label("Token").fill("viewer-token")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("heading", name="Pipelines")).to_be_visible()
+    expect(page.get_by_role("link", name="Access")).to_have_count(0)
+    expect(page.get_by_role("button", name="New pipeline")).to_have_attribute("aria-disabled", "true")
+    page.get_by_role("link", name="shop").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("Needs the role operator; you are viewer.")
+    page.locator("[data-confirm]").click(force=True)
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert stage.pipelines["shop"].mode == "running"
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", name="Log in to Cutline")).to_be_visible()
+
+
+def test_a_pipeline_is_made_in_the_form(pages: Pages, stage: Stage, keep: Keep) -> None:
+    """1. The plan of an empty form names the missing fields. 2. A host that refuses fails the test of the source. 3.
+    Its tables are found, with lake types. 4. The plan comes before the start. 5. The pipeline is there."""
+    page = pages.open("#/new")
+    page.get_by_role("button", name="Show the plan").click()
+    expect(page.get_by_label("Warehouse")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("Name of the pipeline")).to_be_focused()
+    page.get_by_label("Name of the pipeline").fill("crm")
+    page.get_by_label("Host").fill("wrong.example.com")
+    page.get_by_label("User", exact=True).fill("cdc")
+    page.get_by_label("Variable of the services").fill("CRM_PASSWORD")
+    page.get_by_role("button", name="Test the connection").click()
+    expect(page.get_by_role("alert").first).to_contain_text("refused the connection")
+    page.get_by_label("Host").fill("db-1.example.com")
+    page.get_by_role("button", name="Test the connection").click()
+    expect(page.get_by_text("MySQL 8.4.6 at cdc@db-1.example.com:3306")).to_be_visible()
+    page.get_by_label("all of shop").check()
+    expect(page.get_by_role("region", name="Tables found")).to_contain_text("26 tables match")
+    page.get_by_role("button", name="shop.orders").click()
+    expect(page.get_by_role("region", name="Tables found")).to_contain_text("timestamptz")
+    page.get_by_label("Warehouse").fill("s3://lake/crm")
+    page.get_by_text("More settings").click()
+    expect(page.get_by_label("Interval seconds")).to_have_attribute("placeholder", "10")
+    page.get_by_label("Interval seconds").fill("5")
+    page.get_by_role("button", name="Show the plan").click()
+    expect(page.get_by_role("region", name="Plan")).to_contain_text("1 table quarantined until mended")
+    keep(page, "new-with-plan", whole=True)
+    assert faults_for_people(page) == []
+    page.get_by_role("button", name="Create the pipeline").click()
+    expect(page.get_by_role("heading", name="crm")).to_be_visible()
+    definition = stage.pipelines["crm"].versions[0]["definition"]
+    assert definition["tables"] == ["shop.*"]
+    assert definition["checkpoint"] == {"interval_seconds": 5}
+    assert definition["source"]["password_env"] == "CRM_PASSWORD"
+
+
+def test_a_thousand_tables_are_listed_filtered_and_sorted_with_few_rows_on_the_page(pages: Pages) -> None:
+    page = pages.open("#/pipelines/erp-archive/tables")
+    table = page.get_by_role("table", name="Tables")
+    expect(table).to_have_attribute("aria-rowcount", "1001")
+    assert page.locator(".grid-view [role=row]").count() < 40
+    page.get_by_role("button", name="quarantined 1").click()
+    expect(page.locator(".card-foot")).to_have_text("1 table of 1,000")
+    page.get_by_role("button", name="All 1,000").click()
+    page.get_by_role("button", name="Rows", exact=True).click()
+    expect(page.locator(".grid-view [role=row]").first).to_contain_text("erp.t_")
+    page.get_by_label("Find a table").fill("t_0999")
+    expect(page.locator(".grid-view [role=row]")).to_have_count(1)
+    page.get_by_label("Find a table").fill("")
+    slowest = page.evaluate(
+        """async () => {
+          const view = document.querySelector('.grid-view');
+          let slowest = 0;
+          for (let i = 0; i < 40; i += 1) {
+            const from = performance.now();
+            view.scrollTop += 1100;
+            await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+            slowest = Math.max(slowest, performance.now() - from);
+          }
+          return slowest;
+        }"""
+    )
+    assert slowest < 400, f"a step of scrolling took {slowest:.0f} ms"
+    page.locator(".grid-view a").last.focus()
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("() => document.activeElement.className") == "cell-link"
+
+
+def test_a_hundred_thousand_chunks_are_a_picture_that_keys_and_mouse_explore(pages: Pages) -> None:
+    page = pages.open("#/pipelines/erp-archive/tables/erp.t_0650")
+    grid = page.get_by_role("slider", name="Chunks of erp.t_0650")
+    expect(grid).to_have_attribute("aria-valuemax", "100000")
+    grid.focus()
+    page.keyboard.press("End")
+    expect(page.locator(".split-about")).to_have_text("Chunk 100,000 of 100,000: waiting")
+    page.keyboard.press("Home")
+    expect(grid).to_have_attribute("aria-valuenow", "1")
+    grid.hover(position={"x": 5, "y": 3})
+    expect(page.locator(".split-about")).to_contain_text(
+        re.compile(r"^Chunk [\d,]+ of 100,000: (in the lake|waiting)$")
+    )
+
+
+def test_an_event_appears_as_it_happens(pages: Pages, stage: Stage) -> None:
+    page = pages.open("#/pipelines/shop/activity")
+    expect(page.locator(".live-mark")).to_have_text("live")
+    expect(page.locator(".events li").first).to_contain_text("end-of-quarter")
+    stage.say(stage.pipelines["shop"], "table", "shop.vouchers is live in generation 1")
+    expect(page.locator(".events li").first).to_contain_text("shop.vouchers is live in generation 1.")
+
+
+def test_versions_show_what_changed_and_an_old_one_is_brought_back(pages: Pages) -> None:
+    page = pages.open("#/pipelines/shop/definition")
+    page.get_by_role("button", name="Changes since 1").click()
+    expect(page.locator(".diff .added")).to_have_text([re.compile("tmp_"), re.compile("interval_seconds: 5")])
+    page.get_by_role("button", name="Version 1").click()
+    page.get_by_role("button", name="Bring back").click()
+    confirm(page, "Bring this version back")
+    expect(page.get_by_role("button", name="Version 3")).to_be_visible()
+
+
+def test_a_cut_and_a_checkpoint_say_what_they_hold(pages: Pages) -> None:
+    page = pages.open("#/pipelines/shop/cuts")
+    expect(page.get_by_role("region", name="What it shows of each table")).to_contain_text(
+        "VERSION AS OF 6574234402551412684"
+    )
+    page.goto(f"{pages.address}/#/pipelines/shop/checkpoints")
+    expect(page.get_by_role("img", name=re.compile("through the mesh"))).to_have_attribute(
+        "aria-label", re.compile(r"writer-1: marker after")
+    )
+
+
+def test_the_theme_follows_the_system_until_a_person_chooses(pages: Pages) -> None:
+    page = pages.open(theme="dark")
+    theme: Any = "() => document.documentElement.dataset.theme"
+    assert page.evaluate(theme) == "dark"
+    page.get_by_role("button", name="Light colours").click()
+    assert page.evaluate(theme) == "light"
+    page.reload()
+    expect(page.get_by_role("button", name="Dark colours")).to_be_visible()
+    assert page.evaluate(theme) == "light"
+
+
+def test_a_token_that_is_revoked_meanwhile_leads_to_the_login(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = pages.open()
+    expect(page.get_by_role("heading", name="Pipelines")).to_be_visible()
+    monkeypatch.setattr("tests.browser.stage.TOKENS", {})
+    expect(page.get_by_role("heading", name="Log in to Cutline")).to_be_visible()

@@ -1,0 +1,155 @@
+"""The machine of the webhook's alerts: what fires, what is resolved, what is posted, and what a successor knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cutline.services.control.alerts import DAY_SECONDS, Alerts, Delivery, Judged, Posted, PostFailed, body, cause_of
+from cutline.services.control.conditions import CONDITIONS, Condition, Labels
+
+BY_NAME = {condition.name: condition for condition in CONDITIONS}
+DISCONNECTED, HALTED = BY_NAME["CutlineSourceDisconnected"], BY_NAME["CutlineHalted"]
+SHOP: Labels = (("pipeline", "shop"),)
+
+
+def judge(alerts: Alerts, now: float, *found: Condition, blind: bool = False, cause: str = "") -> None:
+    alerts.handle(Judged(found={condition: {SHOP: cause} for condition in found}, blind=blind), now)
+
+
+def post(alerts: Alerts, now: float) -> list[tuple[str, str]]:
+    """Post all that is due."""
+    posted = []
+    while (delivery := alerts.due(now)) is not None:
+        posted.append((delivery.alert.name, delivery.status))
+        alerts.handle(Posted(delivery=delivery), now)
+    return posted
+
+
+def test_an_alert_fires_once_its_condition_has_held_long_enough_and_is_resolved_when_it_ends() -> None:
+    alerts = Alerts()
+    judge(alerts, 0.0, DISCONNECTED)
+    judge(alerts, 119.0, DISCONNECTED)
+    assert post(alerts, 119.0) == []
+    judge(alerts, 120.0, DISCONNECTED)
+    judge(alerts, 130.0, DISCONNECTED)
+    assert post(alerts, 130.0) == [("CutlineSourceDisconnected", "firing")]
+    judge(alerts, 140.0)
+    judge(alerts, 150.0)
+    assert post(alerts, 150.0) == [("CutlineSourceDisconnected", "resolved")]
+
+
+def test_a_condition_that_holds_only_shortly_is_never_told() -> None:
+    alerts = Alerts()
+    for now in (0.0, 200.0, 400.0):
+        judge(alerts, now, DISCONNECTED)
+        judge(alerts, now + 100)
+    assert post(alerts, 1000.0) == []
+
+
+def test_a_refused_post_comes_again_after_pauses_that_grow_and_nothing_overtakes_it() -> None:
+    alerts = Alerts()
+    judge(alerts, 0.0, HALTED)
+    judge(alerts, 1.0)
+    now, pauses = 1.0, []
+    for _ in range(10):
+        delivery = alerts.due(now)
+        assert delivery is not None
+        assert delivery.status == "firing"
+        alerts.handle(PostFailed(delivery=delivery), now)
+        began = now
+        while alerts.due(now) is None:
+            now += 1.0
+        pauses.append(now - began)
+    assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+    assert post(alerts, now) == [("CutlineHalted", "firing"), ("CutlineHalted", "resolved")]
+
+
+def test_after_a_day_a_post_is_given_up() -> None:
+    alerts = Alerts()
+    judge(alerts, 0.0, HALTED)
+    delivery = alerts.due(0.0)
+    assert delivery is not None
+    alerts.handle(PostFailed(delivery=delivery), DAY_SECONDS - 1)
+    assert alerts.due(DAY_SECONDS + 1) == delivery
+    alerts.handle(PostFailed(delivery=delivery), DAY_SECONDS + 1)
+    assert alerts.due(DAY_SECONDS * 2) is None
+
+
+def test_a_successor_neither_repeats_an_alert_nor_forgets_to_resolve_it() -> None:
+    """1. One fires and is posted, one is pending, one waits for its post. 2. A successor goes on from what is kept."""
+    alerts = Alerts()
+    judge(alerts, 0.0, HALTED)
+    assert len(post(alerts, 0.0)) == 1
+    judge(alerts, 10.0, HALTED, DISCONNECTED, BY_NAME["CutlineEpochsFail"])
+    judge(alerts, 80.0, HALTED, DISCONNECTED, BY_NAME["CutlineEpochsFail"])
+    successor = Alerts(alerts.kept)
+    judge(successor, 100.0, HALTED, DISCONNECTED, BY_NAME["CutlineEpochsFail"])
+    assert post(successor, 100.0) == [("CutlineEpochsFail", "firing")]
+    judge(successor, 131.0, DISCONNECTED)
+    assert post(successor, 131.0) == [("CutlineSourceDisconnected", "firing"), ("CutlineHalted", "resolved"),
+                                      ("CutlineEpochsFail", "resolved")]  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", ["", "{", "[]", '{"alerts": [{}], "queue": []}', b'{"alerts": 1}'])
+def test_what_is_kept_by_another_version_counts_as_nothing(kept: str | bytes) -> None:
+    alerts = Alerts(kept)
+    judge(alerts, 0.0, HALTED)
+    assert post(alerts, 0.0) == [("CutlineHalted", "firing")]
+
+
+def test_while_redis_is_away_alerts_of_pipelines_stay_and_that_of_redis_fires() -> None:
+    away = BY_NAME["CutlineRedisAway"]
+    alerts = Alerts()
+    judge(alerts, 0.0, HALTED)
+    alerts.handle(Judged(found={away: {(): "refused"}}, blind=True), 10.0)
+    alerts.handle(Judged(found={away: {(): "refused"}}, blind=True), 70.0)
+    assert post(alerts, 70.0) == [("CutlineHalted", "firing"), ("CutlineRedisAway", "firing")]
+    judge(alerts, 80.0, HALTED)
+    assert post(alerts, 80.0) == [("CutlineRedisAway", "resolved")]
+
+
+def test_each_delivery_of_an_alert_has_an_id_that_a_repeat_shares() -> None:
+    alerts = Alerts()
+    judge(alerts, 5.0, HALTED, cause="the binlog is purged")
+    first = alerts.due(5.0)
+    assert first is not None
+    again = Alerts(alerts.kept).due(9.0)
+    assert again == first
+    assert first.id == "CutlineHalted/pipeline=shop/5000/firing"
+    assert Delivery(alert=first.alert, at=9.0, ended_at=9.0).id == "CutlineHalted/pipeline=shop/5000/resolved"
+
+
+def test_the_body_is_that_of_alertmanager_with_a_text() -> None:
+    alerts = Alerts()
+    judge(alerts, 5.0, HALTED, cause="the binlog is purged")
+    delivery = alerts.due(5.0)
+    assert delivery is not None
+    sent = body(delivery, docs_url="https://docs.example.com/cutline/")
+    assert (sent["version"], sent["status"], sent["commonLabels"]["alertname"]) == ("4", "firing", "CutlineHalted")
+    (alert,) = sent["alerts"]
+    assert (alert["startsAt"], alert["endsAt"]) == ("1970-01-01T00:00:05.000Z", "0001-01-01T00:00:00Z")
+    link = "https://docs.example.com/cutline/operations.md#cutlinehalted"
+    assert alert["annotations"] == {
+        "summary": "pipeline shop is halted; mend the cause and start it again",
+        "runbook_url": link,
+        "cause": "the binlog is purged",
+    }
+    assert sent["text"].startswith("[critical] CutlineHalted: pipeline shop is halted")
+    assert sent["text"].endswith(f": the binlog is purged ({link})")
+    assert body(delivery, docs_url=None)["commonAnnotations"]["runbook_url"] == "docs/operations.md#cutlinehalted"
+
+
+def test_an_alert_has_the_cause_that_the_status_names() -> None:
+    parts: dict[str, Any] = {
+        "enumerator": {"halted": "purged", "waiting_for": "a new epoch"},
+        "reader-0": {"waiting_for": "the source: refused"},
+        "spark_writer": {"error": "disk full"},
+    }
+    assert cause_of("CutlineHalted", parts, ()) == "purged"
+    assert cause_of("CutlineSourceDisconnected", parts, ()) == "the source: refused"
+    assert cause_of("CutlineSparkWriterFailing", parts, ()) == "disk full"
+    held = [(f"a.t{at}", "no key") for at in range(5)]
+    assert cause_of("CutlineTableQuarantined", parts, held).endswith("a.t2: no key; and 2 more")
+    assert cause_of("CutlineClockOff", {}, ()) == ""
