@@ -16,7 +16,7 @@ that don't know them read the files instead.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -280,8 +280,8 @@ class CheckpointEntry:
     request: str | None = None
     name: str | None = None
 
-    def to_json(self, *, since: int | None, tables: Mapping[str, TableEntry]) -> dict[str, Any]:
-        """Return a plain dict with these `tables`: all, or those that changed since slot `since`.
+    def to_json(self, *, since: int | None, tables: Mapping[str, TableEntry | None]) -> dict[str, Any]:
+        """Return a plain dict with these `tables`: all, or those that changed since slot `since`; None: removed.
 
         The metrics of staged files are beside them, by path, where a version that does not know them ignores them.
         """
@@ -301,7 +301,7 @@ class CheckpointEntry:
             "staged": [replace(file, metrics=None).to_json() for file in self.staged],
             "replaced": list(self.replaced),
             "since": since,
-            "tables": {name: table.to_json() for name, table in tables.items()},
+            "tables": {name: table and table.to_json() for name, table in tables.items()},
         }
         if self.name is not None:
             body["name"] = self.name
@@ -329,7 +329,7 @@ class CheckpointEntry:
                 StagedFile.from_json({**file, "metrics": metrics.get(file["path"])}) for file in body["staged"]
             ),
             replaced=tuple(body["replaced"]),
-            tables={**before, **{name: TableEntry.from_json(table) for name, table in body["tables"].items()}},
+            tables=_folded(before, body["tables"], TableEntry.from_json),
         )
 
     @property
@@ -463,8 +463,9 @@ class Publication:
         main = self.tables[table].main
         return None if main is None else main.position or self.position
 
-    def to_json(self, *, since: int | None, tables: Mapping[str, PublishedTable]) -> dict[str, Any]:
-        """Return a plain dict with these `tables`: all, or those that changed since publication `since`."""
+    def to_json(self, *, since: int | None, tables: Mapping[str, PublishedTable | None]) -> dict[str, Any]:
+        """Return a plain dict with these `tables`: all, or those that changed since publication `since`; None:
+        removed."""
         return {
             "n": self.n,
             "epoch": self.epoch,
@@ -474,7 +475,7 @@ class Publication:
             "source_time": self.source_time,
             "published_at": self.published_at,
             "since": since,
-            "tables": {name: table.to_json() for name, table in tables.items()},
+            "tables": {name: table and table.to_json() for name, table in tables.items()},
         }
 
     @classmethod
@@ -489,8 +490,13 @@ class Publication:
             position=None if position is None else Position.from_json(position),
             source_time=body["source_time"],
             published_at=body["published_at"],
-            tables={**before, **{name: PublishedTable.from_json(table) for name, table in body["tables"].items()}},
+            tables=_folded(before, body["tables"], PublishedTable.from_json),
         )
+
+
+def _folded(before: Mapping[str, T], changed: Mapping[str, Any], read: Callable[[Any], T]) -> dict[str, T]:
+    """The tables of a record: those before, with those that it gives; None for one that was removed."""
+    return fold(before, {name: None if body is None else read(body) for name, body in changed.items()})
 
 
 def changes(now: Mapping[K, T], before: Mapping[K, T]) -> dict[K, T | None]:

@@ -10,8 +10,12 @@ NAMED = 5
 
 
 def restorable(store: PipelineStore, n: int) -> bool:
-    """Whether checkpoint `n` is on the chain, and the store has its parts: retention removed neither."""
-    entry = store.entry(n) if n > 0 else None
+    """Whether checkpoint `n` is on the chain, and retention has removed nothing that a restore to it needs.
+
+    That its entry and its parts exist does not tell: later ones may build on them.
+    """
+    oldest, kept = store.retired()
+    entry = store.entry(n) if n > 0 and (n >= oldest or n in kept) else None
     if not isinstance(entry, CheckpointEntry) or n not in follow(store.last_slot(), store.entry):
         return False
     return all(store.has(path) for ref in entry.parts.values() for path in ref.paths)

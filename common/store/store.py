@@ -14,6 +14,7 @@ Layout below `{store}/{pipeline}/`:
 | `staged/{name}` | Parquet of one table's records | the writers |
 | `publications/{n:010d}.json` | checkpoint n is applied, envelope | the Spark writer |
 | `spark/{w:010d}.json` | number w belongs to one start of the Spark writer, envelope | the Spark writer |
+| `retired/{n:010d}.json` | what only restores to before n need is removed, but for savepoints | the Spark writer |
 | `released/{n:010d}.json` | savepoint n is no longer kept, envelope | the leader |
 | `deleting.json` | the pipeline is being deleted | the leader |
 | `purged.json` | the lake has nothing more of a pipeline that is being deleted | the Spark writer |
@@ -80,7 +81,8 @@ _OWN_FILES = {"own_files": True}
 _SCHEMAS_CACHED = 2048
 _BASES_KEPT = 3
 _FOLDERS = (
-    "journal", "parts", "staged", "publications", "schemas", "spark", "used", "index", "released", "definitions",
+    "journal", "parts", "staged", "publications", "schemas", "spark", "used", "index", "released", "retired",
+    "definitions",
 )  # fmt: skip
 _LOOK_ANEW = 60
 _DELETING, _PURGED = "deleting.json", "purged.json"
@@ -290,6 +292,13 @@ class PipelineStore:
         return set(self._numbers("released"))
 
     # Deletion
+
+    def retired(self) -> tuple[int, frozenset[int]]:
+        """Return the publication before which retention has removed what a restore needs, except for the savepoints in
+        the set; 0 if it has removed nothing."""
+        numbers = self._numbers("retired")
+        body = self._get(f"retired/{max(numbers):010d}.json") if numbers else None
+        return (0, frozenset()) if body is None else (body["n"], frozenset(body["kept"]))
 
     def put_deleting(self) -> None:
         """Note that the pipeline is being deleted, where a look costs less than one at the standing orders."""
@@ -535,6 +544,10 @@ class PipelineStore:
         Chunk files that the lake may use where they lie (`_used_here`) stay until they are among `released` (full
         paths), which no snapshot of the lake names any more.
         """
+        self._put(f"retired/{n:010d}.json", {"n": n, "kept": sorted(kept)})
+        for older in self._numbers("retired"):
+            if older < n:
+                self._backend.remove(self._path(f"retired/{older:010d}.json"))
         publications = self._publication_bodies()
         used = self._used_here(publications)
         if used > max(self._numbers("used"), default=0):
@@ -679,7 +692,8 @@ def _schemas(body: Mapping[str, Any]) -> set[str]:
     """The hashes of schemas in the body of an entry."""
     if body["kind"] == "epoch":
         return set()
-    named = {table.get(key) for table in body["tables"].values() for key in ("schema", "described")}
+    tables = (table for table in body["tables"].values() if table is not None)  # None: removed
+    named = {table.get(key) for table in tables for key in ("schema", "described")}
     return named | {file["schema"] for file in body["staged"]} | set(body["replaced"])
 
 

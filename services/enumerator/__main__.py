@@ -8,7 +8,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -79,7 +79,7 @@ from cutline.services.enumerator.leader import (
 )
 from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.source import SourceReader
-from cutline.services.enumerator.tables import CATCH_UP, QUARANTINED, SNAPSHOT, Table
+from cutline.services.enumerator.tables import CATCH_UP, QUARANTINED, SNAPSHOT, Table, Tables
 from cutline.services.sources.mysql.binlog_age import Place
 
 LEASE_SECONDS = 5.0
@@ -109,6 +109,7 @@ class Pipeline:
         self.loop = Loop(self._handle, self._perform)
         self.source = SourceReader(config)
         self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
+        self._last_tables: Mapping[str, Table] = {}  # of the newest epoch
         self._shown: dict[str, Table] = {}  # the tables in the status
         self._lines: dict[str, str] = {}  # the JSON of each of them
         self._shown_at = float("-inf")
@@ -240,6 +241,8 @@ class Pipeline:
             if self.leader.state == IDLE:
                 continue
             with suppress(Unavailable):
+                if self.leader.state == STOPPED and not self._last_tables and self.leader.base is not None:
+                    self._last_tables = await in_store(self._tables_at, self.leader.base)
                 if self.source.hosts.several:
                     self.source.hosts.follow(await self.host.registry.status(self.name), now=time.time())
                 try:
@@ -329,9 +332,11 @@ class Pipeline:
     def _tables(self) -> str | None:
         """The tables for the status, in JSON; None if the status is up to date. Only changed tables are formatted anew.
         All are sent again now and then, since Redis may have been emptied."""
-        if self.leader.enumerator is None:
+        if self.leader.enumerator is not None:
+            self._last_tables = self.leader.enumerator.tables
+        tables = self._last_tables
+        if not tables and self.leader.enumerator is None:
             return None
-        tables = self.leader.enumerator.tables
         changed = {name: table for name, table in tables.items() if self._shown.get(name) is not table}
         for name, table in changed.items():
             before = self._shown.get(name)
@@ -559,6 +564,13 @@ class Pipeline:
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
         self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
+
+    def _tables_at(self, base: int) -> Mapping[str, Table]:
+        """The tables at a checkpoint, to show them while no epoch is open."""
+        entry = self.store.entry(base)
+        if not isinstance(entry, CheckpointEntry):
+            return {}
+        return Tables.restored(load_part(self.store, entry.parts[ENUMERATOR])).by_name
 
     async def _run_links(self, links: Links, epoch: int) -> None:
         try:

@@ -27,9 +27,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from cutline.common.mesh.machine import Effect
+from cutline.common.mesh.machine import Effect, Event
 from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -44,10 +44,8 @@ from cutline.services.enumerator.events import (
     Settings,
     WriteOutcome,
 )
+from cutline.services.enumerator.machine import Enumerator
 from cutline.services.enumerator.tables import QUARANTINED
-
-if TYPE_CHECKING:
-    from cutline.services.enumerator.leader import Leader
 
 TABLE_KINDS = frozenset(
     {"limits", "pause_table", "resume_table", "read_table_again", "retry_table", "forget_table"}
@@ -69,6 +67,55 @@ class Step(StrEnum):
     CHECKPOINT = "checkpoint"
     EPOCH = "epoch"
     ANSWERED = "answered"
+
+
+class Leader(Protocol):
+    """The leader, as its agenda needs it: what each property means stands there."""
+
+    tail: int
+    base: int | None
+    answered: str | None
+    ended: int | None
+    enumerator: Enumerator | None
+
+    @property
+    def leads(self) -> bool:
+        """Whether an epoch is open."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether the journal and the commands are to be read next."""
+
+    @property
+    def proposes(self) -> bool:
+        """Whether the entry of an epoch is being written."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether no epoch is open, and it may last until one is."""
+
+    @property
+    def still(self) -> bool:
+        """Whether no epoch is to be open."""
+
+    @property
+    def halted(self) -> bool:
+        """Whether no epoch is opened since it would fail."""
+
+    def request(self, request: str) -> None:
+        """Ask for a checkpoint."""
+
+    def withdraw(self, request: str) -> None:
+        """Ask no more for it."""
+
+    def begin_anew(self, cause: str) -> list[Effect]:
+        """End the epoch, and begin the next one."""
+
+    def stand_still(self, cause: str) -> list[Effect]:
+        """End the epoch, and begin none."""
+
+    def tell(self, event: Event, now: float) -> list[Effect]:
+        """Pass a command on to the enumerator."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -311,7 +358,7 @@ class Agenda:
         while self.queue and not leader.reads and (more := self._take(leader, now)) is not None:
             effects += more + self._change_epoch(leader)
         first = self.taken[0] if self.taken else None
-        if first is not None and first.step == Step.ANSWERED and not first.writing:
+        if first is not None and first.step == Step.ANSWERED and not first.writing and not leader.reads:
             first.writing = True
             outcome = Outcome(
                 n=first.command.n, state=first.state, cause=first.cause, remedy=first.remedy,

@@ -13,12 +13,14 @@ is the next generation, so that rows of the two are never mixed.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 from cutline.common.mesh.machine import Effect, Send
 from cutline.common.mesh.messages import ExcludeTable, Limits, PauseTable, TablePaused
+from cutline.common.positions import Low
 from cutline.common.store.command_records import Command
-from cutline.services.enumerator.events import DescribeTable, FindPlace
+from cutline.services.enumerator.events import DescribeTable, FindPlace, Plan
 from cutline.services.enumerator.tables import (
     DROPPED,
     LIVE,
@@ -30,10 +32,45 @@ from cutline.services.enumerator.tables import (
     Table,
 )
 
-if TYPE_CHECKING:
-    from cutline.services.enumerator.machine import Enumerator
-
 ASKED = "a person asked for it to be read again"
+
+
+class Machine(Protocol):
+    """The enumerator, as commands need it."""
+
+    plan: Plan
+    limits: Limits
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """Every table of the pipeline."""
+
+    def put(self, table: Table) -> Table:
+        """Take another state of a table."""
+
+    def forget(self, table: Table) -> None:
+        """Know nothing more of a table than its generation."""
+
+    def drop_splits(self, table_id: str) -> None:
+        """Drop the splits of a table, queued or out."""
+
+    def shelve(self, table_id: str) -> None:
+        """Keep the queued splits of a table back."""
+
+    def unshelve(self, table_id: str) -> None:
+        """Queue them again."""
+
+    def include(self, table: Table, looked_at: Low | None = None) -> list[Effect]:
+        """Hand a table to the incremental split."""
+
+    def fail(self, table_id: str, generation: int, cause: str, restart: bool) -> list[Effect]:
+        """Quarantine a table, or read it again."""
+
+    def throttle(self) -> list[Effect]:
+        """Tell every reader its share of the limits."""
+
+    def stop_when_over(self) -> list[Effect]:
+        """Stop a stream that only replays the snapshot."""
 
 
 class Refusal(NamedTuple):
@@ -43,7 +80,7 @@ class Refusal(NamedTuple):
     remedy: str
 
 
-def carry_out(machine: Enumerator, command: Command) -> list[Effect] | Refusal:
+def carry_out(machine: Machine, command: Command) -> list[Effect] | Refusal:
     """Carry a command out, or refuse it and change nothing."""
     if command.kind == "limits":
         machine.limits = Limits(
@@ -64,7 +101,7 @@ def carry_out(machine: Enumerator, command: Command) -> list[Effect] | Refusal:
     }[command.kind](machine, table)
 
 
-def _pause(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
+def _pause(machine: Machine, table: Table) -> list[Effect] | Refusal:
     name = table.table_id
     if (table.phase == PAUSED and not table.resuming) or table.pausing:
         return Refusal(f"{name} is paused", "there is nothing to pause")
@@ -79,7 +116,7 @@ def _pause(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
     return machine.stop_when_over()
 
 
-def _resume(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
+def _resume(machine: Machine, table: Table) -> list[Effect] | Refusal:
     name = table.table_id
     if table.pausing:  # its report is on the way
         machine.put(dataclasses.replace(table, pausing=False))
@@ -102,7 +139,7 @@ def find_place(table: Table) -> list[Effect]:
     return [FindPlace(table_id=table.table_id, generation=table.generation, low=table.low)]
 
 
-def place_found(machine: Enumerator, table_id: str, generation: int, kept: bool) -> list[Effect]:
+def place_found(machine: Machine, table_id: str, generation: int, kept: bool) -> list[Effect]:
     """The answer: the table goes on in the stream, or is read again."""
     table = machine.tables.get(table_id)
     if table is None or table.generation != generation or not table.resuming:
@@ -115,7 +152,7 @@ def place_found(machine: Enumerator, table_id: str, generation: int, kept: bool)
     return machine.fail(table_id, generation, cause, restart=True)
 
 
-def table_paused(machine: Enumerator, report: TablePaused) -> list[Effect]:
+def table_paused(machine: Machine, report: TablePaused) -> list[Effect]:
     """The incremental split has let go of a table."""
     table = machine.tables.get(report.table_id)
     if table is None or table.generation != report.generation or table.phase not in STREAMED:
@@ -135,7 +172,7 @@ def table_paused(machine: Enumerator, report: TablePaused) -> list[Effect]:
     return machine.stop_when_over()
 
 
-def _read_again(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
+def _read_again(machine: Machine, table: Table) -> list[Effect] | Refusal:
     name = table.table_id
     if table.phase == PAUSED or table.pausing:
         return Refusal(f"{name} is paused", "resume it first")
@@ -148,7 +185,7 @@ def _read_again(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
     return effects
 
 
-def _retry(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
+def _retry(machine: Machine, table: Table) -> list[Effect] | Refusal:
     """The next generation of a quarantined table; it may have other columns, also with `schema_changes: halt`."""
     if table.phase != QUARANTINED:
         return Refusal(f"{table.table_id} is {table.phase}, not quarantined", "there is nothing to retry")
@@ -156,7 +193,7 @@ def _retry(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
     return [DescribeTable(table_id=again.table_id, generation=again.generation)]
 
 
-def _forget(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
+def _forget(machine: Machine, table: Table) -> list[Effect] | Refusal:
     if table.phase != DROPPED:
         remedy = "remove it from the pipeline's tables" if table.phase != LIVE else "only a dropped table is forgotten"
         return Refusal(f"{table.table_id} is {table.phase}, not dropped", remedy)
@@ -164,7 +201,7 @@ def _forget(machine: Enumerator, table: Table) -> list[Effect] | Refusal:
     return []
 
 
-def remove(machine: Enumerator, table: Table) -> list[Effect]:
+def remove(machine: Machine, table: Table) -> list[Effect]:
     """The table leaves the pipeline: a person forgot it, or the definition no longer selects it."""
     name = table.table_id
     effects: list[Effect] = []

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cutline.common.store.records import EpochEntry
 from tests.integration.mesh import Hammer, History, Mesh, Pipeline, content, cuts, differences, judge
 from tests.integration.operator import command, done, outcome, redefined, refused
@@ -94,6 +96,7 @@ def test_commands_survive_the_death_of_the_leader_and_an_emptied_redis(
         assert {table.generation for table in newest.tables.values()} == {1}
 
 
+@pytest.mark.full
 def test_a_table_is_paused_and_resumed_without_being_read_again_and_every_cut_is_exact(
     source: Database, fresh_database: Fresh, tmp_path: Path
 ) -> None:
@@ -119,6 +122,7 @@ def test_a_table_is_paused_and_resumed_without_being_read_again_and_every_cut_is
         assert "is not paused" in refused(pipeline, "resume_table", table=paused)
 
 
+@pytest.mark.full
 def test_a_pipeline_is_paused_stopped_started_and_taken_back_to_a_savepoint(
     source: Database, fresh_database: Fresh, tmp_path: Path
 ) -> None:
@@ -165,6 +169,7 @@ def test_a_pipeline_is_paused_stopped_started_and_taken_back_to_a_savepoint(
         assert judge(pipeline, history, {table: COLUMNS})[1] == []
 
 
+@pytest.mark.full
 def test_a_definition_removes_a_table_and_brings_it_back_as_its_next_generation(
     source: Database, fresh_database: Fresh, tmp_path: Path
 ) -> None:

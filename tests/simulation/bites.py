@@ -177,6 +177,26 @@ LAKE = (
     "two Spark writers at once",
     "zombie Spark writer",
 )
+COMMANDS = (
+    *(f"command {kind} done" for kind in (
+        "cancel_table", "checkpoint", "define", "delete_savepoint", "limits", "pause", "pause_table",
+        "read_table_again", "restore", "resume", "resume_table", "savepoint", "start", "stop",
+    )),
+    *(f"command {kind} refused" for kind in (
+        "checkpoint", "dance", "define", "forget_table", "limits", "pause", "pause_table", "read_table_again",
+        "restore", "resume", "resume_table", "retry_table",
+    )),
+    "command define failed",
+    "outcome refused: another leader has written it",
+    "paused table goes on",
+    "paused table has to be read again",
+    "sent PauseTable",
+    "sent TablePaused",
+    "recorded TablePaused",
+    "table left the definition",
+    "table paused at a checkpoint",
+    "table paused in the stream",
+)  # fmt: skip
 STREAM = tuple(
     f"stream: {situation}"
     for situation in (
@@ -273,4 +293,4 @@ CHANNELS = tuple(
         "tail of a stream lost",
     )
 )
-BITES = (*SOURCE, *REDIS_STORE_AND_SERVICES, *MACHINES, *LAKE, *STREAM, *STORE, *CHANNELS)
+BITES = (*SOURCE, *REDIS_STORE_AND_SERVICES, *MACHINES, *LAKE, *COMMANDS, *STREAM, *STORE, *CHANNELS)

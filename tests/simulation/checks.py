@@ -66,23 +66,33 @@ def state_of(machine: Any) -> Any:
             (machine.stop, machine.stop_place, machine.at_stop, machine.ended, machine.begin),
             {n: (c.position, c.source_time, c.rows_inside) for n, c in machine.cursors.items()},
             {
-                t.table_id: (t.generation, t.schema.hash, t.low, t.high, t.splits, t.cursor, t.live, t.looked_at)
+                t.table_id: (
+                    t.generation, t.schema.hash, t.low, t.high, t.splits, t.cursor, t.live, t.looked_at, t.pausing,
+                )
                 for t in machine.tables.values()
             },
         )  # fmt: skip
     if isinstance(machine, Enumerator):
         out = [dataclasses.replace(split, attempt=split.attempt + 1) for split, _ in machine.out.values()]
+        paused = {name for name, table in machine.tables.items() if table.phase == "paused"}
         return (
             machine.limits,
             {
                 t.table_id: (
                     t.generation, t.phase, t.schema and t.schema.hash, t.low, t.high, t.completed, t.splits_done,
                     t.rows_done, t.cause, t.splitter and t.splitter.to_json(), t.awaited, t.before and t.before.hash,
+                    t.pausing, t.resuming, t.looked_at,
                 )
                 for t in machine.tables.values()
             },
-            [(s.split_id, s.attempt, s.split_start, s.split_end) for s in (*out, *machine.todo)],
+            [
+                (s.split_id, s.attempt, s.split_start, s.split_end)
+                for s in (*out, *machine.todo)
+                if s.table_id not in paused
+            ],
+            sorted((s.split_id, s.attempt) for s in (*out, *machine.shelved) if s.table_id in paused),
             dict(machine.accepted),
+            (machine.commands_done, dict(machine.refused), dict(machine.gone)),
             machine.stream_stopped,
             (machine.stop, machine.stop_place, machine.at_stop),
         )  # fmt: skip
@@ -174,6 +184,9 @@ def entry_is_sound(world: World, entry: CheckpointEntry) -> None:
     world.store.open().schemas(entry.schemas)
     tables_are_those_of_the_parts(world, entry)
     before = [n for n in slots if n < entry.slot][-1:]
+    earlier_entry = journal[before[0]] if before else None
+    assert earlier_entry is None or isinstance(earlier_entry, CheckpointEntry)
+    world.operators.paused_tables_rest(entry, earlier_entry)
     if before:
         last = journal[before[0]]
         assert isinstance(last, CheckpointEntry)
@@ -399,6 +412,8 @@ def what_is_missing(world: World) -> str:
             if reader.alive and reader.role == "reader" and reader.token and reader.epoch == leader.epoch:
                 if reader.limits != share:
                     return f"{reader.incarnation} reads at {reader.limits}, and its share is {share}"
+    if why := world.operators.unsettled:
+        return why
     journal, publications = world.store.journal, world.store.publications
     on_chain = [n for n in chain(journal) if n in publications]
     if not on_chain:

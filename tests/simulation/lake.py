@@ -125,6 +125,8 @@ class SparkWriter:
             return
         if any(slot not in world.store.journal for slot in world.older_restores):
             return  # an operator restores a checkpoint within the grace period, which must still be there
+        if world.operators.restores:
+            return
         world.retired = max(world.retired, numbers[-3])
         kept = {n for n in numbers if (record := self.store.publication(n)) is not None and record.kept}
         self.store.retire(numbers[-3], kept)

@@ -671,6 +671,16 @@ class SimulatedSource:
                 return at, True
         return len(self.log), True
 
+    def keeps(self, low: Low) -> bool:
+        """Whether a cursor could read every change after that low."""
+        executed = low.start().executed
+        if isinstance(executed, MariaGtid) and any(executed.contains(gtid) for gtid in self.lost_gtids):
+            return False
+        try:
+            return self._find(low.start())[0] >= self.purged
+        except SourceLost:
+            return False
+
     def connects(self, after: Position, commits: Commits, now: float) -> bool:
         """The checks of a cursor at each connect: True if the dump begins, False if it must retry; SourceLost if it
         can't."""

@@ -28,6 +28,7 @@ from cutline.common.mesh.messages import (
     SplitFailed,
     SplitReport,
     StreamStopped,
+    TablePaused,
     TableReport,
     decode,
     encode,
@@ -39,13 +40,16 @@ from cutline.common.schema import SchemaChanges, TableSchema
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator.events import (
+    AskSparkWriter,
     BoundFound,
     CloseEpoch,
     DescribeTable,
     EntryRefused,
     EntryWritten,
     EpochFailed,
+    FindBase,
     FindBound,
+    FindPlace,
     FindRange,
     FindStop,
     FindTables,
@@ -53,8 +57,11 @@ from cutline.services.enumerator.events import (
     MemberSeen,
     Observed,
     OpenEpoch,
+    PlaceFound,
+    PutDefinition,
     RangeFound,
     ReadJournal,
+    ReleaseSavepoint,
     SavepointAsked,
     Settings,
     SplittingFailed,
@@ -64,6 +71,7 @@ from cutline.services.enumerator.events import (
     TablesFound,
     ThrottleAsked,
     WriteEntry,
+    WriteOutcome,
 )
 from cutline.services.enumerator.leader import EpochOpened, Leader
 from cutline.services.enumerator.machine import Enumerator
@@ -83,6 +91,7 @@ from cutline.services.sources.mysql.watermark import Commits
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
 from tests.simulation import checks
 from tests.simulation.checks import Failure, chain
+from tests.simulation.commanding import Operators
 from tests.simulation.lake import SimulatedLake, SparkWriter
 from tests.simulation.source import FEW, HIDES_SECONDS, KINDS, MARIADB, MYSQL, PLAIN, SimulatedSource, Txn
 
@@ -113,6 +122,9 @@ class SimulatedFileSystem:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+
+    def remove_folder(self, folder: str) -> None:
+        pass
 
     def create(self, path: str, data: bytes) -> bool:
         return self.files.setdefault(path, data) is data
@@ -224,7 +236,7 @@ class Probe:
         self.world.count["channel state recorded"] += any(recorded.values())
         for messages in recorded.values():
             for message in messages:
-                if isinstance(message, SplitReport | SplitFailed | TableReport | StreamStopped):
+                if isinstance(message, SplitReport | SplitFailed | TableReport | TablePaused | StreamStopped):
                     self.world.count[f"recorded {type(message).__name__}"] += 1
         effects = self.machine.cut(checkpoint, state, recorded, kept)
         self.count(effects)
@@ -393,6 +405,7 @@ class World:
         if len(self.known_tables) > 2 and self.rng.random() < 0.3:
             self.known_tables.pop()  # created later, as far as the pipeline can tell
         self.keyless = self.rng.random() < 0.1
+        self.operators = Operators(self)
 
     # --- time ---
 
@@ -436,6 +449,7 @@ class World:
             self.at(rng.uniform(1.0, shape.chaos + 3), self.feed_any)
         if rng.random() < 0.5:
             self.at(rng.uniform(0.5, shape.chaos), self.ask_savepoint)
+        self.operators.begin(begin, shape.chaos)
         self.at(shape.chaos, self.calm)
         deadline = shape.chaos + 200.0
         while self.heap and not self.finished:
@@ -467,6 +481,7 @@ class World:
         if not any(self.sparks):
             self.start_spark()
         self.at(1.0, self.stop_writing)
+        self.at(0.5, self.operators.settle)
 
     def stop_writing(self) -> None:
         self.writing = False
@@ -587,14 +602,16 @@ class World:
         return service
 
     def new_leader(self, incarnation: str) -> Leader:
+        self.names += 1
+        return Leader(incarnation=incarnation, run=f"run-{self.names:03d}", settings=self.settings())
+
+    def settings(self) -> Settings:
         shape = self.shape
-        settings = Settings(
+        return Settings(
             chunk_rows=shape.chunk_rows, exact=shape.exact, quarantine_changed=shape.schema_changes == "halt",
             snapshot_only=shape.snapshot_only,
             interval_seconds=shape.interval, readers=shape.readers, writers=shape.writers,
         )  # fmt: skip
-        self.names += 1
-        return Leader(incarnation=incarnation, run=f"run-{self.names:03d}", settings=settings)
 
     def kill(self, service: SimulatedService, cause: str) -> None:
         if not service.alive:
@@ -646,6 +663,8 @@ class World:
         if held and service.token is not None and service.leader.state == "leading":
             self.announced = service.epoch
         self.tell(service, "any", Observed(held=held, members=tuple(members)))
+        if held:
+            self.operators.look(service)
 
     def follow(self, service: SimulatedService) -> None:
         """A member looks which epoch is announced."""
@@ -917,9 +936,13 @@ class World:
                 self.later(service, self.lag(2), lambda: self.open_epoch(service, effect))
             case CloseEpoch():
                 service.token = None
-            case FindTables(begins=begins):
+            case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter():
+                self.operators.carry_out(service, effect)
+            case FindPlace(table_id=table, generation=generation, low=low):
+                self.later(service, self.lag(2), lambda: self.find_place(table, generation, low))
+            case FindTables(begins=begins, known=known):
                 start = self.source.start(self.shape.start) if begins and self.shape.start else (None, None)
-                self.later(service, self.lag(2), lambda: self.find_tables(service, begins, *start))
+                self.later(service, self.lag(2), lambda: self.find_tables(service, begins, known, *start))
             case FindStop(stop=stop):
                 self.later(service, self.lag(2), lambda: self.find_stop(service, stop))
             case DescribeTable(table_id=table, generation=generation):
@@ -1214,7 +1237,12 @@ class World:
         return self.table_found(table)
 
     def find_tables(
-        self, service: SimulatedService, begins: bool, start: tuple[Low, High] | None, looked_at: Low | None
+        self,
+        service: SimulatedService,
+        begins: bool,
+        known: frozenset[str],
+        start: tuple[Low, High] | None,
+        looked_at: Low | None,
     ) -> Event:
         assert service.leader is not None
         assert service.leader.enumerator is not None
@@ -1225,16 +1253,24 @@ class World:
         if len(self.known_tables) < len(self.shape.tables) and self.now > 3:
             self.known_tables = list(self.shape.tables)
             self.count["table added later"] += 1
-        found = [self.table_found(t) for t in self.known_tables]
+        selected = self.operators.selected(service.leader.definition)
+        found = [self.table_found(t) for t in self.known_tables if t in selected]
+        unselected = known - selected - {"shop.keyless"}
+        self.count["table left the definition"] += len(unselected)
         if self.keyless:
             found.append(TableFound(table_id="shop.keyless", fault="it has no key"))
             self.quarantined.add("shop.keyless")
             self.count["table quarantined at once"] += 1
         if not begins or self.shape.stop is None:
-            return TablesFound(tables=tuple(found), start=start, looked_at=looked_at)
+            return TablesFound(tables=tuple(found), unselected=unselected, start=start, looked_at=looked_at)
         self.stop = self.stop or self.source.some_stop(*self.shape.stop, now=self.now)
         self.count[f"stop by {self.shape.stop[0]}"] += 1
         return TablesFound(tables=tuple(found), start=start, looked_at=looked_at, stop=self.stop)
+
+    def find_place(self, table: str, generation: int, low: Low) -> Event:
+        kept = self.source.keeps(low) and self.operators.rng.random() > 0.1
+        self.count["paused table goes on" if kept else "paused table has to be read again"] += 1
+        return PlaceFound(table_id=table, generation=generation, kept=kept)
 
     def find_range(self, order: FindRange) -> Event | None:
         keys = [key[0] for key in self.source.visible[order.table_id]]
@@ -1276,7 +1312,10 @@ class World:
                 base = self.rng.choice(older[-3:])
                 self.older_restores.append(tail + 1)
                 self.count["restore from an older checkpoint"] += 1
-        self.answer(service, leader, JournalRead(tail=tail, base=base))
+        newest = journal[base] if base is not None else None
+        answered = newest.request if isinstance(newest, CheckpointEntry) else None
+        known = self.operators.read(service)
+        self.answer(service, leader, JournalRead(tail=tail, base=base, answered=answered, **known))
 
     def write_entry(self, service: SimulatedService, leader: Leader | None, entry: Entry) -> None:
         """The write lands, even if its leader has died or been deposed meanwhile."""
@@ -1290,11 +1329,15 @@ class World:
             return
         written = self.store.put_entry(service.store, entry)
         if written and isinstance(entry, EpochEntry):
-            self.tell_story(f"journal {slot}: epoch of {service.incarnation}, base {entry.base}")
+            self.tell_story(
+                f"journal {slot}: epoch of {service.incarnation}, base {entry.base}, version {entry.definition}"
+            )
+            self.operators.epoch_is_wanted(entry, held=self.lease[0] is service and self.lease[1] > self.now)
             self.count["epoch written"] += 1
         elif written and isinstance(entry, CheckpointEntry):
             self.tell_story(f"journal {slot}: checkpoint of epoch {entry.epoch}, position {entry.position}")
             self.count["checkpoint written"] += 1
+            self.operators.checkpoint_is_wanted(entry, leader)
             checks.cut_is_consistent(self, entry)
             checks.entry_is_sound(self, entry)
         answer: Event = EntryWritten(slot=slot, nonce=entry.nonce)

@@ -22,6 +22,7 @@ from cutline.common.mesh.messages import (
     Marker,
     Message,
     PartSaved,
+    PauseTable,
     Remedy,
     SnapshotSplit,
     SplitFailed,
@@ -32,6 +33,7 @@ from cutline.common.mesh.messages import (
     StreamCut,
     StreamedTable,
     StreamStopped,
+    TablePaused,
     TableReport,
     TableState,
     TakeBackSplit,
@@ -39,15 +41,19 @@ from cutline.common.mesh.messages import (
 )
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
+from cutline.common.store.command_records import Command
 from cutline.common.store.records import CheckpointEntry, StagedFile, changes
 from cutline.services.enumerator import checkpoints as checkpoints_file
 from cutline.services.enumerator import tables as tables_file
 from cutline.services.enumerator.events import (
     BoundFound,
+    CommandTaken,
     DescribeTable,
     FindBound,
+    FindPlace,
     FindStop,
     FindTables,
+    PlaceFound,
     Plan,
     ReadAgainAsked,
     SplittingFailed,
@@ -792,3 +798,101 @@ def test_an_illegal_step_is_refused_and_leaves_the_enumerator_as_it_was() -> Non
     bench.get(PartSaved(checkpoint=5, part=PART))
     with pytest.raises(ProtocolError, match="twice"):
         bench.get(PartSaved(checkpoint=5, part=PART))
+
+
+# Commands about tables
+
+
+def commanded(bench: EnumeratorBench, kind: str, n: int = 1, table: str = "d.t") -> str | None:
+    """Give a command; return the cause if it is refused."""
+    command = Command(n=n, kind=kind, arguments={"table": table}, by="ann", at=0.0)
+    bench.tell(CommandTaken(command=command))
+    assert bench.machine.commands_done == n
+    return bench.machine.refused.get(n, (None, None))[0]
+
+
+def test_splits_of_a_paused_table_wait_and_those_that_are_out_may_finish_also_across_a_restore() -> None:
+    bench = EnumeratorBench().begin().split_in("10", "20", None)
+    bench.get(SplitsWanted(free=1))
+    assert commanded(bench, "pause_table") is None
+    bench.get(SplitsWanted(free=2))
+    assert len(bench.assigned) == 1
+    bench.report(bench.assigned[0][1])
+    bench.start(1)
+    bench.get(Marker(checkpoint=1))
+    again = EnumeratorBench(part=bench.part())
+    again.tell(Began())
+    again.get(SplitsWanted(free=3))
+    assert again.assigned == []
+    assert (again.machine.commands_done, again.machine.tables["d.t"].phase) == (1, "paused")
+    assert commanded(again, "resume_table", 2) is None
+    assert [split.split_start for _, split in again.assigned] == [("10",), ("20",)]
+    for _, split in again.assigned:
+        again.report(split)
+    assert len(again.sent_of(IncludeTable)) == 1
+
+
+def test_a_live_table_that_is_paused_leaves_the_stream_and_goes_on_from_there() -> None:
+    bench = live(EnumeratorBench().begin())
+    assert commanded(bench, "pause_table") is None
+    assert bench.sent_of(PauseTable) == [PauseTable(table_id="d.t", generation=1)]
+    assert bench.machine.tables["d.t"].phase == "live"
+    left = TablePaused(table_id="d.t", generation=1, schema=WIDER, low=low(500), high=high(500))
+    bench.get(left)
+    assert bench.machine.tables["d.t"].phase == "paused"
+    assert commanded(bench, "pause_table", 2) == "d.t is paused"
+    assert commanded(bench, "resume_table", 3) is None
+    assert bench.orders[-1] == FindPlace(table_id="d.t", generation=1, low=low(500))
+    bench.tell(PlaceFound(table_id="d.t", generation=1, kept=True))
+    again = bench.sent_of(IncludeTable)[-1]
+    assert (again.generation, again.schema, again.low, again.high) == (1, WIDER, low(500), high(500))
+
+
+def test_a_paused_table_whose_changes_are_purged_is_read_again() -> None:
+    bench = live(EnumeratorBench().begin())
+    commanded(bench, "pause_table")
+    bench.get(TablePaused(table_id="d.t", generation=1, schema=SCHEMA, low=low(500), high=high(500)))
+    commanded(bench, "resume_table", 2)
+    bench.tell(PlaceFound(table_id="d.t", generation=1, kept=False))
+    table = bench.machine.tables["d.t"]
+    assert (table.phase, table.generation) == ("waiting", 2)
+    assert "purged" in str(table.cause)
+
+
+def test_a_table_that_is_resumed_before_it_has_left_goes_on_at_once() -> None:
+    bench = live(EnumeratorBench().begin())
+    commanded(bench, "pause_table")
+    assert commanded(bench, "resume_table", 2) is None
+    bench.get(TablePaused(table_id="d.t", generation=1, schema=SCHEMA, low=low(500), high=high(500)))
+    assert bench.sent_of(IncludeTable)[-1].low == low(500)
+    assert bench.machine.tables["d.t"].phase == "catch-up"
+
+
+def test_a_table_that_left_the_definition_comes_back_as_its_next_generation_also_after_a_restore() -> None:
+    bench = live(EnumeratorBench().begin(found(), found("d.u")))
+    bench.tell(TablesFound(tables=(), unselected=frozenset({"d.t"})))
+    assert set(bench.machine.tables) == {"d.u"}
+    assert bench.sent_of(ExcludeTable) == [ExcludeTable(table_id="d.t", generation=1)]
+    bench.start(1)
+    bench.get(Marker(checkpoint=1))
+    again = EnumeratorBench(part=bench.part())
+    again.tell(TablesFound(tables=(found(),)))
+    assert again.machine.tables["d.t"].generation == 2
+
+
+def test_a_person_s_order_to_read_a_table_again_or_to_retry_it_starts_its_next_generation() -> None:
+    bench = live(EnumeratorBench(quarantine_changed=True).begin())
+    assert commanded(bench, "retry_table") == "d.t is live, not quarantined"
+    assert commanded(bench, "forget_table", 2) == "d.t is live, not dropped"
+    assert commanded(bench, "read_table_again", 3) is None
+    bench.tell(TableDescribed(generation=2, table=found(schema=WIDER)))  # other columns, which a person accepts so
+    assert bench.machine.tables["d.t"].phase == "snapshot"
+    bench.tell(SplittingFailed(table_id="d.t", generation=2, cause="no", restart=False))
+    assert bench.machine.tables["d.t"].phase == "quarantined"
+    assert commanded(bench, "retry_table", 4) is None
+    assert bench.orders[-1] == DescribeTable(table_id="d.t", generation=3)
+    bench.tell(TableDescribed(generation=3, table=found(schema=None, gone=True)))
+    assert commanded(bench, "read_table_again", 5) is not None
+    assert commanded(bench, "forget_table", 6) is None
+    assert bench.machine.tables == {}
+    assert commanded(bench, "pause_table", 7) == "the pipeline has no table d.t"

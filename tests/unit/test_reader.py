@@ -25,6 +25,7 @@ from cutline.common.mesh.messages import (
     Marker,
     Message,
     PartSaved,
+    PauseTable,
     Records,
     Remedy,
     SnapshotSplit,
@@ -36,6 +37,7 @@ from cutline.common.mesh.messages import (
     StreamCaughtUp,
     StreamedTable,
     StreamStopped,
+    TablePaused,
     TableReport,
     TableState,
     TakeBackSplit,
@@ -799,3 +801,45 @@ def test_a_part_costs_what_changed_since_the_last_one(monkeypatch: pytest.Monkey
     lows.clear()
     assert again.reader.snapshot().values == state.values
     assert lows == []
+
+
+# --- pausing a table ---
+
+
+def test_a_table_that_is_paused_leaves_between_two_transactions_also_after_a_restore() -> None:
+    bench = ReaderBench()
+    bench.include()
+    bench.include("d.u", at=400, until=500)
+    bench.read(250)
+    assert bench.reader.tables["d.t"].live
+    assert sent(bench.get(PauseTable(table_id="d.t", generation=1)), TablePaused) == []  # main is being read
+    bench = ReaderBench(state=bench.reader.snapshot())
+    bench.reader.cursors["main"].asked = True
+    inside = bench.tell(ChangesRead(cursor="main", position=place(300, rows=3), rows=3, rows_inside=3))
+    assert sent(inside, TablePaused) == []
+    (left,) = sent(bench.read(400), TablePaused)
+    assert (left.low, left.high) == (Low.at(place(400)), High.at(place(400)))
+    assert set(bench.reader.tables) == {"d.u"}
+
+
+def test_a_table_that_is_paused_before_it_is_live_keeps_the_low_and_high_that_it_has_not_passed() -> None:
+    bench = ReaderBench()
+    splits = (CompletedSplit(split_start=None, split_end=None, high=high(900)),)
+    bench.include(at=100, until=900, splits=splits)
+    bench.get(PauseTable(table_id="d.t", generation=7))  # of another generation
+    bench.read(300)
+    bench.get(PauseTable(table_id="d.t", generation=1))
+    (left,) = sent(bench.read(400), TablePaused)
+    assert (left.low, left.high, left.splits) == (Low.at(place(400)), high(900), splits)
+
+
+def test_a_table_that_waits_for_a_cursor_is_paused_at_once_and_goes_on_later() -> None:
+    bench = ReaderBench()
+    bench.include("d.u")
+    bench.include(at=100)  # main is being read
+    (left,) = sent(bench.get(PauseTable(table_id="d.t", generation=1)), TablePaused)
+    assert (left.low, left.high) == (low(100), high(200))
+    bench.read(500)
+    bench.include(at=100)
+    bench.read(510)
+    assert bench.cursor_of("d.t") == "catch-up"

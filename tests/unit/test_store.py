@@ -661,6 +661,21 @@ def test_an_entry_and_a_publication_cost_what_changed_and_tell_everything(shop: 
     assert written < 2 * size(shop, "journal/0000000002.json") + 57 * 1000
 
 
+def test_a_table_that_was_removed_is_in_no_later_entry_or_publication(shop: PipelineStore, url: str) -> None:
+    tables = {f"shop.t{n}": TableEntry(generation=1, phase="live", schema="s", show=True) for n in range(8)}
+    fewer = {name: table for name, table in tables.items() if name != "shop.t3"}
+    assert shop.put_entry(epoch(1))
+    for slot, held in ((2, tables), (3, fewer), (4, tables)):
+        assert shop.put_entry(checkpoint(slot, 1, tables=held))
+        assert shop.publish(published(slot, tables=dict.fromkeys(held, slot)))
+    other = Store(url).pipeline("shop")
+    assert size(shop, "journal/0000000003.json") < size(shop, "journal/0000000002.json")
+    found = [other.entry(slot) for slot in (2, 3, 4)]
+    assert [len(entry.tables) for entry in found if isinstance(entry, CheckpointEntry)] == [8, 7, 8]
+    assert [set(record.tables) for record in other.publications()] == [set(tables), set(fewer), set(tables)]
+    assert other.sweep() == []
+
+
 def test_a_burst_of_changes_is_not_repeated_by_later_entries(shop: PipelineStore, url: str) -> None:
     """A fifth of a thousand tables changes, then one, then none: each entry costs what changed since the one before."""
     tables = {f"d.t{number}": records.table() for number in range(1000)}

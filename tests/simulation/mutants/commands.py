@@ -1,0 +1,84 @@
+"""Patches that break one rule of the commands each; the sweep of the mesh must fail for every one."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants import CHECKPOINTS, ENUMERATOR, LEADER, READER, Mutant, mutant
+
+AGENDA = "services/enumerator/agenda.py"
+
+COMMANDS: tuple[Mutant, ...] = (
+    mutant(
+        "a command about tables is done before a checkpoint has it",
+        AGENDA,
+        "            if taken.step == Step.MACHINE and taken.command.n <= commands:",
+        "            if taken.step == Step.MACHINE:",
+    ),
+    mutant(
+        "outcomes are written out of order",
+        AGENDA,
+        "        first = self.taken[0] if self.taken else None\n",
+        "        first = next((t for t in self.taken if t.step == Step.ANSWERED), None)\n",
+    ),
+    mutant(
+        "a restore begins at the newest checkpoint",
+        AGENDA,
+        "        return newest if awaited is None or awaited.base is None else awaited.base",
+        "        return newest",
+    ),
+    mutant(
+        "the next epoch keeps to the definition of the last one",
+        AGENDA,
+        "        return self.orders.definition if awaited is None else awaited.orders.definition",
+        "        return self.orders.definition",
+    ),
+    mutant(
+        "a pipeline that was paused begins another epoch",
+        AGENDA,
+        '        return self.orders.mode == "running" or self._next_epoch() is not None',
+        "        return True",
+    ),
+    mutant(
+        "the part forgets the commands that it has",
+        ENUMERATOR,
+        '        machine.commands_done = commands["done"]',
+        "        pass",
+    ),
+    Mutant(
+        "a table leaves the stream inside a transaction, so that rows without a key come twice",
+        ((READER, "(cursor.asked or cursor.position.inside):\n                continue\n            low,",
+          "cursor.asked:\n                continue\n            low,"),),
+        tests="test_reader.py",
+    ),
+    Mutant(
+        "a command that is alone is taken beside others",
+        ((AGENDA, "        if self.taken or leader.proposes:\n            return None\n", ""),),
+        tests="test_agenda.py",
+    ),
+    Mutant(
+        "the deletion begins before its order is in the store",
+        ((LEADER, "        if not self.agenda.outcome_written(event.n):\n            return []\n",
+          "        self.agenda.outcome_written(event.n)\n"),
+         (LEADER, "        self.agenda.accept(event.command)\n",
+          "        self.agenda.accept(event.command)\n        if event.command.kind == 'delete':\n"
+          "            return [DeletePipeline(purge=True)]\n")),
+        tests="test_agenda.py",
+    ),
+    mutant(
+        "splits of a paused table are handed out",
+        ENUMERATOR,
+        "            self.shelved += splits\n",
+        "            self.todo += splits\n",
+    ),
+    mutant(
+        "a table that comes back is its first generation again",
+        ENUMERATOR,
+        "            generation = self.gone.pop(item.table_id, 0) + 1",
+        "            generation = 1",
+    ),
+    mutant(
+        "an entry still has the tables that left",
+        CHECKPOINTS,
+        "        if gone := before.keys() - tables.keys():",
+        "        if gone := before.keys() - before.keys():",
+    ),
+)
