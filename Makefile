@@ -11,8 +11,10 @@
 #   make bench-peers  ConnectorX, PyMySQL, mysql-replication, Debezium and Flink CDC in turn with ours, and the ratios
 #   make fuzz       INPUTS=100000 damaged inputs for the decoders, under sanitizers (a finding replays)
 #   make demo       a real database into an Iceberg lake, under changes and kills
+#   make acceptance  docker-compose.yml run for real: crashes, other numbers of readers, an upgrade; on a Docker daemon of its own,
+#                   with stand-ins for the images of registries (ACCEPTANCE_ARGS=--machine takes this machine's Docker and pulls them)
 #   make test-full  make test with the tests marked full and many more generated cases, the demo, more seeds, 10,000,000
-#                   inputs for the decoders, and make test on an empty Debian 13
+#                   inputs for the decoders, make acceptance, and make test on an empty Debian 13
 #   make manifests  k8s/*.yaml for those without Helm, from k8s/chart (needs Helm, which the first use builds in some minutes)
 #   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
 #   make test-pythons  the unit tests on each Python that this machine has
@@ -29,6 +31,7 @@ PYTHON ?= python3
 SEEDS ?= 10000
 INPUTS ?= 100000
 PYTEST_ARGS ?=
+ACCEPTANCE_ARGS ?=
 # Integration tests wait more than they compute, but each worker needs memory for two databases and perhaps a Spark.
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
 SUITE ?= bookworm
@@ -45,7 +48,7 @@ SUITES := tests/browser tests/integration tests/simulation tests/unit
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
   $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
 
-.PHONY: setup check unit integration mutants test simulate bench bench-peers demo fuzz test-full bare test-pythons manifests wheels clean \
+.PHONY: setup check unit integration mutants test simulate bench bench-peers demo acceptance fuzz test-full bare test-pythons manifests wheels clean \
   compiler debian jars servers
 
 setup: debian $(VENV)/.built jars servers
@@ -191,6 +194,9 @@ bench-peers: setup $(VENV)/.extra-peers
 demo: setup
 	@$(PY) -m tests.acceptance.demo
 
+acceptance: setup $(VENV)/.extra-full
+	@$(PY) -m tests.acceptance.compose $(ACCEPTANCE_ARGS)
+
 fuzz: setup $(VENV)/.extra-fuzz
 	@$(PY) -m tests.fuzz --inputs $(INPUTS)
 
@@ -199,6 +205,7 @@ test-full: setup $(VENV)/.extra-fuzz $(VENV)/.extra-full
 	CUTLINE_TEST_FULL=1 $(PY) -m tests.servers >&2
 	export CUTLINE_TEST_FULL=1; $(call pytest,$(SUITES))
 	$(PY) -m tests.acceptance.demo
+	$(MAKE) --no-print-directory acceptance
 	$(PY) -m tests.simulation --seeds $(SEEDS) --jobs $$(nproc)
 	$(PY) -m tests.fuzz --inputs 10000000
 	SUITE=trixie .ci/bare make test

@@ -42,8 +42,8 @@ def advance(cursor: pymysql.cursors.Cursor, draw: random.Random) -> None:
     cursor.execute("SELECT MAX(id) FROM orders")
     newest = cursor.fetchone()[0]
     cursor.execute(
-        "UPDATE orders SET state = ELT(FIELD(state, 'new', 'paid', 'sent'), 'paid', 'sent', 'returned'), changed = NOW(6)"
-        " WHERE id BETWEEN %s AND %s AND state <> 'returned'",
+        "UPDATE orders SET state = ELT(FIELD(state, 'new', 'paid', 'sent'), 'paid', 'sent', 'returned'),"
+        " changed = NOW(6) WHERE id BETWEEN %s AND %s AND state <> 'returned'",
         (first := draw.randint(1, newest), first + 9),
     )
 
@@ -59,7 +59,8 @@ def remove(cursor: pymysql.cursors.Cursor, draw: random.Random) -> None:
 def reprice(cursor: pymysql.cursors.Cursor, draw: random.Random) -> None:
     """A price and a stock change."""
     cursor.execute(
-        "UPDATE products SET price = price + %s, stock = 10000, attributes = JSON_SET(attributes, '$.grams', %s) WHERE id = %s",
+        "UPDATE products SET price = price + %s, stock = 10000, attributes = JSON_SET(attributes, '$.grams', %s)"
+        " WHERE id = %s",
         (draw.choice((-1, 1)), draw.randint(1, 900), draw.randint(1, 500)),
     )
 

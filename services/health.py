@@ -14,6 +14,7 @@ import asyncio
 import http.client
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ async def examine(environment: Environment, *, live: bool = False) -> tuple[bool
     if environment.redis_url is None:
         return True, "CUTLINE_REDIS_URL is not set, so no service announces itself here"
     try:
-        found = await _here(environment.redis_url)
+        found = _of_this_container(await _present(environment.redis_url))
     except Unavailable as error:
         return live, str(error)
     if not found:
@@ -39,13 +40,16 @@ async def examine(environment: Environment, *, live: bool = False) -> tuple[bool
     return not faults, "; ".join(faults or [f"{service.role} {service.incarnation} is present" for service in found])
 
 
-async def _here(url: str) -> list[Service]:
-    """The services of this container, by their notes. A killed service's note outlives its process by seconds."""
+async def _present(url: str) -> list[Service]:
     redis = connect(url, timeout_seconds=TIMEOUT_SECONDS)
     try:
-        services = await Registry(redis).services()
+        return await Registry(redis).services()
     finally:
         await redis.aclose()
+
+
+def _of_this_container(services: Sequence[Service]) -> list[Service]:
+    """Those that run here. A killed service's note outlives its process by seconds."""
     name = socket.gethostname()
     return [service for service in services if service.host == name and os.path.exists(f"/proc/{service.pid}")]
 
@@ -53,8 +57,10 @@ async def _here(url: str) -> list[Service]:
 async def _fault(service: Service, environment: Environment, *, live: bool) -> str | None:
     if live:
         return None
-    if service.starting or service.leaving:
-        return f"{service.role} {service.incarnation} is {'starting' if service.starting else 'ending'}"
+    if service.starting:
+        return f"{service.role} {service.incarnation} is starting"
+    if service.leaving:
+        return f"{service.role} {service.incarnation} is ending"
     if service.role == "control":
         return await asyncio.to_thread(_unready, environment)
     return None
@@ -64,6 +70,13 @@ def _unready(environment: Environment) -> str | None:
     """The reason why the control service is not ready; None if it is."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(environment.api_host, environment.api_host)
     connection = http.client.HTTPConnection(host, environment.api_port, timeout=TIMEOUT_SECONDS)
+    if environment.api_cert is not None:
+        # This very host is asked, by an address that no certificate names.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(
+            host, environment.api_port, timeout=TIMEOUT_SECONDS, context=context
+        )
     try:
         connection.request("GET", "/readyz")
         answer = connection.getresponse()

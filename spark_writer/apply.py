@@ -161,9 +161,14 @@ class Incarnation:
         except Exception as error:  # of the store, or of a JVM that has ended
             logger.warning("pipeline %s: branches %s could not be dropped: %s", self._store.name, branch, error)
 
-    def retry(self) -> None:
-        """Try the quarantined tables again with the next checkpoint, because a person has asked for it."""
-        self._to_retry |= set(self.progress.quarantined)
+    def retry(self, table_id: str | None = None) -> None:
+        """Try a quarantined table, or all of them, again with the next checkpoint, because a person asked for it."""
+        self._to_retry |= set(self.progress.quarantined) if table_id is None else {table_id}
+
+    @property
+    def definition(self) -> int:
+        """The version of the definition that the newest epoch uses."""
+        return self._journal.definition
 
     def choose(self, table_id: str, choice: str, seen: str) -> None:
         """Take a person's choice about the commits of others to a table that were `seen`; ConfigError if there is none.

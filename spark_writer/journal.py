@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.store.chain import Chain, follow
-from cutline.common.store.records import CheckpointEntry, Entry
+from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore
 
 
@@ -21,6 +21,12 @@ class JournalView:
         published = store.publication_numbers()
         self.chain: Chain = follow(self.last_slot, self._entry, published)
         self.newest_published = self.chain.newest(published)
+        self.definition = self._definition()
+
+    def _definition(self) -> int:
+        """The version of the definition that the newest epoch uses; 1 before the first."""
+        entry = self._entry(self.chain.segments[0][0]) if self.chain.segments else None
+        return entry.definition if isinstance(entry, EpochEntry) else 1
 
     def _entry(self, slot: int) -> Entry | None:
         if slot not in self._entries:
@@ -54,6 +60,7 @@ class JournalView:
             self.chain = Chain(segments=((epoch, last), *older))
             return
         self.chain = follow(last, self._entry, [] if published is None else [published])
+        self.definition = self._definition()
         if applied and applied not in self.chain:
             raise Unavailable(f"checkpoint {applied} was applied but a new epoch left it out; starting again")
         if applied < self.chain.behind:

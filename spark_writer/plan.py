@@ -14,7 +14,7 @@ from cutline.spark_writer.staged import Staged
 
 Schemas = Callable[[Collection[str]], Mapping[str, TableSchema]]
 """Reads schemas by their hashes."""
-_INACTIVE = ("waiting", "quarantined", "dropped")
+_INACTIVE = ("waiting", "quarantined", "dropped", "paused")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,9 +26,12 @@ from cutline.spark_writer import catalogue, session
 from cutline.spark_writer.apply import Incarnation
 from cutline.spark_writer.engine import SPARK
 from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.purging import purge
 
 logger = logging.getLogger("cutline.spark_writer")
 LOOK_SECONDS = 0.5
+ANSWERS = 50
+"""So many commands' ends stay in the status."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -38,7 +41,8 @@ class Lead:
     `stop`: end after the current step. `hand_over`: end once all that is applied is published. `sure_until`: the lease
     is ours until then (of time.monotonic), by all that is known. `served`: a thread was started. `status`: its newest
     report. `requests`: a person's requests (JSON), oldest first: `retry` (try quarantined tables again), `lake` (a
-    choice of `presence.choice`); the thread moves each to `handled` once it is carried out.
+    choice of `presence.choice`); the thread moves each to `handled` once it is carried out. The status tells the end
+    of those that carry the number of a `command`.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -154,8 +158,8 @@ def _check(spark: Any) -> None:
 def _applier(store: Store, name: str, spark: Any, lead: Lead) -> PipelineApplier:
     pipeline = store.pipeline(name)
 
-    def open_lake() -> tuple[Lake, PipelineConfig]:
-        definition = pipeline.definition()
+    def open_lake(version: int) -> tuple[Lake, PipelineConfig]:
+        definition = pipeline.definition(version)
         if definition is None:
             raise ConfigError(f"the definition of pipeline {name} is gone from the store; run `cutline run` again")
         if faults := catalogue.faults(definition["sink"], store.url):
@@ -180,19 +184,22 @@ class PipelineApplier:
     def __init__(
         self,
         store: PipelineStore,
-        open_lake: Callable[[], tuple[Lake, PipelineConfig]],
+        open_lake: Callable[[int], tuple[Lake, PipelineConfig]],
         lead: Lead,
         *,
         clock: Callable[[], float] = time.time,
         metrics_tables: int = 200,
     ) -> None:
-        """`lead` gets a status after each batch, request and error; it has the sizes of `metrics_tables` tables."""
+        """`open_lake` takes the version of the definition; `lead` gets a status after each batch, request and error, with
+        the sizes of `metrics_tables` tables.
+        """
         self._store = store
         self._open_lake = open_lake
         self._lead = lead
         self._clock = clock
         self._metrics_tables = metrics_tables
         self._requests_at = float("-inf")
+        self._answers: dict[str, str | None] = {}  # commands carried out, by number -> why not
 
     def run(self) -> None:
         """Serve until the lead ends. Errors go to the status and the log, and the next incarnation starts after a
@@ -211,10 +218,10 @@ class PipelineApplier:
         while not lead.is_ending():
             incarnation: Incarnation | None = None
             try:
-                if not lead.is_sure() or not self._has_checkpoint():
+                if not lead.is_sure() or self._is_deleted() or (version := self._version()) is None:
                     lead.stop.wait(self.POLL_SECONDS)
                     continue
-                lake, config = self._open_lake()
+                lake, config = self._open_lake(version)
                 incarnation = Incarnation(
                     self._store, lake, engine=config.sink.engine, retention=config.retention, clock=self._clock
                 )
@@ -223,8 +230,14 @@ class PipelineApplier:
                 while not lead.stop.is_set():
                     if lead.hand_over.is_set() and not incarnation.progress.unpublished:
                         break
+                    if self._store.deleting():
+                        break
                     self._carry_out_requests(incarnation)
                     busy = incarnation.step()
+                    if incarnation.definition != version:
+                        logger.info("pipeline %s: its definition has changed; starting again", self._store.name)
+                        incarnation.abandon()
+                        break
                     if busy:
                         lead.report(self._progress(incarnation))
                     if incarnation.progress.published is not published_at_start:
@@ -254,14 +267,17 @@ class PipelineApplier:
         lead, name = self._lead, self._store.name
         while lead.requests and time.monotonic() >= self._requests_at:
             body = lead.requests.popleft()
+            request: Any = None
             try:
                 request = json.loads(body)
                 if request["kind"] == "lake":
                     incarnation.choose(request["table"], request["choice"], request["seen"])
                 else:
-                    incarnation.retry()
+                    incarnation.retry(request.get("table"))
+                self._answer(request, None)
             except (ConfigError, ValueError, KeyError, TypeError) as error:
                 logger.warning("pipeline %s: request %r was dropped: %s", name, body, error)
+                self._answer(request, str(error))
             except Exception as error:
                 logger.warning("pipeline %s: request %r waits: %s", name, body, session.first_line(error))
                 lead.requests.append(body)
@@ -270,11 +286,35 @@ class PipelineApplier:
             lead.handled.append(body)
             lead.report(self._progress(incarnation))
 
-    def _has_checkpoint(self) -> bool:
-        """Whether the journal has a checkpoint; without one a start would claim a number in vain."""
+    def _answer(self, request: Any, cause: str | None) -> None:
+        """Let the status tell the end of a request that is a command."""
+        if isinstance(request, dict) and (n := request.get("command")) is not None:
+            self._answers[str(n)] = cause
+            while len(self._answers) > ANSWERS:
+                del self._answers[next(iter(self._answers))]
+
+    def _is_deleted(self) -> bool:
+        """Whether the pipeline is being deleted; then nothing more is applied. If it is ordered, drop the lake tables
+        that the pipeline made."""
+        if not self._store.deleting():
+            return False
+        orders = self._store.commands.orders()
+        if orders.purge and not self._store.purged():
+            version = orders.definition if self._store.definition(orders.definition) is not None else 1
+            dropped = purge(self._open_lake(version)[0])
+            logger.warning("pipeline %s is deleted: dropped its %d lake tables", self._store.name, len(dropped))
+            self._store.put_purged()
+        return True
+
+    def _version(self) -> int | None:
+        """The version of the definition that the newest epoch uses; None if the journal has no checkpoint yet, without
+        which a start would claim a number in vain."""
         slot = self._store.last_slot()
         entry = self._store.entry(slot) if slot else None
-        return entry is not None and not (isinstance(entry, EpochEntry) and entry.base is None)
+        if entry is None or (isinstance(entry, EpochEntry) and entry.base is None):
+            return None
+        epoch = entry if isinstance(entry, EpochEntry) else self._store.entry(entry.epoch)
+        return epoch.definition if isinstance(epoch, EpochEntry) else self._store.commands.orders().definition
 
     def _progress(self, incarnation: Incarnation) -> dict[str, Any]:
         """Return the status of a start that goes on."""
@@ -288,6 +328,7 @@ class PipelineApplier:
             "source_time": record and record.source_time,
             "quarantined": _quarantined(incarnation),
             "read_again": dict(progress.read_again),
+            "commands": dict(self._answers),
             "applied_by_spark": {
                 table_id: choice.why for table_id, choice in progress.engines.items() if choice.engine == SPARK
             },

@@ -103,6 +103,8 @@ class Upkeep:
         now = self._clock()
         if newest is not None and now - self._expired_at >= EXPIRE_SECONDS:
             self._expired_at = now
+            if self._store.commands.orders().base is not None:
+                return self._changed  # a pipeline that stands still is to be restored to an older checkpoint
             grace_began = now - self.retention.grace_seconds
             # The whole chain: that of the journal view ends with the epoch of the newest publication.
             chain = follow(self._store.last_slot(), self._store.entry)
@@ -255,11 +257,12 @@ class Upkeep:
         older = [record for at in numbers if at < n and (record := self._store.publication(at)) and record.kept]
         on_chain = sorted((record for record in older if record.n in chain), key=lambda each: -each.n)
         newer = sum(record.kept for at in numbers if at >= n and (record := self._store.publication(at)))
+        released = self._store.released()
         days = self.retention.savepoint_days
         kept = [
             record
             for record in on_chain[: max(0, self.retention.savepoints - newer)]
-            if days is None or record.published_at >= now - days * 86400
+            if record.n not in released and (days is None or record.published_at >= now - days * 86400)
         ]
         for record in older:
             if record not in kept:

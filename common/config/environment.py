@@ -24,7 +24,20 @@ class Environment:
     redis_url: str | None = _env(
         "CUTLINE_REDIS_URL",
         None,
-        "URL of the mesh's Redis; unset: `cutline run` starts its own, a single service refuses to start",
+        "URL of the mesh's Redis: redis://, rediss:// (TLS), redis+sentinel:// or rediss+sentinel://; unset:"
+        " `cutline run` starts its own, a single service refuses to start",
+    )
+    redis_ca: str | None = _env(
+        "CUTLINE_REDIS_CA",
+        None,
+        "file with the CA certificates that are trusted for rediss:// (PEM); unset: those of this machine",
+    )
+    redis_cert: str | None = _env(
+        "CUTLINE_REDIS_CERT", None, "file with the client certificate for rediss:// (PEM), if Redis requires one"
+    )
+    redis_key: str | None = _env("CUTLINE_REDIS_KEY", None, "file with the private key of CUTLINE_REDIS_CERT")
+    redis_sentinel_password: str | None = _env(
+        "CUTLINE_REDIS_SENTINEL_PASSWORD", None, "password of the Sentinels themselves, if they have one"
     )
     store_url: str | None = _env(
         "CUTLINE_STORE_URL",

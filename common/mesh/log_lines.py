@@ -23,7 +23,10 @@ KEPT = 500
 MOST_CHARACTERS = 2000
 DAYS = 1
 _URL = re.compile(r"\w+://\S+")
-_SECRET = re.compile(r"(?i)(?P<name>password|passwd|secret|token|authorization)(?P<between>['\"]?\s*[=:]\s*['\"]?)\S+")
+_SECRET = re.compile(
+    r"(?i)(?P<name>password|passwd|secret|token|authorization)"
+    r"(?P<between>['\"]?\s*[=:]\s*['\"]?(?:Bearer |Basic )?)\S+"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,21 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, OutOfMemoryError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, NoRoom, Unavailable, redacted
 
 TIMEOUT_SECONDS = 5.0
 _READ_BYTES = 1 << 20
+_SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
+_SENTINEL = re.compile(
+    r"(?:(?P<username>[^:@/]*)(?::(?P<password>[^@/]*))?@)?"
+    r"(?P<hosts>[^:@/,]+:\d{1,5}(?:,[^:@/,]+:\d{1,5})*)/(?P<name>[^/?#]+)(?:/(?P<db>\d+))?"
+)
 
 Command = tuple[bytes | int | memoryview, ...]
 
@@ -30,26 +40,69 @@ Command = tuple[bytes | int | memoryview, ...]
 def connect(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Redis:
     """Make a client for `url` that never repeats a command; it opens no connection yet.
 
+    `url` is `redis://` or `rediss://` (TLS, by the environment's CUTLINE_REDIS_CA, _CERT and _KEY; the server's
+    certificate must be for its host name), or for Sentinel `redis+sentinel://user:password@host:port,host:port/name/0`
+    (`rediss+sentinel://`: Redis and the Sentinels speak TLS): each new connection goes to the master of that name then.
+
     Every part of Cutline that uses Redis takes such a client. Raises ConfigError for a malformed address.
     """
+    environment = Environment.read()
+    settings: dict[str, Any] = {
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "socket_timeout": timeout_seconds,
+        "socket_connect_timeout": timeout_seconds,
+        "socket_read_size": _READ_BYTES,
+        "health_check_interval": 0,
+        "protocol": 2,
+        "driver_info": None,  # no CLIENT SETINFO, which needs a right that only newer versions can grant by itself
+        "max_connections": 1 << 16,
+    }
+    tls: dict[str, Any] = {
+        "ssl_cert_reqs": "required",
+        "ssl_check_hostname": True,
+        "ssl_ca_certs": environment.redis_ca,
+        "ssl_certfile": environment.redis_cert,
+        "ssl_keyfile": environment.redis_key,
+    }
+    scheme, _, rest = url.partition("://")
+    if scheme.startswith("rediss"):
+        for setting in ("ca", "cert", "key"):
+            file = getattr(environment, f"redis_{setting}")
+            if file is not None and not os.access(file, os.R_OK):
+                name = f"CUTLINE_REDIS_{setting.upper()}"
+                raise ConfigError(f"the file {file}, named by {name}, can't be read; correct the path")
     try:
-        return Redis.from_url(
-            url,
-            retry=Retry(NoBackoff(), 0),
-            retry_on_error=[],
-            socket_timeout=timeout_seconds,
-            socket_connect_timeout=timeout_seconds,
-            socket_read_size=_READ_BYTES,
-            health_check_interval=0,
-            protocol=2,
-            max_connections=1 << 16,
-        )
+        if scheme not in _SENTINEL_SCHEMES:
+            return Redis.from_url(url, **settings, **(tls if scheme == "rediss" else {}))
+        found = _SENTINEL.fullmatch(rest)
+        if found is None:
+            raise ValueError(scheme)
+        hosts = [(host, int(port)) for host, _, port in (each.rpartition(":") for each in found["hosts"].split(","))]
     except ValueError:
         # redis-py's message may hold a part of the password
         raise ConfigError(
-            f"the Redis address {redacted(url)!r} is malformed; write CUTLINE_REDIS_URL as redis://host:port/0, with"
-            " %2F for a / in a password"
+            f"the Redis address {redacted(url)!r} is malformed; write CUTLINE_REDIS_URL as redis://host:port/0, or"
+            " redis+sentinel://host:port,host:port/master-name/0, with %2F for a / in a password"
         ) from None
+    protected: dict[str, Any] = {"ssl": True, **tls} if scheme.startswith("rediss") else {}
+    sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+        hosts,
+        sentinel_kwargs={
+            "socket_timeout": timeout_seconds,
+            "socket_connect_timeout": timeout_seconds,
+            "password": environment.redis_sentinel_password,
+            **protected,
+        },
+    )
+    account = {name: unquote(found[name]) for name in ("username", "password") if found[name]}
+    client: Redis = sentinel.master_for(found["name"], db=int(found["db"] or 0), **account, **settings, **protected)
+    return client
+
+
+def place(url: str) -> str:
+    """The hosts and ports of a Redis address, for messages."""
+    return url.partition("://")[2].rpartition("@")[2].partition("/")[0]
 
 
 @asynccontextmanager
@@ -174,6 +227,8 @@ def _packed(commands: Sequence[Command]) -> list[bytes | memoryview]:
 
 
 def _words(error: BaseException) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return f"{error}; set CUTLINE_REDIS_CA to the file of its CA, and connect by a name in its certificate"
     if isinstance(error, TimeoutError) and not isinstance(error, RedisConnectionError):
         return str(error) or "time-out"
     return str(error) or type(error).__name__

@@ -73,6 +73,9 @@ class Backend(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file, if it exists."""
 
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder in which there are no files any more; where there are only objects, it is gone already."""
+
     def stale(self, folder: str, name: str) -> bool:
         """Whether a temporary file is so old that its writer must be dead."""
 
@@ -199,6 +202,11 @@ class _Files:
         location = self.location(path)
         with store_errors(location), suppress(FileNotFoundError):
             os.unlink(location)
+
+    def remove_folder(self, folder: str) -> None:
+        for path, _, _ in os.walk(self.location(folder), topdown=False):
+            with suppress(OSError):  # a file came meanwhile
+                os.rmdir(path)
 
     def stale(self, folder: str, name: str) -> bool:
         try:
@@ -331,6 +339,9 @@ class _Objects:
     def remove(self, path: str) -> None:
         with _object_errors(self.location(path)), suppress(FileNotFoundError):
             self._fs.rm_file(self._path(path))
+
+    def remove_folder(self, folder: str) -> None:
+        """Objects have no folders."""
 
     def stale(self, folder: str, name: str) -> bool:
         return False

@@ -15,7 +15,8 @@ Layout below `{store}/{pipeline}/`:
 | `publications/{n:010d}.json` | checkpoint n is applied, envelope | the Spark writer |
 | `spark/{w:010d}.json` | number w belongs to one start of the Spark writer, envelope | the Spark writer |
 | `released/{n:010d}.json` | savepoint n is no longer kept, envelope | the leader |
-| `purged/0000000001.json` | the lake has nothing more of a pipeline that is being deleted | the Spark writer |
+| `deleting.json` | the pipeline is being deleted | the leader |
+| `purged.json` | the lake has nothing more of a pipeline that is being deleted | the Spark writer |
 | `index/{table}.{nonce}.keys` | where some of a lake table's keys are; made again if missing | the Spark writer |
 
 No file is ever overwritten. A journal slot, a publication, a claim and the definition are *put if absent*: of all
@@ -79,9 +80,10 @@ _OWN_FILES = {"own_files": True}
 _SCHEMAS_CACHED = 2048
 _BASES_KEPT = 3
 _FOLDERS = (
-    "journal", "parts", "staged", "publications", "schemas", "spark", "used", "index", "released", "purged",
-    "definitions",
+    "journal", "parts", "staged", "publications", "schemas", "spark", "used", "index", "released", "definitions",
 )  # fmt: skip
+_LOOK_ANEW = 60
+_DELETING, _PURGED = "deleting.json", "purged.json"
 
 
 def file_name(what: str, *, epoch: int, incarnation: str) -> str:
@@ -99,6 +101,7 @@ class Store:
         self._backend = backend_of(url)
         self.access = AccessFiles(self._backend)
         self._defined: set[str] = set()
+        self._looks = 0
 
     def check(self) -> None:
         """Look, without writing, whether the store can be there. ConfigError if its bucket does not exist."""
@@ -121,9 +124,11 @@ class Store:
             )
 
     def pipelines(self) -> list[str]:
-        """Return the names of all defined pipelines, sorted. Costs one listing, and a look at each name that is new."""
+        """Return the names of all defined pipelines, sorted. Costs one listing, and a look at each name that is new;
+        now and then one at each name."""
         found = [name for name in self._backend.names("") if _PIPELINE_NAME.fullmatch(name)]
-        known = self._defined
+        self._looks += 1
+        known = self._defined if self._looks % _LOOK_ANEW else set()  # of a deleted one a folder may be left
         self._defined = {name for name in found if name in known or self._backend.exists(f"{name}/pipeline.json")}
         return sorted(self._defined)
 
@@ -159,8 +164,8 @@ class PipelineStore:
 
         Raises ConfigError if the name is in use with another content.
         """
-        if self._definitions.newest() == 0:
-            self.commands.remove()  # of a pipeline of this name that was deleted
+        if self._definitions.get() is None:
+            self._remove_rest()  # of a pipeline of this name that was deleted
         return self._definitions.define(definition)
 
     def definition(self, version: int | None = None) -> dict[str, Any] | None:
@@ -286,17 +291,25 @@ class PipelineStore:
 
     # Deletion
 
+    def put_deleting(self) -> None:
+        """Note that the pipeline is being deleted, where a look costs less than one at the standing orders."""
+        self._put(_DELETING, {"n": 1})
+
+    def deleting(self) -> bool:
+        """Whether that is noted."""
+        return self._exists(_DELETING)
+
     def put_purged(self) -> None:
         """Note that the lake has nothing more of this pipeline, which is being deleted."""
-        self._put("purged/0000000001.json", {"n": 1})
+        self._put(_PURGED, {"n": 1})
 
     def purged(self) -> bool:
         """Whether that is noted."""
-        return self._exists("purged/0000000001.json")
+        return self._exists(_PURGED)
 
     def remove_files(self) -> None:
-        """Remove all files of a pipeline that is being deleted, but for its definition and the newest outcome, which
-        says so. Repeat it until `remove` has removed those too."""
+        """Remove all files of a pipeline that is being deleted, but for its definition and what says that it is being
+        deleted: a note and the newest outcome. Repeat it until `remove` has removed those too."""
         for folder in _FOLDERS:
             for name in self._names(folder):
                 self._backend.remove(self._path(f"{folder}/{name}"))
@@ -308,7 +321,13 @@ class PipelineStore:
         If the process dies in between, `define` removes the rest.
         """
         self._backend.remove(self._path("pipeline.json"))
+        self._remove_rest()
+
+    def _remove_rest(self) -> None:
         self.commands.remove()
+        self._backend.remove(self._path(_PURGED))
+        self._backend.remove(self._path(_DELETING))
+        self._backend.remove_folder(self.name)
 
     # Schemas
 

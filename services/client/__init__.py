@@ -12,11 +12,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cutline.services.client.rest import ApiError, AsyncClient, Client, CommandFailed, TimedOut, Unreachable, models
+    from cutline.services.client.rest import (
+        ApiError,
+        AsyncClient,
+        Client,
+        CommandFailed,
+        Conflict,
+        Forbidden,
+        NotFound,
+        PreconditionFailed,
+        ServiceUnavailable,
+        TimedOut,
+        Unauthorized,
+        Unreachable,
+        WrongRequest,
+        models,
+    )
 
     __version__: str
 
-__all__ = ["ApiError", "AsyncClient", "Client", "CommandFailed", "TimedOut", "Unreachable", "models"]
+__all__ = [
+    "ApiError",
+    "AsyncClient",
+    "Client",
+    "CommandFailed",
+    "Conflict",
+    "Forbidden",
+    "NotFound",
+    "PreconditionFailed",
+    "ServiceUnavailable",
+    "TimedOut",
+    "Unauthorized",
+    "Unreachable",
+    "WrongRequest",
+    "models",
+]
 
 
 def __getattr__(name: str) -> Any:

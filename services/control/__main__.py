@@ -30,7 +30,7 @@ from cutline.services.control.api.access import Access, first_token
 from cutline.services.control.api.gate import LOOPBACK
 from cutline.services.control.api.oidc import Oidc, roles_of
 from cutline.services.control.app import build
-from cutline.services.control.duties import watch
+from cutline.services.control.duties import jobs_of, watch
 
 EMBEDDED = "--embedded"
 CERTIFICATE_SECONDS = 10.0
@@ -59,6 +59,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
     """
     redis = connect(environment.need_redis_url())
     registry, store = Registry(redis), Store(environment.need_store_url())
+    jobs = jobs_of(environment, redis, store)
     access = Access(
         store.access,
         token=environment.api_token,
@@ -102,7 +103,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
     side_by_side = (
         _announce(registry, redis, me),
         _follow_certificate(config, environment),
-        watch(registry, store, redis, environment, me.incarnation),
+        watch(registry, store, redis, jobs, me.incarnation),
     )
     tasks = [asyncio.create_task(each) for each in side_by_side]
     for number in (signal.SIGTERM, signal.SIGINT):

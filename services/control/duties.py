@@ -21,7 +21,9 @@ from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.control.facts import gathered
+from cutline.services.control.lineage import Lineage
 from cutline.services.control.metrics import Facts
+from cutline.services.control.traces import Traces
 from cutline.services.control.webhook import Webhook
 
 LOOK_SECONDS = 10.0
@@ -43,9 +45,18 @@ class Job(Protocol):
         """Called when the lease is lost, and at the end."""
 
 
-async def watch(registry: Registry, store: Store, redis: Redis, environment: Environment, incarnation: str) -> None:
-    """Do the jobs that the settings ask for, until cancelled; return at once if there is none."""
-    jobs = [job for job in (Webhook.of(environment, redis),) if job is not None]
+def jobs_of(environment: Environment, redis: Redis, store: Store) -> list[Job]:
+    """Return the jobs that the settings ask for. ConfigError if one needs packages that are not installed."""
+    jobs: list[Job | None] = [
+        Webhook.of(environment, redis),
+        Lineage.of(environment, redis, store),
+        Traces.of(environment, store),
+    ]
+    return [job for job in jobs if job is not None]
+
+
+async def watch(registry: Registry, store: Store, redis: Redis, jobs: Sequence[Job], incarnation: str) -> None:
+    """Do these jobs until cancelled; return at once if there is none."""
     if not jobs:
         return
     lease = Lease(redis, LEASE, incarnation, LEASE_SECONDS)

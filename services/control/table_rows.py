@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,9 @@ from pydantic_core import to_json
 from cutline.common.errors import Unavailable
 from cutline.services.control.api.problems import split
 from cutline.services.control.published import Shown
-from cutline.services.control.watch import PipelineWatch, Status
+from cutline.services.control.watch import STATUS_SECONDS, PipelineWatch, Status
 
+STALE_SECONDS = 1.0
 IN_SNAPSHOT = ("waiting", "snapshot")
 MOVING = ("lag_seconds", "lag_bytes", "rate_rows_per_second", "eta_seconds", "as_of")
 """Fields that change all the time: an ETag, and `?wait=`, leave them out."""
@@ -34,28 +36,47 @@ class Rows:
 
 
 class TableRows:
-    """The rows of each pipeline that was asked for, while its status is the same object."""
+    """The rows of each pipeline that was asked for.
+
+    They are made anew beside the requests, which then need not wait for them: an answer is at most STALE_SECONDS old.
+    """
 
     def __init__(self) -> None:
         """Start without any."""
         self._rows: dict[str, Rows] = {}
-        self._making: dict[str, asyncio.Lock] = {}
+        self._making: dict[str, asyncio.Task[Rows]] = {}
 
     async def of(self, watch: PipelineWatch) -> Rows:
-        """The rows as of the newest status. Raises Unavailable if Redis does not answer."""
-        name = watch.store.name
-        async with self._making.setdefault(name, asyncio.Lock()):
-            status, shown, changed_at = await watch.status(), {}, {}
-            if (known := self._rows.get(name)) is not None and known.made_of is status:
-                return known
-            try:
-                shown = dict((await watch.publications()).shown)
-                changed_at = (await watch.journal()).changed_at
-            except Unavailable:  # of the store: the status alone is worth more than nothing
-                pass
-            made = await asyncio.to_thread(_made, status, shown, changed_at)
-            self._rows[name] = made
-            return made
+        """The rows as of a status of this moment, nearly. Raises Unavailable if Redis does not answer."""
+        name, now = watch.store.name, time.time()
+        known = self._rows.get(name)
+        age = float("inf") if known is None else now - known.made_of.read_at
+        if age < STATUS_SECONDS and known is not None:
+            return known
+        making = self._making.get(name)
+        if making is None or making.done():
+            making = self._making[name] = asyncio.create_task(self._make(watch))
+            making.add_done_callback(_retrieved)
+        if age < STALE_SECONDS and known is not None:
+            return known
+        return await asyncio.shield(making)
+
+    async def _make(self, watch: PipelineWatch) -> Rows:
+        status = await watch.status()
+        shown: Mapping[str, Shown] = {}
+        changed_at: Mapping[str, float] = {}
+        try:
+            shown = (await watch.publications()).shown
+            changed_at = (await watch.journal()).changed_at
+        except Unavailable:  # of the store: the status alone is worth more than nothing
+            pass
+        made = self._rows[watch.store.name] = await asyncio.to_thread(_made, status, shown, changed_at)
+        return made
+
+
+def _retrieved(task: asyncio.Task[Rows]) -> None:
+    if not task.cancelled():
+        task.exception()  # whoever waits gets it; the next request tries again
 
 
 def _made(status: Status, shown: Mapping[str, Shown], changed_at: Mapping[str, float]) -> Rows:

@@ -34,7 +34,7 @@ log = logging.getLogger("cutline.alerts")
 
 
 class Webhook:
-    """One control service's posts, while it holds the lease of watch.py."""
+    """One control service's posts, while it holds the lease of duties.py."""
 
     def __init__(self, url: str, redis: Redis, *, secret: str | None = None, docs_url: str | None = None) -> None:
         """Take the receiver's address, a client of `mesh.redis.connect`, and what signs the posts."""

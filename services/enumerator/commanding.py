@@ -204,11 +204,11 @@ class Commanding:
 
     async def delete(self, *, purge: bool) -> None:
         """Remove the pipeline; returns once there is nothing left of it. May be repeated after any part of it."""
-        name, asked_at = self.store.name, float("-inf")
-        while purge and not await in_store(self.store.purged):
-            if time.monotonic() - asked_at > ASK_AGAIN_SECONDS:
-                asked_at = time.monotonic()
-                await self.registry.request(name, {"kind": "delete"}, to=SPARK_WRITER)
+        name = self.store.name
+        await in_store(self.store.put_deleting)
+        while purge:
+            if await in_store(self.store.purged):
+                break
             await asyncio.sleep(LOOK_SECONDS)
         await in_store(self.store.remove_files)
         await self.registry.forget(name)

@@ -47,7 +47,8 @@ def check(
     if known is not None and (differing := differences(known, config.definition())):
         faults.append(
             f"the pipeline name {config.name!r} is in use in the store {redacted(store_url)} with other content "
-            f"({', '.join(differing)}); restore that content, or give this pipeline another name"
+            f"({', '.join(differing)}); apply the change by `cutline pipeline replace`, restore that content, or give"
+            " this pipeline another name"
         )
     try:
         for table, owner in lake.owners(config):

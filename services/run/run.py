@@ -27,14 +27,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from cutline.common import programs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
 from cutline.common.mesh.presence import Registry, tables
-from cutline.common.mesh.redis import connect
+from cutline.common.mesh.redis import connect, place
 from cutline.common.positions import High
 from cutline.common.store.records import CheckpointEntry, Publication
 from cutline.common.store.store import PipelineStore, Store
@@ -222,8 +221,7 @@ class Run:
         try:
             self._status = await self._registry.status(self._config.name)
         except Unavailable:
-            address = urlsplit(self._redis_url)
-            notes.append(f"Redis at {address.hostname}:{address.port} does not answer; trying again")
+            notes.append(f"Redis at {place(self._redis_url)} does not answer; trying again")
         try:
             if numbers := await asyncio.to_thread(store.publication_numbers, self._published):
                 self._publication = await asyncio.to_thread(store.publication, numbers[-1])

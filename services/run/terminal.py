@@ -21,7 +21,7 @@ from cutline.common.mesh.presence import tables
 from cutline.common.mesh.rates import Rates
 
 PLAIN_INTERVAL_SECONDS = 5.0
-_COLOURS = {"live": "green", "quarantined": "red", "dropped": "bright_black"}
+_COLOURS = {"live": "green", "paused": "yellow", "quarantined": "red", "dropped": "bright_black"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@
 - `caught-up`: once every table is live or inactive, the source's flushed position is taken (`target`); done when a
   publication has reached it.
 
-Quarantined and dropped tables are inactive: they are not waited for, since they stay so until a person acts.
+Quarantined, paused and dropped tables are inactive: they are not waited for, since they stay so until a person acts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from cutline.common.store.records import Publication
 
 Until = Literal["snapshot", "caught-up"]
 
-INACTIVE = frozenset({"quarantined", "dropped"})
+INACTIVE = frozenset({"quarantined", "dropped", "paused"})
+
+
+_CAUSES = {"paused": "by a person; resume it"}
 
 
 def pending(tables: Mapping[str, Any]) -> tuple[str, ...]:
@@ -49,7 +52,7 @@ def caught_up(tables: Mapping[str, Any], publication: Publication, target: High)
 def not_live(tables: Mapping[str, Any]) -> str | None:
     """A sentence that names every table that is neither live nor dropped, or None if there is none."""
     named = [
-        f"{name} ({table['phase']}: {table.get('cause') or 'no cause given'})"
+        f"{name} ({table['phase']}: {table.get('cause') or _CAUSES.get(table['phase'], 'no cause given')})"
         for name, table in sorted(tables.items())
         if table["phase"] not in ("live", "dropped")
     ]

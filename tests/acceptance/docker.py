@@ -38,22 +38,22 @@ class Docker:
             "COMPOSE_DOCKER_CLI_BUILD": "0",
         }
 
-    def run(self, *words: str, stdin: IO[bytes] | None = None) -> str:
+    def __call__(self, *words: str, stdin: IO[bytes] | None = None) -> str:
         """Run `docker` and return its output."""
         return ran([program("docker"), *words], self.environment, stdin=stdin)
 
     def build(self, tag: str, context: Path, **arguments: str) -> None:
         """Build an image. The network is this machine's, since a registry's mirror may be on loopback."""
         chosen = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-        self.run("build", "--network=host", "--tag", tag, *chosen, str(context))
+        self("build", "--network=host", "--tag", tag, *chosen, str(context))
 
     def inspect(self, container: str) -> dict[str, Any]:
         """What the daemon knows of a container."""
-        (found,) = json.loads(self.run("inspect", container))
+        (found,) = json.loads(self("inspect", container))
         return dict(found)
 
     def crash(self, container: str) -> None:
-        """SIGKILL a container's first process. (`docker kill` would count as a wish, after which nothing restarts it.)"""
+        """SIGKILL a container's first process. After `docker kill`, a person's wish, Docker would not restart it."""
         os.kill(int(self.inspect(container)["State"]["Pid"]), signal.SIGKILL)
 
 
@@ -64,14 +64,14 @@ class Compose:
         self.docker, self.folder, self.project = docker, folder, project
         self.environment = {**docker.environment, **environment}
 
-    def run(self, *words: str, stdin: IO[bytes] | None = None, **environment: str) -> str:
+    def __call__(self, *words: str, stdin: IO[bytes] | None = None, **environment: str) -> str:
         """Run Compose and return its output; `environment` is for this command only."""
         command = [program("docker-compose"), "--project-name", self.project]
         return ran([*command, *words], self.environment | environment, stdin=stdin, cwd=self.folder)
 
     def containers(self, service: str) -> list[str]:
         """The running containers of a service, by id."""
-        return self.run("ps", "--quiet", service).split()
+        return self("ps", "--quiet", service).split()
 
 
 def ran(
@@ -98,15 +98,15 @@ def daemon(folder: Path | None = None) -> Iterator[Docker]:
     """Run a daemon whose images, containers and volumes are below `folder`, by default a new one that goes with it."""
     if os.geteuid() != 0:
         raise Missing("a Docker daemon of our own needs root")
-    chosen = folder or Path(tempfile.mkdtemp(prefix="cutline-docker-", dir="/var/tmp"))
+    chosen = folder.resolve() if folder else Path(tempfile.mkdtemp(prefix="cutline-docker-", dir="/var/tmp"))
     chosen.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(chosen).free < FREE_BYTES:
         raise Missing(f"images and volumes need {FREE_BYTES >> 30} GiB in {chosen}; free some space")
     run = Path(tempfile.mkdtemp(prefix="cutline-dockerd-", dir="/run"))  # a socket's path must be short
     socket, log = run / "docker.sock", chosen / "dockerd.log"
     command = [
-        program("dockerd"), "--host", f"unix://{socket}", "--data-root", str(chosen / "root"), "--exec-root", str(run / "exec"),
-        "--pidfile", str(run / "pid"), "--bridge", "none",
+        program("dockerd"), "--host", f"unix://{socket}", "--data-root", str(chosen / "root"),
+        "--exec-root", str(run / "exec"), "--pidfile", str(run / "pid"), "--bridge", "none",
     ]  # fmt: skip
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -118,7 +118,7 @@ def daemon(folder: Path | None = None) -> Iterator[Docker]:
         deadline = time.monotonic() + START_SECONDS
         while True:
             with contextlib.suppress(DockerFailed):
-                docker.run("info")
+                docker("info")
                 break
             if process.poll() is not None or time.monotonic() > deadline:
                 raise DockerFailed(f"dockerd did not start:\n{log.read_text(errors='replace')[-2000:]}")
@@ -132,6 +132,14 @@ def daemon(folder: Path | None = None) -> Iterator[Docker]:
             print("acceptance: dockerd did not end within 60 s; it is killed", file=sys.stderr)
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        shutil.rmtree(run, ignore_errors=True)
+        for mounted in reversed(mounts_below(run, chosen)):  # dockerd leaves that of its network's namespace
+            subprocess.run([program("umount"), "--lazy", mounted], check=False)
+        shutil.rmtree(run)
         if folder is None:
-            shutil.rmtree(chosen, ignore_errors=True)
+            shutil.rmtree(chosen)
+
+
+def mounts_below(*folders: Path) -> list[str]:
+    """The mount points in these folders, in the order in which they were mounted."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
+    return [point for point in points if any(Path(point).is_relative_to(folder) for folder in folders)]

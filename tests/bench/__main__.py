@@ -11,6 +11,7 @@
 | `idle_checkpoint` | 10,000 live tables at rest: an event loop's longest hold, bytes stored, and seconds of a restore |
 | `apply_driver` | 500,000 and 5,000,000 changes by Spark on two executors: the CPU of the driver, and the ratio |
 | `many_tables` | 10 changes in each of 2,000 tables, one transaction: from its commit to the checkpoint, to the lake |
+| `api_tables` | `GET .../tables` of 5,000 tables, 20 times a second, while rows change: p50 and p99 of the answer |
 | `dashboard` | an empty Chromium opens a pipeline of 1,000 tables: its first paint, and until the tables are there |
 
 The bench starts its own servers and removes them and all files at its end. CPU is that of all processes of Cutline
@@ -21,6 +22,7 @@ is better; stderr names each missed bar. About 25 minutes on two cores.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -32,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.services.sources.mysql.connection import Source
+from tests.bench.api import api_tables
 from tests.bench.applying import apply_driver
 from tests.bench.curve import KEYS, LARGE, apply_curve
 from tests.bench.customer import Changes, Transactions, load
@@ -44,7 +47,10 @@ from tests.programs import Missing
 from tests.servers import Database, MariaDB, MySQL
 
 OF_A_LARGE_TABLE = ("select_to_arrow", "binlog_to_arrow", "snapshot_to_iceberg", "changes_to_iceberg")
-NAMES = (*OF_A_LARGE_TABLE, "freshness", "apply_driver", "apply_curve", "idle_checkpoint", "many_tables", "dashboard")
+NAMES = (
+    *OF_A_LARGE_TABLE,
+    *("freshness", "apply_driver", "apply_curve", "idle_checkpoint", "many_tables", "api_tables", "dashboard"),
+)
 ROWS = 5_000_000
 TABLE = "tpcds.customer"
 FRESH_TABLE = "fresh.customer"
@@ -57,6 +63,7 @@ _BINLOG: tuple[tuple[Transactions, int], ...] = ((1, 200_000), (100, 300_000), (
 RUNS = 3
 IDLE_TABLES = 10_000
 CHANGED_TABLES = 2_000
+API_TABLES = 5_000
 AT_LEAST = {
     "select_to_arrow": {"rows_per_cpu_second": 1_000_000},
     "binlog_to_arrow": {"rows_per_cpu_second": 300_000},
@@ -67,6 +74,7 @@ AT_MOST: dict[str, Figures] = {
     "apply_driver": {"ratio": 3.0},
     "apply_curve": {"ratio": 3.0, "cpu_seconds": 1.0},
     "idle_checkpoint": {"loop_ms": 20.0, "store_bytes": 65_536, "restore_seconds": 15.0},
+    "api_tables": {"p99_ms": 150},
     "dashboard": {"first_paint_ms": 1_000},
     "many_tables": {"mesh_seconds": 5.0, "peak_rss_mib": 400, "apply_cpu_seconds_per_table": 0.1},
 }
@@ -145,7 +153,7 @@ class Bench:
                     apply_curve, self.folder / "curve" / key.replace(" ", "_"), key, LARGE
                 ):
                     self.tell("apply_curve", figures, before)
-        if self.only & {"idle_checkpoint", "many_tables"}:
+        if self.only & {"idle_checkpoint", "many_tables", "api_tables"}:
             self.many()
         if "dashboard" in self.only:
             self.say("opens the dashboard")
@@ -218,6 +226,17 @@ class Bench:
                 self.say("changes all tables at once")
                 before = os.getloadavg()[0]
                 self.tell("many_tables", crowd.change(), before)
+        if "api_tables" in self.only:
+            self.say(f"makes {API_TABLES:,} tables")
+            make(self.server, "api", API_TABLES)
+            with BenchMesh(self.server, self.folder / "api") as mesh:
+                crowd = Crowd(mesh, "api", API_TABLES, interval_seconds=1.0)
+                crowd.go_live()
+                with contextlib.closing(self.server.connect()) as connection, connection.cursor() as cursor:
+                    cursor.execute(f"CALL api.fill({API_TABLES})")
+                self.say("asks the API for all tables")
+                before = os.getloadavg()[0]
+                self.tell("api_tables", api_tables(crowd), before)
 
 
 def main() -> int:

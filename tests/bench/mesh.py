@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import sqlite3
 import sys
@@ -25,7 +26,7 @@ from cutline.common.positions import Position
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run.lake import CATALOG_FILE
-from cutline.services.run.supervisor import Child, Supervisor
+from cutline.services.run.supervisor import Child, Supervisor, free_port
 from tests.bench.customer import COLUMNS
 from tests.bench.meter import Meter
 from tests.servers import CDC_PASSWORD, CDC_USER, Database, Redis
@@ -48,6 +49,8 @@ class BenchMesh:
         self.folder = folder
         self.store = Store(f"file://{folder / 'store'}")
         self.redis = Redis(maxmemory="512mb", maxmemory_policy="noeviction")
+        self.api_token, self._api_port = secrets.token_hex(8), free_port()
+        self.api_url = f"http://127.0.0.1:{self._api_port}"
         self._groups: dict[str, Supervisor] = {}
 
     def __enter__(self) -> BenchMesh:
@@ -76,7 +79,8 @@ class BenchMesh:
             environ = os.environ | {
                 "CUTLINE_REDIS_URL": self.redis.url,
                 "CUTLINE_STORE_URL": f"file://{self.folder / 'store'}",
-                "CUTLINE_API_PORT": "0",
+                "CUTLINE_API_PORT": str(self._api_port),
+                "CUTLINE_API_TOKEN": self.api_token,
                 "CUTLINE_READERS": str(READERS),
                 "CUTLINE_WRITERS": str(WRITERS),
                 "PYTHONPATH": str(Path(__file__).resolve().parents[2]),

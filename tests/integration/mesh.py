@@ -45,7 +45,7 @@ from cutline.services.sources.mysql.connection import Connection, Source, connec
 from cutline.services.sources.mysql.server import flushed_position, identify
 from tests.integration import forge
 from tests.programs import program
-from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, unstable
+from tests.servers import CDC_PASSWORD, CDC_USER, Database, MySQL, Redis, mysql_system
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDS_SECONDS = 20.0
@@ -100,10 +100,11 @@ class Mesh:
         programs: Mapping[str, Sequence[str]] | None = None,
         environment: Mapping[str, str] | None = None,
         forked: bool = True,
+        redis: Redis | None = None,
     ) -> None:
         self.folder = folder
         self._forked = forked
-        self.redis = Redis()
+        self.redis = redis or Redis()
         self.services: list[ServiceProcess] = []
         self._roles = ["enumerator"] * enumerators + ["reader"] * readers + ["writer"] * writers
         self._roles += ["spark_writer"] * spark
@@ -136,13 +137,13 @@ class Mesh:
         log = self.folder / f"{role}-{sum(1 for _ in self.folder.glob('*.log'))}.log"
         environ = (
             os.environ
-            | self._wanted
             | {
                 "CUTLINE_REDIS_URL": self.redis.url,
                 "CUTLINE_STORE_URL": f"file://{self.folder}/store",
                 "CDC_PASSWORD": CDC_PASSWORD,
                 "PYTHONPATH": str(ROOT),
             }
+            | self._wanted
         )
         service = ServiceProcess(role, self._process(role, module, environ, log), log)
         self.services.append(service)
@@ -529,8 +530,8 @@ class History:
         assert self.server.folder is not None
         path = self.server.folder / "data" / file
         if isinstance(self.server, MySQL):
-            path = "/" / path.relative_to(unstable())
-            printer = [program("chroot"), str(unstable()), "/usr/bin/mysqlbinlog"]
+            path = "/" / path.relative_to(mysql_system())
+            printer = [program("chroot"), str(mysql_system()), "/usr/bin/mysqlbinlog"]
         else:
             printer = [program("mariadb-binlog")]
         begin = self.begin.offset if file == self.begin.file else 4

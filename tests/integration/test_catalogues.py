@@ -226,7 +226,7 @@ def test_a_catalogue_that_goes_away_is_waited_for_and_said(
     config = bench.journal.config
     applier = PipelineApplier(
         store,
-        lambda: (Lake(session.for_pipeline(spark, config.definition()["sink"]), "shop"), config),
+        lambda version: (Lake(session.for_pipeline(spark, config.definition()["sink"]), "shop"), config),
         lead,
     )
     applier.AGAIN_SECONDS = (0.5, 2.0)

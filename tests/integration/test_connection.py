@@ -25,7 +25,7 @@ from tests.conftest import started
 from tests.integration.mesh import Mesh, content, differences, waited
 from tests.integration.sources import here
 from tests.integration.test_stream import shown
-from tests.servers import CDC_PASSWORD, Database, MariaDB, MySQL, unstable
+from tests.servers import CDC_PASSWORD, Database, MariaDB, MySQL, mysql_system
 
 Fresh = Callable[[Database], str]
 
@@ -48,7 +48,7 @@ class Secured:
 
     def _seen(self, path: Path) -> str:
         """The path as the server sees it, which may run by chroot."""
-        return f"/{path.relative_to(unstable())}" if isinstance(self.server, MySQL) else str(path)
+        return f"/{path.relative_to(mysql_system())}" if isinstance(self.server, MySQL) else str(path)
 
     def show(self, cert: Path, key: Path) -> None:
         """Have the server show this certificate from now on."""
@@ -63,7 +63,7 @@ class Secured:
         return Source(host=server.host, port=server.port, user=server.user, password=server.password, tls=tls)
 
 
-@pytest.fixture(scope="module", params=[MySQL, MariaDB])
+@pytest.fixture(scope="module", params=[MySQL, pytest.param(MariaDB, marks=pytest.mark.full)])
 def secured(
     nothing_left_running: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Secured]:

@@ -365,7 +365,7 @@ def test_the_service_reports_what_awaits_a_choice_and_takes_it(bench: Seen) -> N
     bench.session.sql(DELETE)
     change(bench, 1)
     lead = Heard()
-    applier = PipelineApplier(bench.journal.store, lambda: (bench.lake(), bench.journal.config), lead)
+    applier = PipelineApplier(bench.journal.store, lambda version: (bench.lake(), bench.journal.config), lead)
 
     def held() -> dict[str, Any]:
         found = lead.status["quarantined"].get(THEIRS, {}) if lead.status else {}

@@ -18,8 +18,8 @@ from cutline.common.config.pipeline import parse
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.control import alerts as alerts_file
-from cutline.services.control import watch as watch_file
-from cutline.services.control.duties import LEASE, watch
+from cutline.services.control import duties as watch_file
+from cutline.services.control.duties import LEASE, jobs_of, watch
 from cutline.services.control.webhook import KEY, signed
 from tests.integration.receiver import Post, Receiver
 
@@ -49,7 +49,7 @@ class Controls:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self, name: str) -> None:
-        work = watch(self.registry, self.store, self.redis, self.environment, name)
+        work = watch(self.registry, self.store, self.redis, jobs_of(self.environment, self.redis, self.store), name)
         self.tasks[name] = asyncio.create_task(work)
 
     async def end(self, name: str) -> None:
@@ -114,5 +114,6 @@ async def test_an_alert_is_posted_signed_and_once_by_one_of_two_control_services
 
 
 async def test_without_a_webhook_nothing_runs(redis: Client, tmp_path: Path) -> None:
-    await watch(Registry(redis), Store(f"file://{tmp_path}"), redis, Environment(), "c1")
+    store = Store(f"file://{tmp_path}")
+    await watch(Registry(redis), store, redis, jobs_of(Environment(), redis, store), "c1")
     assert await redis.get(LEASE) is None

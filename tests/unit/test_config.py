@@ -1,10 +1,8 @@
 """The pipeline file and the environment: what is accepted, what is refused and how it is said."""
 
 import json
-import re
 import textwrap
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -235,14 +233,6 @@ def test_no_setting_of_the_environment_is_read_anywhere_else() -> None:
             name = word.strip("(),.;:=[]{}'")
             if name.startswith("CUTLINE_") and name.isupper():
                 assert name in listed, f"{path.relative_to(ROOT)} reads {name}, which is not in the list of settings"
-
-
-@pytest.mark.parametrize("file", ["docker-compose.yml", "Dockerfile"])
-def test_what_is_deployed_names_settings_and_modules_that_exist(file: str) -> None:
-    text = (ROOT / file).read_text()
-    assert set(re.findall(r"CUTLINE_[A-Z_]+", text)) <= {setting.name for setting in settings()}
-    for module in re.findall(r"python, -m, ([\w.]+)\]", text):
-        assert find_spec(module) is not None, f"{file} starts {module}, which is not there"
 
 
 def test_the_command_of_an_executor_is_made_of_what_the_driver_says() -> None:

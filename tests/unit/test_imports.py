@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "services.sources": MESH,
     "spark_writer": {*MESH, "common.parquet", "common.programs", "common.file_metrics"},
     "services.client": set(),
+    "services.health": {"common.errors", "common.config", "common.mesh"},
     "services.control": {*MESH, "services.sources", "spark_writer", "services.run.preflight"},
     "services.enumerator": {*MESH, "services.sources"},
     "services.reader": {*MESH, "services.sources"},

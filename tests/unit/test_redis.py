@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cutline.common.errors import ConfigError
-from cutline.common.mesh.redis import Wire, answered, connect
+from cutline.common.mesh.redis import Wire, answered, connect, place
 
 
 class SwallowingConnection:
@@ -92,6 +92,9 @@ async def test_an_exchange_that_nobody_cancelled_answers() -> None:
         "redis://:hu/sh@host:6379/0",
         "foo://me:hush@host/0",
         "redis://h:x/0?password=hush",
+        "redis+sentinel://me:hush@host/shop/0",
+        "redis+sentinel://me:hu/sh@host:26379/shop/0",
+        "redis+sentinel://me:hush@host:26379",
     ],
 )
 def test_an_address_that_cant_be_read_is_told_without_its_password(url: str) -> None:
@@ -100,3 +103,27 @@ def test_an_address_that_cant_be_read_is_told_without_its_password(url: str) -> 
     assert "hu" not in str(caught.value)
     assert "://" in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+async def test_an_address_of_sentinels_names_them_all_the_master_and_its_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUTLINE_REDIS_SENTINEL_PASSWORD", "their own")
+    client = connect("redis+sentinel://me:hu%2Fsh@s1:26379,s2:26380/shop/3")
+    pool: Any = client.connection_pool
+    known = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
+    assert [(each["host"], each["port"], each["password"]) for each in known] == [
+        ("s1", 26379, "their own"),
+        ("s2", 26380, "their own"),
+    ]
+    given = pool.connection_kwargs
+    assert (pool.service_name, given["username"], given["password"], given["db"]) == ("shop", "me", "hu/sh", 3)
+    assert place("rediss+sentinel://me:hush@s1:26379,s2:26380/shop/3") == "s1:26379,s2:26380"
+    await client.aclose()
+
+
+def test_a_file_for_tls_that_cant_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTLINE_REDIS_CA", "/nowhere/ca.pem")
+    connect("redis://host:6379/0")
+    with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem, named by CUTLINE_REDIS_CA, can't be read"):
+        connect("rediss://host:6379/0")

@@ -159,6 +159,7 @@ class Played:
     faults: dict[str, list[Exception]]
     done: list[str]
     w = 0
+    definition = 1
 
     def __init__(self, *_: Any, **__: Any) -> None:
         Played._fail("start")
@@ -180,8 +181,8 @@ class Played:
         Played._fail("choose")
         Played.done.append(f"{choice} {table}")
 
-    def retry(self) -> None:
-        Played.done.append("retry")
+    def retry(self, table: str | None = None) -> None:
+        Played.done.append(f"retry {table}")
 
     def rest(self, seconds: float, pause: Callable[[float], bool]) -> None:
         pause(seconds)
@@ -206,7 +207,7 @@ def applied(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lead]:
     pipeline.put_entry(records.checkpoint(2))
     config: Any = SimpleNamespace(sink=SimpleNamespace(engine="auto"), retention=None)
     lake: Any = None
-    thread = threading.Thread(target=PipelineApplier(pipeline, lambda: (lake, config), lead).run)
+    thread = threading.Thread(target=PipelineApplier(pipeline, lambda version: (lake, config), lead).run)
     thread.start()
     yield lead
     lead.stop.set()
@@ -214,17 +215,18 @@ def applied(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lead]:
     assert lead.ended.is_set()
 
 
-def request(**known: str) -> bytes:
+def request(**known: str | int) -> bytes:
     return json.dumps({"kind": "lake", "table": "shop.stock", "choice": "accept", "seen": "7/1", **known}).encode()
 
 
 def test_requests_are_carried_out_wait_while_the_lake_is_away_and_are_dropped_if_wrong(applied: Lead) -> None:
-    wrong = [b"no JSON", b"[]", b"{}", request(choice="refused")]
+    wrong = [b"no JSON", b"[]", b"{}", request(choice="refused", command=8)]
     Played.faults["choose"] = [ConfigError("nothing awaits a choice"), Unavailable("away"), OSError("the JVM ended")]
-    asked = [*reversed(wrong), request(), request(kind="retry")]
+    asked = [*reversed(wrong), request(), request(kind="retry", command=7)]
     applied.requests.extend(asked)
     until(lambda: len(applied.handled) == len(asked))
-    assert sorted(Played.done) == ["accept shop.stock", "retry"]
+    assert sorted(Played.done) == ["accept shop.stock", "retry shop.stock"]
+    assert applied.status["commands"] == {"8": "nothing awaits a choice", "7": None}
     assert sorted(applied.handled) == sorted(asked)
     assert not applied.requests
     assert Played.w == 1  # no request has ended a start

@@ -26,7 +26,7 @@ class ChannelView(BaseModel):
     as_of: float
 
 
-@routes.get("/pipelines/{pipeline}/channels")
+@routes.get("/pipelines/{pipeline}/channels", operation_id="list_channels")
 async def channels(found: Known, control: Shared) -> list[ChannelView]:
     """List the channels of the epoch in progress."""
     status = await control.watches.of(found.name).status()

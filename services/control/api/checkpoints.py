@@ -33,7 +33,7 @@ class CheckpointDetail(CheckpointView):
     tables: list[StagedView]
 
 
-@routes.get("/pipelines/{pipeline}/checkpoints")
+@routes.get("/pipelines/{pipeline}/checkpoints", operation_id="list_checkpoints")
 async def checkpoints(found: Known, control: Shared, page: Newest) -> list[CheckpointView]:
     """List the checkpoints among the last 500 entries of the journal, newest first."""
     watch = control.watches.of(found.name)
@@ -42,7 +42,7 @@ async def checkpoints(found: Known, control: Shared, page: Newest) -> list[Check
     return [CheckpointView(**view(seen)) for seen in listed]
 
 
-@routes.get("/pipelines/{pipeline}/checkpoints/{number}")
+@routes.get("/pipelines/{pipeline}/checkpoints/{number}", operation_id="get_checkpoint")
 async def checkpoint(
     found: Known, control: Shared, number: Annotated[int, Path(ge=1, le=10**10 - 1)]
 ) -> CheckpointDetail:
@@ -120,7 +120,7 @@ async def viewer(watch: PipelineWatch) -> _Viewer:
     return _Viewer(await watch.status(), 0 if newest is None else newest.n)
 
 
-class Savepoint(BaseModel):
+class SavepointView(BaseModel):
     """A checkpoint that is kept until a person deletes it: a restore may begin there, and the lake has tags of it."""
 
     number: int = Field(description="the checkpoint")
@@ -131,14 +131,14 @@ class Savepoint(BaseModel):
     published: bool
 
 
-@routes.get("/pipelines/{pipeline}/savepoints")
-async def savepoints(found: Known, control: Shared) -> list[Savepoint]:
+@routes.get("/pipelines/{pipeline}/savepoints", operation_id="list_savepoints")
+async def savepoints(found: Known, control: Shared) -> list[SavepointView]:
     """List the savepoints, newest first."""
     watch = control.watches.of(found.name)
     newest = (await watch.publications()).newest
     published = 0 if newest is None else newest.n
     return [
-        Savepoint(
+        SavepointView(
             number=seen.slot,
             name=seen.name,
             written_at=seen.written_at,

@@ -61,7 +61,7 @@ class CutAnswer(BaseModel):
     holds: CutDetail | None
 
 
-@routes.get("/pipelines/{pipeline}/cuts")
+@routes.get("/pipelines/{pipeline}/cuts", operation_id="list_cuts")
 async def cuts(
     found: Known,
     control: Shared,
@@ -101,7 +101,7 @@ async def cuts(
     return await asyncio.to_thread(read)
 
 
-@routes.get("/pipelines/{pipeline}/cuts/{number}")
+@routes.get("/pipelines/{pipeline}/cuts/{number}", operation_id="get_cut")
 async def cut(found: Known, control: Shared, number: Annotated[int, Path(ge=1, le=10**10 - 1)]) -> CutDetail:
     """Return what publication `number` shows of each table."""
     record = await asyncio.to_thread(control.watches.of(found.name).published.get, number)

@@ -34,6 +34,7 @@ _ID = re.compile(r"(\d{1,10})\.(\d{1,6})")
 
 @routes.get(
     "/pipelines/{pipeline}/events",
+    operation_id="list_events",
     response_model=list[EventView],
     responses={200: {"content": {STREAM: {"schema": {"type": "string"}}}}},
 )

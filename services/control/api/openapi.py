@@ -18,6 +18,7 @@ TAGS = [
     {"name": "operations", "description": "live operations on a pipeline; each becomes a command"},
     {"name": "tables", "description": "the captured tables, and the operations on one of them"},
     {"name": "checkpoints", "description": "checkpoints and savepoints"},
+    {"name": "channels", "description": "the channels between the members of a mesh"},
     {"name": "cuts", "description": "what the lake shows of each table"},
     {"name": "events", "description": "what happened, as a list and as a stream"},
     {"name": "commands", "description": "what was asked for, and what became of it"},

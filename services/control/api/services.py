@@ -24,7 +24,7 @@ class LogLineView(BaseModel):
     text: str
 
 
-@routes.get("/services")
+@routes.get("/services", operation_id="list_services")
 async def services(control: Shared) -> list[ServiceView]:
     """List the service processes that were alive within the last five seconds."""
     present = await control.registry.services()
@@ -67,7 +67,7 @@ async def services(control: Shared) -> list[ServiceView]:
     ]
 
 
-@routes.get("/services/{incarnation}/logs")
+@routes.get("/services/{incarnation}/logs", operation_id="list_log_lines")
 async def logs(
     control: Shared,
     incarnation: Annotated[str, Path(max_length=255, description="as /v1/services lists it")],

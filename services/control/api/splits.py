@@ -42,7 +42,7 @@ class GridView(BaseModel):
     as_of: float | None
 
 
-@routes.get("/pipelines/{pipeline}/splits")
+@routes.get("/pipelines/{pipeline}/splits", operation_id="list_splits")
 async def splits(found: Known, control: Shared) -> list[SplitsView]:
     """How many chunks of each table have been read."""
     status = await control.watches.of(found.name).status()
@@ -57,7 +57,7 @@ async def splits(found: Known, control: Shared) -> list[SplitsView]:
     ]
 
 
-@routes.get("/pipelines/{pipeline}/tables/{table}/splits")
+@routes.get("/pipelines/{pipeline}/tables/{table}/splits", operation_id="get_grid")
 async def grid(found: Known, control: Shared, table: TableName) -> GridView:
     """Return the state of every chunk of a table's snapshot."""
     watch = control.watches.of(found.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Header, Query, Response
 from pydantic import BaseModel, Field
@@ -46,7 +46,7 @@ class SchemaView(BaseModel):
     columns: list[ColumnView] | None
 
 
-@routes.get("/pipelines/{pipeline}/tables", response_model=list[TableView])
+@routes.get("/pipelines/{pipeline}/tables", operation_id="list_tables", response_model=list[TableView])
 async def tables(
     found: Known,
     control: Shared,
@@ -76,7 +76,10 @@ async def tables(
 
 
 @routes.get(
-    "/pipelines/{pipeline}/tables/{table}", response_model=TableView, responses={304: {"description": "unchanged"}}
+    "/pipelines/{pipeline}/tables/{table}",
+    operation_id="get_table",
+    response_model=TableView,
+    responses={304: {"description": "it is as the ETag in If-None-Match says"}},
 )
 async def table(
     found: Known,
@@ -105,7 +108,7 @@ async def table(
     return _json(to_json(row), {"ETag": tag})
 
 
-@routes.get("/pipelines/{pipeline}/tables/{table}/schemas")
+@routes.get("/pipelines/{pipeline}/tables/{table}/schemas", operation_id="list_table_schemas")
 async def schemas(found: Known, control: Shared, table: TableName) -> list[SchemaView]:
     """List the schemas that a table has had within the last 500 journal entries, newest first."""
     window = await control.watches.of(found.name).journal()
@@ -165,12 +168,3 @@ def matches(if_none_match: str, tag: str) -> bool:
 
 def _json(body: bytes, headers: Mapping[str, str] | None = None) -> Response:
     return Response(body, media_type="application/json", headers=dict(headers or {}))
-
-
-_BLANK: dict[str, Any] = dict.fromkeys(("rows_done", "rows_estimate", "splits_done", "splits_total", "cause"))
-
-
-def table_view(name: str, status: dict[str, Any]) -> TableView:
-    """One table of `presence.tables`."""
-    known = {key: status[key] for key in TableView.model_fields if key in status}
-    return TableView(table=name, **{**_BLANK, **known})

@@ -1,7 +1,7 @@
 """Images for a Docker that reaches no registry: stand-ins under the tags that Dockerfile and docker-compose.yml name.
 
-Debian by debootstrap, MySQL and Redis from its unstable suite, the S3 server as tests/servers.py builds it. This machine's
-settings for package registries (those that .ci/bare passes on) go into the stand-in of Debian and nowhere else.
+Debian by debootstrap, MySQL and Redis from its unstable suite, the S3 server as tests/servers.py builds it. This
+machine's settings for package registries (those that .ci/bare passes on) go into the stand-in of Debian, nowhere else.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,9 @@ def machine_files() -> Iterator[Path]:
             yield path
 
 
-def imported(docker: Docker, tag: str, folder: Path, leave_out: Sequence[str] = ("./srv", "./proc", "./sys", "./dev")) -> None:
-    """Make an image of a folder's files."""
-    words = [program("tar"), "--create", "--numeric-owner", *(f"--exclude={path}/*" for path in leave_out)]
+def imported(docker: Docker, tag: str, folder: Path) -> None:
+    """Make an image of a system's files; tests of other servers may use its folder at the same time."""
+    excluded = [f"--exclude=./{name}/*" for name in ("dev", "proc", "run", "srv", "sys", "tmp")]
+    words = [program("tar"), "--create", "--numeric-owner", *excluded]
     with subprocess.Popen([*words, "-C", str(folder), "."], stdout=subprocess.PIPE) as packed:
-        docker.run("import", "-", tag, stdin=packed.stdout)
+        docker("import", "-", tag, stdin=packed.stdout)

@@ -1,0 +1,39 @@
+"""Drops the lake tables of a pipeline that is being deleted: those that it made, by its own mark on each."""
+
+from __future__ import annotations
+
+import logging
+
+from py4j.protocol import Py4JJavaError
+
+from cutline.spark_writer.iceberg.jvm import failing_as, items
+from cutline.spark_writer.iceberg.lake import Lake
+from cutline.spark_writer.iceberg.publications import NAME, NAMESPACE
+from cutline.spark_writer.iceberg.table import OWNER
+from cutline.spark_writer.session import CATALOG
+
+logger = logging.getLogger("cutline.spark_writer")
+
+
+def purge(lake: Lake) -> list[str]:
+    """Drop every table that names this pipeline as its maker, with its files, and the pipeline's rows of
+    `_cutline.publications`; return the tables' names. May be repeated.
+
+    A table of that name that somebody else made stays. Raises Refused or Unavailable if the catalogue fails.
+    """
+    dropped: list[str] = []
+    with failing_as(f"the lake tables of pipeline {lake.pipeline} could not be dropped"):
+        for namespace in items(lake.catalog.listNamespaces()):
+            for identifier in items(lake.catalog.listTables(namespace)):
+                try:
+                    properties = lake.catalog.loadTable(identifier).properties()
+                except Py4JJavaError as error:  # dropped by others, or not of Iceberg
+                    logger.warning("pipeline %s: %s was left alone: %s", lake.pipeline, identifier, error)
+                    continue
+                if str(properties.get(OWNER)) == lake.pipeline:
+                    lake.catalog.dropTable(identifier, True)
+                    dropped.append(str(identifier))
+        if lake.exists(NAMESPACE, NAME):
+            rows = f"{CATALOG}.{NAMESPACE}.{NAME}"
+            lake.session.sql(f"DELETE FROM {rows} WHERE pipeline = '{lake.pipeline}'")
+    return dropped

@@ -1,0 +1,118 @@
+"""Commands whose effect shows in the lake: a restore, other settings of the sink, tables that leave, a deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutline.common.errors import ConfigError
+from cutline.spark_writer import session
+from tests.integration.lakes import writing
+from tests.integration.mesh import Hammer, Mesh, Pipeline, content, differences
+from tests.integration.operator import command, done, redefined
+from tests.integration.test_commands import changing, filled
+from tests.servers import Database, MariaDB, MySQL
+
+Fresh = Callable[[Database], str]
+
+
+def rows(reader: Any, table: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """What the lake's table shows, by key."""
+    reader.sql(f"REFRESH TABLE lake.{table}")
+    found = reader.sql(f"SELECT id, a FROM lake.{table}").toArrow().to_pylist()
+    assert len({row["id"] for row in found}) == len(found)
+    return {(row["id"],): row for row in found}
+
+
+def published(pipeline: Pipeline, n: int) -> None:
+    """Wait until checkpoint `n`, or a later one, is published."""
+    pipeline.until(lambda: max(pipeline.store.publication_numbers(), default=0) >= n, f"publication {n}", 120)
+
+
+def settled(pipeline: Pipeline, reader: Any, *tables: str) -> None:
+    """The lake shows these tables as the source has them now."""
+    published(pipeline, pipeline.catches_up(*tables).slot)
+
+    def differs() -> list[str]:
+        return [
+            line for name in tables for line in differences(rows(reader, name), content(pipeline.server, name, ["id"]))
+        ]
+
+    pipeline.until(lambda: not differs(), "the lake to show the source")
+
+
+def test_the_lake_goes_back_with_a_restore_and_follows_a_changed_definition(
+    mysql: MySQL, fresh_database: Fresh, spark: Any, tmp_path: Path
+) -> None:
+    """1. Two tables are in the lake; a savepoint; they change.
+    2. The pipeline is restored to the savepoint, reads the changes again, and the lake is exact.
+    3. One table leaves: its lake table stays as it is. The other one is paused: the lake shows its last content.
+    4. Both go on; the one that was removed is read again, with what changed meanwhile.
+    """
+    schema = fresh_database(mysql)
+    goes, stays = filled(mysql, schema, "goes", 300), filled(mysql, schema, "stays", 300)
+    with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
+        pipeline = mesh.pipeline("lake", mysql, [goes, stays], interval_seconds=0.5)
+        reader = session.for_pipeline(spark, (pipeline.store.definition() or {})["sink"])
+        with Hammer(mysql, changing(goes, stays), threads=1, pause_seconds=0.01):
+            pipeline.until(lambda: pipeline.shows(goes, stays), "both to be live")
+            saved = done(pipeline, "savepoint", name=None)["checkpoint"]
+            published(pipeline, saved)
+            pipeline.goes_on(3)
+            done(pipeline, "restore", checkpoint=saved)
+        settled(pipeline, reader, goes, stays)
+        options = [{"tables": stays, "properties": {"mine": "yes"}}]
+        done(pipeline, "define", **redefined(pipeline, tables=[stays], table_options=options))
+        done(pipeline, "pause_table", table=stays)
+        pipeline.until(lambda: pipeline.phase(stays) == "paused", "the pause")
+        before = rows(reader, goes), rows(reader, stays)
+        mysql.execute(f"INSERT INTO {goes} VALUES (5000, 1)", f"INSERT INTO {stays} VALUES (5000, 1)")
+        done(pipeline, "checkpoint")
+        newest = pipeline.checkpoint()
+        assert newest is not None
+        published(pipeline, newest.slot)
+        assert (rows(reader, goes), rows(reader, stays)) == before
+        record = pipeline.store.publication(max(pipeline.store.publication_numbers()))
+        assert record is not None
+        assert {name: table.state for name, table in record.tables.items()} == {stays: "paused"}
+        done(pipeline, "resume_table", table=stays)
+        done(pipeline, "define", **redefined(pipeline, tables=[f"{schema}.*"]))
+        settled(pipeline, reader, goes, stays)
+
+
+@pytest.mark.parametrize("purge", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_a_deleted_pipeline_leaves_nothing_and_with_a_purge_the_lake_loses_its_tables_and_no_others(
+    mariadb: MariaDB, fresh_database: Fresh, spark: Any, tmp_path: Path, purge: bool
+) -> None:
+    """1. Two pipelines share a lake; one is deleted while it is running.
+    2. Its store and its notes in Redis are gone; with `purge` its lake table too, and never the other's.
+    3. A pipeline of that name can be made again.
+    """
+    schema = fresh_database(mariadb)
+    ours, theirs = filled(mariadb, schema, "ours", 100), filled(mariadb, schema, "theirs", 100)
+    with Mesh(tmp_path, readers=1, writers=1) as mesh, writing(mesh):
+        pipeline, other = mesh.pipeline("goes", mariadb, [ours]), mesh.pipeline("stays", mariadb, [theirs])
+        reader = session.for_pipeline(spark, (pipeline.store.definition() or {})["sink"])
+        settled(pipeline, reader, ours)
+        settled(other, reader, theirs)
+        command(pipeline, "delete", purge=purge)
+        pipeline.until(lambda: mesh.store.pipelines() == ["stays"], "the deletion", 30)
+        folder = tmp_path / "store" / "goes"
+        pipeline.until(lambda: not [path for path in folder.rglob("*") if path.is_file()], "an empty folder")
+        pipeline.until(lambda: not pipeline.status(), "no status")
+        found = {row["tableName"] for row in reader.sql(f"SHOW TABLES IN lake.{schema}").toArrow().to_pylist()}
+        assert found == ({"theirs"} if purge else {"ours", "theirs"})
+        names = reader.sql("SELECT DISTINCT pipeline FROM lake._cutline.publications").toArrow()["pipeline"]
+        assert set(names.to_pylist()) == ({"stays"} if purge else {"goes", "stays"})
+        mariadb.execute(f"INSERT INTO {theirs} VALUES (5000, 1)")
+        settled(other, reader, theirs)
+        if purge:
+            again = mesh.pipeline("goes", mariadb, [ours])
+            settled(again, reader, ours)
+            assert again.store.commands.newest() == 0
+        else:
+            with pytest.raises(ConfigError, match="in use in this store"):
+                mesh.pipeline("stays", mariadb, [ours])
