@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.made_up import Stage
-from tests.browser.stage import app
+from tests.browser.serving import served
 from tests.conftest import skipped_where_missing
 from tests.programs import program
-from tests.servers import HOST
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = Path(os.environ.get("CUTLINE_SCREENSHOTS") or ROOT / "build" / "screenshots")
@@ -38,20 +33,6 @@ def chromium(nothing_left_running: None) -> Iterator[Browser]:
             yield browser
 
 
-@contextlib.contextmanager
-def served(stage: Stage) -> Iterator[str]:
-    """Serve a stage from a thread; yields its address."""
-    server = uvicorn.Server(uvicorn.Config(app(stage), log_level="critical"))
-    with socket.create_server((HOST, 0)) as listening:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://{HOST}:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = server.force_exit = True  # streams of events would not end by themselves
-            thread.join()
-
-
 class Pages:
     """Opens pages; every console error, broken content policy and request to another origin fails the test."""
 
@@ -65,7 +46,9 @@ class Pages:
         self, path: str = "#/", *, token: str | None = "admin-token", theme: str = "light", size: Any = None
     ) -> Page:
         """A page of its own, with that token in its storage."""
-        context = self._browser.new_context(viewport=size or WIDE, color_scheme=theme, reduced_motion="reduce")
+        context = self._browser.new_context(
+            viewport=size or WIDE, color_scheme=theme, reduced_motion="reduce", timezone_id="UTC", locale="en-GB"
+        )
         self._contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(15_000)

@@ -23,7 +23,7 @@ export const OPERATIONS = {
     says: ({ pipeline }) => [
       "Readers stop reading the source: snapshots and the binlog wait at their positions.",
       "The lake keeps what it shows now; nothing is lost, and resuming goes on from here.",
-      `A long pause needs the source to keep its binlog${pipeline.binlog_seconds_left ? `: it is kept for about ${span(pipeline.binlog_seconds_left)} more` : ""}.`,
+      `A long pause needs the source to keep its binlog${pipeline.binlog_left_seconds ? `: it is kept for about ${span(pipeline.binlog_left_seconds)} more` : ""}.`,
     ],
     send: (context) => ["POST", at(context, "/pause")],
   },
