@@ -46,6 +46,8 @@ def take() -> None:
             page = looks[look]
             page.evaluate("(path) => { location.hash = path; }", path)
             settled(page)
+            if name == "tables":
+                page.get_by_role("button", name="snapshot 60").click()
             _keep(page, name)
         page = looks["light"]
         page.goto(f"{address}/#/pipelines/shop")

@@ -39,17 +39,17 @@ def test_a_pipeline_is_made_goes_live_is_paused_gets_a_table_and_has_one_retried
 ) -> None:
     """1. A pipeline of two tables is made in the form; one of them has no key. 2. The other goes live. 3. The pipeline
     is paused, a row is added at the source, and the pipeline is resumed. 4. A table that was made later is added with
-    its history. 5. The one without a key gets one, is retried and goes live. 6. A viewer is refused. 7. The lake has all
-    rows.
+    its history. 5. The one without a key gets one, is retried and goes live. 6. A viewer is refused. 7. All rows
+    are in the lake.
     """
     schema = fresh_database(mariadb)
     port = free_port()
     environment = {"CUTLINE_API_PORT": str(port), "CUTLINE_API_TOKEN": ADMIN}
 
-    def run(*statements: str) -> None:
+    def at_source(*statements: str) -> None:
         mariadb.execute(*statements, database=schema)
 
-    run(
+    at_source(
         "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(40))",
         "INSERT INTO orders SELECT seq, CONCAT('n', seq) FROM seq_1_to_5000",
         "CREATE TABLE logs (line VARCHAR(40))",
@@ -97,18 +97,18 @@ def test_a_pipeline_is_made_goes_live_is_paused_gets_a_table_and_has_one_retried
         page.get_by_role("button", name="Pause", exact=True).click()
         confirm(page, "Pause the pipeline")
         expect(page.locator(".page-title")).to_contain_text("paused")
-        run("INSERT INTO orders VALUES (9001, 'while it is paused')")
+        at_source("INSERT INTO orders VALUES (9001, 'while it is paused')")
         page.get_by_role("button", name="Resume", exact=True).click()
         confirm(page, "Resume the pipeline")
         expect(page.locator(".page-title")).not_to_contain_text("paused")
 
-        run("CREATE TABLE later (id INT PRIMARY KEY)", "INSERT INTO later SELECT seq FROM seq_1_to_900")
+        at_source("CREATE TABLE later (id INT PRIMARY KEY)", "INSERT INTO later SELECT seq FROM seq_1_to_900")
         page.get_by_role("button", name="Add a table").click()
         page.get_by_role("dialog").get_by_label("Table").fill(f"{schema}.later")
         confirm(page, "Add a table")
         expect(phase(page, f"{schema}.later")).to_have_text("live", timeout=PATIENCE_MS)
 
-        run("ALTER TABLE logs ADD COLUMN id INT AUTO_INCREMENT PRIMARY KEY")
+        at_source("ALTER TABLE logs ADD COLUMN id INT AUTO_INCREMENT PRIMARY KEY")
         page.get_by_role("button", name=f"Operations on {schema}.logs").click()
         page.get_by_role("button", name="Retry the table").click()
         confirm(page, "Retry the table")
