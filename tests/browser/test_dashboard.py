@@ -137,7 +137,8 @@ def test_every_operation_on_a_table_is_in_its_menu_with_the_reason_if_it_is_not_
 
 
 CALLS = """async () => {
-  const {OPERATIONS} = await import(document.querySelector('script[type=module]').src.replace('main.js', 'operations.js'));
+  const main = document.querySelector('script[type=module]').src;
+  const {OPERATIONS} = await import(main.replace('main.js', 'operations.js'));
   const context = {pipeline: {name: 'p'}, table: {table: 't'}, checkpoint: {number: 4}, version: 2};
   return Object.entries(OPERATIONS).map(([id, operation]) => [id, operation.role, ...operation.send(context, {})]);
 }"""
