@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.made_up import Stage
 from tests.browser.serving import served
@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = Path(os.environ.get("CUTLINE_SCREENSHOTS") or ROOT / "build" / "screenshots")
 WIDE = {"width": 1440, "height": 900}
 PHONE = {"width": 360, "height": 740}
+PATIENCE_MS = 30_000
+"""On a machine that does other things too."""
+expect.set_options(timeout=PATIENCE_MS)
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 
 
@@ -51,9 +54,10 @@ class Pages:
         )
         self._contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda message: self._heard(message.type, message.text))
         page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("requestfailed", lambda request: self._failed(request.url, request.failure))
         page.on("request", lambda request: self._asked(request.url))
         if token is not None:
             page.add_init_script(f"sessionStorage.length || sessionStorage.setItem('cutline-token', '{token}')")
@@ -63,6 +67,11 @@ class Pages:
     def _heard(self, kind: str, text: str) -> None:
         if kind == "error" and "Failed to load resource" not in text:  # the API's own refusals are part of tests
             self.faults.append(text)
+
+    def _failed(self, url: str, cause: str | None) -> None:
+        # A view that closes ends its own calls of the API; and Chromium gives up all loads when the network changes.
+        if "/static/" in url and cause != "net::ERR_NETWORK_CHANGED":
+            self.faults.append(f"{url}: {cause}")
 
     def _asked(self, url: str) -> None:
         if not url.startswith((self.address, "data:")):
@@ -93,7 +102,8 @@ def settled(page: Page) -> None:
     """Wait until the view has its data: nothing says that it loads, and charts are drawn."""
     page.wait_for_function(
         "() => document.querySelector('main h1') && !/Loading/.test(document.querySelector('main').innerText)"
-        " && [...document.querySelectorAll('.chart-box')].every((box) => box.querySelector('canvas'))"
+        " && [...document.querySelectorAll('.chart-box')].every((box) => box.querySelector('canvas'))",
+        timeout=PATIENCE_MS,
     )
 
 

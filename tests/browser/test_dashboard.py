@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import connect
@@ -17,6 +17,7 @@ from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
 from tests.browser.conftest import PHONE, Pages, faults_for_people, settled
 from tests.browser.made_up import Stage
+from tests.browser.serving import served
 
 Keep = Callable[..., Path]
 VIEWS = {
@@ -113,6 +114,7 @@ def test_a_table_is_added_and_the_api_s_error_stands_at_the_field(pages: Pages) 
     )
     field.fill("shop.vouchers")
     confirm(page, "Add a table")
+    page.get_by_label("Find a table").fill("vouchers")
     expect(page.get_by_role("link", name="shop.vouchers")).to_be_visible()
 
 
@@ -303,6 +305,18 @@ def test_the_theme_follows_the_system_until_a_person_chooses(pages: Pages) -> No
     page.reload()
     expect(page.get_by_role("button", name="Dark colours")).to_be_visible()
     assert page.evaluate(theme) == "light"
+
+
+def test_a_module_that_does_not_arrive_is_asked_for_again(chromium: Browser, stage: Stage) -> None:
+    with served(stage) as address:
+        opened = Pages(chromium, address)
+        page = opened.open(token=None)
+        failures = iter([True])
+        page.route("**/app/main.js", lambda route: route.abort() if next(failures, False) else route.continue_())
+        page.reload()
+        expect(page.get_by_role("heading", name="Log in to Cutline")).to_be_visible()
+        opened.close()
+    assert [fault.partition(": ")[2] for fault in opened.faults] == ["net::ERR_FAILED"]
 
 
 def test_a_token_that_is_revoked_meanwhile_leads_to_the_login(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
