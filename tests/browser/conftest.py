@@ -27,8 +27,8 @@ AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-
 
 @pytest.fixture(scope="module")
 def chromium(nothing_left_running: None) -> Iterator[Browser]:
-    """Debian's Chromium, for a module: while Playwright is open, its event loop runs in this thread, and no test that is
-    a coroutine could run. Root can't use Chromium's sandbox, and a container's /dev/shm may be small."""
+    """Debian's Chromium, for a module: while Playwright is open, its event loop runs in this thread, and no test that
+    is a coroutine could run. Root can't use Chromium's sandbox, and a container's /dev/shm may be small."""
     with skipped_where_missing():
         path = program("chromium")
     with sync_playwright() as playwright:
