@@ -23,7 +23,7 @@ MEDIA_TYPES = {
     ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-FIRST = ("app/theme.js", "app/main.js")
+FIRST = ("app/early.js", "app/main.js")
 """What the page itself names."""
 FOR_EVER = "public, max-age=31536000, immutable"
 ASK_EACH_TIME = "no-cache"

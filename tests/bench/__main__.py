@@ -70,7 +70,7 @@ AT_LEAST = {
     "snapshot_to_iceberg": {"rows_per_second": 150_000, "rows_per_cpu_second": 200_000},
     "changes_to_iceberg": {"rows_per_second": 100_000},
 }
-AT_MOST = {
+AT_MOST: dict[str, Figures] = {
     "apply_driver": {"ratio": 3.0},
     "apply_curve": {"ratio": 3.0, "cpu_seconds": 1.0},
     "idle_checkpoint": {"loop_ms": 20.0, "store_bytes": 65_536, "restore_seconds": 15.0},

@@ -2,54 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.made_up import Stage
-from tests.browser.stage import app
+from tests.browser.serving import served
 from tests.conftest import skipped_where_missing
 from tests.programs import program
-from tests.servers import HOST
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = Path(os.environ.get("CUTLINE_SCREENSHOTS") or ROOT / "build" / "screenshots")
 WIDE = {"width": 1440, "height": 900}
 PHONE = {"width": 360, "height": 740}
+PATIENCE_MS = 30_000
+"""On a machine that does other things too."""
+expect.set_options(timeout=PATIENCE_MS)
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium(nothing_left_running: None) -> Iterator[Browser]:
-    """Debian's Chromium. Root can't use its sandbox, and a container's /dev/shm may be small."""
+    """Debian's Chromium, for a module: while Playwright is open, its event loop runs in this thread, and no test that
+    is a coroutine could run. Root can't use Chromium's sandbox, and a container's /dev/shm may be small."""
     with skipped_where_missing():
         path = program("chromium")
     with sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-dev-shm-usage"]
         with playwright.chromium.launch(executable_path=path, args=flags) as browser:
             yield browser
-
-
-@contextlib.contextmanager
-def served(stage: Stage) -> Iterator[str]:
-    """Serve a stage from a thread; yields its address."""
-    server = uvicorn.Server(uvicorn.Config(app(stage), log_level="critical"))
-    with socket.create_server((HOST, 0)) as listening:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://{HOST}:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = server.force_exit = True  # streams of events would not end by themselves
-            thread.join()
 
 
 class Pages:
@@ -65,12 +50,15 @@ class Pages:
         self, path: str = "#/", *, token: str | None = "admin-token", theme: str = "light", size: Any = None
     ) -> Page:
         """A page of its own, with that token in its storage."""
-        context = self._browser.new_context(viewport=size or WIDE, color_scheme=theme, reduced_motion="reduce")
+        context = self._browser.new_context(
+            viewport=size or WIDE, color_scheme=theme, reduced_motion="reduce", timezone_id="UTC", locale="en-GB"
+        )
         self._contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda message: self._heard(message.type, message.text))
         page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("requestfailed", lambda request: self._failed(request.url, request.failure))
         page.on("request", lambda request: self._asked(request.url))
         if token is not None:
             page.add_init_script(f"sessionStorage.length || sessionStorage.setItem('cutline-token', '{token}')")
@@ -80,6 +68,11 @@ class Pages:
     def _heard(self, kind: str, text: str) -> None:
         if kind == "error" and "Failed to load resource" not in text:  # the API's own refusals are part of tests
             self.faults.append(text)
+
+    def _failed(self, url: str, cause: str | None) -> None:
+        # A view that closes ends its own calls of the API; and Chromium gives up all loads when the network changes.
+        if "/static/" in url and cause != "net::ERR_NETWORK_CHANGED":
+            self.faults.append(f"{url}: {cause}")
 
     def _asked(self, url: str) -> None:
         if not url.startswith((self.address, "data:")):
@@ -110,7 +103,8 @@ def settled(page: Page) -> None:
     """Wait until the view has its data: nothing says that it loads, and charts are drawn."""
     page.wait_for_function(
         "() => document.querySelector('main h1') && !/Loading/.test(document.querySelector('main').innerText)"
-        " && [...document.querySelectorAll('.chart-box')].every((box) => box.querySelector('canvas'))"
+        " && [...document.querySelectorAll('.chart-box')].every((box) => box.querySelector('canvas'))",
+        timeout=PATIENCE_MS,
     )
 
 

@@ -291,6 +291,9 @@ class Stage:
     def since(self) -> float:
         return time.time() - self.started
 
+    def reading(self, made: Made) -> int:
+        return sum(t["phase"] == "snapshot" for t in made.tables.values()) or 1
+
     def newest(self, made: Made) -> int:
         return int(self.since() // 10) if made.mode == "running" and made.led else 88
 
@@ -317,6 +320,7 @@ class Stage:
             "retry_at": None,
             "limits": made.limits,
             "spark_writer": "spark_writer-19aa" if made.led else None,
+            "binlog_left_seconds": 201_600.0,
             "applied_by_spark": {},
             "mode": made.mode,
             "version": made.versions[-1]["version"],
@@ -333,7 +337,9 @@ class Stage:
         moving = made.mode == "running" and made.led
         seed = sum(map(ord, t["table"])) % 97
         rate = (
-            {"snapshot": made.rows_per_second, "catch-up": 5200.0, "live": 12.0 * (seed % 7)}.get(phase, 0.0)
+            {"snapshot": made.rows_per_second / self.reading(made), "catch-up": 5200.0, "live": 12.0 * (seed % 7)}.get(
+                phase, 0.0
+            )
             if moving
             else 0.0
         )
@@ -433,7 +439,7 @@ class Stage:
                 }
             )
         published = n < self.newest(made)
-        rows = luck.randrange(500, 40_000)
+        rows = int(made.rows_per_second * 10 * (0.9 + 0.3 * luck.random()))
         tables = {
             t: round(luck.random() * 1.2 + 0.05, 3) for t in luck.sample(sorted(made.tables), min(9, len(made.tables)))
         }

@@ -253,7 +253,7 @@ def app(stage: Stage) -> FastAPI:
 
     @made_up.post("/v1/pipelines/{name}/tables")
     async def add_table(request: Request, name: str, body: Content) -> Any:
-        by, made = role(request, "admin"), known(name)
+        by, made = role(request, "operator"), known(name)
         if "." not in body["table"]:
             raise Refusal(
                 422,

@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
+from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.redis import connect
+from cutline.common.store.store import Store
+from cutline.services.control.api.access import Access
+from cutline.services.control.app import build
 from tests.browser.conftest import PHONE, Pages, faults_for_people, settled
 from tests.browser.made_up import Stage
+from tests.browser.serving import served
 
 Keep = Callable[..., Path]
 VIEWS = {
@@ -108,6 +114,7 @@ def test_a_table_is_added_and_the_api_s_error_stands_at_the_field(pages: Pages) 
     )
     field.fill("shop.vouchers")
     confirm(page, "Add a table")
+    page.get_by_label("Find a table").fill("vouchers")
     expect(page.get_by_role("link", name="shop.vouchers")).to_be_visible()
 
 
@@ -129,6 +136,29 @@ def test_every_operation_on_a_table_is_in_its_menu_with_the_reason_if_it_is_not_
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog", name="Read the table again")).to_contain_text("begins generation 2")
+
+
+CALLS = """async () => {
+  const main = document.querySelector('script[type=module]').src;
+  const {OPERATIONS} = await import(main.replace('main.js', 'operations.js'));
+  const context = {pipeline: {name: 'p'}, table: {table: 't'}, checkpoint: {number: 4}, version: 2};
+  return Object.entries(OPERATIONS).map(([id, operation]) => [id, operation.role, ...operation.send(context, {})]);
+}"""
+
+
+def test_every_operation_is_a_call_of_the_api_with_the_role_that_the_api_asks_for(pages: Pages, tmp_path: Path) -> None:
+    store = Store(f"file://{tmp_path}")
+    described = build(Registry(connect("redis://127.0.0.1:1")), store, Access(store.access)).openapi()["paths"]
+    found = []
+    for operation, role, method, path, *_ in pages.open().evaluate(CALLS):
+        for template, methods in described.items():
+            if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) and method.lower() in methods:
+                found.append(operation)
+                assert methods[method.lower()]["x-cutline-role"] == role, operation
+                break
+        else:
+            raise AssertionError(f"{operation} calls {method} {path}, which the API does not have")
+    assert len(found) > 20
 
 
 def test_a_viewer_sees_all_and_is_refused_what_needs_a_higher_role(pages: Pages, stage: Stage, keep: Keep) -> None:
@@ -275,6 +305,19 @@ def test_the_theme_follows_the_system_until_a_person_chooses(pages: Pages) -> No
     page.reload()
     expect(page.get_by_role("button", name="Dark colours")).to_be_visible()
     assert page.evaluate(theme) == "light"
+
+
+def test_a_module_that_does_not_arrive_is_asked_for_again(chromium: Browser, stage: Stage) -> None:
+    with served(stage) as address:
+        opened = Pages(chromium, address)
+        page = opened.open(token=None)
+        expect(page.get_by_role("heading", name="Log in to Cutline")).to_be_visible()
+        failures = iter([True])
+        page.route("**/app/main.js", lambda route: route.abort() if next(failures, False) else route.continue_())
+        page.reload()
+        expect(page.get_by_role("heading", name="Log in to Cutline")).to_be_visible()
+        opened.close()
+    assert "net::ERR_FAILED" in {fault.rpartition(": ")[2] for fault in opened.faults}
 
 
 def test_a_token_that_is_revoked_meanwhile_leads_to_the_login(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -89,7 +90,7 @@ async def one_pipeline(
 
 def etag(view: PipelineView) -> str:
     """The ETag of a pipeline: its definition's version, and what its state is."""
-    state = view.model_dump_json(exclude={"as_of", "source_time"})
+    state = view.model_dump_json(exclude={"as_of", "source_time", "binlog_left_seconds"})
     return f'"{view.version}-{hashlib.sha256(state.encode()).hexdigest()[:16]}"'
 
 
@@ -136,6 +137,8 @@ async def _view(registry: Registry, found: PipelineStore) -> PipelineView | None
         source_time=spark.get("source_time"),
         waiting_for=next((part["waiting_for"] for part in (leader, *status.values()) if part.get("waiting_for")), None),
         halted=leader.get("halted"),
+        spark_writer_error=spark.get("error"),
+        binlog_left_seconds=_left(leader.get("binlog") or {}),
         failures=leader.get("failures") or 0,
         retry_at=leader.get("retry_at"),
         limits=leader.get("limits"),
@@ -144,6 +147,12 @@ async def _view(registry: Registry, found: PipelineStore) -> PipelineView | None
         current=leader.get("leader") in alive,
         as_of=leader.get("at"),
     )
+
+
+def _left(binlog: Mapping[str, Any]) -> float | None:
+    """Seconds until the source may remove binlog that is still needed, by the leader's last look at it."""
+    left = binlog.get("left_seconds")
+    return None if left is None else max(0.0, left - max(0.0, time.time() - binlog["at"]))
 
 
 # Create

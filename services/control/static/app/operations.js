@@ -23,7 +23,7 @@ export const OPERATIONS = {
     says: ({ pipeline }) => [
       "Readers stop reading the source: snapshots and the binlog wait at their positions.",
       "The lake keeps what it shows now; nothing is lost, and resuming goes on from here.",
-      `A long pause needs the source to keep its binlog${pipeline.binlog_seconds_left ? `: it is kept for about ${span(pipeline.binlog_seconds_left)} more` : ""}.`,
+      `A long pause needs the source to keep its binlog${pipeline.binlog_left_seconds ? `: it is kept for about ${span(pipeline.binlog_left_seconds)} more` : ""}.`,
     ],
     send: (context) => ["POST", at(context, "/pause")],
   },
@@ -85,14 +85,14 @@ export const OPERATIONS = {
     send: (context, values) => ["PUT", at(context, "/limits"), { rows_per_second: limit(values.rows_per_second), bytes_per_second: limit(values.bytes_per_second) }],
   },
   add_table: {
-    title: "Add a table", short: "Add a table", note: "with its history, while the others go on", icon: "plus", tone: "live", role: "admin",
+    title: "Add a table", short: "Add a table", note: "with its history, while the others go on", icon: "plus", tone: "live", role: "operator",
     when: notWhile(["stopped", "deleting"]),
     says: (_, values) => [`${values.table || "The table"} joins with its history: it is read in chunks, catches up, and then goes live.`, "The other tables go on. The definition gets a new version."],
     fields: [{ name: "table", label: "Table", placeholder: "shop.orders", required: true, hint: "database.table, as the source spells it" }],
     send: (context, values) => ["POST", at(context, "/tables"), { table: values.table }],
   },
   remove_table: {
-    title: "Remove the table", short: "Remove", note: "stop copying it; its lake table stays", icon: "minus", tone: "quarantined", role: "admin", danger: true,
+    title: "Remove the table", short: "Remove", note: "stop copying it; its lake table stays", icon: "minus", tone: "quarantined", role: "operator", danger: true,
     when: notWhile(["deleting"]),
     says: ({ table }) => [`${table.table} is no longer copied. Its lake table stays, with the content of the last publication.`, "The definition gets a new version; adding the table later reads it from the beginning."],
     send: (context) => ["DELETE", tableAt(context, "")],

@@ -21,7 +21,7 @@ export function Plan({ plan }) {
         : html`<${Notice} tone="good" icon="check" title="Nothing stands in the way"><ul>${good.map((finding) => html`<li key=${finding.found} class="soft">${sentence(finding.found)}</li>`)}</ul><//>`}
       ${plan.rows > 0 && html`<dl class="plan-figures">
         <div><dt>Rows to read</dt><dd>about ${short(plan.rows)}</dd></div><div><dt>Bytes to read</dt><dd>about ${bytes(plan.bytes)}</dd></div>
-        <div><dt>First reading</dt><dd>about ${span(plan.seconds)}</dd><p class="small quiet">at ${plan.rate}</p></div></dl>`}
+        <div><dt>First reading</dt><dd>about ${span(plan.seconds)}<p class="small quiet">at ${plan.rate}</p></dd></div></dl>`}
       ${ACTIONS.map(([action, icon, tone, words]) => html`<${Group} key=${action} tables=${plan.tables.filter((table) => table.action === action)} icon=${icon} tone=${tone} words=${words} />`)}
       ${plan.changes.length > 0 && html`<div><h4>Settings that change</h4><ul class="plan-list">${plan.changes.map((change) => html`
         <li key=${change.key}><b class="mono">${change.key}</b> <span class="mono soft">${JSON.stringify(change.before)} → ${JSON.stringify(change.after)}</span><div class="small ${change.possible ? "quiet" : "cause"}">${sentence(change.effect)}</div></li>`)}</ul></div>`}

@@ -30,7 +30,7 @@ export function Picture({ pipeline, tables, channels, history, ask }) {
         <${Stat} name="Checkpoint" value=${count(pipeline.checkpoint)} note=${pipeline.checkpoint_completed_at ? `complete ${ago(pipeline.checkpoint_completed_at)}` : "none yet"} />
         <${Stat} name="Publication" value=${count(pipeline.publication)} note=${pipeline.published_at ? ago(pipeline.published_at) : "none yet"} />
         <${Stat} name="Epoch" value=${count(pipeline.epoch)} note=${pipeline.failures ? `${pipeline.failures} failed in a row` : "of the mesh"} />
-        ${pipeline.binlog_seconds_left ? html`<${Stat} name="Binlog left" value=${span(pipeline.binlog_seconds_left)} note="before the source purges it" />` : null}
+        ${pipeline.binlog_left_seconds ? html`<${Stat} name="Binlog left" value=${span(pipeline.binlog_left_seconds)} note="before the source purges it" />` : null}
       </dl>
       <${Card} title="Mesh" end=${html`<span class="small quiet">width and speed show bytes a second</span>`}>
         <${Mesh} ...${drawn} still=${pipeline.mode !== "running" || pipeline.current === false} />
@@ -51,6 +51,7 @@ function Attention({ pipeline, tables, ask }) {
   const shown = broken.slice(0, 3);
   return html`
     ${pipeline.halted && html`<${Notice} tone="bad" icon="warning" title="The pipeline has halted"><p>${sentence(pipeline.halted)}</p><div class="actions"><${Button} size="small" icon="play" onClick=${() => ask("start")}>Start it again<//></div><//>`}
+    ${pipeline.spark_writer_error && html`<${Notice} tone="bad" icon="warning" title="The Spark writer can't go on; it tries again"><p>${sentence(pipeline.spark_writer_error)}</p><//>`}
     ${pipeline.waiting_for && html`<${Notice} tone="warn" icon="clock" title=${`Waiting for ${pipeline.waiting_for}`}>${pipeline.retry_at ? html`<p>The next try is at ${moment(pipeline.retry_at)}.</p>` : null}<//>`}
     ${pipeline.current === false && pipeline.mode !== "stopped" && html`<${Notice} tone="bad" icon="warning" title="No enumerator leads this pipeline"><p>What you see is of ${moment(pipeline.as_of)}. Start an enumerator, or look at its log under Services.</p><//>`}
     ${shown.map((table) => html`
