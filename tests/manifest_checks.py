@@ -58,7 +58,10 @@ class Objects:
     def pods(self) -> list[Pod]:
         """All pods, those of Spark's executors too."""
         found = [*self.of("Deployment").values(), *self.of("Job").values()]
-        pods = [Pod(each, each["spec"]["template"]["metadata"]["labels"], each["spec"]["template"]["spec"]) for each in found]
+        pods = [
+            Pod(each, each["spec"]["template"]["metadata"]["labels"], each["spec"]["template"]["spec"])
+            for each in found
+        ]
         for each in self.of("ConfigMap").values():
             if "executor.yaml" in each["data"]:
                 template = yaml.safe_load(each["data"]["executor.yaml"])
@@ -112,13 +115,21 @@ def no_pod_has_privileges(found: Objects) -> Iterator[str]:
     """The restricted profile of Pod Security Standards, and a read-only root file system."""
     for pod in found.pods:
         context = pod.spec["securityContext"]
-        if not context["runAsNonRoot"] or context["runAsUser"] == 0 or context["seccompProfile"]["type"] != "RuntimeDefault":
+        if (
+            not context["runAsNonRoot"]
+            or context["runAsUser"] == 0
+            or context["seccompProfile"]["type"] != "RuntimeDefault"
+        ):
             yield f"{pod.component} runs as {context}"
         if pod.spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}:
             yield f"{pod.component} is in a namespace of the host"
         for container in pod.spec["containers"]:
             own = container["securityContext"]
-            if own["allowPrivilegeEscalation"] or not own["readOnlyRootFilesystem"] or own["capabilities"] != {"drop": ["ALL"]}:
+            if (
+                own["allowPrivilegeEscalation"]
+                or not own["readOnlyRootFilesystem"]
+                or own["capabilities"] != {"drop": ["ALL"]}
+            ):
                 yield f"{container['name']} has the security context {own}"
         token = pod.spec["automountServiceAccountToken"]
         if token != (pod.component == "spark-writer" and bool(found.of("Role"))):
@@ -135,7 +146,9 @@ def no_volume_outlives_its_pod(found: Objects) -> Iterator[str]:
         if mounted != {volume["name"] for volume in pod.spec["volumes"]}:
             yield f"{pod.component} mounts {mounted}"
         for volume in pod.spec["volumes"]:
-            if not (volume.keys() - {"name"}) <= VOLUMES or volume.get("emptyDir", {"sizeLimit": 1}).keys() != {"sizeLimit"}:
+            if not (volume.keys() - {"name"}) <= VOLUMES or volume.get("emptyDir", {"sizeLimit": 1}).keys() != {
+                "sizeLimit"
+            }:
                 yield f"{pod.component} has the volume {volume}"
         if pod.component != "redis" and {"name": "scratch", "mountPath": "/tmp"} not in pod.container["volumeMounts"]:
             yield f"{pod.component} can write nowhere"
@@ -155,7 +168,9 @@ def selectors_match(found: Objects) -> Iterator[str]:
         if not found.selected(each["spec"]["podSelector"]):
             yield f"the NetworkPolicy {name} selects no pod"
     for name, each in found.of("ServiceMonitor").items():
-        chosen = [one for one in found.of("Service").values() if matches(each["spec"]["selector"], one["metadata"]["labels"])]
+        chosen = [
+            one for one in found.of("Service").values() if matches(each["spec"]["selector"], one["metadata"]["labels"])
+        ]
         if [one["metadata"]["name"] for one in chosen] != ["cutline-control"]:
             yield f"the ServiceMonitor {name} selects other Services"
     for pod in found.pods:
@@ -227,13 +242,19 @@ def settings_and_commands_exist(found: Objects) -> Iterator[str]:
             if variable["name"].startswith("CUTLINE_") and variable["name"] not in known:
                 yield f"{pod.component} has {variable['name']}, which is no setting"
         commands = [pod.container.get("command", [])]
-        commands += [probe["exec"]["command"] for key, probe in pod.container.items() if key.endswith("Probe") and "exec" in probe]
+        commands += [
+            probe["exec"]["command"]
+            for key, probe in pod.container.items()
+            if key.endswith("Probe") and "exec" in probe
+        ]
         for command in commands:
             if command[:2] == ["python", "-m"] and find_spec(command[2]) is None:
                 yield f"{pod.component} starts {command[2]}, which is not there"
         if pod.component in SERVICES and not command_of(pod):
             yield f"{pod.component} starts nothing"
-        passwords = any("secretRef" in each and each["secretRef"]["name"] == "source" for each in pod.container.get("envFrom", ()))
+        passwords = any(
+            "secretRef" in each and each["secretRef"]["name"] == "source" for each in pod.container.get("envFrom", ())
+        )
         if passwords != (pod.component in SOURCE):
             yield f"{pod.component} has the source's password, or lacks it"
 
@@ -259,7 +280,9 @@ def scaling_and_budgets_agree(found: Objects) -> Iterator[str]:
             yield f"the HorizontalPodAutoscaler {name} and replicas both set the number of pods"
     for role in ("reader", "writer"):
         name = f"cutline-{role}"
-        fewest = scaled[name]["spec"]["minReplicas"] if name in scaled else found.of("Deployment")[name]["spec"]["replicas"]
+        fewest = (
+            scaled[name]["spec"]["minReplicas"] if name in scaled else found.of("Deployment")[name]["spec"]["replicas"]
+        )
         if found.settings()[f"CUTLINE_{role.upper()}S"] != str(fewest):
             yield f"an epoch waits for another number of {role}s than there are"
     for name, each in found.of("Deployment").items():
@@ -325,7 +348,6 @@ def outside(found: Objects) -> dict[str, set[int]]:
 def _policies(found: Objects, pod: Pod, direction: str) -> list[Mapping[str, Any]]:
     specs = [each["spec"] for each in found.of("NetworkPolicy").values()]
     chosen = [spec for spec in specs if direction in spec["policyTypes"] and matches(spec["podSelector"], pod.labels)]
-    assert chosen, f"nothing denies {pod.component} its {direction}"
     return [spec for spec in chosen if direction.lower() in spec]
 
 
@@ -333,7 +355,10 @@ def _passes(found: Objects, pod: Pod, direction: str, other: Pod, port: int) -> 
     key = "to" if direction == "Egress" else "from"
     return any(
         ({"protocol": "TCP", "port": port} in rule["ports"])
-        and (key not in rule or any(matches(peer.get("podSelector", {}), other.labels) for peer in rule[key] if "podSelector" in peer))
+        and (
+            key not in rule
+            or any(matches(peer.get("podSelector", {}), other.labels) for peer in rule[key] if "podSelector" in peer)
+        )
         for policy in _policies(found, pod, direction)
         for rule in policy[direction.lower()]
     )
@@ -342,6 +367,14 @@ def _passes(found: Objects, pod: Pod, direction: str, other: Pod, port: int) -> 
 def only_what_must_talk_may_talk(found: Objects) -> Iterator[str]:
     if not found.of("NetworkPolicy"):
         return
+    for pod in found.pods:
+        denied = [
+            each["spec"]
+            for each in found.of("NetworkPolicy").values()
+            if matches(each["spec"]["podSelector"], pod.labels)
+        ]
+        if {way for spec in denied for way in spec["policyTypes"]} != {"Egress", "Ingress"}:
+            yield f"nothing denies {pod.component} what it does not need"
     bundled, spark = "cutline-redis" in found.of("Deployment"), any(pod.component == "executor" for pod in found.pods)
     wanted = {(service, "redis", 6379) for service in SERVICES if bundled}
     if spark:

@@ -1,7 +1,7 @@
-"""Renders the Helm chart (k8s/chart). `python -m tests.manifests` (`make manifests`) writes k8s/*.yaml for those without Helm.
+"""Renders the Helm chart (k8s/chart). `python -m tests.manifests` writes k8s/*.yaml, for those without Helm.
 
-Helm is a Go program, whose first use builds it in some minutes of CPU. So the tests of each change look at these files, of
-which the first lines have a digest of the chart that they were made from; `make test-full` renders the chart anew.
+Helm is a Go program, whose first use builds it in some minutes of CPU. So the tests of each change look at these files,
+of which the first lines have a digest of the chart that they were made from; `make test-full` renders the chart anew.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ RELEASE = "cutline"
 _HEADER = """\
 # {purpose}
 #
-# It is the chart in k8s/chart with the values of k8s/chart/ci/{case}.yaml: change the names of the buckets, the source, the
-# tables and the image here, or better use Helm. Make the namespace and the Secrets that the pods name first (docs/operations.md,
-# "Kubernetes"), then: kubectl apply --server-side -f k8s/{name}
+# It is the chart in k8s/chart with the values of k8s/chart/ci/{case}.yaml: put your image, buckets, source and tables
+# in their place, make the Secrets that the pods name (docs/operations.md, "Kubernetes"), then
 #
-# Made by `make manifests`; do not edit it in the repository. {digest}
+#   kubectl apply --server-side -f {name}
+#
+# `make manifests` has made this file. {digest}
 ---
 apiVersion: v1
 kind: Namespace
@@ -43,7 +44,7 @@ metadata:
 """
 _PURPOSES = {
     "plain": "Cutline for those without Helm.",
-    "spark": "Cutline for those without Helm, with Spark's executors as pods, readers and writers scaled by load, and alerts.",
+    "spark": "Cutline for those without Helm: Spark's executors as pods, readers and writers scaled by load.",
 }
 
 Object = dict[str, Any]
@@ -68,7 +69,9 @@ def helm(*words: str) -> str:
 
 def rendered(case: str) -> str:
     """The chart with the values of one case, as Helm renders it."""
-    return helm("template", RELEASE, str(CHART), "--namespace", "cutline", "--values", str(CHART / "ci" / f"{case}.yaml"))
+    return helm(
+        "template", RELEASE, str(CHART), "--namespace", "cutline", "--values", str(CHART / "ci" / f"{case}.yaml")
+    )
 
 
 def objects(text: str) -> list[Object]:
@@ -81,7 +84,9 @@ def manifest(name: str) -> str:
 
     def kept() -> Iterator[str]:
         for line in rendered(MANIFESTS[name]).splitlines():
-            if line.strip() and not line.lstrip().startswith(("# Source:", "helm.sh/chart:", "app.kubernetes.io/managed-by:")):
+            if line.strip() and not line.lstrip().startswith(
+                ("# Source:", "helm.sh/chart:", "app.kubernetes.io/managed-by:")
+            ):
                 yield line.rstrip() + "\n"
 
     case = MANIFESTS[name]

@@ -112,7 +112,7 @@ class Environment:
     spark_properties: str | None = _env(
         "CUTLINE_SPARK_PROPERTIES",
         None,
-        "Spark properties of the Spark writer for all pipelines, as a JSON object; those of a pipeline's sink.spark win",
+        "Spark properties for all pipelines, as a JSON object; those of a pipeline's sink.spark win",
     )
     log_level: str = _env("CUTLINE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR")
     log_format: str = _env("CUTLINE_LOG_FORMAT", "text", "text, or json: one JSON object a line (docs/metrics.md)")
@@ -187,7 +187,7 @@ class Environment:
             found = None
         if not isinstance(found, dict):
             raise ConfigError(
-                'CUTLINE_SPARK_PROPERTIES must be a JSON object, as in {"spark.driver.memory": "3g"}; correct the environment'
+                'CUTLINE_SPARK_PROPERTIES must be a JSON object, as in {"spark.driver.memory": "3g"}; correct it'
             )
         return found
 

@@ -39,16 +39,20 @@ def settings(kubernetes: Kubernetes, template: Path) -> dict[str, Any]:
     )
     template.write_text(TEMPLATE)
     ports = ("spark.driver.port", "spark.driver.blockManager.port", "spark.blockManager.port")
-    return json.loads(given) | dict.fromkeys(ports, "0") | {
-        "spark.master": f"k8s://{kubernetes.url}",
-        "spark.driver.host": "127.0.0.1",
-        "spark.kubernetes.executor.podTemplateFile": str(template),
-        "spark.executor.cores": "1",
-        "spark.executor.memory": "512m",
-        "spark.kubernetes.executor.enableApiWatcher": "false",
-        "spark.kubernetes.executor.apiPollingInterval": "1s",
-        "spark.kubernetes.allocation.batch.delay": "200ms",
-    }
+    return (
+        json.loads(given)
+        | dict.fromkeys(ports, "0")
+        | {
+            "spark.master": f"k8s://{kubernetes.url}",
+            "spark.driver.host": "127.0.0.1",
+            "spark.kubernetes.executor.podTemplateFile": str(template),
+            "spark.executor.cores": "1",
+            "spark.executor.memory": "512m",
+            "spark.kubernetes.executor.enableApiWatcher": "false",
+            "spark.kubernetes.executor.apiPollingInterval": "1s",
+            "spark.kubernetes.allocation.batch.delay": "200ms",
+        }
+    )
 
 
 @pytest.mark.full
@@ -58,7 +62,13 @@ def test_a_batch_on_kubernetes_outlives_an_executor(kubernetes: Kubernetes, tmp_
     killed, and another takes its place. 3. Content is equal, and no row is there twice; all pods are gone.
     """
     folder = tmp_path / "lake"
-    command = [sys.executable, "-m", "tests.integration.cluster_driver", str(folder), json.dumps(settings(kubernetes, tmp_path / "executor.yaml"))]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.integration.cluster_driver",
+        str(folder),
+        json.dumps(settings(kubernetes, tmp_path / "executor.yaml")),
+    ]
     environ = os.environ | {"SPARK_LOCAL_DIRS": str(tmp_path / "local")}  # else the executors' are below /var
     seen: list[str] = []
 

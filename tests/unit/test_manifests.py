@@ -61,7 +61,9 @@ def test_a_wrong_manifest_is_found_out() -> None:
         return lambda found: found.of("ConfigMap")["cutline-settings"]["data"].update({key: value})
 
     def policies(found: Objects) -> None:
-        found.of("NetworkPolicy")["cutline-mesh"]["spec"]["podSelector"]["matchExpressions"][0]["values"].remove("reader")
+        found.of("NetworkPolicy")["cutline-mesh"]["spec"]["podSelector"]["matchExpressions"][0]["values"].remove(
+            "reader"
+        )
 
     assert broken(lambda found: None) == set()
     assert broken(policies) == {"only_what_must_talk_may_talk"}
@@ -78,8 +80,14 @@ def test_a_wrong_manifest_is_found_out() -> None:
         (lambda spec: spec["template"]["spec"].update(terminationGracePeriodSeconds=5), "services_have_time_to_end"),
         (lambda spec: spec["template"]["spec"]["securityContext"].update(runAsUser=0), "no_pod_has_privileges"),
         (lambda spec: spec["template"]["spec"].update(serviceAccountName="x"), "names_lead_to_objects"),
-        (lambda spec: spec["template"]["spec"]["containers"][0].pop("livenessProbe"), "every_container_has_probes_and_limits"),
-        (lambda spec: spec["template"]["spec"]["containers"][0].update(image="x"), "executors_are_as_their_driver_says"),
+        (
+            lambda spec: spec["template"]["spec"]["containers"][0].pop("livenessProbe"),
+            "every_container_has_probes_and_limits",
+        ),
+        (
+            lambda spec: spec["template"]["spec"]["containers"][0].update(image="x"),
+            "executors_are_as_their_driver_says",
+        ),
     ):
         assert checks in broken(lambda found, change=change: change(writer(found)))
 
