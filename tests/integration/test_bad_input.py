@@ -259,7 +259,10 @@ def test_define_replaces_a_definition_through_the_leader(
             return replacing.result()
 
     refused = ends(Outcome(n=1, state="refused", cause="no", remedy="wait", orders=Orders(), at=1.0))
-    assert (refused.exit_code, refused.output) == (2, "the new definition of pipeline shop was refused: no; wait\n")
+    assert (refused.exit_code, refused.output) == (
+        2,
+        "cutline: the new definition of pipeline shop was refused: no; wait\n",
+    )
     done = ends(Outcome(n=2, state="done", result={"version": 2}, orders=Orders(definition=2), at=2.0))
     assert (done.exit_code, done.output) == (0, "pipeline shop has version 2 of its definition\n")
 
