@@ -190,8 +190,8 @@ class PipelineApplier:
         clock: Callable[[], float] = time.time,
         metrics_tables: int = 200,
     ) -> None:
-        """`open_lake` takes the version of the definition; `lead` gets a status after each batch, request and error, with
-        the sizes of `metrics_tables` tables.
+        """`open_lake` takes the version of the definition; `lead` gets a status after each batch, request and error,
+        with the sizes of `metrics_tables` tables.
         """
         self._store = store
         self._open_lake = open_lake
