@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast
 
 from redis.asyncio import Redis
@@ -66,6 +66,9 @@ class Service:
     rss_bytes: int | None = None
     cpu_seconds: float | None = None
     leads: tuple[str, ...] = ()
+
+
+_NOTED = frozenset(noted.name for noted in fields(Service))
 
 
 class Registry:
@@ -121,7 +124,8 @@ class Registry:
                 known = _parsed(body, f"cutline:service:{incarnation}")
                 known["failed"] = {name: GaveUp(**failure) for name, failure in known["failed"].items()}
                 known["leads"] = tuple(known.get("leads") or ())
-                found.append(Service(incarnation=incarnation, **known))
+                # During an upgrade some services are of a newer version, whose notes may say more.
+                found.append(Service(incarnation=incarnation, **{k: v for k, v in known.items() if k in _NOTED}))
         return sorted(found, key=lambda service: (service.role, service.incarnation))
 
     async def memory(self) -> Memory | None:

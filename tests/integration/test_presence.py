@@ -30,6 +30,14 @@ async def test_services_are_listed_by_role_with_what_they_gave_up(redis: Client)
     assert await registry.services() == [service("r1"), service("r2"), writer]
 
 
+async def test_a_service_of_a_newer_version_may_say_more(redis: Client) -> None:
+    registry = Registry(redis)
+    await registry.announce_presence(service("r1"))
+    note = json.loads(await redis.get("cutline:service:r1"))
+    await redis.set("cutline:service:r1", json.dumps({**note, "of_tomorrow": [1]}))
+    assert await registry.services() == [service("r1")]
+
+
 @pytest.mark.alone
 async def test_a_service_that_is_silent_for_five_seconds_is_gone(redis: Client) -> None:
     registry = Registry(redis)
