@@ -50,6 +50,8 @@ OUR_PROPERTIES = frozenset(
     )
 )
 """Properties of a lake table that Iceberg keeps for itself, or without which Cutline can't write or expire files."""
+FIXED = ("name", "start", "stop", "values", "keyless", "snapshot.chunks", "sink.type", "sink.warehouse")
+"""Settings (with all below them) that a pipeline keeps for life: the rows copied so far depend on them."""
 START_WORDS = ("initial", "snapshot-only", "latest", "earliest")
 
 

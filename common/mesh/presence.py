@@ -75,7 +75,7 @@ class Service:
     wire: int = WIRE
 
 
-_NOTED = {known.name for known in fields(Service)}
+_NOTED = frozenset(noted.name for noted in fields(Service))
 
 
 class Registry:
@@ -131,11 +131,11 @@ class Registry:
         found = []
         for incarnation, body in zip(incarnations, bodies, strict=True):
             if body is not None:
-                noted = _parsed(body, f"cutline:service:{incarnation}")
-                known = {"wire": 0} | {name: value for name, value in noted.items() if name in _NOTED}
+                known = {"wire": 0} | _parsed(body, f"cutline:service:{incarnation}")
                 known["failed"] = {name: GaveUp(**failure) for name, failure in known["failed"].items()}
                 known["leads"] = tuple(known.get("leads") or ())
-                found.append(Service(incarnation=incarnation, **known))
+                # During an upgrade some services are of a newer version, whose notes may say more.
+                found.append(Service(incarnation=incarnation, **{k: v for k, v in known.items() if k in _NOTED}))
         return sorted(found, key=lambda service: (service.role, service.incarnation))
 
     async def memory(self) -> Memory | None:

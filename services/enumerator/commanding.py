@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cutline.common.config.pipeline import PipelineConfig
+from cutline.common.config.pipeline import FIXED, PipelineConfig
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.machine import Effect, Event
@@ -39,11 +39,6 @@ from cutline.services.enumerator.events import (
 ASK_AGAIN_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 SPARK_SECONDS = 90.0  # how long a Spark writer may take to answer
-FIXED = (
-    ("name",), ("start",), ("stop",), ("values",), ("keyless",), ("snapshot", "chunks"), ("sink", "type"),
-    ("sink", "warehouse"),
-)  # fmt: skip
-"""Settings that a pipeline keeps for life: rows already copied depend on them."""
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -58,12 +53,13 @@ def asked_definition(command: Command, known: Mapping[str, Any] | None) -> Mappi
 def fixed_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """The settings in `FIXED` that differ between two definitions."""
     changed = []
-    for path in FIXED:
+    for name in FIXED:
+        *above, last = name.split(".")
         one, other = before, after
-        for key in path[:-1]:
+        for key in above:
             one, other = one.get(key) or {}, other.get(key) or {}
-        if one.get(path[-1]) != other.get(path[-1]):
-            changed.append(".".join(path))
+        if one.get(last) != other.get(last):
+            changed.append(name)
     return changed
 
 

@@ -82,6 +82,22 @@ def _missing_programs(environment: Environment) -> list[str]:
     return faults
 
 
+def define(store: PipelineStore, definition: Mapping[str, Any]) -> None:
+    """Define the pipeline. Where only `source` differs from the newest version, the file's becomes the next one.
+
+    A source that moved, or whose certificate or account is another, may be all that keeps the pipeline from running,
+    and then no service is there to take the change. Any other difference is refused (ConfigError), since the API may
+    have made it.
+    """
+    known = store.definition()
+    if known is not None and {**known, "source": None} == {**definition, "source": None}:
+        if known["source"] != definition["source"]:
+            asked = {"base": store.definition_version(), "definition": dict(definition), "note": "source of the file"}
+            store.commands.add("define", asked, by="cutline run", now=time.time())
+        return
+    store.define(definition)
+
+
 class Run:
     """One `cutline run`, from its first check to the end of its last child."""
 
@@ -129,7 +145,7 @@ class Run:
         )
         with locked(self._workdir):
             store = Store(self._store_url).pipeline(config.name)
-            await asyncio.to_thread(store.define, definition)
+            await asyncio.to_thread(define, store, definition)
             (self._workdir / "logs").mkdir(exist_ok=True)
             await self._run(store)
 

@@ -37,7 +37,7 @@ async def led(
     config, store = parse(CONFIG, folder=folder), Store(f"file://{folder}/store")
     store.pipeline("shop").define(config.definition())
     registry = Registry(redis)
-    host = cast(Host, SimpleNamespace(incarnation="e1", redis=redis, registry=registry))
+    host = cast(Host, SimpleNamespace(incarnation="e1", redis=redis, registry=registry, leads=set()))
 
     async def members() -> None:
         while True:

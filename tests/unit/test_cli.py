@@ -20,7 +20,9 @@ from cutline.common.config.pipeline import load
 from cutline.common.errors import ConfigError, CutlineError
 from cutline.common.mesh.rates import Rates
 from cutline.common.store.records import Main, Publication, PublishedTable
+from cutline.common.store.store import Store
 from cutline.services.run import cli, lake, preflight, terminal
+from cutline.services.run.run import define
 from cutline.services.run.supervisor import QUICK_DEATHS, Child, Supervisor, has_ended
 from cutline.services.run.until import dropped, not_live, pending, unpublished
 from cutline.services.run.workdir import locked
@@ -103,6 +105,22 @@ def test_differences_name_each_key_with_both_values() -> None:
         "a is 1 there and 2 here",
         "b.d is [1] there and [2] here",
     ]
+
+
+def test_another_source_in_the_file_becomes_the_next_version_and_another_table_is_refused(tmp_path: Path) -> None:
+    """The mesh may not run before it has the new source, so `cutline run` itself asks for it."""
+    store = Store(f"file://{tmp_path}/store").pipeline("shop")
+    source = {"host": "db.example.com", "user": "cdc"}
+    first = {"name": "shop", "source": source, "tables": ["a.*"], "sink": {"warehouse": "/lake"}}
+    define(store, first)
+    define(store, first)
+    assert store.commands.newest() == 0
+    second = {**first, "source": {**source, "tls": {"mode": "required"}}}
+    define(store, second)
+    (command,) = store.commands.list()
+    assert (command.kind, command.arguments["base"], command.arguments["definition"]) == ("define", 1, second)
+    with pytest.raises(ConfigError, match="in use in this store with another source, tables"):
+        define(store, {**second, "tables": ["b.*"]})
 
 
 # --- the supervisor ---------------------------------------------------------------------------------------------------

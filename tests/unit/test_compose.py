@@ -1,4 +1,4 @@
-"""docker-compose.yml, its sample in compose/ and the Dockerfile agree with the code and with each other."""
+"""docker-compose.yml, its sample in k8s/compose/ and the Dockerfile agree with the code and with each other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 CONTAINERS: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 OURS = sorted(name for name, service in CONTAINERS.items() if "build" in service)
-SAMPLE = load(ROOT / "compose" / "pipeline.yaml")
+SAMPLE = load(ROOT / "k8s" / "compose" / "pipeline.yaml")
 
 every_container = pytest.mark.parametrize("name", sorted(CONTAINERS))
 each_of_ours = pytest.mark.parametrize("name", OURS)
@@ -64,10 +64,10 @@ def test_a_command_is_in_the_image_or_in_the_sample(name: str) -> None:
     command = words(CONTAINERS[name])
     for module in re.findall(r"-m (\S+)", command):
         assert find_spec(module) is not None
-    mounted = any(volume.startswith("./compose:/etc/cutline") for volume in CONTAINERS[name]["volumes"])
+    mounted = any(volume.startswith("./k8s/compose:/etc/cutline") for volume in CONTAINERS[name]["volumes"])
     for file in re.findall(r"/etc/cutline/([\w.]+)", command):
         assert mounted
-        assert (ROOT / "compose" / file).is_file()
+        assert (ROOT / "k8s" / "compose" / file).is_file()
 
 
 @each_of_ours
@@ -122,13 +122,13 @@ def test_no_password_is_written_down() -> None:
         for key, value in service.get("environment", {}).items():
             drawn = value.startswith(("/run/cutline/", "${"))
             assert drawn or not re.search(r"PASSWORD|SECRET|TOKEN", key), (name, key)
-    source = ast.parse((ROOT / "compose" / "passwords.py").read_text(encoding="utf-8"))
+    source = ast.parse((ROOT / "k8s" / "compose" / "passwords.py").read_text(encoding="utf-8"))
     (names,) = (
         ast.literal_eval(node.value)
         for node in source.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NAMES"
     )
-    texts = [(ROOT / "docker-compose.yml"), *sorted((ROOT / "compose").iterdir())]
+    texts = [(ROOT / "docker-compose.yml"), *sorted((ROOT / "k8s" / "compose").iterdir())]
     named = {name for text in texts for name in re.findall(r"/run/cutline/([\w-]+)", text.read_text(encoding="utf-8"))}
     assert named == {*names, "aws"}
 

@@ -71,6 +71,8 @@ class Pipeline(Answer):
     limits: dict[str, float | None] | None
     spark_writer: str | None
     applied_by_spark: dict[str, str]
+    spark_writer_error: str | None = None
+    binlog_left_seconds: float | None = None
     version: int = 1
     version_in_force: int | None = None
     mode: str = "running"

@@ -15,15 +15,13 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from cutline.common.config.faults import sentence
-from cutline.common.config.pipeline import PipelineConfig, parse, shown
+from cutline.common.config.pipeline import FIXED, PipelineConfig, parse, shown
 from cutline.common.errors import ConfigError
 from cutline.services.control.api.problems import FieldProblem, Refused, refused, split
 
 YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 MERGE_PATCH = "application/merge-patch+json"
 WHOLE = ("name", "source", "tables", "sink")
-IMMUTABLE = ("name", "sink.type", "sink.warehouse", "start", "values", "snapshot.chunks", "keyless")
-"""Settings (with all below them) that only a new pipeline can have otherwise."""
 _DEEPEST = 100
 
 
@@ -184,7 +182,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str
 
 def immutable(key: str) -> bool:
     """Whether a setting, by its dotted key, can't be changed."""
-    return any(key == name or key.startswith(f"{name}.") for name in IMMUTABLE)
+    return any(key == name or key.startswith(f"{name}.") for name in FIXED)
 
 
 def refuse_immutable(changed: Mapping[str, Any]) -> None:

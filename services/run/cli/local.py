@@ -143,7 +143,7 @@ def define(pipeline: Path, replaces: bool) -> None:
     store_url = environment.need_store_url()
     found = Store(store_url).pipeline(config.name)
     definition = check(config, store_url=store_url, workdir=None, replaces=replaces)
-    if found.definition() in (None, definition):
+    if not replaces or found.definition() in (None, definition):
         found.define(definition)
         click.echo(f"pipeline {config.name} is defined in the store")
     else:
