@@ -88,6 +88,7 @@ acceptance   docker                   docker.io
 acceptance   docker-compose           docker-compose
 acceptance   tar                      tar
 test-full    pt-online-schema-change  percona-toolkit
+test-full    etcd                     etcd-server
 bench-peers  mvn                      maven
 bench-peers  javac                    default-jdk-headless
 nobody       gh-ost

@@ -63,7 +63,7 @@ def digest(case: str) -> str:
 
 def helm(*words: str) -> str:
     """What Helm prints; CalledProcessError with its messages if it refuses. Missing if this machine can't build it."""
-    done = subprocess.run([str(go_program(HELM)), *words], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([str(go_program(HELM)), *words], capture_output=True, text=True, check=False, timeout=120)
     if done.returncode != 0:
         raise subprocess.CalledProcessError(done.returncode, words, done.stdout, done.stdout + done.stderr)
     return done.stdout

