@@ -69,7 +69,8 @@ class ControlPlane(LocalServer):
             assert self.folder is not None
             self._run("controllers", [
                 str(kubernetes() / "kube-controller-manager"), f"--kubeconfig={self.kubeconfig}",
-                "--leader-elect=false", "--use-service-account-credentials", f"--service-account-private-key-file={self.folder}/accounts.key",
+                "--leader-elect=false", "--use-service-account-credentials",
+                f"--service-account-private-key-file={self.folder}/accounts.key",
                 "--controllers=*,-nodeipam", f"--secure-port={free_port()}", f"--bind-address={HOST}",
             ])  # fmt: skip
         except BaseException:
