@@ -35,7 +35,7 @@ async def led(redis: Client, folder: Path, monkeypatch: pytest.MonkeyPatch) -> A
     config, store = parse(CONFIG, folder=folder), Store(f"file://{folder}/store")
     store.pipeline("shop").define(config.definition())
     registry = Registry(redis)
-    host = cast(Host, SimpleNamespace(incarnation="e1", redis=redis, registry=registry))
+    host = cast(Host, SimpleNamespace(incarnation="e1", redis=redis, registry=registry, leads=set()))
 
     async def members() -> None:
         while True:
