@@ -7,6 +7,7 @@ of which the first lines have a digest of the chart that they were made from; `m
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ K8S = Path(__file__).resolve().parent.parent / "k8s"
 CHART = K8S / "chart"
 CASES = sorted(path.stem for path in (CHART / "ci").iterdir())
 """Each file of values that the chart is tried with."""
+ALERTS = K8S / "monitoring" / "alerts.yaml"
 MANIFESTS = {"cutline.yaml": "plain", "cutline-spark.yaml": "spark"}
 """The files for those without Helm, and the values of each."""
 RELEASE = "cutline"
@@ -44,7 +46,7 @@ metadata:
 """
 _PURPOSES = {
     "plain": "Cutline for those without Helm.",
-    "spark": "Cutline for those without Helm: Spark's executors as pods, readers and writers scaled by load.",
+    "spark": "Cutline for those without Helm: Spark's executors as pods, readers and writers scaled by load, alerts.",
 }
 
 Object = dict[str, Any]
@@ -94,7 +96,8 @@ def manifest(name: str) -> str:
 
 
 def main() -> int:
-    """Write the manifests."""
+    """Copy into the chart what it must bring along, then write the manifests."""
+    shutil.copyfile(ALERTS, CHART / "files" / "alerts.yaml")
     for name in MANIFESTS:
         (K8S / name).write_text(manifest(name))
     return 0

@@ -22,6 +22,12 @@ from cutline.common.errors import ConfigError, ProtocolError
 from cutline.common.mesh.log_lines import LogLine, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
 
+WIRE = 1
+"""The version of the mesh's messages (messages.py) and of what its members put into their parts.
+
+Count it up with a change after which an older service would refuse or misread what a newer one sends, or the other way
+round: a leader takes only members of its own version, so a rolling update mixes none in an epoch.
+"""
 PRESENCE_SECONDS = 5
 LEADER = ""
 SPARK_WRITER = "spark_writer"
@@ -51,7 +57,7 @@ class Service:
     `failed` has the newest epoch of each pipeline that it gave up; `leaving`: it was asked to end, and will as soon as
     no epoch needs it; `starting`: it can't take work yet. `loop_lag_seconds`: the longest delay of its event loop
     within the last 15 s. `rss_bytes` and `cpu_seconds`: of the process and its children, rounded (mesh/usage.py).
-    `leads`: the pipelines that it leads, by its own knowledge.
+    `leads`: the pipelines that it leads, by its own knowledge. `wire`: its WIRE.
     """
 
     incarnation: str
@@ -66,6 +72,7 @@ class Service:
     rss_bytes: int | None = None
     cpu_seconds: float | None = None
     leads: tuple[str, ...] = ()
+    wire: int = WIRE
 
 
 _NOTED = frozenset(noted.name for noted in fields(Service))
@@ -110,7 +117,10 @@ class Registry:
             await pipe.execute()
 
     async def services(self) -> list[Service]:
-        """Return the services that are alive, sorted by role, then by incarnation."""
+        """Return the services that are alive, sorted by role, then by incarnation.
+
+        Those of another version of Cutline too: what only that version knows is left out.
+        """
         async with answered("list the services"):
             incarnations = sorted(_text(name) for name in await self._redis.smembers(_INDEX))
             if not incarnations:
@@ -121,7 +131,7 @@ class Registry:
         found = []
         for incarnation, body in zip(incarnations, bodies, strict=True):
             if body is not None:
-                known = _parsed(body, f"cutline:service:{incarnation}")
+                known = {"wire": 0} | _parsed(body, f"cutline:service:{incarnation}")
                 known["failed"] = {name: GaveUp(**failure) for name, failure in known["failed"].items()}
                 known["leads"] = tuple(known.get("leads") or ())
                 # During an upgrade some services are of a newer version, whose notes may say more.

@@ -105,7 +105,9 @@ METRICS: Mapping[str, Metric] = {
     "cutline_channel_outstanding_bytes": _gauge(
         "bytes sent on a channel of the mesh and not yet taken", "pipeline", "part", "peer"
     ),
-    "cutline_channel_credit_bytes": _gauge("bytes that may still be sent on the channel", "pipeline", "part", "peer"),
+    "cutline_channel_credit_bytes": _gauge(
+        "the most bytes that may be outstanding on the channel", "pipeline", "part", "peer"
+    ),
     # its tables
     "cutline_tables": _gauge("tables in a phase", "pipeline", "phase"),
     "cutline_tables_quarantined": _gauge("quarantined tables by the class of the cause", "pipeline", "cause"),

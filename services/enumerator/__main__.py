@@ -27,7 +27,7 @@ from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Sen
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Limits, Marker
 from cutline.common.mesh.parts import Parts, load_part
-from cutline.common.mesh.presence import Service
+from cutline.common.mesh.presence import WIRE, Service
 from cutline.common.mesh.redis import connect, memory
 from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import Position
@@ -119,6 +119,7 @@ class Pipeline:
         self._measures = Measures()
         self._binlog: dict[str, Any] | None = None  # for the status
         self._restart: Place | None = None  # where a restore of the newest checkpoint would read on
+        self._foreign: set[str] = set()  # services of another version
         self.epoch = 0
         self.parts: Parts | None = None  # of this epoch
         self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
@@ -221,7 +222,7 @@ class Pipeline:
     def _members(self, services: list[Service]) -> list[MemberSeen]:
         members = []
         for service in services:
-            if service.role in ("reader", "writer"):
+            if service.role in ("reader", "writer") and self._speaks_with(service):
                 failed = service.failed.get(self.name)
                 members.append(
                     MemberSeen(
@@ -234,6 +235,21 @@ class Pipeline:
                     )
                 )
         return members
+
+    def _speaks_with(self, service: Service) -> bool:
+        """Whether a service has our version of the messages. The log says once that it has not."""
+        if service.wire == WIRE:
+            return True
+        if service.incarnation not in self._foreign:
+            self._foreign.add(service.incarnation)
+            log.warning(
+                "%s has version %d of the mesh's messages, this enumerator %d; it takes part once an enumerator of its"
+                " version leads",
+                service.incarnation,
+                service.wire,
+                WIRE,
+            )
+        return False
 
     async def _show(self) -> None:
         while True:

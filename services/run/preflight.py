@@ -23,13 +23,19 @@ from cutline.spark_writer import catalogue
 
 
 def check(
-    config: PipelineConfig, *, store_url: str, workdir: Path | None, known_faults: Sequence[str] = ()
+    config: PipelineConfig,
+    *,
+    store_url: str,
+    workdir: Path | None,
+    known_faults: Sequence[str] = (),
+    replaces: bool = False,
 ) -> Mapping[str, Any]:
     """Raise ConfigError with every fault found; Unavailable if the source doesn't answer and the pipeline ran before.
 
     `known_faults` are faults that the caller found; they come first in the list.
     Returns the definition to put into the store: the stored one, which an older Cutline may have written, with the
-    source of `config`; else that of `config`.
+    source of `config`; else that of `config`. Any other difference is a fault; with `replaces` it is none, and the
+    result is that of `config`.
     Leaves behind the folders of work, store and warehouse, empty if they are new. Takes a few seconds at most.
     """
     sink = config.definition()["sink"]
@@ -44,7 +50,10 @@ def check(
             known = PipelineConfig.from_definition(stored).definition()
     except ConfigError as error:
         faults += error.faults
-    if known is not None and (differing := differences(known, {**config.definition(), "source": known["source"]})):
+    differing: list[str] = []
+    if known is not None:
+        differing = differences(known, {**config.definition(), "source": known["source"]})
+    if differing and not replaces:
         faults.append(
             f"the pipeline name {config.name!r} is in use in the store {redacted(store_url)} with other content "
             f"({', '.join(differing)}); apply the change by `cutline pipeline replace`, restore that content, or give"
@@ -92,7 +101,9 @@ def check(
             faults += error.faults
     if faults:
         raise ConfigError(*faults)
-    return config.definition() if stored is None else {**stored, "source": config.definition()["source"]}
+    if stored is None or differing:
+        return config.definition()
+    return {**stored, "source": config.definition()["source"]}
 
 
 def differences(stored: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -16,7 +16,7 @@ from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import parse
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.host import Host
-from cutline.common.mesh.presence import Registry, Service
+from cutline.common.mesh.presence import WIRE, Registry, Service
 from cutline.common.store.store import Store
 from cutline.services.enumerator.__main__ import Pipeline
 
@@ -29,8 +29,10 @@ sink: {type: iceberg, warehouse: ./lake}
 
 
 @asynccontextmanager
-async def led(redis: Client, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pipeline]:
-    """A pipeline that is led, with one reader and one writer that are there and do nothing."""
+async def led(
+    redis: Client, folder: Path, monkeypatch: pytest.MonkeyPatch, *, wire: int = WIRE
+) -> AsyncIterator[Pipeline]:
+    """A pipeline that is led, with one reader and one writer that are there and do nothing, of this version."""
     monkeypatch.setenv("CDC_PASSWORD", "secret")
     config, store = parse(CONFIG, folder=folder), Store(f"file://{folder}/store")
     store.pipeline("shop").define(config.definition())
@@ -40,7 +42,7 @@ async def led(redis: Client, folder: Path, monkeypatch: pytest.MonkeyPatch) -> A
     async def members() -> None:
         while True:
             for role in ("reader", "writer"):
-                service = Service(incarnation=f"{role}1", role=role, host="here", pid=1, started_at=1.0)
+                service = Service(incarnation=f"{role}1", role=role, host="here", pid=1, started_at=1.0, wire=wire)
                 with suppress(Unavailable):
                     await registry.announce_presence(service)
             await asyncio.sleep(0.5)

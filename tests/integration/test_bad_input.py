@@ -5,13 +5,16 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cutline.common.config.pipeline import load
+from cutline.common.store.command_records import Orders, Outcome
 from cutline.common.store.store import Store
 from cutline.services.run import cli
 from cutline.services.run.preflight import check
@@ -225,6 +228,43 @@ def test_tables_that_match_nothing_are_no_fault_of_a_pipeline_that_ran_before(
     Store(url).pipeline("shop").define(definition)
     source.execute(f"DROP TABLE {database}.a")
     assert check(load(pipeline), store_url=url, workdir=None) == definition
+
+
+def test_define_replaces_a_definition_through_the_leader(
+    pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Another content is refused.  2. With --replace it becomes a command, whose end the leader writes: here we.
+    3. A refusal is the command's error.
+    """
+    monkeypatch.setenv("CUTLINE_STORE_URL", f"file://{tmp_path}/store")
+    store = Store(f"file://{tmp_path}/store").pipeline("shop")
+
+    def define(*words: str) -> Result:
+        return CliRunner().invoke(cli.main, ["define", *words, str(pipeline)])
+
+    assert define("--replace").output == "pipeline shop is defined in the store\n"
+    change(pipeline, "sink:", "snapshot: {chunk_rows: 7}\nsink:")
+    assert "with other content (snapshot.chunk_rows" in define().output
+
+    def ends(outcome: Outcome) -> Result:
+        with ThreadPoolExecutor(1) as pool:
+            replacing = pool.submit(define, "--replace")
+            while not replacing.done() and store.commands.newest() < outcome.n:
+                time.sleep(0.02)
+            command = store.commands.get(outcome.n)
+            assert command is not None
+            assert (command.kind, command.arguments["base"]) == ("define", 1)
+            assert command.arguments["definition"]["snapshot"]["chunk_rows"] == 7
+            assert store.commands.put_outcome(outcome)
+            return replacing.result()
+
+    refused = ends(Outcome(n=1, state="refused", cause="no", remedy="wait", orders=Orders(), at=1.0))
+    assert (refused.exit_code, refused.output) == (
+        2,
+        "cutline: the new definition of pipeline shop was refused: no; wait\n",
+    )
+    done = ends(Outcome(n=2, state="done", result={"version": 2}, orders=Orders(definition=2), at=2.0))
+    assert (done.exit_code, done.output) == (0, "pipeline shop has version 2 of its definition\n")
 
 
 def test_a_wrong_key_ends_the_real_command_with_2_and_one_line(pipeline: Path) -> None:

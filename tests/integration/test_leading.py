@@ -14,7 +14,7 @@ from cutline.common.mesh import channels
 from cutline.common.mesh.channels import Sender, stream_name
 from cutline.common.mesh.lease import lease_name
 from cutline.common.mesh.messages import Message, PartSaved, SplitsWanted, encode
-from cutline.common.mesh.presence import Registry
+from cutline.common.mesh.presence import WIRE, Registry, Service
 from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import Store
@@ -103,6 +103,23 @@ async def test_an_epoch_that_can_not_be_restored_leaves_no_streams_to_its_member
         assert len(epochs) == 1 + MAX_HALTS
         assert await Registry(redis).epochs() == {"shop": epochs[-1]}
         await no_streams(redis)
+
+
+async def test_services_of_another_version_are_no_members(
+    redis: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A rolling update. 1. Readers and writers of another version are there: no epoch begins with them. 2. Those of
+    the leader's version come, and one begins."""
+    async with led(redis, tmp_path, monkeypatch, wire=WIRE + 1) as pipeline:
+        await until(lambda: caplog.text.count(f"has version {WIRE + 1} of the mesh's messages") == 2)
+        assert pipeline.leader.state == "gathering"
+        for role in ("reader", "writer"):
+            ours = Service(incarnation=f"{role}2", role=role, host="here", pid=1, started_at=1.0)
+            await Registry(redis).announce_presence(ours)
+        await until(lambda: pipeline.leader.state == "leading")
+        entry = Store(f"file://{tmp_path}/store").pipeline("shop").entry(1)
+        assert isinstance(entry, EpochEntry)
+        assert (entry.members.readers, entry.members.writers) == (("reader2",), ("writer2",))
 
 
 async def test_what_the_machine_refuses_again_and_again_halts_the_pipeline(

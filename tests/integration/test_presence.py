@@ -30,12 +30,15 @@ async def test_services_are_listed_by_role_with_what_they_gave_up(redis: Client)
     assert await registry.services() == [service("r1"), service("r2"), writer]
 
 
-async def test_a_service_of_a_newer_version_may_say_more(redis: Client) -> None:
+async def test_services_of_other_versions_are_listed_too(redis: Client) -> None:
+    """A later one notes what we don't know, an earlier one lacks what we know."""
     registry = Registry(redis)
-    await registry.announce_presence(service("r1"))
-    note = json.loads(await redis.get("cutline:service:r1"))
-    await redis.set("cutline:service:r1", json.dumps({**note, "of_tomorrow": [1]}))
-    assert await registry.services() == [service("r1")]
+    for incarnation in ("earlier", "later"):
+        await registry.announce_presence(service(incarnation))
+    note = json.loads(await redis.get("cutline:service:later"))
+    await redis.set("cutline:service:later", json.dumps(note | {"wire": 7, "mood": "good"}), ex=5)
+    await redis.set("cutline:service:earlier", json.dumps({k: v for k, v in note.items() if k != "wire"}), ex=5)
+    assert await registry.services() == [service("earlier", wire=0), service("later", wire=7)]
 
 
 @pytest.mark.alone

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
 import json
 import secrets
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.mesh.machine import State
 from cutline.common.mesh.messages import Limits, Message, decode, encode
 from cutline.common.mesh.parts import Parts, load_part
+from cutline.common.mesh.presence import WIRE
 from cutline.common.schema import TableSchema
 from cutline.common.store.records import CheckpointEntry, EpochEntry, PartRef, TableEntry
 from cutline.common.store.store import PipelineStore, Store
@@ -142,6 +144,13 @@ def test_parts_keep_their_names_and_bytes(golden: PipelineStore, fresh: Pipeline
         assert gzip.decompress(fresh.read_part(made)) == gzip.decompress(golden.read_part(ref))
         assert (made.since and made.since.path) == (ref.since and written[ref.since.path])
         written[ref.path] = made.path
+
+
+def test_other_messages_are_another_version_of_them() -> None:
+    """Services of one `WIRE` take part in one mesh: if a message changed its form or is new, count it up, and note here
+    what the messages are now."""
+    known = {1: "12acaf48b06d9198"}
+    assert hashlib.sha256((GOLDEN / "messages.jsonl").read_bytes()).hexdigest()[:16] == known[WIRE]
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda header: json.loads(header)["type"])

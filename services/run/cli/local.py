@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import click
 from rich.console import Console
@@ -17,8 +18,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.config.settings import settings_table
+from cutline.common.errors import ConfigError
 from cutline.common.mesh.messages import Limits
-from cutline.common.store.store import Store
+from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run import doctor, lake, running
 from cutline.services.run.cli.exits import exit_codes
 from cutline.services.run.preflight import check
@@ -30,6 +32,8 @@ from cutline.spark_writer import jars
 
 P = ParamSpec("P")
 PIPELINE_FILE = click.Path(path_type=Path)
+REPLACE_SECONDS = 60.0
+"""How long `define --replace` waits for the leader."""
 
 
 def _choice(command: Callable[P, None]) -> Callable[P, None]:
@@ -131,13 +135,34 @@ def examine(pipeline: Path | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("pipeline", type=PIPELINE_FILE)
+@click.option("--replace", "replaces", is_flag=True, help="If it has another definition, change it to this one.")
 @exit_codes
-def define(pipeline: Path) -> None:
+def define(pipeline: Path, replaces: bool) -> None:
     """Check PIPELINE and its source, then define it in the store at CUTLINE_STORE_URL, for services elsewhere."""
     config, environment = load(pipeline), Environment.read()
     store_url = environment.need_store_url()
-    Store(store_url).pipeline(config.name).define(check(config, store_url=store_url, workdir=None))
-    click.echo(f"pipeline {config.name} is defined in the store")
+    found = Store(store_url).pipeline(config.name)
+    definition = check(config, store_url=store_url, workdir=None, replaces=replaces)
+    if not replaces or found.definition() in (None, definition):
+        found.define(definition)
+        click.echo(f"pipeline {config.name} is defined in the store")
+    else:
+        click.echo(_replaced(found, definition))
+
+
+def _replaced(store: PipelineStore, definition: Mapping[str, Any]) -> str:
+    """Command another definition, and wait until a leader has carried it out. Returns what became of it."""
+    arguments = {"base": store.definition_version(), "definition": definition, "note": "cutline define --replace"}
+    command = store.commands.add("define", arguments, by="cutline define", now=time.time())
+    ends_at = time.monotonic() + REPLACE_SECONDS
+    while (outcome := store.commands.outcome(command.n)) is None:
+        if time.monotonic() > ends_at:
+            return f"pipeline {store.name} takes its new definition (command {command.n}) once an enumerator leads it"
+        time.sleep(0.5)
+    if outcome.state != "done":
+        cause = f"{outcome.cause}; {outcome.remedy}"
+        raise ConfigError(f"the new definition of pipeline {store.name} was {outcome.state}: {cause}")
+    return f"pipeline {store.name} has version {outcome.result['version']} of its definition"
 
 
 @click.command()
