@@ -202,6 +202,7 @@ def test_the_lake_keeps_every_row_when_the_store_is_gone(bench: SparkBench, monk
     sweep(incarnation, bench)
     assert in_store(bench) == []
     expire_now(incarnation, monkeypatch, -1.0)
+    incarnation.close()  # its upkeep writes into the store
     shutil.rmtree(journal.store.location(""))
     assert same(bench.rows(T.table_id), journal.at[last][T.table_id])
 

@@ -80,8 +80,8 @@ def _of_file(file: Path, workdir: Path | None) -> Callable[[], list[str]]:
 def _of_name(client: Client, name: str | None) -> Callable[[], list[str]]:
     def look() -> list[str]:
         found = [client.pipeline(name)] if name else list(client.each_pipeline())
-        said = [line for pipeline in found for line in _lines(pipeline, list(client.each_table(pipeline.name)))]
-        return said or ["there is no pipeline; create one with `cutline pipeline create FILE`"]
+        lines = [line for pipeline in found for line in _lines(pipeline, list(client.each_table(pipeline.name)))]
+        return lines or ["there is no pipeline; create one with `cutline pipeline create FILE`"]
 
     return look
 

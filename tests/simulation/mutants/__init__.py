@@ -90,7 +90,7 @@ MUTANTS = (
     mutant(
         "the rest of a chunk that was cut is not read",
         ENUMERATOR,
-        "            self.todo.appendleft(table.splitter.rest(split, report.cut_at))\n",
+        "            self._queue(table.splitter.rest(split, report.cut_at), first=True)\n",
         "",
     ),
     mutant(
@@ -109,8 +109,8 @@ MUTANTS = (
     mutant(
         "splits that were out are not queued again by a restore",
         ENUMERATOR,
-        "        machine.todo.extendleft(reversed(again))",
-        "        pass",
+        "            machine._queue(dataclasses.replace(split, attempt=split.attempt + 1), first=True)",
+        "            pass",
     ),
     mutant(
         "reports accepted after a cut are forgotten when its entry is written",
@@ -321,8 +321,8 @@ MUTANTS = (
     mutant(
         "limits are said to be kept that the checkpoint does not have",
         LEADER,
-        "self.kept_limits = self._saving",
-        "self.kept_limits = self.enumerator.limits",
+        "self.kept_limits, self.kept_commands = self._saving, ",
+        "self.kept_limits, self.kept_commands = self.enumerator.limits, ",
     ),
     mutant("a flushed position is a low at once", SOURCE, "AGE_SECONDS = 4.0", "AGE_SECONDS = 0.0", first=1000),
     mutant(
@@ -370,7 +370,7 @@ MUTANTS = (
     mutant(
         "a pipeline ends at its stop with tables on their way",
         ENUMERATOR,
-        "        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *AT_REST}",
+        "        return (self.at_stop or LIVE not in phases) and phases <= {LIVE, *INACTIVE}",
         "        return self.at_stop or LIVE not in phases",
         feature="stop",
     ),
@@ -425,7 +425,7 @@ MUTANTS = (
     mutant(
         "a table that comes later to a pipeline without a snapshot has none either",
         ENUMERATOR,
-        "                find = FindTables(begins=not self.tables, ",
+        "                find = FindTables(begins=not (self.tables or self.gone), ",
         "                find = FindTables(begins=True, ",
         feature="start",
     ),
@@ -439,8 +439,9 @@ MUTANTS = (
     mutant(
         "the enumerator's part has a table as it was when it was first saved",
         TABLES,
-        "        self._unsaved.setdefault(name, self.by_name.get(name))\n",
-        "        self._unsaved |= {} if name in self._values['tables'] else {name: None}\n",
+        "        self._unsaved.setdefault(name, self.by_name.get(name))\n        self.by_name[name] = table\n",
+        "        self._unsaved |= {} if name in self._values['tables'] else {name: None}\n"
+        "        self.by_name[name] = table\n",
     ),
     Mutant(
         "the stream's part has a table as it was when it was first saved",
