@@ -13,8 +13,9 @@
 #   make demo       a real database into an Iceberg lake, under changes and kills
 #   make acceptance  docker-compose.yml run for real: crashes, other numbers of readers, an upgrade; on a Docker daemon of its own,
 #                   with stand-ins for the images of registries (ACCEPTANCE_ARGS=--machine takes this machine's Docker and pulls them)
+#   make acceptance-kubernetes  the Helm chart on a Kubernetes of one node: crashes, an upgrade (builds Kubernetes at the first use)
 #   make test-full  make test with the tests marked full and many more generated cases, the demo, more seeds, 10,000,000
-#                   inputs for the decoders, make acceptance, and make test on an empty Debian 13
+#                   inputs for the decoders, both acceptances, and make test on an empty Debian 13
 #   make manifests  k8s/*.yaml for those without Helm, from k8s/chart (needs Helm, which the first use builds in some minutes)
 #   make wheels     the source distribution, and a wheel for each Python that this machine has, in dist/
 #   make test-pythons  the unit tests on each Python that this machine has
@@ -48,7 +49,7 @@ SUITES := tests/browser tests/integration tests/simulation tests/unit
 PYTHONS ?= $(foreach version,3.11 3.12 3.13 3.14,$(firstword \
   $(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python$(version) /usr/bin/python$(version))))
 
-.PHONY: setup check unit integration mutants test simulate bench bench-peers demo acceptance fuzz test-full bare test-pythons manifests wheels clean \
+.PHONY: setup check unit integration mutants test simulate bench bench-peers demo acceptance acceptance-kubernetes fuzz test-full bare test-pythons manifests wheels clean \
   compiler debian jars servers
 
 setup: debian $(VENV)/.built jars servers
@@ -91,6 +92,14 @@ test-full    pt-online-schema-change  percona-toolkit
 test-full    etcd                     etcd-server
 bench-peers  mvn                      maven
 bench-peers  javac                    default-jdk-headless
+acceptance-kubernetes  dockerd        docker.io
+acceptance-kubernetes  docker         docker.io
+acceptance-kubernetes  tar            tar
+acceptance-kubernetes  etcd           etcd-server
+acceptance-kubernetes  containerd     containerd runc containernetworking-plugins
+acceptance-kubernetes  ctr            containerd
+acceptance-kubernetes  ip             iproute2
+acceptance-kubernetes  unshare        util-linux
 nobody       gh-ost
 endef
 export PROGRAMS
@@ -199,6 +208,9 @@ demo: setup
 acceptance: setup $(VENV)/.extra-full
 	@$(PY) -m tests.acceptance.compose $(ACCEPTANCE_ARGS)
 
+acceptance-kubernetes: setup $(VENV)/.extra-full
+	@$(PY) -m tests.acceptance.kubernetes
+
 fuzz: setup $(VENV)/.extra-fuzz
 	@$(PY) -m tests.fuzz --inputs $(INPUTS)
 
@@ -207,7 +219,7 @@ test-full: setup $(VENV)/.extra-fuzz $(VENV)/.extra-full
 	CUTLINE_TEST_FULL=1 $(PY) -m tests.servers >&2
 	export CUTLINE_TEST_FULL=1; $(call pytest,$(SUITES))
 	$(PY) -m tests.acceptance.demo
-	$(MAKE) --no-print-directory acceptance
+	$(MAKE) --no-print-directory acceptance acceptance-kubernetes
 	$(PY) -m tests.simulation --seeds $(SEEDS) --jobs $$(nproc)
 	$(PY) -m tests.fuzz --inputs 10000000
 	SUITE=trixie .ci/bare make test

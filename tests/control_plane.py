@@ -26,7 +26,7 @@ from tests.programs import program
 from tests.servers import HOST, LocalServer, Process, built_once, free_port, go
 
 VERSION = "1.37.1"
-PROGRAMS = ("kube-apiserver", "kube-controller-manager")
+PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 
 
 def kubernetes() -> Path:

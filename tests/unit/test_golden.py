@@ -88,8 +88,27 @@ def test_schemas_keep_their_names_and_bytes(golden: PipelineStore, fresh: Pipeli
     same_files(fresh, "schemas", names)
 
 
+def test_later_definitions_commands_and_outcomes_keep_their_bytes(
+    golden: PipelineStore, fresh: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (about,) = golden.versions()[1:]
+    definition, command, outcome = golden.definition(about.version), golden.commands.get(1), golden.commands.outcome(1)
+    assert definition is not None
+    assert command is not None
+    assert outcome is not None
+    arguments = dataclasses.asdict(about)
+    assert fresh.put_definition(arguments.pop("version"), definition, **arguments)
+    monkeypatch.setattr(secrets, "token_hex", lambda size: command.nonce)
+    who = {"by": command.by, "now": command.at, "origin": command.origin, "key": command.key}
+    assert fresh.commands.add(command.kind, command.arguments, **who) == command
+    assert fresh.commands.put_outcome(outcome)
+    same_files(fresh, "definitions", ["0000000002.json"])
+    for folder in ("commands", "outcomes"):
+        same_files(fresh, folder, ["0000000001.json"])
+
+
 def test_a_definition_keeps_its_bytes(golden: PipelineStore, fresh: PipelineStore) -> None:
-    definition = golden.definition()
+    definition = golden.definition(1)
     assert definition is not None
     again = PipelineConfig.from_definition(definition).definition()
     assert fresh.define(again)
@@ -111,7 +130,7 @@ def test_a_store_of_format_2_is_read_as_its_successor() -> None:
     """Each record of the golden store, as the version before wrote it."""
     now, before = (Store(f"file://{GOLDEN}/{folder}").pipeline("shop") for folder in ("store", "format-2"))
     assert list(before.publications()) == list(now.publications())
-    assert before.definition() == now.definition()
+    assert before.definition() == now.definition(1)
     compared = 0
     for slot in range(1, len(JOURNAL) + 1):
         entry, old = now.entry(slot), before.entry(slot)
