@@ -119,7 +119,9 @@ def test_a_pipeline_is_made_goes_live_is_paused_gets_a_table_and_has_one_retried
         expect(page.locator(".mesh-node", has_text="lake")).to_contain_text("shows", timeout=PATIENCE_MS)
         keep(page, "live-overview", whole=True)
         page.get_by_role("link", name="Checkpoints").click()
-        expect(page.get_by_role("img", name=re.compile("through the mesh"))).to_be_visible(timeout=PATIENCE_MS)
+        timeline = page.get_by_role("img", name=re.compile("through the mesh"))
+        for lane in ("enumerator", "reader-0", "reader-1", "writer-0", "writer-1"):
+            expect(timeline).to_contain_text(lane, timeout=PATIENCE_MS)
         keep(page, "live-checkpoints", whole=True)
         page.get_by_role("link", name="Cuts").click()
         page.get_by_label("Time").fill(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"))

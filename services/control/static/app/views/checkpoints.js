@@ -1,12 +1,14 @@
 // Checkpoints: a strip of the newest ones, the way of a chosen one through the mesh and into the lake, and savepoints.
 import { get, getAll, pipelinePath } from "../api.js";
-import { ago, bytes, clock, count, moment, position, short, span } from "../format.js";
+import { ago, bytes, clock, count, moment, now, position, short, span } from "../format.js";
 import { go, link, usePoll } from "../hooks.js";
 import { html } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
 import { Button, Card, Empty, Failure, Loading, Menu, Polled } from "../parts/basics.js";
 import { Timeline } from "../parts/timeline.js";
 import { timelineOf } from "../shapes.js";
+
+const MARKS_SECONDS = 2;
 
 export function Checkpoints({ pipeline, me, ask, rest }) {
   const list = usePoll((signal) => get(pipelinePath(pipeline.name, "/checkpoints?limit=60"), { signal }), 3, `checkpoints ${pipeline.name}`);
@@ -21,8 +23,9 @@ export function Checkpoints({ pipeline, me, ask, rest }) {
 }
 
 function Chosen({ pipeline, all, wanted, me, ask }) {
-  const chosen = all.find((item) => item.number === wanted) ?? all.find((item) => item.published) ?? all[0];
-  const detail = usePoll((signal) => get(pipelinePath(pipeline.name, `/checkpoints/${chosen.number}`), { signal }), chosen.published ? 0 : 3, `checkpoint ${pipeline.name} ${chosen.number} ${chosen.published}`);
+  // Members report their marks up to a second late: of one that is newer, the lanes would be missing.
+  const chosen = all.find((item) => item.number === wanted) ?? all.find((item) => item.published && now() - item.written_at > MARKS_SECONDS) ?? all[0];
+  const detail = usePoll((signal) => get(pipelinePath(pipeline.name, `/checkpoints/${chosen.number}`), { signal }), 3, `checkpoint ${pipeline.name} ${chosen.number}`);
   const longest = Math.max(...all.map((item) => item.written_at - (item.started_at ?? item.written_at)), 0.001);
   const strip = [...all].reverse();
   return html`
