@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.store import PipelineStore, Store
+from cutline.services.control.feed import Feed
 from cutline.services.control.published import Published
 from cutline.services.control.window import Checkpoint, Window
 
@@ -62,19 +66,26 @@ class Status:
 
 
 class PipelineWatch:
-    """One pipeline."""
+    """One pipeline. `store`, `window` and `published` are others after it was deleted."""
 
-    def __init__(self, registry: Registry, store: PipelineStore) -> None:
-        """Nothing is read before it is asked for."""
-        self.store = store
-        self.window = Window(store)
-        self.published = Published(store)
+    def __init__(self, registry: Registry, open_store: Callable[[], PipelineStore]) -> None:
+        """Nothing is read before it is asked for. `open_store` opens the pipeline's part of the store."""
         self._registry = registry
+        self._open_store = open_store
         self._status: Status | None = None
-        self._status_at = self._window_at = self._published_at = float("-inf")
+        self._status_at = float("-inf")
         self._reading = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._finding = asyncio.Lock()
+        self._telling = asyncio.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.store = self._open_store()
+        self.window = Window(self.store)
+        self.published = Published(self.store)
+        self._feed = Feed(self.store, self.window)
+        self._window_at = self._published_at = self._feed_at = float("-inf")
 
     async def status(self) -> Status:
         """The status, at most 0.3 s old. Raises Unavailable if Redis does not answer."""
@@ -89,7 +100,9 @@ class PipelineWatch:
         """The newest entries of the journal, at most 0.5 s old. Raises Unavailable if the store does not answer."""
         async with self._looking:
             if time.monotonic() - self._window_at >= STORE_SECONDS:
-                await asyncio.to_thread(self.window.refresh)
+                if not await asyncio.to_thread(self.window.refresh):
+                    self._begin()
+                    await asyncio.to_thread(self.window.refresh)
                 self._window_at = time.monotonic()
             return self.window
 
@@ -108,6 +121,19 @@ class PipelineWatch:
                 self._published_at = time.monotonic()
             return self.published
 
+    async def feed(self) -> Feed:
+        """All events, at most 0.5 s old. Raises Unavailable if the store does not answer."""
+        await self.journal()
+        published = None
+        with suppress(Unavailable):  # of Redis: the store has all events
+            published = (await self.status()).spark.get("published")
+        async with self._telling:
+            feed = self._feed
+            if time.monotonic() - self._feed_at >= STORE_SECONDS:
+                await asyncio.to_thread(feed.refresh, published)
+                self._feed_at = time.monotonic()
+            return feed
+
 
 class Watches:
     """The watch of each pipeline that was asked for."""
@@ -123,5 +149,9 @@ class Watches:
         if found is None:
             while len(self._watches) >= _PIPELINES:
                 del self._watches[next(iter(self._watches))]
-            found = self._watches[pipeline] = PipelineWatch(self._registry, self._store.pipeline(pipeline))
+            found = self._watches[pipeline] = PipelineWatch(self._registry, partial(self._store.pipeline, pipeline))
         return found
+
+    def forget(self, pipeline: str) -> None:
+        """The pipeline is deleted: another one of its name begins anew."""
+        self._watches.pop(pipeline, None)

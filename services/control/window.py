@@ -112,9 +112,6 @@ class Window:
         self._store = store
         self._lock = threading.Lock()
         self._listed_at = float("-inf")
-        self._clear()
-
-    def _clear(self) -> None:
         self.checkpoints: dict[int, Checkpoint] = {}
         self.epochs: dict[int, Epoch] = {}
         self.events: deque[Happened] = deque(maxlen=MOST_EVENTS)
@@ -127,14 +124,16 @@ class Window:
         self._looked_at: set[int] = set()
         self._known = False  # `tables` are those before the next entry
 
-    def refresh(self) -> None:
-        """Take the entries that are new. Raises Unavailable, or ProtocolError if an entry is corrupt."""
+    def refresh(self) -> bool:
+        """Take the entries that are new. False if the journal is another one, because the pipeline was deleted: make
+        another window, of a store that remembers nothing. Raises Unavailable, or ProtocolError if an entry is corrupt.
+        """
         with self._lock:
             now = time.monotonic()
             if now - self._listed_at >= LISTED_SECONDS:
-                last = self._store.last_slot()
-                if last < self.newest:  # the pipeline was deleted, and defined again
-                    self._clear()
+                last = max(self._store.slots(), default=0)
+                if last < self.newest:
+                    return False
                 first = max(self.newest, last - WINDOW) + 1
                 self._known = first == 1 or (self._known and first == self.newest + 1)
                 self._read(range(first, last + 1))
@@ -143,6 +142,7 @@ class Window:
             elif self.newest:
                 while (entry := self._store.entry(self.newest + 1)) is not None:
                     self._take(entry)
+            return True
 
     def epoch(self) -> Epoch | None:
         """The newest epoch."""

@@ -1,5 +1,6 @@
 """The control API in process: real store, a registry that answers what it is told to."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -13,10 +14,13 @@ from cutline.common.config.pipeline import parse
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import GaveUp, Registry, Service
 from cutline.common.mesh.redis import Memory
+from cutline.common.store.commands import Orders, Outcome
 from cutline.common.store.records import Members, Publication
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
+from cutline.services.control.feed import Event, Place
+from cutline.services.control.watch import STORE_SECONDS, Watches
 from tests import records
 
 DEFINITION = parse(
@@ -212,14 +216,74 @@ async def test_checkpoints_come_newest_first_with_what_they_staged(api: httpx.As
     assert (await api.get("/v1/pipelines/shop/checkpoints?limit=0")).status_code == 422
 
 
-async def test_events_tell_epochs_kept_checkpoints_and_changes_of_phase(api: httpx.AsyncClient) -> None:
+async def test_events_tell_epochs_kept_checkpoints_changes_of_phase_and_publications(api: httpx.AsyncClient) -> None:
     texts = [event["text"] for event in (await api.get("/v1/pipelines/shop/events")).json()]
     assert texts == [
+        "publication 2: the lake shows that checkpoint of 0 of 0 tables",
         "a.b is live in generation 2",
         "checkpoint 3 is kept",
         "a.b is snapshot in generation 2",
         "epoch 1 with 1 readers and 2 writers: start",
     ]
+
+
+async def test_the_end_of_a_command_is_an_event_and_lists_of_events_have_pages_and_kinds(
+    api: httpx.AsyncClient, store: Store
+) -> None:
+    commands = store.pipeline("shop").commands
+    for n in (1, 2):
+        commands.add("pause_table", {"table": "a.b"}, by="anna", now=1.0)
+        end: dict[str, Any] = {"state": "refused", "cause": "it is paused"} if n == 2 else {"state": "done"}
+        commands.put_outcome(Outcome(n=n, at=1.5 + n, orders=Orders(), **end))
+    found = (await api.get("/v1/pipelines/shop/events?kind=command")).json()
+    assert [(event["text"], event["command"], event["state"], event["table"]) for event in found] == [
+        ("command 2 (pause_table) of anna is refused: it is paused", 2, "refused", "a.b"),
+        ("command 1 (pause_table) of anna is done", 1, "done", "a.b"),
+    ]
+    every, url = (await api.get("/v1/pipelines/shop/events")).json(), "/v1/pipelines/shop/events?limit=2"
+    paged: list[Any] = []
+    while url:
+        answer = await api.get(url)
+        paged += answer.json()
+        url = answer.links.get("next", {}).get("url", "")
+    assert paged == every
+    assert len({event["id"] for event in every}) == len(every) == 7
+    assert (await api.get("/v1/pipelines/shop/events?kind=commands")).status_code == 422
+
+
+async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_again_with_another_pipeline(
+    registry: FakeRegistry, store: Store
+) -> None:
+    """1. A command ends and a checkpoint is published.  2. Whoever saw one of both gets the other.  3. The pipeline is
+    deleted and defined again: the events are those of the new one only."""
+    shop = store.pipeline("shop")
+    watch = Watches(cast(Registry, registry), store).of("shop")
+    before = (await watch.feed()).place
+    shop.commands.add("pause", {}, by="anna", now=1.0)
+    shop.commands.put_outcome(Outcome(n=1, state="done", at=9.0, orders=Orders()))
+    record = {"n": 3, "epoch": 1, "w": 1, "kept": False, "position": None, "source_time": None, "published_at": 8.0}
+    shop.publish(Publication(**record, tables={}))
+    registry.parts["spark_writer"]["published"] = 3
+
+    async def fresh(after: Place) -> list[Event]:
+        await asyncio.sleep(2 * STORE_SECONDS)
+        return (await watch.feed()).after(after)
+
+    found = await fresh(before)
+    assert [(event.kind, event.publication, event.command) for event in found] == [
+        ("publication", 3, None),
+        ("command", None, 1),
+    ]
+    assert [event.kind for event in await fresh(found[0].place)] == ["command"]
+    assert await fresh(found[1].place) == []
+    shop.put_deleting()
+    shop.remove_files()
+    shop.remove()
+    store.pipeline("shop").define(DEFINITION)
+    store.pipeline("shop").put_entry(records.epoch(1, cause="anew", written_at=20.0))
+    watch.window._listed_at = float("-inf")
+    await asyncio.sleep(STORE_SECONDS)
+    assert ["anew" in event.text for event in (await watch.feed()).all()] == [True]
 
 
 @pytest.mark.parametrize("path", ["", "/tables", "/splits", "/checkpoints", "/events"])

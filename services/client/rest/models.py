@@ -280,7 +280,7 @@ class CutAnswer(Answer):
 
 
 class Event(Answer):
-    """An event in a pipeline's journal."""
+    """An event of a pipeline: in its journal, the end of a command, or a publication."""
 
     id: str
     slot: int
@@ -288,6 +288,9 @@ class Event(Answer):
     kind: str
     text: str
     table: str | None = None
+    command: int | None = None
+    state: Literal["done", "refused", "failed"] | None = None
+    publication: int | None = None
 
 
 class Limits(Answer):

@@ -72,6 +72,7 @@ async def _known(request: Request, pipeline: PipelineName) -> PipelineStore:
     except ConfigError as error:
         raise Refused(404, *split(str(error))) from error
     if await asyncio.to_thread(found.definition) is None:
+        request.app.state.control.watches.forget(pipeline)
         raise Refused(404, f"the store has no pipeline {pipeline!r}", "GET /v1/pipelines lists them")
     return found
 

@@ -195,15 +195,23 @@ class CheckpointView(BaseModel):
     apply: ApplyView | None = None
 
 
-class EventView(BaseModel):
-    """An event in the journal: a new epoch with its cause, a kept checkpoint, a table that changed its phase."""
+EventKind = Literal["epoch", "kept", "table", "command", "publication"]
+EndState = Literal["done", "refused", "failed"]
 
-    id: str = Field(description="for Last-Event-ID", examples=["42.0"])
+
+class EventView(BaseModel):
+    """An event: a new epoch with its cause, a kept checkpoint, a table that changed its phase; the end of a command; a
+    publication. `slot` is the journal's newest entry then."""
+
+    id: str = Field(description="for Last-Event-ID", examples=["42.0.7.40"])
     slot: int
-    at: float
-    kind: str = Field(examples=["epoch", "kept", "table"])
-    text: str
+    at: float = Field(description="seconds since 1970")
+    kind: EventKind
+    text: str = Field(examples=["command 7 (pause) of anna is done"])
     table: str | None = None
+    command: int | None = Field(default=None, description="number of the command that has ended", examples=[7])
+    state: EndState | None = Field(default=None, description="how it has ended", examples=["done"])
+    publication: int | None = Field(default=None, description="number of the checkpoint that the lake shows")
 
 
 CommandState = Literal["accepted", "running", "done", "refused", "failed"]

@@ -40,7 +40,9 @@ function useEvents(name) {
     (async () => {
       while (!abort.signal.aborted) {
         try {
-          add((await getPage(`${path}?limit=200`)).items);
+          const { items } = await getPage(`${path}?limit=200`);
+          add(items);
+          last = items[0]?.id ?? last; // so that what happens before the stream begins is not missed
           setState((before) => ({ ...before, connected: true, error: null }));
           for await (const message of stream(`${path}?stream=true`, { signal: abort.signal, lastId: last })) {
             last = message.id ?? last;
