@@ -263,13 +263,18 @@ def tables(status: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]
     return found
 
 
-def choice(status: Mapping[str, Mapping[str, Any]], table: str, choice: str) -> dict[str, Any]:
+def choice(
+    status: Mapping[str, Mapping[str, Any]], table: str, choice: str, *, seen: str | None = None
+) -> dict[str, Any]:
     """Return the request to the Spark writer with a person's choice (`accept` or `overwrite`) about the commits of
-    others to a lake table. ConfigError if there is nothing to choose.
+    others to a lake table. ConfigError if there is nothing to choose, or if the person has `seen` other commits (None:
+    those in the status).
     """
     held = ((status.get("spark_writer") or {}).get("quarantined") or {}).get(table) or {}
     if not held.get("choices"):
         raise ConfigError(f"no commit of others to the lake table {table} awaits a choice")
+    if seen is not None and seen != held["seen"]:
+        raise ConfigError(f"others committed to the lake table {table} again; look at its cause, and choose again")
     if choice not in held["choices"]:
         raise ConfigError(
             f"the lake table {table} has the columns of its source table, so this commit of others can't be accepted;"

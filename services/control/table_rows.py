@@ -112,6 +112,7 @@ def maker(
             "cause": cause,
             "remedy": split(cause)[1] if cause else None,
             "choices": held[name].get("choices") or [] if name in held else [],
+            "seen": held[name].get("seen") if name in held else None,
             "rate_rows_per_second": rate,
             "eta_seconds": eta,
             "lag_bytes": behind if phase == "live" else None,

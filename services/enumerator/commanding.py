@@ -193,7 +193,7 @@ class Commanding:
     def _request(command: Command, status: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         table = str(command.arguments.get("table"))
         if command.kind == "lake":
-            return choice(status, table, str(command.arguments.get("choice")))
+            return choice(status, table, str(command.arguments.get("choice")), seen=command.arguments.get("seen"))
         if table not in ((status.get(SPARK_WRITER) or {}).get("quarantined") or {}):
             raise ConfigError(f"{table} is not quarantined")
         return {"kind": "retry", "table": table}

@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -214,6 +215,23 @@ async def test_an_operation_on_a_table_depends_on_its_phase(
         problem(answer, status)
     else:
         assert answer.json()["arguments"] == {"table": table}
+
+
+async def test_a_table_with_a_slash_in_its_name_is_addressed_by_its_encoded_name(
+    api: httpx.AsyncClient, shop: PipelineStore, registry: FakeRegistry
+) -> None:
+    names = ("shop.a/b", "shop.a%2Fb", "shop.a/pause", "shop./", "shop.a.b", "shop.ü/?#")
+    for name in names:
+        registry.parts["enumerator"]["tables"][name] = {"phase": "live", "generation": 1}
+    for n, name in enumerate(names, 1):
+        path = f"{SHOP}/tables/{quote(name, safe='')}"
+        assert (await api.get(path)).json()["table"] == name
+        assert (await api.get(f"{path}/splits")).json()["table"] == name
+        assert (await api.post(f"{path}/pause")).json()["arguments"] == {"table": name}
+        assert shop.commands.newest() == n
+    found = problem(await api.post(f"{SHOP}/tables/shop.x%2fy/pause"), 404, "'shop.x/y'")
+    assert found["instance"] == f"{SHOP}/tables/shop.x/y/pause"
+    problem(await api.post(f"{SHOP}/tables/shop.a/b/pause"), 404, "no path")
 
 
 async def test_without_a_status_the_newest_checkpoint_says_what_tables_there_are(

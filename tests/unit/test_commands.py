@@ -13,6 +13,7 @@ from cutline.common.store.commands import Command, Orders, Outcome
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.records import CheckpointEntry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.services.enumerator.commanding import Commanding
 from tests import records
 
 
@@ -195,3 +196,15 @@ def test_entries_of_earlier_versions_of_cutline_have_the_first_definition_and_no
     assert "name" not in checkpoint
     assert EpochEntry.from_json(body).definition == 1
     assert CheckpointEntry.from_json(checkpoint, {}).name is None
+
+
+def test_a_choice_about_commits_of_others_is_refused_once_others_committed_again() -> None:
+    command = Command(n=1, kind="lake", arguments={"table": "a.b", "choice": "accept", "seen": "7/1"}, by="ann", at=1.0)
+
+    def request(seen: str) -> dict[str, Any]:
+        held = {"a.b": {"cause": "c", "generation": 1, "seen": seen, "choices": ["accept"], "chosen": None}}
+        return Commanding._request(command, {"spark_writer": {"quarantined": held}})
+
+    assert request("7/1") == {"kind": "lake", "table": "a.b", "choice": "accept", "seen": "7/1"}
+    with pytest.raises(ConfigError, match="again; look at its cause, and choose again"):
+        request("8/1")

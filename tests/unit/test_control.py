@@ -183,15 +183,19 @@ async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_
 async def test_a_choice_about_commits_of_others_is_accepted_if_there_is_one_to_make(
     api: httpx.AsyncClient, registry: FakeRegistry
 ) -> None:
-    def held(*choices: str) -> None:
-        about = {"cause": "another user ...", "generation": 2, "seen": "7/1", "choices": choices, "chosen": None}
+    def held(*choices: str, seen: str = "7/1") -> None:
+        about = {"cause": "another user ...", "generation": 2, "seen": seen, "choices": choices, "chosen": None}
         registry.parts["spark_writer"]["quarantined"] = {"a.b": about}
 
     path = "/v1/pipelines/shop/tables/a.b/lake"
     held("accept", "overwrite")
     answer = await api.post(path, json={"choice": "accept"})
     assert (answer.status_code, answer.json()["kind"]) == (202, "lake")
-    assert answer.json()["arguments"] == {"table": "a.b", "choice": "accept"}
+    assert answer.json()["arguments"] == {"table": "a.b", "choice": "accept", "seen": "7/1"}
+    seen = (await api.get("/v1/pipelines/shop/tables/a.b")).json()["seen"]
+    held("accept", "overwrite", seen="8/1")
+    answer = await api.post(path, json={"choice": "accept", "seen": seen})
+    assert (answer.status_code, "choose again" in answer.json()["remedy"]) == (409, True)
     held("overwrite")
     answer = await api.post(path, json={"choice": "accept"})
     assert (answer.status_code, "overwrite it" in answer.json()["remedy"]) == (409, True)

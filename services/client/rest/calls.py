@@ -445,11 +445,14 @@ def choose_lake(
     table: str,
     choice: Literal["accept", "overwrite"],
     *,
+    seen: str | None = None,
     wait: float = 0.0,
     key: str | None = None,
 ) -> Flow[Command]:
-    """Accept, or overwrite, the commits of others for which a table is quarantined."""
-    return _command("POST", _of(pipeline, "tables", table, "lake"), {"choice": choice}, wait=wait, key=key)
+    """Accept, or overwrite, the commits of others for which a table is quarantined; `seen`: those that the table's
+    `seen` named when one looked at it."""
+    body = {"choice": choice, "seen": seen}
+    return _command("POST", _of(pipeline, "tables", table, "lake"), body, wait=wait, key=key)
 
 
 def schemas(pipeline: str, table: str) -> Call[list[Schema]]:

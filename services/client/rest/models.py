@@ -107,6 +107,7 @@ class Table(Answer):
     cause: str | None
     remedy: str | None = None
     choices: list[str] = []
+    seen: str | None = None
     rate_rows_per_second: float | None = None
     eta_seconds: float | None = None
     lag_bytes: int | None = None

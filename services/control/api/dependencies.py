@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
+from starlette.routing import Match
+from starlette.types import Scope
 
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import Registry
@@ -88,9 +92,27 @@ bearer = HTTPBearer(auto_error=False, description="a token of `POST /v1/tokens`,
 _ROLE = "x-cutline-role"
 
 
+_SLASH = "\U0010ffff"  # in no name: the sources have no character beyond U+FFFF in names
+
+
 class Guarded(APIRoute):
     """A route that looks at the caller's role before it reads the body. A GET needs a viewer; others name their role by
-    `openapi_extra=role(...)`."""
+    `openapi_extra=role(...)`.
+
+    A name in the path may have a slash, sent as %2F, which the server has decoded in `path` but not in `raw_path`.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether this is the route of a request, with the parameters of its path."""
+        raw: bytes = scope.get("raw_path") or b""
+        if scope["type"] != "http" or b"%2f" not in raw.lower():
+            return super().matches(scope)
+        path = _SLASH.join(unquote(part) for part in re.split("%2f", raw.decode("latin-1"), flags=re.IGNORECASE))
+        found, child = super().matches({**scope, "path": path})
+        if "path_params" in child:
+            named = {name: _unslashed(value) for name, value in child["path_params"].items()}
+            child = {**child, "path_params": named}
+        return found, child
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler of requests with that look before it."""
@@ -105,6 +127,10 @@ class Guarded(APIRoute):
             return await handle(request)
 
         return guarded
+
+
+def _unslashed(value: Any) -> Any:
+    return value.replace(_SLASH, "/") if isinstance(value, str) else value
 
 
 def role(needed: Role, **extra: Any) -> dict[str, Any]:

@@ -109,7 +109,8 @@ class TableView(BaseModel):
     Times are seconds since 1970. `rate_rows_per_second` and `eta_seconds` are of the snapshot. `lag_seconds`: how old
     the content is that the lake shows; `lag_bytes`: of the binlog that is still to be read. `last_change_at`: the time
     at the source of the checkpoint that has the last change. `published_checkpoint`: whose content the lake shows,
-    since `published_at`. `choices`: what may become of the commits of others, for which the table is quarantined.
+    since `published_at`. `choices`: what may become of the commits of others, for which the table is quarantined;
+    `seen` names these commits.
     `current`: whether a leader reports now; else all this is `as_of` then.
     """
 
@@ -123,6 +124,7 @@ class TableView(BaseModel):
     cause: str | None
     remedy: str | None = None
     choices: list[str] = Field(default_factory=list)
+    seen: str | None = None
     rate_rows_per_second: float | None = None
     eta_seconds: float | None = None
     lag_bytes: int | None = None

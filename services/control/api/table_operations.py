@@ -31,7 +31,14 @@ _PATH = "/pipelines/{pipeline}/tables/{table}"
 class Choice(Body):
     """A choice about the commits of others to a lake table."""
 
-    choice: Literal["accept", "overwrite"]
+    choice: Literal["accept", "overwrite"] = Field(examples=["accept"])
+    seen: str | None = Field(
+        default=None,
+        max_length=200,
+        description="`seen` of the table, as it was when you chose: if others committed since, the choice is refused;"
+        " null: as it is now",
+        examples=["4358109269873137077/0"],
+    )
 
 
 class NewTable(Body):
@@ -132,13 +139,15 @@ async def cancel(asked: Asked, table: TableName) -> CommandView:
 @routes.post(f"{_PATH}/lake", operation_id="choose_about_lake", status_code=202, openapi_extra=OPERATOR)
 async def choose(asked: Asked, table: TableName, chosen: Choice) -> CommandView:
     """Choose about the commits of others for which a table is quarantined: `accept` keeps them, `overwrite` replaces
-    them by the source's content. The choice is about the commits that the table's cause names now."""
+    them by the source's content. The choice is only about the commits that `seen` names, so it is refused if others
+    commit again before it is carried out."""
+    arguments = {"table": table, "choice": chosen.choice, "seen": chosen.seen}
 
     def allow(now: Situation) -> None:
         now.table(table)
         try:
-            choice(now.status, table, chosen.choice)
+            arguments["seen"] = choice(now.status, table, chosen.choice, seen=chosen.seen)["seen"]
         except ConfigError as error:
             raise refused(409, error) from error
 
-    return await asked.command("lake", {"table": table, "choice": chosen.choice}, allow)
+    return await asked.command("lake", arguments, allow)

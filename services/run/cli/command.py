@@ -70,7 +70,7 @@ def wait(session: Session, pipeline: str, number: int, wait: float) -> None:
 @limit_option
 @asks
 def events(session: Session, pipeline: str, follow: bool, after: str | None, limit: int) -> None:
-    """Print the newest events of PIPELINE, oldest first: epochs, savepoints, phases of tables, ends of commands, publications."""
+    """Print the newest events of PIPELINE, oldest first: epochs, savepoints, phases, ends of commands, publications."""
     if not follow:
         found = session.client.events(pipeline, limit=limit)[::-1]
         if session.as_json:

@@ -167,12 +167,18 @@ def cancel(session: Session, pipeline: str, table: str, wait: float) -> None:
 @pipeline_argument
 @table_argument
 @click.argument("choice", type=click.Choice(["accept", "overwrite"]))
+@click.option("--seen", help="`seen` of `cutline table show`: refused if others committed since. Default: as it is now.")
 @orders
 def lake(
-    session: Session, pipeline: str, table: str, choice: Literal["accept", "overwrite"], wait: float
+    session: Session,
+    pipeline: str,
+    table: str,
+    choice: Literal["accept", "overwrite"],
+    seen: str | None,
+    wait: float,
 ) -> None:
     """Choose about other users' commits to the lake table of TABLE, for which it is quarantined."""
-    session.told(session.client.choose_lake(pipeline, table, choice, wait=wait))
+    session.told(session.client.choose_lake(pipeline, table, choice, seen=seen, wait=wait))
 
 
 COMMANDS = (group,)

@@ -140,13 +140,13 @@ export const OPERATIONS = {
     title: "Keep the commits of others", short: "Accept", note: "keep what another user committed to the lake table", icon: "check", tone: "live", role: "operator",
     when: inPhases(["quarantined"], () => "no commit of others waits for a choice"),
     says: ({ table }) => [`What another user committed to the lake table ${table.table} stays, and Cutline goes on from it.`, "Rows that were changed there may differ from the source until the source changes them."],
-    send: (context) => ["POST", tableAt(context, "/lake"), { choice: "accept" }],
+    send: (context) => ["POST", tableAt(context, "/lake"), { choice: "accept", seen: context.table.seen ?? null }],
   },
   overwrite_lake: {
     title: "Overwrite the commits of others", short: "Overwrite", note: "bring back what the source has", icon: "back", tone: "quarantined", role: "operator", danger: true,
     when: inPhases(["quarantined"], () => "no commit of others waits for a choice"),
     says: ({ table }) => [`What another user committed to the lake table ${table.table} is replaced by what the source has.`],
-    send: (context) => ["POST", tableAt(context, "/lake"), { choice: "overwrite" }],
+    send: (context) => ["POST", tableAt(context, "/lake"), { choice: "overwrite", seen: context.table.seen ?? null }],
   },
   restore_version: {
     title: "Bring this version back", short: "Restore", icon: "back", tone: "snapshot", role: "admin",
