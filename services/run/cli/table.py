@@ -167,7 +167,7 @@ def cancel(session: Session, pipeline: str, table: str, wait: float) -> None:
 @pipeline_argument
 @table_argument
 @click.argument("choice", type=click.Choice(["accept", "overwrite"]))
-@click.option("--seen", help="`seen` of `cutline table show`: refused if others committed since. Default: as it is now.")
+@click.option("--seen", help="`seen` of `cutline table show`: refused if others committed since; default: now.")
 @orders
 def lake(
     session: Session,
