@@ -14,8 +14,8 @@ State = Literal["done", "refused", "failed"]
 class Command:
     """A person's command number `n`: of this `kind`, with these arguments (plain JSON).
 
-    `by` asked for it at `at` (seconds since 1970) from `origin`, an address. `key` is the client's own: the same
-    command with the same key is the same command.
+    `by` asked for it at `at` (seconds since 1970) from `origin`, an address. `key` is the client's own, and after a
+    space a digest of the request: the same command with the same key is the same command.
     """
 
     n: int

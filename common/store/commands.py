@@ -6,10 +6,15 @@ are those in force. A new leader reads these, and then only the commands after.
 
 Commands and outcomes that are RETAINED numbers older than the newest outcome are removed. So a number that is free
 because its command was removed lies below the newest outcome, and a late `add` that takes one notices.
+
+A client's key is *claimed* (`keys/`, put if absent) before its first command is written: the claim has the number of
+the newest command of that moment, so a command with this key can only be later. A call with a key looks there first,
+and reads just the commands after that number, up to the one with the key: mostly one, however many are retained.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import secrets
@@ -51,18 +56,18 @@ class Commands:
         """Write a command under the next free number; durable on return.
 
         If a retained command has this `key`, the same kind and the same arguments, that one is returned. With other
-        content: ConfigError. After Unavailable it may or may not be written: only a call with a key can be repeated.
+        content, or if its key has the same name (before the last space): ConfigError. After Unavailable it may or may
+        not be written: only a call with a key can be repeated.
         """
         arguments = json.loads(canonical(arguments))
-        nonce, seen = secrets.token_hex(8), 0
+        nonce = secrets.token_hex(8)
+        seen = 0 if key is None else self._claimed(_name(key))
         while True:
             numbers = self._numbers("commands")
-            if key is not None:
-                for command in self._read([n for n in numbers if n > seen]):
-                    if command.key == key:
-                        return _same(command, kind, arguments)
-            seen = n = max(numbers, default=0)
-            n += 1
+            if key is not None and (found := self._with_name(_name(key), [n for n in numbers if n > seen])):
+                return _same(found, key, kind, arguments)
+            seen = max(numbers, default=0)
+            n = seen + 1
             command = Command(
                 n=n, kind=kind, arguments=arguments, by=by, at=now, origin=origin, key=key, nonce=nonce
             )
@@ -72,6 +77,34 @@ class Commands:
                 self._backend.remove(self._path("commands", n))  # others have gone on long ago
                 continue
             return command
+
+    def with_key(self, name: str) -> Command | None:
+        """Return the retained command whose key has this name, None if there is none (yet)."""
+        claim = self._backend.read(path := self._key_path(name))
+        if claim is None:
+            return None
+        after = int(opened(claim, self._backend.location(path))["after"])
+        return self._with_name(name, [n for n in self._numbers("commands") if n > after])
+
+    def _claimed(self, name: str) -> int:
+        """Claim a key's name; return the number that all commands with it are greater than."""
+        path, after = self._key_path(name), self.newest()
+        if self._backend.create(path, sealed({"after": after})):
+            return after
+        claim = self._backend.read(path)
+        if claim is None:  # retired in between
+            return self._claimed(name)
+        return int(opened(claim, self._backend.location(path))["after"])
+
+    def _with_name(self, name: str, numbers: Sequence[int]) -> Command | None:
+        """The command of these whose key has this name; the oldest are read first, a few at a time."""
+        at, count = 0, 1
+        while at < len(numbers):
+            for command in self._read(numbers[at : at + count]):
+                if command.key is not None and _name(command.key) == name:
+                    return command
+            at, count = at + count, 4 * count
+        return None
 
     def get(self, n: int) -> Command | None:
         """Return command `n`, None if there is none (any more)."""
@@ -129,15 +162,22 @@ class Commands:
     def retire(self) -> None:
         """Remove the commands and outcomes of which the newest outcome is more than RETAINED numbers away."""
         oldest = max(self._numbers("outcomes"), default=0) - RETAINED
-        for folder in ("commands", "outcomes"):
-            for n in self._numbers(folder):
-                if n <= oldest:
-                    self._backend.remove(self._path(folder, n))
+        for n in self._numbers("commands"):
+            if n <= oldest:
+                command = self.get(n)
+                self._backend.remove(self._path("commands", n))
+                if command is not None and command.key is not None:
+                    self._backend.remove(self._key_path(_name(command.key)))
+        for n in self._numbers("outcomes"):
+            if n <= oldest:
+                self._backend.remove(self._path("outcomes", n))
 
     def remove(self, *, all_but_newest: bool = False) -> None:
         """Remove the files of a deleted pipeline; with `all_but_newest` the newest outcome stays, and says so."""
         for n in self._numbers("commands"):
             self._backend.remove(self._path("commands", n))
+        for name in self._backend.names(f"{self._pipeline}/keys"):
+            self._backend.remove(f"{self._pipeline}/keys/{name}")
         outcomes = self._numbers("outcomes")
         for n in outcomes[:-1] if all_but_newest else outcomes:
             self._backend.remove(self._path("outcomes", n))
@@ -147,6 +187,9 @@ class Commands:
     def _read(self, numbers: Sequence[int]) -> tuple[Command, ...]:
         found = [command for _, command in side_by_side(self.get, numbers) if command is not None]
         return tuple(sorted(found, key=lambda command: command.n))
+
+    def _key_path(self, name: str) -> str:
+        return f"{self._pipeline}/keys/{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
 
     def _path(self, folder: str, n: int) -> str:
         return f"{self._pipeline}/{folder}/{n:010d}.json"
@@ -167,8 +210,13 @@ class Commands:
         return body
 
 
-def _same(command: Command, kind: str, arguments: Mapping[str, Any]) -> Command:
-    if command.kind == kind and command.arguments == arguments:
+def _name(key: str) -> str:
+    """The client's own part of a key; after a space there may be a digest of the request."""
+    return key.rpartition(" ")[0] or key
+
+
+def _same(command: Command, key: str, kind: str, arguments: Mapping[str, Any]) -> Command:
+    if (command.key, command.kind, command.arguments) == (key, kind, arguments):
         return command
     raise ConfigError(
         f"the key {command.key!r} was used for command {command.n} ({command.kind}) with other content; use a new key"

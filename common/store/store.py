@@ -7,6 +7,7 @@ Layout below `{store}/{pipeline}/`:
 | `pipeline.json` | version 1 of the definition, envelope | the first start of the pipeline |
 | `definitions/{version:010d}.json` | a later version (definitions.py), envelope | the leader |
 | `commands/{n:010d}.json` | a person's command (commands.py), envelope | the control API |
+| `keys/{hash}.json` | the claim of a client's key, envelope | the control service |
 | `outcomes/{n:010d}.json` | the end of command n, envelope | the leader |
 | `journal/{slot:010d}.json` | epoch and checkpoint entries, envelopes, slots without gaps | the leader |
 | `schemas/{epoch:010d}.{hash}.json` | a table's schema, named elsewhere by its hash, envelope | enumerator, readers |

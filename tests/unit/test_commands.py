@@ -68,6 +68,42 @@ def test_a_key_with_other_content_is_refused(shop: PipelineStore, kind: str, arg
     assert shop.commands.newest() == 1
 
 
+def test_a_key_costs_no_look_at_the_commands_before_it_and_goes_with_its_command(
+    shop: PipelineStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Commands with and without keys.  2. Each key is found by reading its own command only.  3. Keys go with their
+    commands, and all with the pipeline."""
+    for n in range(1, 30):
+        add(shop, key=f"k {n}" if n == 20 else f"{n}" if n % 2 else None)
+    other = Store(url).pipeline("shop").commands
+    read: list[str] = []
+    whole = other._backend.read
+    monkeypatch.setattr(other._backend, "read", lambda path: (read.append(path), whole(path))[1])
+    assert [command and command.n for command in map(other.with_key, ("k", "3", "29", "2"))] == [20, 3, 29, None]
+    assert [path for path in read if "/commands/" in path] == [f"shop/commands/{n:010d}.json" for n in (20, 3, 29)]
+    read.clear()
+    assert other.add("pause", {}, by="ann", now=5.0, key="new").n == 30
+    assert [path for path in read if "/commands/" in path] == []
+    monkeypatch.setattr(commands, "RETAINED", 2)
+    for n in range(1, 31):
+        assert shop.commands.put_outcome(done(n))
+    shop.commands.retire()
+    assert len(other._backend.names("shop/keys")) == 2
+    assert other.with_key("3") is None
+    assert add(shop, key="3").n == 31
+    shop.commands.remove()
+    assert other._backend.names("shop/keys") == []
+
+
+def test_a_key_whose_claim_has_no_command_since_its_process_died_can_be_used(shop: PipelineStore) -> None:
+    assert shop.commands._claimed("k") == 0
+    for _ in range(3):
+        add(shop)
+    assert shop.commands.with_key("k") is None
+    assert add(shop, key="k").n == 4
+    assert add(shop, key="k").n == 4
+
+
 def test_threads_that_add_commands_with_one_key_add_one(url: str) -> None:
     found: list[Command] = []
 

@@ -31,7 +31,6 @@ from cutline.services.control.api.situation import Situation
 from cutline.services.control.api.waiting import Wait, until
 
 routes = router("commands")
-_KEYS = 2_000
 Key = Annotated[
     str | None,
     Header(
@@ -136,16 +135,16 @@ async def _asking(
     if given is not None:
         what = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
         key = f"{given} {hashlib.sha256(what).hexdigest()[:16]}"
-        for command in await asyncio.to_thread(found.commands.list, limit=_KEYS):
-            if command.key == key:
-                request.state.command = command.n
-                raise Repeated(await _settled(shared.registry, found, command, seconds))
-            if (command.key or "").rpartition(" ")[0] == given:
-                raise Refused(
-                    409,
-                    f"the Idempotency-Key was used for command {command.n} ({command.kind}) by another request",
-                    "use a new key for each command",
-                )
+        command = await asyncio.to_thread(found.commands.with_key, given)
+        if command is not None and command.key == key:
+            request.state.command = command.n
+            raise Repeated(await _settled(shared.registry, found, command, seconds))
+        if command is not None:
+            raise Refused(
+                409,
+                f"the Idempotency-Key was used for command {command.n} ({command.kind}) by another request",
+                "use a new key for each command",
+            )
     return Asking(
         request=request, response=response, found=found, shared=shared, caller=caller, seconds=seconds, key=key
     )
