@@ -36,6 +36,8 @@ class Status:
     parts: Mapping[str, Mapping[str, Any]]
     tables: Mapping[str, Mapping[str, Any]]
     read_at: float
+    tables_at: float | None = None
+    """Set if no leader has told of the tables: when the checkpoint was written that they are of."""
 
     @property
     def leader(self) -> Mapping[str, Any]:
@@ -49,14 +51,14 @@ class Status:
 
     @property
     def as_of(self) -> float | None:
-        """When the leader wrote its part, in seconds since 1970."""
-        at = self.leader.get("at")
+        """When the leader wrote its part, or the checkpoint that the tables are of; in seconds since 1970."""
+        at = self.leader.get("at", self.tables_at)
         return None if at is None else float(at)
 
     @property
     def current(self) -> bool:
         """Whether a leader reports now."""
-        return self.as_of is not None and self.read_at - self.as_of <= CURRENT_SECONDS
+        return self.tables_at is None and self.as_of is not None and self.read_at - self.as_of <= CURRENT_SECONDS
 
     def members(self) -> dict[str, Mapping[str, Any]]:
         """The parts of the members of the epoch in progress; the parts of members of earlier ones may remain."""
@@ -92,9 +94,26 @@ class PipelineWatch:
         async with self._reading:
             if self._status is None or time.monotonic() - self._status_at >= STATUS_SECONDS:
                 parts = await self._registry.status(self.store.name)
-                self._status = Status(parts=parts, tables=captured(parts), read_at=time.time())
+                tables, at = captured(parts), None
+                if not tables:
+                    tables, at = await self._of_newest_checkpoint()
+                self._status = Status(parts=parts, tables=tables, read_at=time.time(), tables_at=at)
                 self._status_at = time.monotonic()
             return self._status
+
+    async def _of_newest_checkpoint(self) -> tuple[dict[str, dict[str, Any]], float | None]:
+        """The tables as the newest checkpoint has them, and when it was written: Redis was emptied, and no leader is
+        there."""
+        with suppress(Unavailable):
+            window = await self.journal()
+            if window.checkpoints:
+                newest = window.checkpoints[next(reversed(window.checkpoints))]
+                tables = {
+                    name: {"phase": table.phase, "generation": table.generation, "cause": table.cause}
+                    for name, table in window.tables.items()
+                }
+                return tables, newest.written_at
+        return {}, None
 
     async def journal(self) -> Window:
         """The newest entries of the journal, at most 0.5 s old. Raises Unavailable if the store does not answer."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -92,6 +93,15 @@ def finish(shop: PipelineStore, n: int, mode: Any = "running", **other: Any) -> 
     assert shop.commands.put_outcome(Outcome(n=n, state="done", at=1.0, orders=Orders(mode=mode), **other))
 
 
+async def until_current(api: httpx.AsyncClient) -> None:
+    """Return once the API has read the registry again."""
+    async with asyncio.timeout(10):
+        while True:
+            if (await api.get(f"{SHOP}/limits")).json()["current"]:
+                return
+            await asyncio.sleep(0.01)
+
+
 async def until(there: Callable[[], object]) -> None:
     """Return once this is true."""
     async with asyncio.timeout(10):
@@ -115,8 +125,10 @@ async def test_a_command_is_in_the_store_before_the_answer_with_who_and_from_whe
     assert registry.asked == [("shop", "", {"kind": "command"})]
     view = (await api.get(f"{SHOP}/commands/1")).json()
     assert (view["number"], view["state"], view["by"]) == (1, "accepted", "local")
-    registry.parts["enumerator"]["commands"] = {"running": 1, "done": 0}
+    registry.parts["enumerator"] |= {"commands": {"running": 1, "done": 0}, "at": time.time()}
     assert (await api.get(f"{SHOP}/commands/1")).json()["state"] == "running"
+    registry.parts["enumerator"]["at"] = time.time() - 60  # its leader died: the next one takes it again
+    assert (await api.get(f"{SHOP}/commands/1")).json()["state"] == "accepted"
     finish(shop, 1, "paused", result={"checkpoint": 6})
     view = (await api.get(f"{SHOP}/commands/1")).json()
     assert (view["state"], view["result"], view["finished_at"]) == ("done", {"checkpoint": 6}, 1.0)
@@ -273,9 +285,11 @@ async def test_limits_are_set_or_lifted_and_the_definitions_own_are_shown_withou
 ) -> None:
     wanted = {"rows_per_second": 5.0, "bytes_per_second": None}
     assert (await api.put(f"{SHOP}/limits", json=wanted)).json()["arguments"] == wanted
-    assert (await api.get(f"{SHOP}/limits")).json() == {**dict.fromkeys(wanted), "current": False}
-    registry.parts["enumerator"]["limits"] = wanted
-    assert (await api.get(f"{SHOP}/limits")).json() == {**wanted, "current": True}
+    own = {**dict.fromkeys(wanted), "current": False, "as_of": None}
+    assert (await api.get(f"{SHOP}/limits")).json() == own
+    registry.parts["enumerator"] |= {"limits": wanted, "at": (now := time.time())}
+    await until_current(api)
+    assert (await api.get(f"{SHOP}/limits")).json() == {**wanted, "current": True, "as_of": now}
 
 
 async def test_commands_come_newest_first_a_page_at_a_time(api: httpx.AsyncClient, shop: PipelineStore) -> None:

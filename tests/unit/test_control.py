@@ -50,6 +50,9 @@ class FakeRegistry:
     async def memory(self) -> Memory:
         return Memory(used_bytes=10, limit_bytes=None)
 
+    async def splits(self, pipeline: str, table: str) -> None:
+        return None
+
     async def request(self, pipeline: str, request: Mapping[str, Any], *, to: str = "") -> None:
         self.asked.append((pipeline, to, dict(request)))
 
@@ -162,7 +165,32 @@ async def test_tables_and_splits_are_told_as_the_enumerator_tells_them(api: http
         ("a.d", "dropped", None, "gone"),
     ]
     splits = (await api.get("/v1/pipelines/shop/splits")).json()
-    assert splits[0] == {"table": "a.b", "generation": 2, "done": 1, "total": 4}
+    assert splits[0] == {"table": "a.b", "generation": 2, "done": 1, "total": 4, "current": False, "as_of": None}
+
+
+async def test_every_read_of_the_status_says_whether_a_leader_reports_now(
+    registry: FakeRegistry, store: Store
+) -> None:
+    """1. A leader that reports.  2. One that died: the same numbers, as of then.  3. Redis was emptied, and nobody
+    leads: the newest checkpoint has the tables."""
+    paths = ("tables", "tables/a.b", "splits", "tables/a.b/splits", "checkpoints", "checkpoints/3", "limits")
+
+    async def reads() -> set[tuple[bool, float | None]]:
+        async with client(registry, store) as api:
+            found = [(await api.get(f"/v1/pipelines/shop/{path}")).json() for path in paths]
+        every = [view for each in found for view in (each if isinstance(each, list) else [each])]
+        return {(view["current"], view["as_of"]) for view in every}
+
+    registry.parts["enumerator"]["at"] = now = time.time()
+    assert await reads() == {(True, now)}
+    registry.parts["enumerator"]["at"] = now - 60
+    assert await reads() == {(False, now - 60)}
+    registry.parts = {}
+    async with client(registry, store) as api:
+        (table,) = (await api.get("/v1/pipelines/shop/tables")).json()
+        assert (table["table"], table["phase"], table["current"], table["as_of"]) == ("a.b", "live", False, 2.0)
+        assert (await api.get("/v1/pipelines/shop/tables/a.b")).status_code == 200
+        assert (await api.get("/v1/pipelines/shop/limits")).json()["current"] is False
 
 
 async def test_a_table_that_the_spark_writer_has_quarantined_is_told_so_and_can_be_retried(

@@ -127,6 +127,8 @@ class Splits(Answer):
     generation: int
     done: int | None
     total: int | None
+    current: bool = False
+    as_of: float | None = None
 
 
 class Run(Answer):
@@ -220,6 +222,8 @@ class Checkpoint(Answer):
     published: bool
     members: list[Member] = []
     apply: Apply | None = None
+    current: bool = False
+    as_of: float | None = None
     tables: list[Staged] = []
 
 
@@ -300,6 +304,7 @@ class Limits(Answer):
     rows_per_second: float | None
     bytes_per_second: float | None
     current: bool = False
+    as_of: float | None = None
 
 
 class Command(Answer):

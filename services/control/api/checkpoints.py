@@ -72,6 +72,7 @@ class _Viewer:
 
     def __init__(self, status: Status, published: int, released: Set[int]) -> None:
         self._published, self._released = published, released
+        self._current, self._as_of = status.current, status.as_of
         self._applies = status.spark.get("applies") or []
         self._marks: dict[int, dict[str, tuple[float, float | None]]] = {}
         for member, part in status.members().items():
@@ -104,6 +105,8 @@ class _Viewer:
                 for member in sorted({*seen.parts, *marks})
             ],
             "apply": self._apply(seen.slot),
+            "current": self._current,
+            "as_of": self._as_of,
         }
 
     def _apply(self, slot: int) -> Mapping[str, Any] | None:

@@ -29,6 +29,7 @@ from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.roles import Caller
 from cutline.services.control.api.situation import Situation
 from cutline.services.control.api.waiting import Wait, until
+from cutline.services.control.watch import CURRENT_SECONDS
 
 routes = router("commands")
 Key = Annotated[
@@ -168,8 +169,10 @@ async def _settled(registry: Registry, found: PipelineStore, command: Command, s
 
 
 async def _running(registry: Registry, pipeline: str) -> int | None:
-    """The number of the command that the leader is carrying out."""
+    """The number of the command that the leader is carrying out; of one that died, its successor begins anew."""
     leader = (await registry.status(pipeline)).get("enumerator", {})
+    if time.time() - leader.get("at", 0.0) > CURRENT_SECONDS:
+        return None
     return (leader.get("commands") or {}).get("running")
 
 

@@ -138,12 +138,14 @@ class TableView(BaseModel):
 
 
 class SplitsView(BaseModel):
-    """How many chunks of a table have been read."""
+    """How many chunks of a table have been read. `current`: whether a leader reports now; else it is `as_of` then."""
 
     table: str
     generation: int
     done: int | None
     total: int | None
+    current: bool = False
+    as_of: float | None = None
 
 
 class MemberView(BaseModel):
@@ -195,6 +197,10 @@ class CheckpointView(BaseModel):
     published: bool
     members: list[MemberView] = Field(default_factory=list)
     apply: ApplyView | None = None
+    current: bool = Field(
+        default=False, description="whether a leader reports now: else times in `members` may be missing"
+    )
+    as_of: float | None = None
 
 
 EventKind = Literal["epoch", "kept", "table", "command", "publication"]

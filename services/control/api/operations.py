@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from cutline.common.errors import ProtocolError
 from cutline.common.store.records import CheckpointEntry
 from cutline.services.control.api.commands import Asked, Asking
-from cutline.services.control.api.dependencies import Known, RegistryNow, role, router
+from cutline.services.control.api.dependencies import Known, Shared, role, router
 from cutline.services.control.api.models import Body, CommandView
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.situation import Situation, checkpoint
@@ -56,11 +56,13 @@ class Limits(Body):
 
 
 class LimitsView(BaseModel):
-    """The limits in force, and whether a leader reports them now."""
+    """The limits in force. `current`: whether a leader reports them now; else they are `as_of` then, or the
+    definition's (null)."""
 
     rows_per_second: float | None
     bytes_per_second: float | None
     current: bool
+    as_of: float | None = None
 
 
 @routes.post("/pipelines/{pipeline}/pause", operation_id="pause", status_code=202, openapi_extra=OPERATOR)
@@ -166,15 +168,16 @@ async def delete_savepoint(asked: Asked, number: Number) -> CommandView:
 
 
 @routes.get("/pipelines/{pipeline}/limits", operation_id="get_limits")
-async def limits(found: Known, registry: RegistryNow) -> LimitsView:
+async def limits(found: Known, control: Shared) -> LimitsView:
     """Return how fast all readers together may SELECT."""
-    known = (await registry.status(found.name)).get("enumerator", {}).get("limits")
+    status = await control.watches.of(found.name).status()
+    known = status.leader.get("limits")
     definition = await asyncio.to_thread(found.definition) or {}
     snapshot = definition.get("snapshot", {})
     if known is None:
         known = {key: snapshot.get(f"max_{key}") for key in ("rows_per_second", "bytes_per_second")}
         return LimitsView(**known, current=False)
-    return LimitsView(**known, current=True)
+    return LimitsView(**known, current=status.current, as_of=status.as_of)
 
 
 @routes.put("/pipelines/{pipeline}/limits", operation_id="set_limits", status_code=202, openapi_extra=OPERATOR)

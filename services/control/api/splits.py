@@ -52,6 +52,8 @@ async def splits(found: Known, control: Shared) -> list[SplitsView]:
             generation=table.get("generation", 1),
             done=table.get("splits_done"),
             total=table.get("splits_total"),
+            current=status.current,
+            as_of=status.as_of,
         )
         for name, table in sorted(status.tables.items())
     ]
