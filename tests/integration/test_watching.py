@@ -19,6 +19,7 @@ from cutline.common.positions import Position
 from cutline.services.enumerator.source import SourceReader
 from cutline.services.sources.mysql.binlog_age import retention, retention_of
 from cutline.services.sources.mysql.connection import Source, connect
+from tests import openlineage
 from tests.integration.bank import Fresh
 from tests.integration.mesh import Mesh, waited
 from tests.integration.receiver import Receiver
@@ -150,6 +151,7 @@ def test_a_real_publication_is_measured_traced_and_told(
     main = record.tables[table].main
     assert main is not None
     assert [each["facets"]["version"]["datasetVersion"] for each in event["outputs"]] == [str(main.snapshot_id)]
+    assert [fault for post in lineage.taken for fault in openlineage.faults(json.loads(post.body))] == []
     request = ExportTraceServiceRequest.FromString(traces.taken[0].body)
     spans = {span.name for each in request.resource_spans for scope in each.scope_spans for span in scope.spans}
     members = {"enumerator", "reader-0", "reader-1", "writer-0", "writer-1"}

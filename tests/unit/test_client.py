@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import subprocess
@@ -38,7 +39,7 @@ from cutline.services.client.rest.events import EventReader
 from cutline.services.client.rest.methods import Each, Method
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
-from cutline.services.run.cli import main, watching
+from cutline.services.run.cli import main, remote, watching
 
 Answering = Callable[[httpx.Request], httpx.Response]
 COMMAND = {"number": 7, "kind": "pause", "arguments": {}, "by": "anna", "at": 1.0}
@@ -311,6 +312,33 @@ def test_a_file_that_is_no_mapping_is_refused_before_anything_is_sent(tmp_path: 
     (tmp_path / "p.yaml").write_text("- a\n")
     ended = CliRunner().invoke(main, ["pipeline", "create", str(tmp_path / "p.yaml")])
     assert (ended.exit_code, "is not a mapping" in ended.stderr) == (2, True)
+
+
+def test_a_list_of_commands_leaves_a_definition_to_show_which_prints_it_as_yaml(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = {"base": 1, "definition": {"name": "shop", "tables": ["shop.*", "crm.*"]}, "note": "fresher"}
+    define = {**COMMAND, "kind": "define", "state": "done", "arguments": arguments, "result": {"version": 2}}
+    pause = {**COMMAND, "number": 8, "state": "accepted"}
+    _, transport = answering(httpx.Response(200, json=[pause, define]), httpx.Response(200, json=define))
+    monkeypatch.setattr(remote, "Client", functools.partial(Client, transport=transport))
+    listed = CliRunner().invoke(main, ["command", "list", "shop"])
+    assert listed.stdout.splitlines() == [
+        "command  kind    state     by    at                    arguments             cause",
+        "8        pause   accepted  anna  1970-01-01 00:00:01Z",
+        "7        define  done      anna  1970-01-01 00:00:01Z  base 1, note fresher",
+    ]
+    shown = CliRunner().invoke(main, ["command", "show", "shop", "7"]).stdout.splitlines()
+    at = shown.index("arguments")
+    assert shown[at + 1 : at + 8] == [
+        "  base: 1",
+        "  definition:",
+        "    name: shop",
+        "    tables:",
+        "    - shop.*",
+        "    - crm.*",
+        "  note: fresher",
+    ]
 
 
 def service(incarnation: str, cpu: float | None) -> models.Service:
