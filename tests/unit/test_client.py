@@ -341,6 +341,38 @@ def test_a_list_of_commands_leaves_a_definition_to_show_which_prints_it_as_yaml(
     ]
 
 
+def test_the_source_of_a_pipeline_file_is_tested_and_its_tables_are_listed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    column = {"name": "ID", "type": "int unsigned", "nullable": False, "lake_name": "ID", "lake_type": "long"}
+    fault = {"detail": "a.log has no identity", "remedy": "add a primary key"}
+    about = {"engine": "InnoDB", "rows": 5, "bytes": 50, "columns": [{**column, "comment": ""}]}
+    listed = [{"table": "a.b", "key": ["ID"], "faults": [], **about}]
+    listed += [{"table": "a.log", "key": [], "faults": [fault], **about}]
+    asked, transport = answering(
+        httpx.Response(200, json={"ok": False, "server": "MySQL 8.4.6 at u@db:3306", "faults": [fault]}),
+        *[httpx.Response(200, json=listed)] * 2,
+        httpx.Response(200, json={"title": "PipelineConfig"}),
+    )
+    monkeypatch.setattr(remote, "Client", functools.partial(Client, transport=transport))
+    file = tmp_path / "p.yaml"
+    file.write_text("name: shop\nsource: {host: db, user: u}\ntables: [a.*]\nsink: {warehouse: lake}\n")
+    tested = CliRunner().invoke(main, ["source", "test", str(file)])
+    assert tested.exit_code == 1
+    assert tested.stdout == "MySQL 8.4.6 at u@db:3306\nFAULT a.log has no identity; add a primary key\n"
+    lines = CliRunner().invoke(main, ["source", "tables", str(file)]).stdout.splitlines()
+    assert lines[1].split() == ["a.b", "InnoDB", "5", "50", "B", "ID"]
+    assert lines[2].endswith("a.log has no identity; add a primary key")
+    lines = CliRunner().invoke(main, ["source", "tables", str(file), "--columns"]).stdout.splitlines()
+    assert lines[1].split() == ["a.b", "ID", "int", "unsigned", "ID", "long", "no"]
+    assert json.loads(CliRunner().invoke(main, ["schema"]).stdout) == {"title": "PipelineConfig"}
+    assert json.loads(asked[0].content) == {"source": {"host": "db", "user": "u"}}
+    assert json.loads(asked[1].content) == {"source": {"host": "db", "user": "u"}, "tables": ["a.*"]}
+    file.write_text("name: shop\n")
+    ended = CliRunner().invoke(main, ["source", "test", str(file)])
+    assert (ended.exit_code, "has no section source" in ended.stderr) == (2, True)
+
+
 def service(incarnation: str, cpu: float | None) -> models.Service:
     known = {"role": "reader", "host": "h", "pid": 1, "started_at": 1.0, "failed": {}, "leaving": False}
     return models.Service(incarnation=incarnation, cpu_seconds=cpu, rss_bytes=200 << 20, **known)
