@@ -94,7 +94,13 @@ def test_a_snapshot_under_way_is_shown_with_its_rate_its_chunks_and_its_way_thro
     assert {run.reader for run in grid.runs if run.state == "reading"} <= {"reader-0", "reader-1"}
 
     def marked() -> Checkpoint | None:
-        found = (c for c in client.checkpoints("shop") if c.staged_rows and all(m.saved_at for m in c.members))
+        found = (
+            checkpoint
+            for checkpoint in client.checkpoints("shop")
+            if checkpoint.staged_rows
+            and len(checkpoint.members) == 4
+            and all(member.saved_at for member in checkpoint.members)
+        )
         return next(found, None)
 
     checkpoint = control.pipeline.until(marked, "a checkpoint with the marks of all members")
