@@ -24,6 +24,7 @@ from cutline.common.store.records import PartRef
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api.access import Access
 from cutline.services.control.api.gate import BODY_BYTES
+from cutline.services.control.api.models import CommandView
 from cutline.services.control.app import build
 from tests import records
 from tests.unit.test_control import FakeRegistry
@@ -595,6 +596,15 @@ async def test_the_description_names_every_error_body_and_role(api: httpx.AsyncC
             if path.startswith("/v1/"):
                 assert {"401", "403", "503"} <= set(operation["responses"]), operation
                 assert (method == "get") or operation["x-cutline-role"] in ("operator", "admin"), operation
+    for operation in operations:
+        bodies = [*operation["responses"].values(), operation.get("requestBody") or {}]
+        for kind, content in (item for body in bodies for item in (body.get("content") or {}).items()):
+            assert "example" in content or kind.startswith("text/"), operation["operationId"]
+        assert operation["tags"]
+    command = described["paths"][f"{SHOP.replace('shop', '{pipeline}')}/savepoints"]["post"]
+    assert command["requestBody"]["content"]["application/json"]["example"] == {"name": "before-migration"}
+    accepted = command["responses"]["202"]["content"]["application/json"]["example"]
+    assert (CommandView.model_validate(accepted).number, accepted["by"], accepted["cause"]) == (7, "anna", None)
     body = described["paths"]["/v1/pipelines"]["post"]["requestBody"]["content"]
     assert yaml.safe_dump(body["application/yaml"]["example"])
     assert {tag["name"] for tag in described["tags"]} >= {tag for each in operations for tag in each["tags"]}

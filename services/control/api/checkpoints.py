@@ -16,6 +16,7 @@ from cutline.services.control.watch import PipelineWatch, Status
 from cutline.services.control.window import Checkpoint
 
 routes = router("checkpoints")
+Number = Annotated[int, Path(ge=1, le=10**10 - 1, description="number of the checkpoint", examples=[42])]
 
 
 class StagedView(BaseModel):
@@ -44,7 +45,7 @@ async def checkpoints(found: Known, control: Shared, page: Newest) -> list[Check
 
 @routes.get("/pipelines/{pipeline}/checkpoints/{number}", operation_id="get_checkpoint")
 async def checkpoint(
-    found: Known, control: Shared, number: Annotated[int, Path(ge=1, le=10**10 - 1)]
+    found: Known, control: Shared, number: Number
 ) -> CheckpointDetail:
     """Return one of the checkpoints that the list has."""
     watch = control.watches.of(found.name)

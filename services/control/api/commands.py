@@ -32,12 +32,14 @@ from cutline.services.control.api.waiting import Wait, until
 from cutline.services.control.watch import CURRENT_SECONDS
 
 routes = router("commands")
+Number = Annotated[int, Path(ge=1, le=10**10 - 1, description="number of a command", examples=[7])]
 Key = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
         min_length=1,
         max_length=200,
+        examples=["nightly-2026-11-24"],
         description="your own name of this call: repeated with it, the call is the same command",
     ),
 ]
@@ -217,7 +219,7 @@ async def commands(found: Known, registry: RegistryNow, page: Newest) -> list[Co
 
 @routes.get("/pipelines/{pipeline}/commands/{number}", operation_id="get_command")
 async def command(
-    found: Known, registry: RegistryNow, seconds: Wait, number: Annotated[int, Path(ge=1, le=10**10 - 1)]
+    found: Known, registry: RegistryNow, seconds: Wait, number: Number
 ) -> CommandView:
     """Return one command; with `wait`, once it is finished."""
     known = await asyncio.to_thread(found.commands.get, number)

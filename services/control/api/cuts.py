@@ -17,6 +17,7 @@ from cutline.services.control.api.paging import Newest
 from cutline.services.control.api.problems import Refused, refused
 
 routes = router("cuts")
+Number = Annotated[int, Path(ge=1, le=10**10 - 1, description="number of the checkpoint", examples=[42])]
 
 
 class CutTable(BaseModel):
@@ -102,7 +103,7 @@ async def cuts(
 
 
 @routes.get("/pipelines/{pipeline}/cuts/{number}", operation_id="get_cut")
-async def cut(found: Known, control: Shared, number: Annotated[int, Path(ge=1, le=10**10 - 1)]) -> CutDetail:
+async def cut(found: Known, control: Shared, number: Number) -> CutDetail:
     """Return what publication `number` shows of each table."""
     record = await asyncio.to_thread(control.watches.of(found.name).published.get, number)
     if record is None:

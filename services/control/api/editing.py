@@ -24,10 +24,11 @@ Match = Annotated[
     Header(
         alias="If-Match",
         max_length=200,
+        examples=['"3"'],
         description="ETag of the pipeline as you know it, or its definition's version: another one is refused (412)",
     ),
 ]
-Note = Annotated[str | None, Query(max_length=500, description="why, for the list of versions")]
+Note = Annotated[str | None, Query(max_length=500, description="why, for the list of versions", examples=["fresher"])]
 
 
 class Edit:

@@ -214,7 +214,7 @@ class EventView(BaseModel):
     id: str = Field(description="for Last-Event-ID", examples=["42.0.7.40"])
     slot: int
     at: float = Field(description="seconds since 1970")
-    kind: EventKind
+    kind: EventKind = Field(examples=["command"])
     text: str = Field(examples=["command 7 (pause) of anna is done"])
     table: str | None = None
     command: int | None = Field(default=None, description="number of the command that has ended", examples=[7])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -12,6 +13,7 @@ from fastapi.routing import APIRoute
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.services.control.api.definitions import MERGE_PATCH, YAML
 from cutline.services.control.api.problems import MEDIA_TYPE, Problem
+from cutline.services.control.api.samples import sample
 
 TAGS = [
     {"name": "pipelines", "description": "definitions with their versions, and the state of each pipeline"},
@@ -44,6 +46,19 @@ _SENTENCES = {
     422: "A part of the request is wrong.",
     429: "Too many wrong tokens came from this address.",
     503: "Redis, the store or the source does not answer.",
+}
+_REMEDIES = {
+    400: "correct its syntax",
+    401: "send the header Authorization: Bearer TOKEN",
+    403: "use a token with the role operator, which an admin makes by POST /v1/tokens",
+    404: "GET /v1/pipelines lists them",
+    409: "there is nothing to do",
+    412: "look at the newest version, and make your change there",
+    413: "send a shorter one, or raise CUTLINE_API_BODY_BYTES",
+    415: "send application/json",
+    422: "correct it",
+    429: "wait 30 s, and send a valid token",
+    503: "try again in a few seconds",
 }
 _EXAMPLE = {
     "name": "shop",
@@ -99,7 +114,34 @@ def _completed(description: dict[str, Any]) -> dict[str, Any]:
         schemas[model.__name__] = known
     for path, method, operation in _operations(description):
         _complete(path, method, operation)
+        _exemplify(path, operation, schemas)
     return description
+
+
+def _exemplify(path: str, operation: dict[str, Any], schemas: Mapping[str, Any]) -> None:
+    """Give an example to each body and each answer that has none."""
+    for content in (operation.get("requestBody") or {}).get("content", {}).values():
+        if "example" not in content:
+            content["example"] = sample(content["schema"], schemas)
+    for status, response in operation["responses"].items():
+        for kind, content in (response.get("content") or {}).items():
+            if kind == MEDIA_TYPE:
+                content["example"] = _problem(int(status), path, response["description"])
+            elif kind == "application/json" and "example" not in content:
+                content["example"] = sample(content["schema"], schemas)
+
+
+def _problem(status: int, path: str, cause: str) -> dict[str, Any]:
+    title = HTTPStatus(status).phrase
+    return Problem(
+        type=f"urn:cutline:problem:{title.lower().replace(' ', '-')}",
+        title=title,
+        status=status,
+        detail=cause[0].lower() + cause[1:].rstrip("."),
+        remedy=_REMEDIES[status],
+        instance=path.replace("{pipeline}", "shop").replace("{table}", "shop.orders"),
+        request_id="5f0c1d2e9a7b4c3d",
+    ).model_dump()
 
 
 def _operations(description: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

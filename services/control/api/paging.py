@@ -75,7 +75,9 @@ _CURSOR = Query(max_length=2000, description="the cursor of the last page's head
 async def everything(
     request: Request,
     response: Response,
-    limit: Annotated[int | None, Query(ge=1, le=LONGEST, description="most items of a page; unset: all")] = None,
+    limit: Annotated[
+        int | None, Query(ge=1, le=LONGEST, description="most items of a page; unset: all", examples=[50])
+    ] = None,
     cursor: Annotated[str | None, _CURSOR] = None,
 ) -> Page:
     """A page of a list that comes whole unless the request has a limit."""
@@ -85,7 +87,7 @@ async def everything(
 async def newest(
     request: Request,
     response: Response,
-    limit: Annotated[int, Query(ge=1, le=1000, description="most items of a page")] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000, description="most items of a page", examples=[50])] = 100,
     cursor: Annotated[str | None, _CURSOR] = None,
 ) -> Page:
     """A page of a list that grows without end, newest first."""

@@ -70,7 +70,9 @@ async def services(control: Shared) -> list[ServiceView]:
 @routes.get("/services/{incarnation}/logs", operation_id="list_log_lines")
 async def logs(
     control: Shared,
-    incarnation: Annotated[str, Path(max_length=255, description="as /v1/services lists it")],
+    incarnation: Annotated[
+        str, Path(max_length=255, description="as /v1/services lists it", examples=["9f86d081884c7d65"])
+    ],
     lines: Annotated[int, Query(ge=1, le=500, description="most lines")] = 200,
 ) -> list[LogLineView]:
     """List the last lines that a service has logged, oldest first; also of one that ended within the last day."""

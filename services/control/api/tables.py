@@ -56,7 +56,9 @@ async def tables(
         str | None,
         Query(description="only tables in this phase; several with commas between", examples=["live,paused"]),
     ] = None,
-    q: Annotated[str | None, Query(description="only tables whose name contains this", max_length=255)] = None,
+    q: Annotated[
+        str | None, Query(description="only tables whose name contains this", max_length=255, examples=["order"])
+    ] = None,
 ) -> Response:
     """List the captured tables, sorted by name, with their phases, progress and lag."""
     rows = await control.rows.of(control.watches.of(found.name))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from typing import Annotated
 
-from fastapi import Response
+from fastapi import Path, Response
 from pydantic import BaseModel, Field
 
 from cutline.common.store.access import Revocation, Token
@@ -18,6 +19,7 @@ from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.roles import Role
 
 routes = router("access")
+TokenId = Annotated[str, Path(description="id of the token", examples=["5a02c4be9d11"])]
 _DAY_SECONDS = 86_400
 _ID = re.compile(r"[A-Za-z0-9]{1,32}")
 
@@ -101,7 +103,7 @@ async def make(shared: Shared, caller: CallerNow, wanted: NewToken, response: Re
 
 
 @routes.delete("/tokens/{token_id}", operation_id="revoke_token", status_code=204, openapi_extra=role("admin"))
-async def revoke(shared: Shared, caller: CallerNow, token_id: str) -> None:
+async def revoke(shared: Shared, caller: CallerNow, token_id: TokenId) -> None:
     """Revoke a token: within five seconds no control service accepts it. A token that is revoked stays so."""
     files = shared.access.files
     if not _ID.fullmatch(token_id) or await asyncio.to_thread(files.token, token_id) is None:
