@@ -96,6 +96,7 @@ def test_a_pipeline_is_paused_and_resumed_and_a_savepoint_is_taken(pages: Pages,
 def test_escape_closes_a_dialog_without_a_call_and_gives_the_focus_back(pages: Pages, stage: Stage) -> None:
     page = pages.open("#/pipelines/shop")
     page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
     expect(page.get_by_role("button", name="Pause", exact=True)).to_be_focused()

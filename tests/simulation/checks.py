@@ -345,7 +345,8 @@ def _starts(world: World, entry: CheckpointEntry) -> dict[str, Low]:
     if world.shape.start is None:
         return {}
     tables = load_part(world.store.open(), entry.parts["enumerator"]).values.get("tables", {})
-    found = {name: Low.from_json(t["low"]) for name, t in tables.items() if t["low"] and not t["splitsDone"]}
+    # The low that a table has now may be that of a later pause.
+    found = {name: world.began[entry.epoch] for name, t in tables.items() if t["low"] and not t["splitsDone"]}
     if late := world.late & found.keys():
         raise Failure(f"{late} came later, and checkpoint {entry.slot} has no snapshot of them")
     return found
@@ -460,7 +461,7 @@ def what_is_missing(world: World) -> str:
 
 def _ends(world: World, leader: Any, publications: dict[int, Any], place: Position) -> str:
     """At its stop a pipeline ends by itself: a kept publication shows every table exactly there, except those reported
-    as impossible to show there, and no checkpoint follows."""
+    as impossible to show there and those that a person has paused, and no checkpoint follows."""
     ended = leader.ended
     if ended is None or ended not in publications:
         machine = leader.enumerator
@@ -476,7 +477,7 @@ def _ends(world: World, leader: Any, publications: dict[int, Any], place: Positi
         expected = table in (*world.quarantined, *world.source.quarantined) or any(
             reason in cause for reason in ("can't be shown at the stop", "schema_changes is halt")
         )
-        if state not in ("live", "dropped") and not (state == "quarantined" and expected):
+        if state not in ("live", "dropped", "paused") and not (state == "quarantined" and expected):
             raise Failure(f"{table} is {state} ({cause}) in publication {ended} at the stop")
     after = {n: e for n, e in world.store.journal.items() if n > ended and e.epoch == leader.epoch}
     if any(isinstance(e, CheckpointEntry) and e.request is None for e in after.values()):

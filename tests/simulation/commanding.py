@@ -49,7 +49,7 @@ class Operators:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rng = random.Random(f"commands {world.seed}")  # apart, so that worlds without them draw the same
-        self.active = world.shape.stop is None and world.shape.start is None and self.rng.random() < 0.4
+        self.active = self.rng.random() < 0.4
         self.store = world.store.open()
         self.store.define({"tables": list(world.shape.tables)})
         self.refused: dict[int, str] = {}

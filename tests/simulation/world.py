@@ -387,6 +387,7 @@ class World:
         self.versions: dict[str, dict[Any, Any]] = {}
         self.asked_requests: list[str] = []
         self.quarantined: set[str] = set()
+        self.began: dict[int, Low] = {}  # by epoch: where its stream without a snapshot began
         self.late: set[str] = set()  # tables that appeared after the pipeline had begun
         self.stop: Stop | None = None
         self.source = SimulatedSource(
@@ -942,6 +943,8 @@ class World:
                 self.later(service, self.lag(2), lambda: self.find_place(table, generation, low))
             case FindTables(begins=begins, known=known):
                 start = self.source.start(self.shape.start) if begins and self.shape.start else (None, None)
+                if start[0] is not None and service.leader is not None:
+                    self.began[service.leader.epoch] = start[0][0]
                 self.later(service, self.lag(2), lambda: self.find_tables(service, begins, known, *start))
             case FindStop(stop=stop):
                 self.later(service, self.lag(2), lambda: self.find_stop(service, stop))
@@ -1332,6 +1335,8 @@ class World:
             self.tell_story(
                 f"journal {slot}: epoch of {service.incarnation}, base {entry.base}, version {entry.definition}"
             )
+            if entry.base is not None and (base := self.store.journal[entry.base].epoch) in self.began:
+                self.began[slot] = self.began[base]
             self.operators.epoch_is_wanted(entry, held=self.lease[0] is service and self.lease[1] > self.now)
             self.count["epoch written"] += 1
         elif written and isinstance(entry, CheckpointEntry):
