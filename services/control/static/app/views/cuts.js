@@ -36,7 +36,7 @@ export function Cuts({ pipeline }) {
           ${by === "time" ? html`<${TextField} label="Time" type="datetime-local" step="1" value=${at} onInput=${setAt} required />` : html`<${TextField} label="GTID" placeholder="3e11fa47-71ca-11e1-9e33-c80aa9429562:23 or 0-1-99" value=${gtid} onInput=${setGtid} required />`}
           <${Button} kind="primary" type="submit" icon="search">Show the cut<//>
         </form>
-        <div class="row quick"><span class="small quiet">or</span>${[["a minute ago", 60], ["ten minutes ago", 600], ["an hour ago", 3600]].map(([text, seconds]) => html`<${Button} key=${text} size="small" kind="plain" onClick=${() => back(seconds)}>${text}<//>`)}</div>
+        <div class="row quick"><span class="small quiet">or</span>${[["a minute ago", 60], ["ten minutes ago", 600], ["an hour ago", 3600]].map(([text, seconds]) => html`<${Button} key=${text} size="small" onClick=${() => back(seconds)}>${text}<//>`)}</div>
       <//>
       ${found.error ? html`<${Failure} error=${found.error} />` : found.data ? html`<${Answer} pipeline=${pipeline} answer=${found.data} by=${asked.startsWith("gtid") ? "gtid" : "time"} />` : html`<${Loading} what="the cut" />`}
     </div>`;
@@ -52,7 +52,7 @@ function Answer({ pipeline, answer, by }) {
 }
 
 const WIDE = [{ id: "table", title: "Table", width: "minmax(0, 1.1fr)" }, { id: "shows", title: "Shows", width: "minmax(0, 1fr)" }, { id: "version", title: "Read it with", width: "minmax(0, 1.2fr)" }];
-const NARROW = [{ id: "table", title: "Table", width: "minmax(0, 1fr)" }, { id: "version", title: "Read it with", width: "minmax(0, 1fr)" }];
+const NARROW = [{ id: "table", title: "Table", width: "minmax(0, 1fr)" }, { id: "version", title: "Read it with", width: "150px" }];
 const MANY = 12;
 
 function Cut({ pipeline, cut }) {
@@ -64,7 +64,7 @@ function Cut({ pipeline, cut }) {
   const cells = (table) => {
     const shows = html`<div class="cut-off soft ${narrow ? "small" : ""}">${table.text}</div>${table.cause && html`<div class="small cause cut-off" title=${table.cause}>${sentence(table.cause)}</div>`}`;
     const name = html`<a class="cell-link" href=${link("pipelines", pipeline.name, "tables", table.name)} title=${table.name}>${table.name}</a>`;
-    const version = table.snapshot ? html`<span class="mono small soft" title=${`VERSION AS OF ${table.snapshot}`}>VERSION AS OF ${table.snapshot}</span>` : html`<span class="quiet">–</span>`;
+    const version = table.snapshot ? html`<span class="mono small soft">VERSION AS OF ${narrow && html`<br />`}${table.snapshot}</span>` : html`<span class="quiet">–</span>`;
     return narrow ? [html`${name}${shows}`, version] : [name, shows, version];
   };
   return html`
