@@ -75,7 +75,7 @@ def _publication_overdue(samples: Samples) -> Iterator[Labels]:
 def _purge_near(samples: Samples) -> Iterator[Labels]:
     for labels, left in samples.of("cutline_binlog_left_seconds"):
         retention = samples.one("cutline_binlog_retention_seconds", pipeline=dict(labels)["pipeline"])
-        if retention is not None and left < 0.25 * retention:
+        if retention is not None and left <= 0.25 * retention:
             yield labels
 
 

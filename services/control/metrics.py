@@ -91,10 +91,11 @@ METRICS: Mapping[str, Metric] = {
     ),
     "cutline_source_clock_offset_seconds": _gauge("how far the source's clock is ahead of ours", "pipeline"),
     "cutline_binlog_left_seconds": _gauge(
-        "seconds until the source may remove binlog that is still needed; missing if it keeps all", "pipeline"
+        "seconds until the source may remove binlog that is still needed; missing if it keeps all, or if unknown",
+        "pipeline",
     ),
     "cutline_binlog_retention_seconds": _gauge(
-        "how long the source keeps a binlog file; missing if for ever", "pipeline"
+        "how long the source keeps a binlog file; missing if for ever, or if unknown", "pipeline"
     ),
     "cutline_lake_lag_seconds": _gauge("seconds since the commit up to which the lake shows the source", "pipeline"),
     "cutline_spark_writer_failing": _gauge(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from cutline.common.store.records import Main, Publication, PublishedTable
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control import duties as watch_file
 from cutline.services.control.duties import jobs_of, watch
-from cutline.services.control.lineage import KEY
+from cutline.services.control.lineage import KEY, event
 from cutline.services.control.traces import Traces
-from tests import records
+from tests import openlineage, records
 from tests.integration.receiver import Receiver
 
 SHOP = "name: shop\nsource: {host: db, user: u, password_env: P}\ntables: [a.*]\nsink: {warehouse: /lake}\n"
@@ -135,6 +136,7 @@ async def test_a_publication_is_an_event_with_source_tables_and_snapshots(
         ("/api/v1/lineage", "Bearer sesame")
     }
     events = [json.loads(post.body) for post in receiver.taken]
+    assert [fault for event in events for fault in openlineage.faults(event)] == []
     outputs = [
         {each["name"]: each["facets"]["version"]["datasetVersion"] for each in event["outputs"]} for event in events
     ]
@@ -145,6 +147,29 @@ async def test_a_publication_is_an_event_with_source_tables_and_snapshots(
     assert {each["namespace"] for each in first["outputs"]} == {"file:///lake"}
     assert len({uuid.UUID(event["run"]["runId"]) for event in events}) == 4
     assert first["run"]["facets"]["cutline_publication"]["checkpoint"] == 2
+
+
+def test_an_event_that_openlineage_forbids_is_found_out() -> None:
+    main = PublishedTable(state="live", generation=1, main=Main(snapshot_id=5), work=None)
+    known: dict[str, Any] = {"epoch": 1, "w": 1, "kept": False, "position": None, "source_time": None}
+    definition = parse(SHOP).definition()
+
+    def faults(change: Callable[[Any], object]) -> list[str]:
+        made: Any = event("shop", Publication(n=2, published_at=AT, tables={"a.b": main}, **known), None, definition)
+        change(made)
+        return openlineage.faults(made)
+
+    assert faults(lambda made: None) == []
+    for change in (
+        lambda made: made.pop("producer"),
+        lambda made: made.update(eventTime="yesterday"),
+        lambda made: made["run"].update(runId="2"),
+        lambda made: made["run"]["facets"]["cutline_publication"].pop("_schemaURL"),
+        lambda made: made["job"]["facets"]["jobType"].pop("integration"),
+        lambda made: made["outputs"][0]["facets"]["version"].update(datasetVersion=5),
+        lambda made: made["inputs"][0].pop("namespace"),
+    ):
+        assert len(faults(change)) == 1
 
 
 async def test_a_publication_is_a_trace_of_its_checkpoint(redis: Client, store: Store, tmp_path: Path) -> None:

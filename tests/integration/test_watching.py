@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from cutline.common.config.pipeline import parse
 from cutline.common.positions import Position
 from cutline.services.enumerator.source import SourceReader
+from cutline.services.sources.mysql.binlog_age import retention, retention_of
+from cutline.services.sources.mysql.connection import Source, connect
+from tests import openlineage
 from tests.integration.bank import Fresh
 from tests.integration.mesh import Mesh, waited
 from tests.integration.receiver import Receiver
 from tests.integration.sources import here
-from tests.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, free_port
+from tests.servers import CDC_PASSWORD, CDC_USER, Database, MariaDB, MySQL, free_port
 
 TOKEN = "sesame"
 
@@ -148,6 +151,7 @@ def test_a_real_publication_is_measured_traced_and_told(
     main = record.tables[table].main
     assert main is not None
     assert [each["facets"]["version"]["datasetVersion"] for each in event["outputs"]] == [str(main.snapshot_id)]
+    assert [fault for post in lineage.taken for fault in openlineage.faults(json.loads(post.body))] == []
     request = ExportTraceServiceRequest.FromString(traces.taken[0].body)
     spans = {span.name for each in request.resource_spans for scope in each.scope_spans for span in scope.spans}
     members = {"enumerator", "reader-0", "reader-1", "writer-0", "writer-1"}
@@ -203,3 +207,51 @@ async def test_the_binlog_that_is_left_follows_the_sources_files(
         assert ((await look(other))["left_seconds"], (await look(other))["lag_bytes"]) == (None, None)
     finally:
         asks.close()
+
+
+@pytest.mark.parametrize("by", ["table", "procedure", "neither"])
+def test_what_amazons_service_keeps_is_read_from_its_own_settings(mysql: MySQL, mariadb: MariaDB, by: str) -> None:
+    """A table and a procedure like the service's, on real servers: the user may read the table, or only call the
+    procedure, or neither. Without hours the service keeps nothing."""
+    for server in (mysql, mariadb):
+        with rds_settings(server, by) as user, closing(connect(user)) as conn:
+            if by == "neither":
+                assert retention(conn) == (server.scalar("SELECT @@GLOBAL.binlog_expire_logs_seconds") or None)
+                continue
+            assert retention(conn) == 0
+            server.execute("UPDATE mysql.rds_configuration SET value = '36' WHERE name = 'binlog retention hours'")
+            assert retention(conn) == 36 * 3600
+
+
+@contextmanager
+def rds_settings(server: Database, by: str) -> Iterator[Source]:
+    """Make the service's table and procedure, and a user who may read the settings in this way."""
+    rights = {
+        "table": "GRANT SELECT ON *.* TO rds",
+        "procedure": "GRANT EXECUTE ON PROCEDURE mysql.rds_show_configuration TO rds",
+        "neither": "GRANT REPLICATION SLAVE ON *.* TO rds",
+    }
+    try:
+        server.execute(
+            "CREATE TABLE mysql.rds_configuration"
+            " (name VARCHAR(100) PRIMARY KEY, value VARCHAR(100), description VARCHAR(300) NOT NULL)",
+            "INSERT INTO mysql.rds_configuration VALUES ('binlog retention hours', NULL, '')",
+            "CREATE PROCEDURE mysql.rds_show_configuration() READS SQL DATA SQL SECURITY DEFINER"
+            " SELECT name, value, description FROM mysql.rds_configuration",
+            "CREATE USER rds IDENTIFIED BY 'rds'",
+            rights[by],
+        )
+        yield Source(host=server.host, port=server.port, user="rds", password="rds")
+    finally:
+        server.execute(
+            "DROP USER IF EXISTS rds",
+            "DROP PROCEDURE IF EXISTS mysql.rds_show_configuration",
+            "DROP TABLE IF EXISTS mysql.rds_configuration",
+        )
+
+
+def test_without_a_right_to_amazons_settings_nothing_is_said_of_its_binlog() -> None:
+    """Such a server also has MySQL's setting, which has no effect there."""
+    known = {"datadir": "/rdsdbdata/db/", "binlog_expire_logs_seconds": "2592000"}
+    assert retention_of(known, None) is None
+    assert retention_of({**known, "datadir": "/var/lib/mysql/"}, None) == 2592000

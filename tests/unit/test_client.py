@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import subprocess
@@ -38,7 +39,7 @@ from cutline.services.client.rest.events import EventReader
 from cutline.services.client.rest.methods import Each, Method
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
-from cutline.services.run.cli import main, watching
+from cutline.services.run.cli import main, remote, watching
 
 Answering = Callable[[httpx.Request], httpx.Response]
 COMMAND = {"number": 7, "kind": "pause", "arguments": {}, "by": "anna", "at": 1.0}
@@ -311,6 +312,65 @@ def test_a_file_that_is_no_mapping_is_refused_before_anything_is_sent(tmp_path: 
     (tmp_path / "p.yaml").write_text("- a\n")
     ended = CliRunner().invoke(main, ["pipeline", "create", str(tmp_path / "p.yaml")])
     assert (ended.exit_code, "is not a mapping" in ended.stderr) == (2, True)
+
+
+def test_a_list_of_commands_leaves_a_definition_to_show_which_prints_it_as_yaml(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = {"base": 1, "definition": {"name": "shop", "tables": ["shop.*", "crm.*"]}, "note": "fresher"}
+    define = {**COMMAND, "kind": "define", "state": "done", "arguments": arguments, "result": {"version": 2}}
+    pause = {**COMMAND, "number": 8, "state": "accepted"}
+    _, transport = answering(httpx.Response(200, json=[pause, define]), httpx.Response(200, json=define))
+    monkeypatch.setattr(remote, "Client", functools.partial(Client, transport=transport))
+    listed = CliRunner().invoke(main, ["command", "list", "shop"])
+    assert listed.stdout.splitlines() == [
+        "command  kind    state     by    at                    arguments             cause",
+        "8        pause   accepted  anna  1970-01-01 00:00:01Z",
+        "7        define  done      anna  1970-01-01 00:00:01Z  base 1, note fresher",
+    ]
+    shown = CliRunner().invoke(main, ["command", "show", "shop", "7"]).stdout.splitlines()
+    at = shown.index("arguments")
+    assert shown[at + 1 : at + 8] == [
+        "  base: 1",
+        "  definition:",
+        "    name: shop",
+        "    tables:",
+        "    - shop.*",
+        "    - crm.*",
+        "  note: fresher",
+    ]
+
+
+def test_the_source_of_a_pipeline_file_is_tested_and_its_tables_are_listed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    column = {"name": "ID", "type": "int unsigned", "nullable": False, "lake_name": "ID", "lake_type": "long"}
+    fault = {"detail": "a.log has no identity", "remedy": "add a primary key"}
+    about = {"engine": "InnoDB", "rows": 5, "bytes": 50, "columns": [{**column, "comment": ""}]}
+    listed = [{"table": "a.b", "key": ["ID"], "faults": [], **about}]
+    listed += [{"table": "a.log", "key": [], "faults": [fault], **about}]
+    asked, transport = answering(
+        httpx.Response(200, json={"ok": False, "server": "MySQL 8.4.6 at u@db:3306", "faults": [fault]}),
+        *[httpx.Response(200, json=listed)] * 2,
+        httpx.Response(200, json={"title": "PipelineConfig"}),
+    )
+    monkeypatch.setattr(remote, "Client", functools.partial(Client, transport=transport))
+    file = tmp_path / "p.yaml"
+    file.write_text("name: shop\nsource: {host: db, user: u}\ntables: [a.*]\nsink: {warehouse: lake}\n")
+    tested = CliRunner().invoke(main, ["source", "test", str(file)])
+    assert tested.exit_code == 1
+    assert tested.stdout == "MySQL 8.4.6 at u@db:3306\nFAULT a.log has no identity; add a primary key\n"
+    lines = CliRunner().invoke(main, ["source", "tables", str(file)]).stdout.splitlines()
+    assert lines[1].split() == ["a.b", "InnoDB", "5", "50", "B", "ID"]
+    assert lines[2].endswith("a.log has no identity; add a primary key")
+    lines = CliRunner().invoke(main, ["source", "tables", str(file), "--columns"]).stdout.splitlines()
+    assert lines[1].split() == ["a.b", "ID", "int", "unsigned", "ID", "long", "no"]
+    assert json.loads(CliRunner().invoke(main, ["schema"]).stdout) == {"title": "PipelineConfig"}
+    assert json.loads(asked[0].content) == {"source": {"host": "db", "user": "u"}}
+    assert json.loads(asked[1].content) == {"source": {"host": "db", "user": "u"}, "tables": ["a.*"]}
+    file.write_text("name: shop\n")
+    ended = CliRunner().invoke(main, ["source", "test", str(file)])
+    assert (ended.exit_code, "has no section source" in ended.stderr) == (2, True)
 
 
 def service(incarnation: str, cpu: float | None) -> models.Service:

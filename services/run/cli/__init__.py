@@ -3,7 +3,7 @@
 | file | commands |
 |---|---|
 | `local.py` | those that need no control service: run, setup, doctor, define, where, throttle, lake, settings |
-| `pipeline.py`, `table.py`, `checkpoint.py`, `command.py`, `access.py`, `service.py` | calls of the REST API |
+| `access.py`, `checkpoint.py`, `command.py`, `pipeline.py`, `service.py`, `source.py`, `table.py` | calls of the API |
 | `watching.py` | status and top |
 | `completion.py` | completion for shells |
 | `remote.py`, `exits.py`, `printing.py` | what the commands share |
@@ -13,7 +13,18 @@ from __future__ import annotations
 
 import click
 
-from cutline.services.run.cli import access, checkpoint, command, completion, local, pipeline, service, table, watching
+from cutline.services.run.cli import (
+    access,
+    checkpoint,
+    command,
+    completion,
+    local,
+    pipeline,
+    service,
+    source,
+    table,
+    watching,
+)
 
 __all__ = ["main"]
 
@@ -24,6 +35,6 @@ def main() -> None:
     """Copy MySQL or MariaDB into an Iceberg lake, and keep the copy current."""
 
 
-for _module in (local, watching, pipeline, table, checkpoint, command, service, access, completion):
+for _module in (local, watching, pipeline, table, checkpoint, command, service, access, source, completion):
     for _command in _module.COMMANDS:
         main.add_command(_command)

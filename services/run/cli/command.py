@@ -6,7 +6,7 @@ import json
 
 import click
 
-from cutline.services.client.rest.models import Event
+from cutline.services.client.rest.models import Command, Event
 from cutline.services.run.cli.printing import plain, when
 from cutline.services.run.cli.remote import Session, asks, limit_option, pipeline_argument
 
@@ -31,10 +31,16 @@ def list_(session: Session, pipeline: str, limit: int) -> None:
         ("state", lambda found: found.state),
         ("by", lambda found: found.by),
         ("at", lambda found: when(found.at)),
-        ("arguments", lambda found: json.dumps(found.arguments) if found.arguments else None),
+        ("arguments", _arguments),
         ("cause", lambda found: found.cause),
         none="no command",
     )
+
+
+def _arguments(found: Command) -> str:
+    """The arguments in one cell, without what `show` is for: a whole definition."""
+    short = {name: value for name, value in found.arguments.items() if not isinstance(value, dict | list)}
+    return ", ".join(f"{name} {value}" for name, value in short.items() if value not in (None, ""))
 
 
 @group.command()

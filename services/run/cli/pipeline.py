@@ -18,7 +18,7 @@ FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 YES = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
-def _content(file: Path) -> dict[str, Any]:
+def content_of(file: Path) -> dict[str, Any]:
     """The content of a pipeline file as it is: the control service checks it, and finds passwords where it runs."""
     text = click.get_text_stream("stdin").read() if str(file) == "-" else file.read_text(encoding="utf-8")
     try:
@@ -71,9 +71,9 @@ def show(session: Session, pipeline: str) -> None:
 def create(session: Session, file: Path, dry_run: bool) -> None:
     """Create a pipeline from FILE (a pipeline.yaml; - for standard input); the mesh then runs it."""
     if dry_run:
-        _show_plan(session, session.client.plan_pipeline(_content(file)))
+        _show_plan(session, session.client.plan_pipeline(content_of(file)))
         return
-    made = session.client.create_pipeline(_content(file))
+    made = session.client.create_pipeline(content_of(file))
     if session.as_json:
         print_json(made)
     else:
@@ -86,7 +86,7 @@ def create(session: Session, file: Path, dry_run: bool) -> None:
 @asks
 def plan(session: Session, pipeline: str, file: Path) -> None:
     """Show what the definition in FILE would change."""
-    _show_plan(session, session.client.plan_change(pipeline, _content(file)))
+    _show_plan(session, session.client.plan_change(pipeline, content_of(file)))
 
 
 def _show_plan(session: Session, found: Plan) -> None:
@@ -113,7 +113,7 @@ def _show_plan(session: Session, found: Plan) -> None:
 @orders
 def replace(session: Session, pipeline: str, file: Path, if_match: str | None, wait: float) -> None:
     """Replace the definition of a pipeline by FILE."""
-    session.told(session.client.replace_pipeline(pipeline, _content(file), if_match=if_match, wait=wait))
+    session.told(session.client.replace_pipeline(pipeline, content_of(file), if_match=if_match, wait=wait))
 
 
 @group.command()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from textwrap import indent
 from typing import Any, TypeVar
 
 import click
+import yaml
 from pydantic import BaseModel
 
 from cutline.services.run.terminal import duration
@@ -43,12 +45,16 @@ def print_columns(items: Sequence[Any], columns: Sequence[Column], *, none: str)
 
 
 def print_fields(found: BaseModel) -> None:
-    """Print a line for each field of one thing."""
+    """Print a line for each field of one thing; what a field has inside stands below it, as YAML."""
     fields = plain(found)
     width = max(len(name) for name in fields)
     for name, value in fields.items():
-        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else _text(value)
-        click.echo(f"{name.ljust(width)}  {shown}".rstrip())
+        if isinstance(value, dict | list) and value:
+            inside = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
+            click.echo(f"{name}\n{indent(inside.rstrip(), '  ')}")
+        else:
+            shown = "" if isinstance(value, dict | list) else _text(value)
+            click.echo(f"{name.ljust(width)}  {shown}".rstrip())
 
 
 def when(moment: float | None) -> str:

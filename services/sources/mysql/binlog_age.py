@@ -7,11 +7,13 @@ when the next one began, which that file's first event states; the file in use i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from cutline.common.errors import ConfigError, SourceLost
 from cutline.common.positions import FilePosition
-from cutline.services.sources.mysql.connection import Connection
+from cutline.services.sources.mysql.connection import Connection, ask
 from cutline.services.sources.mysql.server import Server, binlogs, clock, variables
 
 Place = tuple[str, FilePosition]
@@ -21,8 +23,8 @@ Place = tuple[str, FilePosition]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binlogs:
     """The binlog files of a server, oldest first, each with its size. `retention_seconds`: how long a file stays after
-    its last write, None if for ever. `clock_offset_seconds`: how far the server's clock is ahead of ours; `now`: the
-    server's time, in seconds since 1970."""
+    its last write, None if for ever or unknown. `clock_offset_seconds`: how far the server's clock is ahead of ours;
+    `now`: the server's time, in seconds since 1970."""
 
     server: str
     files: tuple[FilePosition, ...]
@@ -81,9 +83,43 @@ def look(conn: Connection, server: Server) -> Binlogs:
 
 
 def retention(conn: Connection) -> float | None:
-    """How many seconds the server keeps a binlog file after its last write; None if for ever."""
-    known = variables(conn, "binlog_expire_logs_seconds", "expire_logs_days", "binlog_expire_logs_auto_purge")
+    """How many seconds the server keeps a binlog file after its last write; None if for ever, or if nobody may say."""
+    return retention_of(
+        variables(conn, "binlog_expire_logs_seconds", "expire_logs_days", "binlog_expire_logs_auto_purge", "datadir"),
+        _rds_settings(conn),
+    )
+
+
+def retention_of(known: Mapping[str, str], rds: Mapping[str, str | None] | None) -> float | None:
+    """`retention` by the server's variables and the settings of Amazon's service, None where these can't be seen.
+
+    There, MySQL's own settings have no effect, and without hours of its own a file goes as soon as the service can
+    spare it.
+    """
+    if rds is not None:
+        return float(rds.get("binlog retention hours") or 0) * 3600
+    if known.get("datadir", "").startswith("/rdsdbdata/"):
+        return None
     if known.get("binlog_expire_logs_auto_purge", "ON").upper() in ("OFF", "0"):
         return None
     seconds = float(known.get("binlog_expire_logs_seconds", 0)) or float(known.get("expire_logs_days", 0)) * 86400
     return seconds or None
+
+
+def _rds_settings(conn: Connection) -> dict[str, str | None] | None:
+    """The settings that Amazon RDS and Aurora keep in a table; None elsewhere, and where the user may read neither the
+    table nor its procedure."""
+    visible = ask(
+        conn,
+        "SELECT 'table' FROM information_schema.tables WHERE table_schema = 'mysql'"
+        " AND table_name = 'rds_configuration' UNION ALL SELECT 'procedure' FROM information_schema.routines"
+        " WHERE routine_schema = 'mysql' AND routine_name = 'rds_show_configuration'",
+    )
+    for kind, question in (
+        ("table", "SELECT name, value FROM mysql.rds_configuration"),
+        ("procedure", "CALL mysql.rds_show_configuration()"),
+    ):
+        if (kind,) in visible:
+            with suppress(SourceLost, ConfigError):  # seen by a right of another kind
+                return {name: value for name, value, *_ in ask(conn, question, table="mysql.rds_configuration")}
+    return None

@@ -153,8 +153,9 @@ class Hosts:
             server = identify(connection)
             with self._lock:
                 read = list(self._read.values())
-            fault = takeover_fault(connection, server, read)
-            faults = setting_faults(connection, server) or ([fault] if fault else [])
+            faults = setting_faults(connection, server)
+            if not faults and (fault := takeover_fault(connection, server, read)):
+                faults = [fault]
         except CutlineError as error:
             connection.close()
             if isinstance(error, (Unavailable, SourceRefused)):
