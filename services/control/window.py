@@ -139,7 +139,7 @@ class Window:
                 self._read(range(first, last + 1))
                 self.released = self._store.released()
                 self._listed_at = now
-            elif self.newest:
+            else:  # of a pipeline without a listed entry, the first one may have come
                 while (entry := self._store.entry(self.newest + 1)) is not None:
                     self._take(entry)
             return True

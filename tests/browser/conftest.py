@@ -100,10 +100,11 @@ def pages(chromium: Browser, stage: Stage) -> Iterator[Pages]:
 
 
 def settled(page: Page) -> None:
-    """Wait until the view has its data: nothing says that it loads, and charts are drawn."""
+    """Wait until the view has its data: nothing says that it loads, charts are drawn, and channels have a rate."""
     page.wait_for_function(
         "() => document.querySelector('main h1') && !/Loading/.test(document.querySelector('main').innerText)"
-        " && [...document.querySelectorAll('.chart-box')].every((box) => box.querySelector('canvas'))",
+        " && [...document.querySelectorAll('.chart-box')].every((box) => box.querySelector('canvas'))"
+        " && ![...document.querySelectorAll('.mesh-note')].some((note) => note.textContent === 'measuring')",
         timeout=PATIENCE_MS,
     )
 
@@ -115,6 +116,8 @@ def keep() -> Callable[[Page, str], Path]:
     def kept(page: Page, name: str, *, whole: bool = False) -> Path:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         path = SCREENSHOTS / f"{name}.png"
+        if whole:
+            page.evaluate("() => scrollTo(0, 0)")  # the bar at the top stays in view wherever the page is
         page.screenshot(path=path, full_page=whole)
         return path
 

@@ -206,8 +206,13 @@ class Stage:
                 "at": time.time() - 60 * i - 20,
                 "by": by,
                 "role": role,
+                "means": "token",
+                "identity": f"t{i}",
                 "method": method,
                 "path": path,
+                "query": "",
+                "operation": path.rpartition("/")[2],
+                "command": 4 - i if status == 202 else None,
                 "address": "10.0.0.7",
                 "status": status,
                 "cause": cause,
@@ -317,10 +322,13 @@ class Stage:
             "source_time": source_time,
             "waiting_for": made.waiting_for,
             "failures": 0,
+            "halted": None,
+            "commands_waiting": 0,
             "retry_at": None,
             "limits": made.limits,
             "spark_writer": "spark_writer-19aa" if made.led else None,
             "binlog_left_seconds": 201_600.0,
+            "rows_sent": int(made.rows_per_second * (self.since() + 0.3 * math.sin(now)) if running else 9e6),
             "applied_by_spark": {},
             "mode": made.mode,
             "version": made.versions[-1]["version"],
@@ -337,11 +345,9 @@ class Stage:
         moving = made.mode == "running" and made.led
         seed = sum(map(ord, t["table"])) % 97
         rate = (
-            {"snapshot": made.rows_per_second / self.reading(made), "catch-up": 5200.0, "live": 12.0 * (seed % 7)}.get(
-                phase, 0.0
-            )
-            if moving
-            else 0.0
+            made.rows_per_second / self.reading(made) * (1 + 0.2 * math.sin(now + seed))
+            if moving and phase == "snapshot"
+            else None
         )
         lag = {"live": made.lag, "catch-up": 300.0 + seed, "paused": 640.0, "quarantined": 900.0}.get(phase)
         shown = phase in ("live", "paused", "quarantined", "dropped")
@@ -356,7 +362,7 @@ class Stage:
             "cause": t["cause"],
             "remedy": t["remedy"],
             "choices": [],
-            "rate_rows_per_second": round(rate * (1 + 0.2 * math.sin(now + seed)), 1),
+            "rate_rows_per_second": rate,
             "eta_seconds": rows * (1 - share) / rate if rate and share < 1 else None,
             "lag_bytes": int(lag * 90_000) if lag else None,
             "lag_seconds": lag,

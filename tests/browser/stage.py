@@ -145,21 +145,25 @@ def app(stage: Stage) -> FastAPI:
     @made_up.get("/v1/pipelines/{name}/checkpoints/{n}")
     async def checkpoint(request: Request, name: str, n: int) -> Any:
         role(request)
-        return stage.checkpoint(known(name), n)
+        return {**stage.checkpoint(known(name), n), "tables": []}
 
     @made_up.get("/v1/pipelines/{name}/savepoints")
     async def savepoints(request: Request, name: str) -> Any:
         role(request)
         made = known(name)
-        return [stage.checkpoint(made, n) for n in sorted(made.savepoints, reverse=True)]
+        fields = ("number", "name", "written_at", "source_time", "position", "published")
+        taken = [stage.checkpoint(made, n) for n in sorted(made.savepoints, reverse=True)]
+        return [{key: each[key] for key in fields} for each in taken]
 
     @made_up.get("/v1/pipelines/{name}/cuts")
     async def cuts(request: Request, name: str, at: str | None = None, gtid: str | None = None) -> Any:
         role(request)
         made = known(name)
         n = stage.newest(made) - 7
-        found = {**stage.checkpoint(made, n), "shown": len(made.tables) - 2, "tables_total": len(made.tables)}
-        found["published_at"] = found["apply"]["published_at"]
+        cut = stage.checkpoint(made, n)
+        found = {key: cut[key] for key in ("number", "kept", "source_time", "position")}
+        found |= {"shown": len(made.tables) - 2, "tables_total": len(made.tables)}
+        found["published_at"] = cut["apply"]["published_at"]
         found["tables"] = [
             {
                 "table": t["table"],
@@ -230,6 +234,11 @@ def app(stage: Stage) -> FastAPI:
     async def plan(request: Request, name: str) -> Any:
         role(request, "admin")
         return PLAN
+
+    @made_up.get("/v1/pipelines/{name}/limits")
+    async def limits_now(request: Request, name: str) -> Any:
+        role(request)
+        return {**known(name).limits, "current": known(name).led}
 
     @made_up.put("/v1/pipelines/{name}/limits")
     async def limits(request: Request, name: str, body: Content) -> Any:
@@ -365,8 +374,8 @@ def app(stage: Stage) -> FastAPI:
                 "leaving": False,
                 "starting": False,
                 "leads": ["shop", "erp-archive"] if n in (0, 6) else [],
-                "members": {},
-                "epochs": {},
+                "members": {"shop": f"{r}-{n % 2}", "erp-archive": f"{r}-{n % 2}"} if r in ("reader", "writer") else {},
+                "epochs": {"shop": 4, "erp-archive": 4} if r in ("reader", "writer") else {},
                 "rss_bytes": (90 + 61 * n % 400) << 20,
                 "cpu_seconds": 140.0 + 77 * n,
                 "loop_lag_seconds": 0.002 * (n + 1),
@@ -388,12 +397,11 @@ def app(stage: Stage) -> FastAPI:
     @made_up.get("/v1/services/{incarnation}/logs")
     async def logs(request: Request, incarnation: str) -> Any:
         role(request)
-        return {
-            "lines": [
-                f"2026-11-24T11:{i:02}:07Z INFO {incarnation} epoch 4: checkpoint {80 + i} is complete after 184 ms"
-                for i in range(40)
-            ]
-        }
+        text = "epoch 4: checkpoint {} is complete after 184 ms"
+        return [
+            {"at": stage.started + 10 * i, "level": "INFO", "logger": "cutline", "text": text.format(80 + i)}
+            for i in range(40)
+        ]
 
     @made_up.get("/v1/tokens")
     async def tokens(request: Request) -> Any:

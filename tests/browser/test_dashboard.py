@@ -196,6 +196,10 @@ def test_a_pipeline_is_made_in_the_form(pages: Pages, stage: Stage, keep: Keep) 
     page.get_by_label("Host").fill("wrong.example.com")
     page.get_by_label("User", exact=True).fill("cdc")
     page.get_by_label("Variable of the services").fill("CRM_PASSWORD")
+    page.get_by_label("Other servers").fill("db-2.example.com, db-3.example.com:3307")
+    page.get_by_label("CA certificates").fill("/etc/cutline/ca.pem")
+    page.get_by_label("TLS").select_option("verify-ca")
+    page.get_by_label("Client certificate").fill("/etc/cutline/client.pem")
     page.get_by_role("button", name="Test the connection").click()
     expect(page.get_by_role("alert").first).to_contain_text("refused the connection")
     page.get_by_label("Host").fill("db-1.example.com")
@@ -210,7 +214,11 @@ def test_a_pipeline_is_made_in_the_form(pages: Pages, stage: Stage, keep: Keep) 
     expect(page.get_by_label("Interval seconds")).to_have_attribute("placeholder", "10")
     page.get_by_label("Interval seconds").fill("5")
     page.get_by_role("button", name="Show the plan").click()
-    expect(page.get_by_role("region", name="Plan")).to_contain_text("1 table quarantined until mended")
+    plan = page.get_by_role("region", name="Plan")
+    expect(plan).to_contain_text("1 table quarantined until mended")
+    expect(plan).not_to_contain_text("shop.wishlists")
+    plan.get_by_role("button", name="Show 13 more of 13").click()
+    expect(plan).to_contain_text("shop.wishlists")
     keep(page, "new-with-plan", whole=True)
     assert faults_for_people(page) == []
     page.get_by_role("button", name="Create the pipeline").click()
@@ -218,7 +226,14 @@ def test_a_pipeline_is_made_in_the_form(pages: Pages, stage: Stage, keep: Keep) 
     definition = stage.pipelines["crm"].versions[0]["definition"]
     assert definition["tables"] == ["shop.*"]
     assert definition["checkpoint"] == {"interval_seconds": 5}
-    assert definition["source"]["password_env"] == "CRM_PASSWORD"
+    assert definition["source"] == {
+        "host": "db-1.example.com",
+        "port": 3306,
+        "user": "cdc",
+        "password_env": "CRM_PASSWORD",
+        "hosts": ["db-2.example.com", "db-3.example.com:3307"],
+        "tls": {"mode": "verify-ca", "ca": "/etc/cutline/ca.pem", "cert": "/etc/cutline/client.pem"},
+    }
 
 
 def test_a_thousand_tables_are_listed_filtered_and_sorted_with_few_rows_on_the_page(pages: Pages) -> None:
@@ -251,6 +266,65 @@ def test_a_thousand_tables_are_listed_filtered_and_sorted_with_few_rows_on_the_p
     page.locator(".grid-view a").last.focus()
     page.keyboard.press("ArrowUp")
     assert page.evaluate("() => document.activeElement.className") == "cell-link"
+
+
+def test_the_cut_of_a_thousand_tables_has_few_rows_on_the_page_and_any_table_is_found(pages: Pages) -> None:
+    page = pages.open("#/pipelines/erp-archive/cuts")
+    cut = page.get_by_role("region", name="What it shows of each table")
+    expect(cut.get_by_role("table")).to_have_attribute("aria-rowcount", "1001")
+    assert cut.get_by_role("row").count() < 40
+    cut.get_by_label("Find a table").fill("t_0998")
+    expect(cut.get_by_role("table")).to_have_attribute("aria-rowcount", "2")
+    expect(cut).to_contain_text("erp.t_0998")
+
+
+APPEARS = """(address) => new Promise((done) => {
+  new MutationObserver((_, observer) => {  // is called before the browser paints
+    const canvas = document.querySelector('.split-grid canvas');
+    if (!canvas || parseInt(canvas.style.height) < 50) return;
+    observer.disconnect();
+    const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    done(data.some((value) => value > 0));
+  }).observe(document, {subtree: true, childList: true, attributeFilter: ['style']});
+  location.hash = address;
+})"""
+
+
+def test_the_grid_of_chunks_is_drawn_in_the_frame_in_which_it_appears(pages: Pages) -> None:
+    page = pages.open("#/pipelines/shop/tables")
+    expect(page.get_by_role("table", name="Tables")).to_be_visible()
+    assert page.evaluate(APPEARS, "#/pipelines/shop/tables/shop.page_views")
+
+
+def test_throughput_has_the_changes_of_live_tables_too(pages: Pages, stage: Stage) -> None:
+    for table in stage.pipelines["shop"].tables.values():
+        table.update(phase="live", cause=None)
+    page = pages.open("#/pipelines/shop")
+    figure = page.locator(".stat", has_text="Throughput").locator("b")
+    expect(figure).to_have_text(re.compile(r"^\d\d(\.\d)?K$"))
+
+
+def test_a_service_says_what_it_does_for_which_pipeline(pages: Pages) -> None:
+    page = pages.open("#/services")
+    cards = page.locator(".service")
+    expect(cards.filter(has_text="enumerator-7c1e20a94bd3")).to_contain_text("shop leads")
+    expect(cards.filter(has_text="enumerator-23b83e827a0b")).to_contain_text("stands by")
+    expect(cards.filter(has_text="reader-8a1c4bd0f723")).to_contain_text("shop reader-1, epoch 4")
+    cards.first.get_by_role("button", name="Log").click()
+    expect(page.get_by_role("dialog")).to_contain_text("INFO  epoch 4: checkpoint 119 is complete")
+
+
+def test_a_phone_shows_the_newest_checkpoint_and_bars_of_different_length(pages: Pages) -> None:
+    page = pages.open("#/pipelines/shop/checkpoints", size=PHONE)
+    expect(page.locator(".strip-bar").last).to_be_in_viewport(ratio=1)
+    bars = page.locator(".apply-bar span")
+    expect(bars.first).to_be_visible()
+    widths = bars.evaluate_all("(bars) => bars.map((bar) => bar.getBoundingClientRect().width)")
+    assert widths[0] > 2 * widths[-1] > 0
+    title, note = (page.locator(".card-head").first.locator(part).bounding_box() for part in ("h2", "span"))
+    assert title
+    assert note
+    assert title["x"] + title["width"] <= note["x"] or title["y"] + title["height"] <= note["y"]
 
 
 def test_a_hundred_thousand_chunks_are_a_picture_that_keys_and_mouse_explore(pages: Pages) -> None:

@@ -155,6 +155,11 @@ def test_scaling_measures_what_it_says(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_bundled_redis_takes_clients_of_other_pods_whichever_image_it_is_of(found: Objects) -> None:
+    arguments = found.pod("redis").container["args"]
+    assert arguments[arguments.index("--protected-mode") + 1] == "no"
+
+
 def test_the_chart_has_the_version_of_cutline() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     version = tomllib.loads((K8S.parent / "pyproject.toml").read_text())["project"]["version"]

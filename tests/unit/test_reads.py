@@ -217,6 +217,16 @@ def test_the_window_has_events_changes_and_schemas_and_takes_new_entries_only_on
     assert window.epoch() is not None
 
 
+def test_the_first_entry_of_a_journal_is_seen_at_the_next_look(store: PipelineStore) -> None:
+    window = Window(store)
+    window.refresh()
+    assert window.epoch() is None
+    store.put_entry(records.epoch(1))
+    store.put_entry(records.checkpoint(2, tables={"a.b": records.table()}))
+    window.refresh()
+    assert [event.text for event in window.events][1:] == ["a.b is live in generation 1"]
+
+
 def test_a_window_that_begins_in_the_middle_takes_no_phase_for_news_and_still_finds_old_savepoints(
     store: PipelineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

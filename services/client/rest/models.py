@@ -73,6 +73,7 @@ class Pipeline(Answer):
     applied_by_spark: dict[str, str]
     spark_writer_error: str | None = None
     binlog_left_seconds: float | None = None
+    rows_sent: int | None = None
     version: int = 1
     version_in_force: int | None = None
     mode: str = "running"

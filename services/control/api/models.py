@@ -80,6 +80,9 @@ class PipelineView(BaseModel):
     binlog_left_seconds: float | None = Field(
         default=None, description="until the source may remove binlog that is still needed; null: unknown, or never"
     )
+    rows_sent: int | None = Field(
+        default=None, description="rows, of snapshots and of changes, that the readers have sent since the epoch began"
+    )
     current: bool
     as_of: float | None
 

@@ -90,7 +90,7 @@ async def one_pipeline(
 
 def etag(view: PipelineView) -> str:
     """The ETag of a pipeline: its definition's version, and what its state is."""
-    state = view.model_dump_json(exclude={"as_of", "source_time", "binlog_left_seconds"})
+    state = view.model_dump_json(exclude={"as_of", "source_time", "binlog_left_seconds", "rows_sent"})
     return f'"{view.version}-{hashlib.sha256(state.encode()).hexdigest()[:16]}"'
 
 
@@ -144,9 +144,20 @@ async def _view(registry: Registry, found: PipelineStore) -> PipelineView | None
         limits=leader.get("limits"),
         spark_writer=spark.get("leader") if spark.get("leader") in alive else None,
         applied_by_spark=spark.get("applied_by_spark") or {},
+        rows_sent=_rows_sent(status, leader.get("epoch")),
         current=leader.get("leader") in alive,
         as_of=leader.get("at"),
     )
+
+
+def _rows_sent(status: Mapping[str, Mapping[str, Any]], epoch: int | None) -> int | None:
+    """The rows of all readers of the epoch in progress, as they last reported them."""
+    rows = [
+        int(part.get("rows_total") or 0)
+        for name, part in status.items()
+        if name.startswith("reader-") and part.get("epoch") == epoch
+    ]
+    return sum(rows) if rows else None
 
 
 def _left(binlog: Mapping[str, Any]) -> float | None:

@@ -6,7 +6,7 @@ const MOST = 600;
 const kept = new Map();
 
 export function history(name) {
-  if (!kept.has(name)) kept.set(name, { at: [], rows: [], bytes: [], lake: [], channels: new Map(), channelsAt: 0, rates: new Map() });
+  if (!kept.has(name)) kept.set(name, { looks: 0, at: [], rows: [], bytes: [], lake: [], channels: new Map(), channelsAt: 0, rates: new Map(), sent: null, pace: null });
   return kept.get(name);
 }
 
@@ -23,9 +23,10 @@ export function recall(name, checkpoints) {
   seen.lake.unshift(...old.map(lag));
 }
 
-/** Note one look at the pipeline: its view, its tables' rates and its channels. Returns the history with new rates. */
-export function observe(name, pipeline, tables, channels) {
+/** Note one look at the pipeline and its channels. Returns the history with new rates. */
+export function observe(name, pipeline, channels) {
   const seen = history(name);
+  seen.looks += 1;
   const at = now();
   const seconds = at - seen.channelsAt;
   if (seconds > 0.5) {
@@ -41,11 +42,13 @@ export function observe(name, pipeline, tables, channels) {
     seen.channels = counts;
     seen.channelsAt = at;
     seen.rates = rates;
+    const total = pipeline.rows_sent;
+    seen.pace = seen.sent !== null && total !== null && total >= seen.sent && seconds < 60 ? (total - seen.sent) / seconds : null;
+    seen.sent = total;
   }
-  const rate = tables.reduce((sum, table) => sum + (table.rate_rows_per_second ?? 0), 0);
   const flow = [...seen.rates].filter(([key]) => /^reader.*>writer/.test(key)).reduce((sum, [, value]) => sum + value, 0);
   seen.at.push(at);
-  seen.rows.push(rate);
+  seen.rows.push(seen.pace);
   seen.bytes.push(seen.rates.size ? flow : null);
   seen.lake.push(pipeline.source_time ? Math.max(0, at - pipeline.source_time) : null);
   while (seen.at[0] < at - WINDOW_SECONDS || seen.at.length > MOST) for (const list of [seen.at, seen.rows, seen.bytes, seen.lake]) list.shift();

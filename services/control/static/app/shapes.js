@@ -1,5 +1,5 @@
 // The API's answers in the form that the parts draw. The only place that knows both.
-import { bytes, now, short, span } from "./format.js";
+import { bytes, count, now, plural, short, span } from "./format.js";
 
 /** One word for what a pipeline does, and one sentence about it. */
 export function state(pipeline) {
@@ -14,7 +14,7 @@ export function state(pipeline) {
   const total = Object.values(pipeline.tables ?? {}).reduce((a, b) => a + b, 0);
   const live = pipeline.tables?.live ?? 0;
   if (total && live === total) return { mode, word: "live", sentence: fresh ? `All tables are live; the lake is ${fresh} behind the source.` : "All tables are live." };
-  return { mode, word: "running", sentence: fresh ? `${live} of ${total} tables are live; the lake is ${fresh} behind the source.` : `${live} of ${total} tables are live.` };
+  return { mode, word: "running", sentence: fresh ? `${count(live)} of ${plural(total, "table")} are live; the lake is ${fresh} behind the source.` : `${count(live)} of ${plural(total, "table")} are live.` };
 }
 
 /** Nodes and links of the mesh from channels, services and the pipeline. `rates`: bytes/s of each channel by "from>to". */
@@ -25,10 +25,10 @@ export function mesh(pipeline, channels, services, rates) {
   const names = [...members.keys()];
   const role = (name) => name.replace(/-\d+$/, "");
   const rate = (from, to) => rates.get(`${from}>${to}`) ?? null;
-  const sum = (list) => (list.length ? list.reduce((a, b) => a + (b ?? 0), 0) : null);
+  const sum = (list) => (list.some((value) => value !== null) ? list.reduce((a, b) => a + (b ?? 0), 0) : null);
   const into = (name) => sum(channels.filter((c) => c.to === name && role(c.from) === "reader").map((c) => rate(c.from, c.to)));
   const outOf = (name) => sum(channels.filter((c) => c.from === name && role(c.to) === "writer").map((c) => rate(c.from, c.to)));
-  const flow = (value) => (value ? `${bytes(value)}/s` : "idle");
+  const flow = (value) => (value === null ? "measuring" : value ? `${bytes(value)}/s` : "idle");
   const stopped = ["paused", "stopped", "deleting"].includes(pipeline.mode) || pipeline.current === false;
   const idle = pipeline.current === false ? "no leader" : pipeline.mode;
   const standby = services.filter((service) => service.role === "enumerator").length - 1;

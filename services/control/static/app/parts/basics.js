@@ -64,6 +64,9 @@ export const Failure = ({ error, retry }) => html`
 /** A cause or remedy of the API as a sentence: a full stop, and a capital letter unless it begins with a name (shop.orders). */
 export const sentence = (text) => (text ? `${/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text}${/[.!?…]$/.test(text) ? "" : "."}` : "");
 
+/** A text of the API with its `code` set as code. */
+export const prose = (text) => text?.split("`").map((part, i) => (i % 2 ? html`<code key=${i}>${part}</code>` : part));
+
 export const Stat = ({ name, value, unit, note, wide }) => html`
   <div class="stat ${wide ? "wide" : ""}"><dt>${name}</dt><dd><b>${value ?? UNKNOWN}</b>${unit && html` <small>${unit}</small>`}${note && html`<p>${note}</p>`}</dd></div>`;
 

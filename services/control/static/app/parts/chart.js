@@ -38,8 +38,8 @@ export function Chart({ label, series, data, form, least = 1, height = 190, wind
         {
           width, height, padding: [12, 6, 0, 0], cursor: { y: false, points: { size: 7 } }, legend: { show: false },
           scales: { x: { range: (_, first) => [Math.max(Date.now() / 1000 - windowSeconds, Math.min(first ?? Infinity, Date.now() / 1000 - 60)), Date.now() / 1000] }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, least)] } },
-          axes: [{ ...axis, grid: { show: false }, size: 26, space: 90, values: (_, ticks) => ticks.map((at) => clock(at).slice(0, 5)) }, { ...axis, size: 66, space: 34, values: (_, ticks) => ticks.map(form) }],
-          series: [{}, ...series.map((line, i) => ({ label: line.name, stroke: colour(line.tone), width: 2, dash: line.dash, fill: i === 0 ? `${colour(line.tone)}1c` : undefined, points: { show: false }, spanGaps: true }))],
+          axes: [{ ...axis, grid: { show: false }, size: 26, space: 90, values: (_, ticks) => ticks.map((at) => clock(at).slice(0, ticks[1] - ticks[0] < 60 ? 8 : 5)) }, { ...axis, size: 66, space: 34, values: (_, ticks) => ticks.map(form) }],
+          series: [{}, ...series.map((line, i) => ({ label: line.name, stroke: colour(line.tone), width: 2, dash: line.dash, fill: i === 0 ? `${colour(line.tone)}1c` : undefined, points: { show: alone, size: 6, fill: colour(line.tone) }, spanGaps: true }))],
           hooks: { setCursor: [(shown) => tip(shown, series, form, box.current)] },
         },
         data, box.current);
@@ -58,6 +58,9 @@ export function Chart({ label, series, data, form, least = 1, height = 190, wind
       <ul class="legend">${series.map((line, i) => html`<li key=${line.name}><span class="swatch" style=${{ background: `var(--${line.tone})` }}></span>${line.name} <b class="number">${form(data[i + 1]?.at(-1) ?? null)}</b></li>`)}</ul>
     </figure>`;
 }
+
+/** A line needs two values; the first one is a dot. */
+const alone = (plot, line) => plot.data[line].filter((value) => value !== null).length === 1;
 
 function tip(plot, series, form, box) {
   const element = box.querySelector(".chart-tip");

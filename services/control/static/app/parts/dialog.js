@@ -1,15 +1,19 @@
 // Dialogs and toasts. A dialog is the browser's own <dialog>: it keeps the focus inside and closes by Escape.
-import { html, useEffect, useId, useRef, useState } from "../html.js";
+import { html, useEffect, useId, useLayoutEffect, useRef, useState } from "../html.js";
 import { Icon } from "../icons.js";
 import { Button } from "./basics.js";
 
 export function Dialog({ title, icon = "info", tone = "plain", children, foot, onClose }) {
   const ref = useRef(null);
   const id = useId();
-  useEffect(() => {
+  useLayoutEffect(() => { // at once, so that a key pressed next is for the dialog
     const before = document.activeElement;
-    ref.current.showModal();
-    return () => before?.isConnected && before.focus();
+    const dialog = ref.current;
+    dialog.showModal();
+    return () => {
+      dialog.close();
+      if (before?.isConnected) before.focus();
+    };
   }, []);
   return html`
     <dialog class="dialog" ref=${ref} aria-labelledby=${id} onCancel=${(event) => { event.preventDefault(); onClose(); }} onClick=${(event) => event.target === ref.current && onClose()}>

@@ -18,13 +18,13 @@ function Field({ label, hint, error, control, optional }) {
 }
 
 export const TextField = ({ label, hint, error, optional, value, onInput, ...rest }) =>
-  html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional} control=${(tied) => html`<input type="text" autocomplete="off" spellcheck="false" value=${value ?? ""} onInput=${(event) => onInput(event.target.value)} ...${rest} ...${tied} />`} />`;
+  html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional} control=${(tied) => html`<input type="text" autocomplete="off" spellcheck=${false} value=${value ?? ""} onInput=${(event) => onInput(event.target.value)} ...${rest} ...${tied} />`} />`;
 
 export const NumberField = ({ value, onInput, ...rest }) =>
   html`<${TextField} ...${rest} type="number" value=${value ?? ""} onInput=${(text) => onInput(text === "" ? null : Number(text))} />`;
 
 export const AreaField = ({ label, hint, error, optional, value, onInput, ...rest }) =>
-  html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional} control=${(tied) => html`<textarea class="mono" spellcheck="false" value=${value ?? ""} onInput=${(event) => onInput(event.target.value)} ...${rest} ...${tied}></textarea>`} />`;
+  html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional} control=${(tied) => html`<textarea class="mono" spellcheck=${false} value=${value ?? ""} onInput=${(event) => onInput(event.target.value)} ...${rest} ...${tied}></textarea>`} />`;
 
 /** `options`: [value, text]. */
 export const SelectField = ({ label, hint, error, optional, value, options, onInput, ...rest }) =>

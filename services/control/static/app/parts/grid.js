@@ -1,7 +1,7 @@
 // The split grid of a table: a cell a chunk, on a canvas, so that 100,000 of them stay fast.
 import { count, percent } from "../format.js";
 import { colour, useTheme, useWidth } from "../hooks.js";
-import { html, useEffect, useMemo, useRef, useState } from "../html.js";
+import { html, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
 
 export const CELLS = ["waiting", "reading", "read", "in the lake"];
 const TONES = ["line-strong", "paused-fill", "snapshot-fill", "live-fill"];
@@ -17,7 +17,7 @@ export function SplitGrid({ cells, about, label }) {
   const [pointed, setPointed] = useState(false);
   const { size, columns, rows } = useMemo(() => measure(cells.length, width), [cells.length, width]);
   const counts = useMemo(() => tally(cells), [cells]);
-  useEffect(() => {
+  useLayoutEffect(() => { // not after the paint: a canvas that has just got its size is empty
     if (width) draw(canvas.current, cells, { size, columns, rows }, chosen);
   }, [cells, size, columns, rows, theme, chosen]);
   if (!cells.length) return null;

@@ -6,12 +6,15 @@ import { Icon } from "../icons.js";
 import { Button, Failure, sentence } from "./basics.js";
 import { CheckField, TextField } from "./fields.js";
 
+const MORE = 300;
+
 export function TablePicker({ source, values, ready, patterns, error, onChange }) {
   const [text, setText] = useState("");
   const [schemas, setSchemas] = useState(null);
   const [found, setFound] = useState(null);
   const [failure, setFailure] = useState(null);
   const [open, setOpen] = useState(null);
+  const [shown, setShown] = useState(MORE);
   useEffect(() => {
     if (!ready) {
       setSchemas(null);
@@ -44,13 +47,13 @@ export function TablePicker({ source, values, ready, patterns, error, onChange }
     ${failure && html`<${Failure} error=${failure} />`}
     ${found && html`
       <div class="found" role="region" aria-label="Tables found" tabindex="0"><p class="small soft found-head" role="status">${plural(found.length, "table")} match</p>
-        ${found.slice(0, 500).map((table) => html`
+        ${found.slice(0, shown).map((table) => html`
           <div class="found-table" key=${table.table}>
             <button type="button" aria-expanded=${open === table.table ? "true" : "false"} onClick=${() => setOpen(open === table.table ? null : table.table)}>
               <${Icon} name=${open === table.table ? "down" : "arrow"} size=${12} /><b class="cut-off">${table.table}</b><span class="small quiet number nowrap">${table.rows === null ? "" : `about ${short(table.rows)} rows`}${table.bytes ? `, ${bytes(table.bytes)}` : ""}</span></button>
             ${table.faults.map((fault) => html`<p key=${fault.detail} class="small cause">${sentence(fault.detail)} ${sentence(fault.remedy)}</p>`)}
             ${open === table.table && html`<table class="list types"><thead><tr><th>Column</th><th>Source</th><th>Lake</th></tr></thead><tbody>${table.columns.map((column) => html`<tr key=${column.name}><td class="mono">${column.name}${table.key.includes(column.name) ? html` <span class="quiet">key</span>` : null}</td><td class="soft">${column.type}</td><td class="soft">${column.lake_type ?? "none"}</td></tr>`)}</tbody></table>`}
           </div>`)}
-        ${found.length > 500 && html`<p class="small quiet found-head">and ${count(found.length - 500)} more</p>`}
+        ${found.length > shown && html`<p class="found-head"><${Button} size="small" kind="plain" icon="down" onClick=${() => setShown(shown + MORE)}>Show ${count(Math.min(MORE, found.length - shown))} more of ${count(found.length - shown)}<//></p>`}
       </div>`}`;
 }

@@ -1,14 +1,15 @@
 // What a new pipeline or a change will do, before it does it.
 import { bytes, count, plural, short, span } from "../format.js";
-import { html } from "../html.js";
+import { html, useState } from "../html.js";
 import { Icon } from "../icons.js";
-import { Notice, sentence } from "./basics.js";
+import { Button, Notice, sentence } from "./basics.js";
 
 const ACTIONS = [
   ["read", "plus", "live", "read from the beginning"], ["read again", "again", "snapshot", "read again"], ["remove", "minus", "quarantined", "no longer copied"],
   ["quarantine", "warning", "quarantined", "quarantined until mended"], ["keep", "check", "waiting", "as before"],
 ];
 const SHOWN = 12;
+const MORE = 200;
 
 export function Plan({ plan }) {
   const against = plan.findings.filter((finding) => !finding.ok && finding.check !== "table");
@@ -29,10 +30,12 @@ export function Plan({ plan }) {
 }
 
 function Group({ tables, icon, tone, words }) {
+  const [shown, setShown] = useState(SHOWN);
   if (!tables.length) return null;
   return html`
     <div><h4 class="tone-${tone}"><${Icon} name=${icon} size=${14} /> ${plural(tables.length, "table")} ${words}</h4>
-      <ul class="plan-list plan-tables">${tables.slice(0, SHOWN).map((table) => html`
+      <ul class="plan-list plan-tables">${tables.slice(0, shown).map((table) => html`
         <li key=${table.table}><span class="row spread"><b>${table.table}</b><span class="small quiet number">${table.rows === null ? "" : `about ${short(table.rows)} rows`}</span></span>${table.causes.map((cause) => html`<p key=${cause} class="small cause">${sentence(cause)}</p>`)}</li>`)}
-        ${tables.length > SHOWN && html`<li class="quiet">and ${count(tables.length - SHOWN)} more</li>`}</ul></div>`;
+        </ul>
+      ${tables.length > shown && html`<${Button} size="small" kind="plain" icon="down" onClick=${() => setShown(shown + MORE)}>Show ${count(Math.min(MORE, tables.length - shown))} more of ${count(tables.length - shown)}<//>`}</div>`;
 }

@@ -1,7 +1,7 @@
 // Fields made from the JSON Schema of pipeline.yaml: each setting with its own description, default and limits.
 import { html } from "../html.js";
 import { CheckField, NumberField, SelectField, TextField } from "./fields.js";
-import { sentence } from "./basics.js";
+import { prose, sentence } from "./basics.js";
 
 /** The schema behind references and "or null": {schema, nullable}. */
 export function resolved(root, schema) {
@@ -30,7 +30,7 @@ export function SettingField({ root, name, schema, value, error, onInput }) {
   const kind = kindOf(found);
   const { description, default: standard, minimum, maximum } = found.schema;
   const label = name.replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase());
-  const hint = description ? sentence(description) : undefined;
+  const hint = description ? prose(sentence(description)) : undefined;
   const placeholder = standard === null || standard === undefined ? "none" : String(standard);
   if (kind === "check") return html`<${CheckField} label=${label} hint=${hint} checked=${value ?? standard ?? false} onInput=${onInput} />`;
   if (kind === "select") {

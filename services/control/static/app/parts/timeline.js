@@ -5,6 +5,8 @@ import { html, useRef } from "../html.js";
 
 const LANE = 30;
 const HEAD = 30;
+const RIGHT = 124;
+const RIGHT_NARROW = 62;
 
 /**
  * `checkpoint`: {number, started_at, completed_at, parts: [{name, marker_at, saved_at, bytes}], apply: {started_at, applied_at,
@@ -18,13 +20,13 @@ export function Timeline({ checkpoint }) {
 
 function Lanes({ checkpoint, width }) {
   const narrow = width < 620;
-  const labels = narrow ? 92 : 128;
+  const [labels, right] = narrow ? [92, RIGHT_NARROW] : [128, RIGHT];
   const start = checkpoint.started_at;
   const { apply } = checkpoint;
   if (!checkpoint.parts.length) return html`<p class="quiet">How its markers went is no longer kept: services keep the last 50 checkpoints.</p>${apply ? html`<${Apply} apply=${apply} tables=${slowest(apply)} complete=${checkpoint.completed_at} />` : null}`;
   const lanes = [...checkpoint.parts].sort((a, b) => order(a.name) - order(b.name) || (a.name < b.name ? -1 : 1));
   const end = Math.max(checkpoint.completed_at ?? 0, ...lanes.map((lane) => lane.saved_at ?? lane.marker_at ?? 0), start + 0.001);
-  const meshWidth = width - labels - 74;
+  const meshWidth = width - labels - right - 8;
   const x = (at) => labels + ((at - start) / (end - start)) * meshWidth;
   const height = HEAD + lanes.length * LANE + 6;
   const marks = ticks(end - start, narrow ? 3 : 6);
@@ -33,7 +35,7 @@ function Lanes({ checkpoint, width }) {
     <div class="stack">
       <svg width=${width} height=${height} role="img" aria-label=${`Checkpoint ${checkpoint.number} through the mesh. ${words}. Complete after ${span(end - start)}.`}>
         ${marks.map((at) => html`<g key=${at}><path class="tl-rule" d="M${x(start + at)} ${HEAD - 6}V${height}" /><text class="tl-tick" x=${x(start + at)} y="14">${milli(at)}</text></g>`)}
-        ${lanes.map((lane, i) => html`<${Lane} key=${lane.name} lane=${lane} y=${HEAD + i * LANE} x=${x} start=${start} labels=${labels} width=${width} />`)}
+        ${lanes.map((lane, i) => html`<${Lane} key=${lane.name} lane=${lane} y=${HEAD + i * LANE} x=${x} start=${start} labels=${labels} width=${width} right=${right} />`)}
         <path class="tl-end" d="M${x(end)} ${HEAD - 8}V${height}" />
       </svg>
       <ul class="legend"><li><span class="tl-key marker"></span>marker arrived</li><li><span class="tl-key saving"></span>saving its part</li><li><span class="tl-key saved"></span>part saved</li><li><span class="tl-key end"></span>complete at ${clock(end)}, after ${milli(end - start)}</li></ul>
@@ -54,18 +56,18 @@ function ticks(seconds, most) {
   return Array.from({ length: Math.floor(seconds / step) + 1 }, (_, i) => i * step);
 }
 
-function Lane({ lane, y, x, start, labels, width }) {
+function Lane({ lane, y, x, start, labels, width, right }) {
   const middle = y + LANE / 2;
   const [from, to] = [lane.marker_at ?? start, lane.saved_at ?? lane.marker_at ?? start];
   return html`
     <g class="tl-lane">
       <title>${`${lane.name}: marker after ${milli(from - start)}, saved after ${milli(to - start)}${lane.bytes ? `, ${bytes(lane.bytes)}` : ""}`}</title>
-      <path class="tl-base" d="M${labels} ${middle}H${width - 74}" />
+      <path class="tl-base" d="M${labels} ${middle}H${width - right - 8}" />
       <text class="tl-name" x="0" y=${middle + 4}>${lane.name}</text>
       <rect class="tl-saving" x=${x(from)} y=${middle - 5} width=${Math.max(2, x(to) - x(from))} height="10" rx="3" />
       <path class="tl-marker" d="M${x(from)} ${middle - 8}v16" />
       <circle class="tl-saved" cx=${x(to)} cy=${middle} r="5" />
-      <text class="tl-size" x=${width} y=${middle + 4}>${lane.bytes ? bytes(lane.bytes) : milli(to - from)}</text>
+      <text class="tl-size" x=${width} y=${middle + 4}>${milli(to - from)}${lane.bytes && right > RIGHT_NARROW ? ` · ${bytes(lane.bytes)}` : ""}</text>
     </g>`;
 }
 

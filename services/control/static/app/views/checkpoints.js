@@ -2,7 +2,7 @@
 import { get, getAll, pipelinePath } from "../api.js";
 import { ago, bytes, clock, count, moment, now, position, short, span } from "../format.js";
 import { go, link, usePoll } from "../hooks.js";
-import { html } from "../html.js";
+import { html, useLayoutEffect, useRef } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
 import { Button, Card, Empty, Failure, Loading, Menu, Polled } from "../parts/basics.js";
 import { Timeline } from "../parts/timeline.js";
@@ -28,9 +28,11 @@ function Chosen({ pipeline, all, wanted, me, ask }) {
   const detail = usePoll((signal) => get(pipelinePath(pipeline.name, `/checkpoints/${chosen.number}`), { signal }), 3, `checkpoint ${pipeline.name} ${chosen.number}`);
   const longest = Math.max(...all.map((item) => item.written_at - (item.started_at ?? item.written_at)), 0.001);
   const strip = [...all].reverse();
+  const bars = useRef(null);
+  useLayoutEffect(() => { bars.current.scrollLeft = bars.current.scrollWidth; }, [all[0].number]); // the newest stay in view
   return html`
     <${Card} title="Newest checkpoints" end=${html`<span class="small quiet">height: seconds from start to complete</span>`}>
-      <div class="strip" role="group" aria-label="Checkpoints, oldest first">
+      <div class="strip" ref=${bars} role="group" aria-label="Checkpoints, oldest first">
         ${strip.map((item) => {
           const seconds = item.written_at - (item.started_at ?? item.written_at);
           return html`<button key=${item.number} type="button" class="strip-bar ${item.published ? "published" : ""} ${item.kept ? "kept" : ""}" aria-pressed=${item.number === chosen.number ? "true" : "false"}

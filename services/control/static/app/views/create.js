@@ -5,7 +5,7 @@ import { go, link } from "../hooks.js";
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { Icon } from "../icons.js";
 import { may } from "../operations.js";
-import { Button, Card, Failure, Notice, sentence } from "../parts/basics.js";
+import { Button, Card, Failure, Notice, prose, sentence } from "../parts/basics.js";
 import { byField, NumberField, SelectField, TextField } from "../parts/fields.js";
 import { Plan } from "../parts/plan.js";
 import { resolved, SettingField, showable } from "../parts/schemaform.js";
@@ -13,11 +13,13 @@ import { TablePicker } from "../parts/picker.js";
 
 const START = { name: "", source: { host: "", port: 3306, user: "" }, tables: [], sink: { type: "iceberg", warehouse: "" } };
 const SECTIONS = ["snapshot", "checkpoint", "retention", "values"];
+const TLS_MODES = [["", "as the default says"], ["disabled", "disabled"], ["required", "required, not verified"], ["verify-ca", "verify the authority"], ["verify-identity", "verify the identity"]];
 const WORDS = ["schema_changes", "keyless", "unlogged_cascades"];
 
 export function Create({ me }) {
   const [draft, setDraft] = useState(START);
   const [secret, setSecret] = useState("password_env");
+  const [hosts, setHosts] = useState("");
   const [schema, setSchema] = useState(null);
   const [test, setTest] = useState({ state: "none" });
   const [plan, setPlan] = useState(null);
@@ -34,7 +36,7 @@ export function Create({ me }) {
   const description = (path) => {
     let at = schema ? { schema } : null;
     for (const key of path.split(".")) at = at && resolved(schema, at.schema.properties?.[key]);
-    return at?.schema.description ? sentence(at.schema.description) : undefined;
+    return at?.schema.description ? prose(sentence(at.schema.description)) : undefined;
   };
   const field = (path, label, more = {}) => html`<${TextField} label=${label} hint=${description(path)} error=${errors[path]} value=${path.split(".").reduce((at, key) => at?.[key], draft)} onInput=${(value) => set(path, value)} ...${more} />`;
   const attempt = async (what, work) => {
@@ -75,7 +77,10 @@ export function Create({ me }) {
             ${field("source.user", "User", { placeholder: "cdc" })}
             <${SelectField} label="The password is in" value=${secret} options=${[["password_env", "an environment variable"], ["password_file", "a file"], ["none", "nothing: there is none"]]} hint="Cutline stores where the password is, never the password." onInput=${(value) => { setSecret(value); set("source", { ...draft.source, password_env: undefined, password_file: undefined }); }} />
             ${secret !== "none" && field(`source.${secret}`, secret === "password_env" ? "Variable of the services" : "File on the services' machines", { placeholder: secret === "password_env" ? "SHOP_PASSWORD" : "/run/secrets/shop" })}
-            ${schema && resolved(schema, schema.properties?.source).schema.properties?.tls && html`<${SelectField} label="TLS" hint=${description("source.tls")} error=${errors["source.tls"] ?? errors["source.tls.mode"]} value=${draft.source.tls?.mode ?? ""} options=${[["", "as the default says"], ["disabled", "disabled"], ["required", "required, not verified"], ["verify-ca", "verify the authority"], ["verify-identity", "verify the identity"]]} onInput=${(value) => set("source.tls", value ? { mode: value } : undefined)} />`}
+            <${TextField} label="Other servers" optional placeholder="db2.example.com:3306" hint=${description("source.hosts")} error=${errors["source.hosts"]} value=${hosts} onInput=${(text) => { setHosts(text); set("source.hosts", text.split(/[\s,]+/).filter(Boolean)); }} />
+            <${SelectField} label="TLS" hint=${description("source.tls")} error=${errors["source.tls"] ?? errors["source.tls.mode"]} value=${draft.source.tls?.mode ?? ""} options=${TLS_MODES} onInput=${(mode) => set("source.tls", mode === "disabled" ? { mode } : { ...draft.source.tls, mode, ...(mode === "required" ? { ca: undefined } : {}) })} />
+            ${!["disabled", "required"].includes(draft.source.tls?.mode) && field("source.tls.ca", "CA certificates", { optional: true, placeholder: "/etc/cutline/ca.pem" })}
+            ${["required", "verify-ca", "verify-identity"].includes(draft.source.tls?.mode) && [field("source.tls.cert", "Client certificate", { optional: true, key: "cert" }), field("source.tls.key", "Its private key", { optional: true, key: "key" })]}
           </div>
           <div class="actions"><${Button} icon="search" busy=${test.state === "asking"} reason=${draft.source.host ? null : "Host is missing"} onClick=${tryOut}>Test the connection<//></div>
           ${test.state === "failed" && html`<${Failure} error=${test.error} />`}
@@ -128,6 +133,6 @@ const changed = (object, [key, ...rest], value) => ({ ...object, [key]: rest.len
 /** The draft without what was left empty. */
 function tidy(value) {
   if (Array.isArray(value) || value === null || typeof value !== "object") return value;
-  const kept = Object.entries(value).filter(([, item]) => item !== undefined && item !== null && item !== "").map(([key, item]) => [key, tidy(item)]);
+  const kept = Object.entries(value).filter(([, item]) => item !== undefined && item !== null && item !== "" && !(Array.isArray(item) && !item.length)).map(([key, item]) => [key, tidy(item)]);
   return Object.fromEntries(kept.filter(([, item]) => !(item && typeof item === "object" && !Array.isArray(item) && Object.keys(item).length === 0)));
 }

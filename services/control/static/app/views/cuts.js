@@ -1,10 +1,11 @@
 // "What did the lake show at 14:05?": the publication that holds a time or a GTID, and what it shows of each table.
 import { get, pipelinePath } from "../api.js";
 import { ago, count, moment, now, position, span } from "../format.js";
-import { html, useState } from "../html.js";
-import { Button, Card, Empty, Failure, Loading, Notice, Segments, sentence } from "../parts/basics.js";
+import { html, useRef, useState } from "../html.js";
+import { Button, Card, Empty, Failure, Loading, Notice, Search, Segments, sentence } from "../parts/basics.js";
 import { TextField } from "../parts/fields.js";
-import { usePoll } from "../hooks.js";
+import { VirtualTable } from "../parts/virtual.js";
+import { link, usePoll, useWidth } from "../hooks.js";
 import { cutOf } from "../shapes.js";
 
 const local = (seconds) => {
@@ -35,30 +36,45 @@ export function Cuts({ pipeline }) {
           ${by === "time" ? html`<${TextField} label="Time" type="datetime-local" step="1" value=${at} onInput=${setAt} required />` : html`<${TextField} label="GTID" placeholder="3e11fa47-71ca-11e1-9e33-c80aa9429562:23 or 0-1-99" value=${gtid} onInput=${setGtid} required />`}
           <${Button} kind="primary" type="submit" icon="search">Show the cut<//>
         </form>
-        <div class="row quick"><span class="small quiet">or</span>${[["a minute ago", 60], ["ten minutes ago", 600], ["an hour ago", 3600]].map(([text, seconds]) => html`<${Button} key=${text} size="small" kind="plain" onClick=${() => back(seconds)}>${text}<//>`)}</div>
+        <div class="row quick"><span class="small quiet">or</span>${[["a minute ago", 60], ["ten minutes ago", 600], ["an hour ago", 3600]].map(([text, seconds]) => html`<${Button} key=${text} size="small" onClick=${() => back(seconds)}>${text}<//>`)}</div>
       <//>
-      ${found.error ? html`<${Failure} error=${found.error} />` : found.data ? html`<${Answer} answer=${found.data} by=${asked.startsWith("gtid") ? "gtid" : "time"} />` : html`<${Loading} what="the cut" />`}
+      ${found.error ? html`<${Failure} error=${found.error} />` : found.data ? html`<${Answer} pipeline=${pipeline} answer=${found.data} by=${asked.startsWith("gtid") ? "gtid" : "time"} />` : html`<${Loading} what="the cut" />`}
     </div>`;
 }
 
-function Answer({ answer, by }) {
+function Answer({ pipeline, answer, by }) {
   const [shown, holds] = [cutOf(answer.shown), cutOf(answer.holds)];
   const first = by === "gtid" ? holds : shown;
   const other = by === "gtid" ? null : holds;
   return html`
-    ${first ? html`<${Cut} cut=${first} />` : html`<section class="card"><${Empty} title=${by === "gtid" ? "No publication has that GTID yet" : "The lake showed nothing then"}>${by === "gtid" ? "It may be on its way: look at the lag." : "No publication had been made, or it is older than what is kept."}<//></section>`}
+    ${first ? html`<${Cut} pipeline=${pipeline} cut=${first} />` : html`<section class="card"><${Empty} title=${by === "gtid" ? "No publication has that GTID yet" : "The lake showed nothing then"}>${by === "gtid" ? "It may be on its way: look at the lag." : "No publication had been made, or it is older than what is kept."}<//></section>`}
     ${by === "time" && html`<${Notice} icon="clock" title=${other ? `Publication ${count(other.number)} is the first with every change up to that time` : "No publication has every change up to that time yet"}>${other ? html`<p>It was published ${moment(other.publishedAt)} and shows the source as of ${moment(other.sourceTime)}.</p>` : null}<//>`}`;
 }
 
-function Cut({ cut }) {
+const WIDE = [{ id: "table", title: "Table", width: "minmax(0, 1.1fr)" }, { id: "shows", title: "Shows", width: "minmax(0, 1fr)" }, { id: "version", title: "Read it with", width: "minmax(0, 1.2fr)" }];
+const NARROW = [{ id: "table", title: "Table", width: "minmax(0, 1fr)" }, { id: "version", title: "Read it with", width: "150px" }];
+const MANY = 12;
+
+function Cut({ pipeline, cut }) {
+  const ref = useRef(null);
+  const [text, setText] = useState("");
+  const width = useWidth(ref);
+  const narrow = width > 0 && width < 720;
+  const tables = cut.tables.filter((table) => table.name.toLowerCase().includes(text.trim().toLowerCase()));
+  const cells = (table) => {
+    const shows = html`<div class="cut-off soft ${narrow ? "small" : ""}">${table.text}</div>${table.cause && html`<div class="small cause cut-off" title=${table.cause}>${sentence(table.cause)}</div>`}`;
+    const name = html`<a class="cell-link" href=${link("pipelines", pipeline.name, "tables", table.name)} title=${table.name}>${table.name}</a>`;
+    const version = table.snapshot ? html`<span class="mono small soft">VERSION AS OF ${narrow && html`<br />`}${table.snapshot}</span>` : html`<span class="quiet">–</span>`;
+    return narrow ? [html`${name}${shows}`, version] : [name, shows, version];
+  };
   return html`
-    <section class="card" aria-label=${`Publication ${cut.number}`}>
+    <section class="card" ref=${ref} aria-label=${`Publication ${cut.number}`}>
       <div class="cut-head"><span class="cut-number number">${count(cut.number)}</span>
         <div><h2>Publication ${count(cut.number)}: the source as of ${moment(cut.sourceTime)}</h2><p class="soft">Published ${moment(cut.publishedAt)}${cut.sourceTime ? `, ${span(cut.publishedAt - cut.sourceTime)} after the source's commit` : ""}; ${ago(cut.publishedAt)}.</p>
           <p class="small mono quiet cut-position">${position(cut.position)}${cut.position?.gtids ? html`<br />${cut.position.gtids}` : null}</p></div></div>
-      ${cut.tables.length ? html`<div class="scroll-x" tabindex="0" role="region" aria-label="What it shows of each table"><table class="list">
-        <thead><tr><th>Table</th><th>Shows</th><th>Read it with</th></tr></thead>
-        <tbody>${cut.tables.map((table) => html`<tr key=${table.name}><td class="strong">${table.name}</td><td class="soft">${table.text}${table.cause && html`<div class="small cause">${sentence(table.cause)}</div>`}</td><td class="mono small soft">${table.snapshot ? `VERSION AS OF ${table.snapshot}` : "–"}</td></tr>`)}</tbody>
-      </table></div>` : html`<p class="card-body quiet">No table was live yet.</p>`}
+      ${cut.tables.length ? html`<div role="region" aria-label="What it shows of each table">
+        ${cut.tables.length > MANY && html`<div class="cut-find"><${Search} label="Find a table" value=${text} onInput=${setText} /></div>`}
+        <${VirtualTable} label="Tables of the cut" items=${tables} columns=${narrow ? NARROW : WIDE} row=${cells} keyOf=${(table) => table.name} height=${narrow ? 62 : 44} most=${640} />
+      </div>` : html`<p class="card-body quiet">No table was live yet.</p>`}
     </section>`;
 }

@@ -32,12 +32,12 @@ async function look(name, signal) {
     const checkpoints = await get(pipelinePath(name, "/checkpoints?limit=200"), { signal }).catch(() => []);
     recall(name, checkpoints);
   }
-  return { pipeline, tables, channels, history: observe(name, pipeline, tables, channels) };
+  return { pipeline, tables, channels, history: observe(name, pipeline, channels) };
 }
 
 export function Pipeline({ me, path, query }) {
   const [, name, tab = "", ...rest] = path;
-  const found = usePoll((signal) => look(name, signal), manyTables ? 4 : 2, name);
+  const found = usePoll((signal) => look(name, signal), history(name).looks < 2 ? 1 : manyTables ? 4 : 2, name);
   const refresh = found.refresh;
   const [ask, dialog] = useOperations(me, refresh);
   useClock();

@@ -1,30 +1,37 @@
 // The service processes: role, lease, memory, CPU, and the last lines of each one's log.
 import { get, getAll } from "../api.js";
-import { ago, bytes, count, span, now } from "../format.js";
-import { useClock, usePoll } from "../hooks.js";
+import { bytes, count, span, now } from "../format.js";
+import { link, useClock, usePoll } from "../hooks.js";
 import { html, useState } from "../html.js";
 import { Icon } from "../icons.js";
 import { Badge, Button, Empty, Failure, Loading, Polled, sentence } from "../parts/basics.js";
 import { Dialog } from "../parts/dialog.js";
 
 const ROLE_ICONS = { enumerator: "leader", reader: "reader", writer: "writer", spark_writer: "spark", control: "person" };
+const MOST_WORK = 4;
 
 export function Services() {
   const found = usePoll((signal) => getAll("/v1/services", { signal }), 2, "services");
-  const pipelines = usePoll((signal) => getAll("/v1/pipelines", { signal }), 5, "leaders");
   const [logs, setLogs] = useState(null);
   useClock();
-  const leads = (service) => (pipelines.data ?? []).filter((item) => [item.leader, item.spark_writer].includes(service.incarnation)).map((item) => item.name);
   return html`
     ${logs && html`<${Logs} service=${logs} onClose=${() => setLogs(null)} />`}
     <div class="page-head"><div><h1 tabindex="-1">Services</h1><p>Every process that was alive within the last five seconds.</p></div></div>
     <${Polled} of=${found} what="services">${(services) => (services.length === 0 ? html`<section class="card"><${Empty} title="No service runs">Start them with <code>cutline run</code>, Docker Compose or the Helm chart.<//></section>`
-      : html`<ul class="services">${services.map((service) => html`<${ServiceCard} key=${service.incarnation} service=${service} leads=${leads(service)} onLogs=${() => setLogs(service)} />`)}</ul>`)}<//>`;
+      : html`<ul class="services">${services.map((service) => html`<${ServiceCard} key=${service.incarnation} service=${service} onLogs=${() => setLogs(service)} />`)}</ul>`)}<//>`;
 }
 
-function ServiceCard({ service, leads, onLogs }) {
+/** What it does for which pipeline: leads it, or is a member of its epoch. */
+const workOf = ({ leads, members, epochs }) => [
+  ...leads.map((name) => [name, "leads"]),
+  ...Object.entries(members).map(([name, member]) => [name, `${member}, epoch ${count(epochs[name])}`]),
+];
+
+function ServiceCard({ service, onLogs }) {
   const failures = Object.entries(service.failed ?? {});
   const lag = service.loop_lag_seconds;
+  const work = workOf(service);
+  const idle = service.role === "control" ? "the API and this page" : ["enumerator", "spark_writer"].includes(service.role) ? "stands by" : "no member of an epoch";
   return html`
     <li class="card service">
       <div class="row spread"><h2 class="service-name"><${Icon} name=${ROLE_ICONS[service.role] ?? "info"} />${service.role.replace("_", " ")}</h2>
@@ -36,7 +43,8 @@ function ServiceCard({ service, leads, onLogs }) {
         <div><dt>Memory</dt><dd class="number">${bytes(service.rss_bytes)}</dd></div>
         <div><dt>CPU</dt><dd class="number">${service.cpu_seconds === null || service.cpu_seconds === undefined ? "–" : `${span(service.cpu_seconds)}`}</dd></div>
         <div><dt>Loop delay</dt><dd class="number">${lag === null || lag === undefined ? "–" : `${Math.round(lag * 1000)} ms`}</dd></div>
-        <div><dt>Leads</dt><dd class="cut-off">${leads.length ? leads.join(", ") : html`<span class="quiet">${["enumerator", "spark_writer"].includes(service.role) ? "stands by" : "–"}</span>`}</dd></div>
+        <div class="whole"><dt>Work</dt>${work.length ? work.slice(0, MOST_WORK).map(([name, what]) => html`<dd key=${name} class="cut-off"><a href=${link("pipelines", name)}>${name}</a> <span class="quiet">${what}</span></dd>`) : html`<dd class="quiet">${idle}</dd>`}
+          ${work.length > MOST_WORK && html`<dd class="quiet">and ${count(work.length - MOST_WORK)} more pipelines</dd>`}</div>
       </dl>
       ${failures.map(([pipeline, failure]) => html`<p key=${pipeline} class="small cause">Gave up epoch ${count(failure.epoch)} of ${pipeline}: ${sentence(failure.cause)}</p>`)}
       <div class="actions"><${Button} size="small" icon="search" onClick=${onLogs}>Log<//></div>
@@ -45,10 +53,10 @@ function ServiceCard({ service, leads, onLogs }) {
 
 function Logs({ service, onClose }) {
   const found = usePoll((signal) => get(`/v1/services/${encodeURIComponent(service.incarnation)}/logs?lines=200`, { signal }), 3, `log ${service.incarnation}`);
-  const lines = Array.isArray(found.data) ? found.data : (found.data?.lines ?? null);
-  const text = (line) => (typeof line === "string" ? line : [line.at ? new Date(line.at * 1000).toISOString().slice(11, 23) : null, line.level, line.message ?? line.text].filter(Boolean).join("  "));
+  const lines = found.data;
+  const text = (line) => `${new Date(line.at * 1000).toISOString().slice(11, 23)}  ${line.level}  ${line.text}`;
   return html`<${Dialog} title=${`Log of the ${service.role.replace("_", " ")}`} icon="search" onClose=${onClose}>
     ${found.error && !lines ? html`<${Failure} error=${found.error} />` : lines ? (lines.length ? html`<pre class="code log" tabindex="0" aria-label="Last lines">${lines.map(text).join("\n")}</pre>` : html`<p class="quiet">It has logged nothing yet.</p>`) : html`<${Loading} what="the log" />`}
-    <p class="small quiet">The last ${count(lines?.length ?? 0)} lines, newest last; ${found.data?.as_of ? ago(found.data.as_of) : "asked for again every three seconds"}.</p>
+    <p class="small quiet">The last ${count(lines?.length ?? 0)} lines, newest last, in UTC; asked for again every three seconds.</p>
   <//>`;
 }
