@@ -7,7 +7,9 @@ import { Icon } from "../icons.js";
 import { Card, Empty, Failure, Loading, Search, sentence } from "../parts/basics.js";
 
 const MOST = 500;
-const KINDS = { epoch: ["again", "catch-up"], kept: ["flag", "snapshot"], table: ["database", "live"], checkpoint: ["cut", "snapshot"], command: ["person", "catch-up"], definition: ["info", "snapshot"], publication: ["lake", "live"] };
+/** Not publications: there is one a checkpoint, and Cuts lists them. */
+export const KINDS_TOLD = "epoch,kept,table,command";
+const KINDS = { epoch: ["again", "catch-up"], kept: ["flag", "snapshot"], table: ["database", "live"], command: ["person", "catch-up"] };
 const toneOf = (event) => (/quarantin|fail|lost|gave up/.test(event.text) ? "quarantined" : (KINDS[event.kind]?.[1] ?? "plain"));
 
 export function Activity({ pipeline }) {
@@ -40,11 +42,11 @@ function useEvents(name) {
     (async () => {
       while (!abort.signal.aborted) {
         try {
-          const { items } = await getPage(`${path}?limit=200`);
+          const { items } = await getPage(`${path}?kind=${KINDS_TOLD}&limit=200`);
           add(items);
           last = items[0]?.id ?? last; // so that what happens before the stream begins is not missed
           setState((before) => ({ ...before, connected: true, error: null }));
-          for await (const message of stream(`${path}?stream=true`, { signal: abort.signal, lastId: last })) {
+          for await (const message of stream(`${path}?kind=${KINDS_TOLD}&stream=true`, { signal: abort.signal, lastId: last })) {
             last = message.id ?? last;
             add([message.data]);
           }

@@ -8,11 +8,11 @@ import { Chart } from "../parts/chart.js";
 import { Mesh } from "../parts/mesh.js";
 import { WINDOW_SECONDS } from "../samples.js";
 import { mesh } from "../shapes.js";
-import { EventList } from "./activity.js";
+import { EventList, KINDS_TOLD } from "./activity.js";
 
 export function Picture({ pipeline, tables, channels, history, ask }) {
   const services = usePoll((signal) => getAll("/v1/services", { signal }), 5, "services");
-  const events = usePoll((signal) => get(pipelinePath(pipeline.name, "/events?limit=8"), { signal }), 4, `events ${pipeline.name}`);
+  const events = usePoll((signal) => get(pipelinePath(pipeline.name, `/events?kind=${KINDS_TOLD}&limit=8`), { signal }), 4, `events ${pipeline.name}`);
   const drawn = mesh(pipeline, channels, services.data ?? [], history.rates);
   const rows = history.rows.at(-1);
   const behind = pipeline.source_time ? now() - pipeline.source_time : null;
