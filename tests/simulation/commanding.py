@@ -49,7 +49,9 @@ class Operators:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rng = random.Random(f"commands {world.seed}")  # apart, so that worlds without them draw the same
-        self.active = self.rng.random() < 0.4
+        plain = world.shape.start is None and world.shape.stop is None
+        # The others are few, and meet rare things by themselves.
+        self.active = self.rng.random() < (0.4 if plain else 0.1)
         self.store = world.store.open()
         self.store.define({"tables": list(world.shape.tables)})
         self.refused: dict[int, str] = {}
