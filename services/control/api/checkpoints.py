@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Path
 from pydantic import BaseModel, Field
 
-from cutline.services.control.api.dependencies import Known, Shared, router
+from cutline.services.control.api.dependencies import CheckpointNumber, Known, Shared, router
 from cutline.services.control.api.models import CheckpointView
 from cutline.services.control.api.paging import Newest
 from cutline.services.control.api.problems import Refused
@@ -16,7 +15,6 @@ from cutline.services.control.watch import PipelineWatch, Status
 from cutline.services.control.window import Checkpoint
 
 routes = router("checkpoints")
-Number = Annotated[int, Path(ge=1, le=10**10 - 1, description="number of the checkpoint", examples=[42])]
 
 
 class StagedView(BaseModel):
@@ -45,7 +43,7 @@ async def checkpoints(found: Known, control: Shared, page: Newest) -> list[Check
 
 @routes.get("/pipelines/{pipeline}/checkpoints/{number}", operation_id="get_checkpoint")
 async def checkpoint(
-    found: Known, control: Shared, number: Number
+    found: Known, control: Shared, number: CheckpointNumber
 ) -> CheckpointDetail:
     """Return one of the checkpoints that the list has."""
     watch = control.watches.of(found.name)

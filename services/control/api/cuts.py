@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Path, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from cutline.common.errors import ConfigError
 from cutline.common.store.records import Publication
-from cutline.services.control.api.dependencies import Known, Shared, router
+from cutline.services.control.api.dependencies import CheckpointNumber, Known, Shared, router
 from cutline.services.control.api.paging import Newest
 from cutline.services.control.api.problems import Refused, refused
 
 routes = router("cuts")
-Number = Annotated[int, Path(ge=1, le=10**10 - 1, description="number of the checkpoint", examples=[42])]
 
 
 class CutTable(BaseModel):
@@ -103,7 +102,7 @@ async def cuts(
 
 
 @routes.get("/pipelines/{pipeline}/cuts/{number}", operation_id="get_cut")
-async def cut(found: Known, control: Shared, number: Number) -> CutDetail:
+async def cut(found: Known, control: Shared, number: CheckpointNumber) -> CutDetail:
     """Return what publication `number` shows of each table."""
     record = await asyncio.to_thread(control.watches.of(found.name).published.get, number)
     if record is None:

@@ -67,6 +67,7 @@ async def _caller(request: Request) -> Caller:
 
 PipelineName = Annotated[str, Path(description="the pipeline's name", examples=["shop"], max_length=255)]
 TableName = Annotated[str, Path(description="the table, as schema.table", examples=["shop.orders"], max_length=255)]
+CheckpointNumber = Annotated[int, Path(ge=1, le=10**10 - 1, description="number of the checkpoint", examples=[42])]
 
 
 async def _known(request: Request, pipeline: PipelineName) -> PipelineStore:

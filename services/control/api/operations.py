@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import Path
 from pydantic import BaseModel, Field
 
 from cutline.common.errors import ProtocolError
 from cutline.common.store.records import CheckpointEntry
 from cutline.services.control.api.commands import Asked, Asking
-from cutline.services.control.api.dependencies import Known, Shared, role, router
+from cutline.services.control.api.dependencies import CheckpointNumber, Known, Shared, role, router
 from cutline.services.control.api.models import Body, CommandView
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.api.situation import Situation, checkpoint
 
 routes = router("operations")
 OPERATOR = role("operator")
-Number = Annotated[int, Path(ge=1, le=10**10 - 1, description="number of a checkpoint", examples=[42])]
 Name = Annotated[
     str | None,
     Field(
@@ -154,7 +152,7 @@ async def take_savepoint(asked: Asked, wanted: Savepoint | None = None) -> Comma
     status_code=202,
     openapi_extra=OPERATOR,
 )
-async def delete_savepoint(asked: Asked, number: Number) -> CommandView:
+async def delete_savepoint(asked: Asked, number: CheckpointNumber) -> CommandView:
     """Delete a savepoint: its checkpoint is kept no longer than any other."""
     entry = await asyncio.to_thread(checkpoint, asked.found, number)
     if entry is None or not entry.kept:
