@@ -49,10 +49,12 @@ def known(found: list[Object]) -> list[Object]:
 
 
 def wanted(found: Objects) -> Counter[str]:
-    """How many pods each component has: a Deployment that is scaled by load begins with one."""
+    """How many pods each component has: where no load is measured, a Deployment that is scaled by it has the fewest."""
     counted: Counter[str] = Counter()
     for pod in found.pods:
-        if pod.owner["kind"] != "ConfigMap":
+        if (scaled := found.of("HorizontalPodAutoscaler").get(pod.owner["metadata"]["name"])) is not None:
+            counted[pod.component] += scaled["spec"]["minReplicas"]
+        elif pod.owner["kind"] != "ConfigMap":
             counted[pod.component] += pod.owner["spec"].get("replicas", 1)
     return counted
 
