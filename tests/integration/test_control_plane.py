@@ -49,13 +49,15 @@ def known(found: list[Object]) -> list[Object]:
 
 
 def wanted(found: Objects) -> Counter[str]:
-    """How many pods each component has: where no load is measured, a Deployment that is scaled by it has the fewest."""
+    """How many pods each component has: one that is scaled by load, its autoscaler's least number."""
+    least = {
+        each["spec"]["scaleTargetRef"]["name"]: each["spec"]["minReplicas"]
+        for each in found.of("HorizontalPodAutoscaler").values()
+    }
     counted: Counter[str] = Counter()
     for pod in found.pods:
-        if (scaled := found.of("HorizontalPodAutoscaler").get(pod.owner["metadata"]["name"])) is not None:
-            counted[pod.component] += scaled["spec"]["minReplicas"]
-        elif pod.owner["kind"] != "ConfigMap":
-            counted[pod.component] += pod.owner["spec"].get("replicas", 1)
+        if pod.owner["kind"] != "ConfigMap":
+            counted[pod.component] += pod.owner["spec"].get("replicas", least.get(pod.owner["metadata"]["name"], 1))
     return counted
 
 
