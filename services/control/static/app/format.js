@@ -45,7 +45,14 @@ export function moment(seconds) {
   return day === dayForm.format(Date.now()) ? clock(seconds) : `${day}, ${clock(seconds)}`;
 }
 
-export const ago = (seconds) => (known(seconds) ? `${span(now() - seconds)} ago` : UNKNOWN);
+/** How long ago, in whole seconds. */
+export const ago = (seconds) => (known(seconds) ? (now() - seconds < 1 ? "just now" : `${span(Math.floor(now() - seconds)).replace(".0 s", " s")} ago`) : UNKNOWN);
+
+/** A short time: 84 ms, then as `span`. */
+export const brief = (seconds) => (known(seconds) && seconds < 1 ? `${Math.round(seconds * 1000)} ms` : span(seconds));
+
+/** The browser's time zone, in which all times are shown: Europe/Berlin. */
+export const zone = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export const percent = (fraction) => (known(fraction) ? `${Math.floor(fraction * 100)} %` : UNKNOWN);
 

@@ -50,7 +50,7 @@ export const OPERATIONS = {
     title: "Restore a checkpoint", short: "Restore", note: "go back to an earlier state, and on from there", icon: "back", tone: "quarantined", role: "operator",
     when: notWhile(["deleting"]),
     says: ({ checkpoint, pipeline }) => [
-      `A new epoch begins from checkpoint ${count(checkpoint?.number)}; those after it, up to ${count(pipeline.checkpoint)}, leave the chain.`,
+      `A new epoch begins from checkpoint ${count(checkpoint?.number)}${pipeline.checkpoint > checkpoint?.number ? `; those after it, up to ${count(pipeline.checkpoint)}, leave the chain` : ""}.`,
       "The binlog is read again from there: the source must still have it.",
       "The lake keeps what it shows until the pipeline has passed that point again.",
     ],
@@ -160,7 +160,7 @@ export const OPERATIONS = {
     says: (_, values) => ["The mesh ends, and the pipeline's journal, checkpoints and staged files are deleted from the store.", values.purge ? "The lake tables that it wrote are dropped, with their data." : "The lake tables stay, with the content of the last publication.", "This can't be undone."],
     fields: [
       { name: "purge", label: "Also drop the lake tables that it wrote", type: "check" },
-      { name: "confirm", label: "Type the pipeline's name to confirm", required: true, equals: ({ pipeline }) => pipeline.name },
+      { name: "confirm", label: "Type the pipeline's name to confirm", placeholder: ({ pipeline }) => pipeline.name, required: true, equals: ({ pipeline }) => pipeline.name },
     ],
     send: (context, values) => ["DELETE", at(context, values.purge ? "?purge=true" : "")],
   },

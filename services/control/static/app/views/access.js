@@ -1,6 +1,6 @@
 // Tokens and the audit log, for admins.
 import { act, getAll, getPage } from "../api.js";
-import { ago, count, moment } from "../format.js";
+import { ago, count, moment, zone } from "../format.js";
 import { usePoll } from "../hooks.js";
 import { html, useState } from "../html.js";
 import { may } from "../operations.js";
@@ -36,24 +36,27 @@ function Tokens() {
 function NewToken({ onClose }) {
   const [draft, setDraft] = useState({ name: "", role: "viewer", expires_in_days: 90 });
   const [made, setMade] = useState(null);
+  const [copied, setCopied] = useState(false);
   const [error, setError] = useState(null);
   const errors = byField(error);
   const make = async (event) => {
     event?.preventDefault();
+    if (!draft.name) return;
     try {
       setMade(await act("POST", "/v1/tokens", draft));
     } catch (failed) {
       setError(failed);
     }
   };
-  if (made) return html`<${Dialog} title="Copy the token now" icon="key" tone="live" onClose=${onClose} foot=${html`<${Button} kind="primary" onClick=${onClose}>I have copied it<//>`}>
+  if (made) return html`<${Dialog} title="Copy the token now" icon="key" tone="live" firm onClose=${onClose} foot=${html`${navigator.clipboard && html`<${Button} icon=${copied ? "check" : "copy"} onClick=${() => navigator.clipboard.writeText(made.token).then(() => setCopied(true))}>${copied ? "Copied" : "Copy"}<//>`}<${Button} kind="primary" onClick=${onClose}>I have copied it<//>`}>
     <p class="soft">Only its hash is kept, so it can't be shown again.</p><pre class="code" tabindex="0" aria-label="Token">${made.token}</pre><//>`;
   return html`<${Dialog} title="New token" icon="key" tone="snapshot" onClose=${onClose} foot=${html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" reason=${draft.name ? null : "Name is missing"} onClick=${make}>Make the token<//>`}>
     <form class="stack" onSubmit=${make}>
       <${TextField} label="Name" placeholder="grafana" hint="Who or what uses it; the audit log shows this name." value=${draft.name} error=${errors.name} onInput=${(name) => setDraft({ ...draft, name })} />
       <${SelectField} label="Role" value=${draft.role} error=${errors.role} options=${[["viewer", "viewer: reads"], ["operator", "operator: live operations too"], ["admin", "admin: definitions, tokens and audit too"]]} onInput=${(role) => setDraft({ ...draft, role })} />
       <${NumberField} label="Expires in days" optional min="1" hint="Empty: never." value=${draft.expires_in_days} error=${errors.expires_in_days} onInput=${(days) => setDraft({ ...draft, expires_in_days: days })} />
-    </form>${error && html`<${Failure} error=${error} />`}<//>`;
+      <button type="submit" hidden></button>
+    </form>${error && !error.errors.length && html`<${Failure} error=${error} />`}<//>`;
 }
 
 function Revoke({ token, onClose }) {
@@ -76,8 +79,8 @@ function Audit() {
   return html`<${Polled} of=${found} what="the audit log">${(page) => html`
     <${Card} title="Every call that changed something, or tried to" body=${false}>
       ${page.items.length === 0 ? html`<${Empty} title="Nothing yet">Each mutating call is listed here: who, what, from where, and its result.<//>` : html`
-      <div class="scroll-x" tabindex="0" role="region" aria-label="Audit log"><table class="list"><thead><tr><th>When</th><th>Who</th><th>What</th><th>From</th><th>Result</th></tr></thead>
-        <tbody>${[...page.items, ...more].map((item) => html`<tr key=${item.request_id}><td class="nowrap number" title=${ago(item.at)}>${moment(item.at)}</td><td><b>${item.by ?? "nobody"}</b><div class="small quiet">${item.role ?? ""}</div></td><td class="mono small">${item.method} ${item.path}</td><td class="mono small soft">${item.address}</td>
+      <div class="scroll-x" tabindex="0" role="region" aria-label="Audit log"><table class="list"><thead><tr><th>When (${zone()})</th><th>Who</th><th>What</th><th>From</th><th>Result</th></tr></thead>
+        <tbody>${[...page.items, ...more].map((item) => html`<tr key=${item.request_id}><td class="nowrap" title=${ago(item.at)}>${moment(item.at)}</td><td><b>${item.by ?? "nobody"}</b><div class="small quiet">${item.role ?? ""}</div></td><td class="mono small">${item.method} ${item.path}${item.query ? `?${item.query}` : ""}</td><td class="mono small soft">${item.address}</td>
           <td><${Badge} tone=${good(item) ? "live" : "quarantined"} icon=${good(item) ? "check" : "cross"}>${count(item.status)}<//>${item.cause && html`<div class="small quiet">${sentence(item.cause)}</div>`}</td></tr>`)}</tbody></table></div>
       ${(next === undefined ? page.next : next) && html`<p class="card-foot"><${Button} size="small" onClick=${further}>Older<//></p>`}`}
     <//>`}<//>`;

@@ -13,7 +13,7 @@ import { TablePicker } from "../parts/picker.js";
 
 const START = { name: "", source: { host: "", port: 3306, user: "" }, tables: [], sink: { type: "iceberg", warehouse: "" } };
 const SECTIONS = ["snapshot", "checkpoint", "retention", "values"];
-const TLS_MODES = [["", "as the default says"], ["disabled", "disabled"], ["required", "required, not verified"], ["verify-ca", "verify the authority"], ["verify-identity", "verify the identity"]];
+const TLS_MODES = [["", "default: verified, none on loopback"], ["disabled", "disabled"], ["required", "required, not verified"], ["verify-ca", "verify the authority"], ["verify-identity", "verify the identity"]];
 const WORDS = ["schema_changes", "keyless", "unlogged_cascades"];
 
 export function Create({ me }) {
@@ -98,7 +98,6 @@ export function Create({ me }) {
         ${schema?.properties && html`<details class="card more-settings"><summary>More settings <span class="quiet small">each has a default that fits most</span></summary>
           ${SECTIONS.filter((name) => schema.properties[name]).map((name) => html`<${Section} key=${name} schema=${schema} name=${name} values=${draft[name] ?? {}} errors=${errors} set=${set} />`)}</details>`}
         ${error && html`<${Failure} error=${error} />`}
-        ${error?.errors.length > 1 && html`<ul class="plan-list">${error.errors.map((item) => html`<li key=${`${item.field}${item.detail}`}>${item.field && html`<b class="mono">${item.field}</b> `}${sentence(item.detail)} ${sentence(item.remedy)}</li>`)}</ul>`}
         ${plan && html`<section class="card"><div class="card-body"><${Plan} plan=${plan} /></div></section>`}
         <div class="actions create-end">
           <${Button} type="submit" kind=${plan ? "" : "primary"} icon="search" busy=${busy === "plan"} onClick=${(event) => { event.preventDefault(); showPlan(); }}>Show the plan<//>
