@@ -11,6 +11,9 @@ const known = (value) => value !== null && value !== undefined && !Number.isNaN(
 
 export const count = (value) => (known(value) ? whole.format(Math.round(value)) : UNKNOWN);
 
+/** A number that is a name (of a checkpoint, an epoch, a version): as events and the API spell it, without separators. */
+export const label = (value) => (known(value) ? String(value) : UNKNOWN);
+
 export const short = (value) => (known(value) ? (Math.abs(value) < 10_000 ? whole.format(Math.round(value)) : compact.format(value)) : UNKNOWN);
 
 export function bytes(value) {
@@ -62,7 +65,7 @@ export const plural = (number, noun, many = `${noun}s`) => `${count(number)} ${n
 export function position(value) {
   if (!value) return UNKNOWN;
   if (typeof value === "string") return value;
-  return value.file ? `${value.file}:${whole.format(value.offset ?? 0)}` : (value.gtids ?? UNKNOWN);
+  return value.file ? `${value.file}:${value.offset ?? 0}` : (value.gtids ?? UNKNOWN);
 }
 
 const plain = /^[A-Za-z0-9_./][\w ./@*+-]*$/;

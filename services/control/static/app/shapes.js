@@ -6,9 +6,9 @@ export function state(pipeline) {
   const mode = pipeline.mode ?? "running";
   const waiting = pipeline.waiting_for?.split(": ")[0]; // then comes the cause, which has a place of its own
   const fresh = pipeline.source_time ? span(now() - pipeline.source_time) : null;
-  if (mode === "deleting") return { mode, sentence: "It is being deleted." };
+  if (mode === "deleting") return { mode, sentence: "It is being deleted: its lake tables, if that was asked for, then its files in the store." };
   if (mode === "stopped") return { mode, sentence: `Stopped at checkpoint ${short(pipeline.checkpoint)}; the lake keeps what it shows.` };
-  if (pipeline.halted) return { mode: "unknown", word: "halted", sentence: `Halted until a person acts: ${pipeline.halted}` };
+  if (pipeline.halted) return { mode: "halted", sentence: "Halted until a person acts." };
   if (mode === "paused") return { mode, sentence: `Paused; the lake shows the source as it was ${fresh ?? "at the last publication"}${fresh ? " ago" : ""}.` };
   if (starts(pipeline)) return { mode: "waiting", word: "starting", sentence: "An enumerator takes it up within seconds." };
   if (pipeline.current === false) return { mode: "unknown", word: "no leader", sentence: "No enumerator leads it now, so its state is old. Start the services, or see what they log." };
@@ -34,8 +34,8 @@ export function mesh(pipeline, channels, services, rates) {
   const into = (name) => sum(channels.filter((c) => c.to === name && role(c.from) === "reader").map((c) => rate(c.from, c.to)));
   const outOf = (name) => sum(channels.filter((c) => c.from === name && role(c.to) === "writer").map((c) => rate(c.from, c.to)));
   const flow = (value) => (value === null ? "measuring" : value ? `${bytes(value)}/s` : "idle");
-  const stopped = ["paused", "stopped", "deleting"].includes(pipeline.mode) || pipeline.current === false;
-  const idle = pipeline.current === false ? "no leader" : pipeline.mode;
+  const stopped = ["paused", "stopped", "deleting"].includes(pipeline.mode) || pipeline.current === false || pipeline.halted;
+  const idle = pipeline.current === false ? "no leader" : pipeline.halted ? "halted" : pipeline.mode;
   const standby = services.filter((service) => service.role === "enumerator").length - 1;
   const readers = names.filter((name) => role(name) === "reader").sort(byNumber);
   const writers = names.filter((name) => role(name) === "writer").sort(byNumber);

@@ -19,7 +19,7 @@ export const Phase = ({ name }) => html`<span class="badge tone-${name}" title=$
 
 export const Badge = ({ tone, icon, children }) => html`<span class="badge tone-${tone}"><${Icon} name=${icon} size=${12} />${children}</span>`;
 
-const MODES = { running: ["live", "live"], paused: ["paused", "paused"], stopped: ["dropped", "stopped"], deleting: ["quarantined", "dropped"], waiting: ["paused", "waiting"], unknown: ["dropped", "waiting"] };
+const MODES = { running: ["live", "live"], paused: ["paused", "paused"], stopped: ["dropped", "stopped"], deleting: ["quarantined", "dropped"], halted: ["quarantined", "quarantined"], waiting: ["paused", "waiting"], unknown: ["dropped", "waiting"] };
 
 /** What a pipeline does as one word. */
 export const Mode = ({ name, text }) => html`<span class="badge tone-${MODES[name]?.[0] ?? "plain"}"><${Shape} name=${MODES[name]?.[1] ?? "waiting"} />${text ?? name}</span>`;
@@ -93,7 +93,7 @@ export function Polled({ of, what, within, children }) {
 }
 
 /** That a poll fails, and of when its data is. */
-export const Stale = ({ of }) => html`<${Notice} tone="warn" icon="warning" title=${`What you see is of ${clock(of.at)}`}><p>${sentence(of.error.message)}</p><//>`;
+export const Stale = ({ of }) => html`<${Notice} tone="warn" icon="warning" title=${`As of ${clock(of.at)}: what you see may have changed`}><p>${sentence(of.error.message)}</p><//>`;
 
 /** A choice of a few: buttons side by side. `options`: [value, text, phase?]. */
 export const Segments = ({ label, value, options, onChange }) => html`

@@ -1,7 +1,7 @@
 // Asking for an operation: a dialog that says what will happen, then the command's way to its end.
 import { act, get, newKey, Problem } from "../api.js";
 import { html, useCallback, useRef, useState } from "../html.js";
-import { count } from "../format.js";
+import { label } from "../format.js";
 import { Icon } from "../icons.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
 import { Button, Failure, Notice, sentence } from "./basics.js";
@@ -62,7 +62,7 @@ function Confirmation({ id, context, me, done, onClose }) {
 }
 
 const subject = ({ pipeline, table, checkpoint, version }) =>
-  [pipeline.name, table?.table, checkpoint && `checkpoint ${count(checkpoint.number)}${checkpoint.name ? `, ${checkpoint.name}` : ""}`, version && `version ${count(version)}`].filter(Boolean).join(" · ");
+  [pipeline.name, table?.table, checkpoint && `checkpoint ${label(checkpoint.number)}${checkpoint.name ? `, ${checkpoint.name}` : ""}`, version && `version ${label(version)}`].filter(Boolean).join(" · ");
 
 const FINAL = ["done", "refused", "failed"];
 

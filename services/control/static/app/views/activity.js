@@ -1,6 +1,6 @@
 // Events as they happen, and the commands with their states.
 import { get, getPage, pipelinePath, stream } from "../api.js";
-import { ago, count, moment } from "../format.js";
+import { ago, label, moment } from "../format.js";
 import { usePoll } from "../hooks.js";
 import { html, useEffect, useState } from "../html.js";
 import { Icon } from "../icons.js";
@@ -88,7 +88,7 @@ function Commands({ pipeline }) {
   return html`
     <ol class="commands">${all.map((command) => html`
       <li key=${command.number}>
-        <div class="row spread"><span><span class="quiet number">${count(command.number)}</span> <b>${name(command)}</b> <span class="soft">${about(command)}</span></span>
+        <div class="row spread"><span><span class="quiet number">${label(command.number)}</span> <b>${name(command)}</b> <span class="soft">${about(command)}</span></span>
           <span class="badge tone-${STATE_TONES[command.state]}"><${Icon} name=${STATE_ICONS[command.state]} size=${12} />${command.state}</span></div>
         <p class="small quiet">by ${command.by}, ${ago(command.at)}</p>
         ${command.cause && html`<p class="small cause">${sentence(command.cause)} ${sentence(command.remedy)}</p>`}

@@ -1,6 +1,6 @@
 // Checkpoints: a strip of the newest ones, the way of a chosen one through the mesh and into the lake, and savepoints.
 import { get, getAll, pipelinePath } from "../api.js";
-import { ago, brief, bytes, clock, count, moment, now, position, short } from "../format.js";
+import { ago, brief, bytes, clock, count, label, moment, now, position, short } from "../format.js";
 import { go, link, usePoll } from "../hooks.js";
 import { html, useLayoutEffect, useRef } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
@@ -50,7 +50,7 @@ function Chosen({ pipeline, all, wanted, me, ask }) {
 function Way({ pipeline, chosen, detail, ask }) {
   return html`
     <section class="card" aria-label=${`Checkpoint ${chosen.number}`}>
-      <div class="card-head"><h2>Checkpoint ${count(chosen.number)}${chosen.name ? html` <span class="quiet">${chosen.name}</span>` : null}</h2>
+      <div class="card-head"><h2>Checkpoint ${label(chosen.number)}${chosen.name ? html` <span class="quiet">${chosen.name}</span>` : null}</h2>
         <span class="small quiet number">${moment(chosen.written_at)}</span>
         <${Button} size="small" icon="back" onClick=${() => ask("restore", { checkpoint: chosen })}>Restore<//></div>
       <div class="card-body stack">
@@ -58,7 +58,7 @@ function Way({ pipeline, chosen, detail, ask }) {
           <dt>Position</dt><dd class="mono">${position(chosen.position)}</dd>
           <dt>Shows the source at</dt><dd>${moment(chosen.source_time)}</dd>
           <dt>Staged</dt><dd>${short(chosen.staged_rows)} rows in ${count(chosen.staged_files)} files, ${bytes(chosen.staged_bytes)}</dd>
-          <dt>Epoch</dt><dd>${count(chosen.epoch)}</dd>
+          <dt>Epoch</dt><dd>${label(chosen.epoch)}</dd>
         </dl>
         ${detail.data ? html`<${Timeline} checkpoint=${timelineOf(chosen, detail.data)} />` : detail.error ? html`<${Failure} error=${detail.error} />` : html`<${Loading} what="its way" />`}
       </div>
@@ -73,7 +73,7 @@ function Savepoints({ pipeline, found, me, ask }) {
   return html`
     <div class="scroll-x" tabindex="0" role="region" aria-label="Savepoints"><table class="list">
       <thead><tr><th>Savepoint</th><th class="number">Checkpoint</th><th>Taken</th><th>Position</th><th><span class="hidden">Operations</span></th></tr></thead>
-      <tbody>${all.map((one) => html`<tr key=${one.number}><td class="strong">${one.name ?? "unnamed"}</td><td class="number">${count(one.number)}</td><td class="nowrap" title=${ago(one.written_at)}>${moment(one.written_at)}</td><td class="mono soft">${position(one.position)}</td>
+      <tbody>${all.map((one) => html`<tr key=${one.number}><td class="strong">${one.name ?? "unnamed"}</td><td class="number">${label(one.number)}</td><td class="nowrap" title=${ago(one.written_at)}>${moment(one.written_at)}</td><td class="mono soft">${position(one.position)}</td>
         <td><${Menu} label=${`Operations on savepoint ${one.number}`} items=${[item("restore", one), item("delete_savepoint", one)]} /></td></tr>`)}</tbody>
     </table></div>`;
 }

@@ -1,6 +1,6 @@
 // The definition: its versions with their authors, the difference between two of them, and a change with its plan.
 import { act, get, getAll, pipelinePath } from "../api.js";
-import { ago, count, lineDiff, moment, yaml } from "../format.js";
+import { ago, label, lineDiff, moment, yaml } from "../format.js";
 import { usePoll } from "../hooks.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { may, OPERATIONS, reasonAgainst } from "../operations.js";
@@ -51,11 +51,11 @@ function Versions({ pipeline, all, me, ask, edit }) {
       <${Card} title="Versions" body=${false} end=${html`<${Button} size="small" icon="writer" data-change reason=${may(me, "admin") ? null : "needs the role admin"} onClick=${edit}>Change<//>`}>
         <ol class="versions">${all.map((item) => html`
           <li key=${item.version}><button type="button" aria-pressed=${item.version === version ? "true" : "false"} onClick=${() => setChosen(item.version)}>
-            <span class="row spread"><b>Version ${count(item.version)}</b>${item.version === pipeline.version_in_force && html`<span class="badge tone-live">in force</span>`}</span>
+            <span class="row spread"><b>Version ${label(item.version)}</b>${item.version === pipeline.version_in_force && html`<span class="badge tone-live">in force</span>`}</span>
             <span class="small soft">${item.note || (item.version === 1 ? "as it was created" : "no note")}</span><span class="small quiet">${item.by ? `by ${item.by}, ` : ""}${item.at ? html`<span title=${moment(item.at)}>${ago(item.at)}</span>` : null}</span></button></li>`)}</ol>
       <//>
       <section class="card" aria-label=${`Version ${version}`}>
-        <div class="card-head"><h2>Version ${count(version)}</h2>
+        <div class="card-head"><h2>Version ${label(version)}</h2>
           ${before !== null && html`<${Segments} label="Show" value=${shown} onChange=${setShown} options=${[["definition", "Whole"], ["changes", `Changes since ${before}`]]} />`}
           ${restorable && html`<${Button} size="small" icon="back" reason=${reasonAgainst(OPERATIONS.restore_version, { pipeline }, me)} onClick=${() => ask("restore_version", { version })}>Bring back<//>`}</div>
         <div class="card-body">${text.data ? (shown === "changes" && text.data.previous !== null ? html`<${Diff} before=${text.data.previous} after=${text.data.current} />` : html`<pre class="code" tabindex="0" aria-label=${`Definition, version ${version}`}>${text.data.current}</pre>`) : text.error ? html`<${Failure} error=${text.error} />` : html`<${Loading} what="the version" />`}</div>

@@ -1,6 +1,6 @@
 // A pipeline's overview: figures, the live mesh, charts, what needs a person, and the newest events.
 import { getAll, get, pipelinePath } from "../api.js";
-import { ago, bytes, clock, count, moment, now, short, span } from "../format.js";
+import { ago, bytes, clock, count, label, moment, now, short, span } from "../format.js";
 import { link, usePoll } from "../hooks.js";
 import { html, useMemo } from "../html.js";
 import { Button, Card, causeOf, Notice, Phases, sentence, Stat } from "../parts/basics.js";
@@ -27,9 +27,9 @@ export function Picture({ pipeline, tables, channels, history, ask, stale }) {
       <dl class="stat-row">
         <${Stat} name="Lake behind the source" value=${behind === null ? null : span(behind)} note=${pipeline.source_time ? `shows ${clock(pipeline.source_time)}` : "nothing published yet"} />
         <${Stat} name="Throughput" value=${short(rows)} unit="rows/s" note=${limited ? `limited to ${limited}` : "no limit"} />
-        <${Stat} name="Checkpoint" value=${count(pipeline.checkpoint)} note=${pipeline.checkpoint_completed_at ? `complete ${ago(pipeline.checkpoint_completed_at)}` : "none yet"} />
-        <${Stat} name="Publication" value=${count(pipeline.publication)} note=${pipeline.published_at ? ago(pipeline.published_at) : "none yet"} />
-        <${Stat} name="Epoch" value=${count(pipeline.epoch)} note=${pipeline.failures ? `${pipeline.failures} failed in a row` : "this mesh's number"} />
+        <${Stat} name="Checkpoint" value=${label(pipeline.checkpoint)} note=${pipeline.checkpoint_completed_at ? `complete ${ago(pipeline.checkpoint_completed_at)}` : "none yet"} />
+        <${Stat} name="Publication" value=${label(pipeline.publication)} note=${pipeline.published_at ? ago(pipeline.published_at) : "none yet"} />
+        <${Stat} name="Epoch" value=${label(pipeline.epoch)} note=${pipeline.failures ? `${pipeline.failures} failed in a row` : "this mesh's number"} />
         ${pipeline.binlog_left_seconds ? html`<${Stat} name="Binlog left" value=${span(pipeline.binlog_left_seconds)} note="before the source purges it" />` : null}
       </dl>
       <${Card} title="Mesh" end=${html`<span class="small quiet">width and speed show bytes a second</span>`}>
@@ -47,10 +47,10 @@ export function Picture({ pipeline, tables, channels, history, ask, stale }) {
 
 /** What a person should act on. */
 function Attention({ pipeline, tables, ask }) {
+  if (pipeline.mode === "deleting") return null;
   const broken = tables.filter((table) => table.phase === "quarantined");
   const shown = broken.slice(0, 3);
   return html`
-    ${pipeline.halted && html`<${Notice} tone="bad" icon="warning" title="The pipeline has halted"><p>${sentence(pipeline.halted)}</p><div class="actions"><${Button} size="small" icon="play" onClick=${() => ask("start")}>Start it again<//></div><//>`}
     ${pipeline.spark_writer_error && html`<${Notice} tone="bad" icon="warning" title="The Spark writer can't go on; it tries again"><p>${sentence(pipeline.spark_writer_error)}</p><//>`}
     ${starts(pipeline) && html`<${Notice} icon="clock" title="No enumerator has taken it up yet"><p>That takes a few seconds while one runs: see <a href="#/services">Services</a>.</p><//>`}
     ${pipeline.mode === "running" && pipeline.waiting_for && !pipeline.waiting_for.startsWith("a person") && html`<${Notice} tone="warn" icon="clock" title=${`Waiting for ${pipeline.waiting_for}`}>${pipeline.retry_at ? html`<p>The next try is at ${moment(pipeline.retry_at)}.</p>` : null}<//>`}

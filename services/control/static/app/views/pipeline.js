@@ -4,7 +4,7 @@ import { clock } from "../format.js";
 import { link, useClock, usePoll } from "../hooks.js";
 import { html, useCallback, useEffect } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
-import { Button, Empty, Failure, Loading, Menu, Mode, Stale, Tabs } from "../parts/basics.js";
+import { Button, Empty, Failure, Loading, Menu, Mode, Notice, sentence, Stale, Tabs } from "../parts/basics.js";
 import { useOperations } from "../parts/operate.js";
 import { history, observe, recall } from "../samples.js";
 import { state } from "../shapes.js";
@@ -61,6 +61,7 @@ export function Pipeline({ me, path, query }) {
     ${dialog}
     <${Head} pipeline=${pipeline} me=${me} ask=${asking} seen=${stale ? clock(found.at) : null} />
     ${stale && html`<${Stale} of=${found} /><br />`}
+    ${pipeline.halted && html`<${Notice} tone="bad" icon="warning" title="The pipeline has halted"><p>${sentence(pipeline.halted)}</p><p>Start it again once that is mended.</p><//><br />`}
     <${Tabs} label="Views of the pipeline" tabs=${tabs} current=${current} />
     ${tab === "tables" && rest[0] ? html`<${TableDetail} ...${shared} name=${rest[0]} />` : html`<${View} ...${shared} />`}`;
 }
@@ -72,7 +73,7 @@ function Head({ pipeline, me, ask, seen }) {
   const about = state(pipeline);
   const context = { pipeline };
   const main = pipeline.halted ? "start" : ({ paused: "resume", stopped: "start" }[pipeline.mode] ?? "pause");
-  const button = (id, kind) => html`<${Button} kind=${kind} icon=${OPERATIONS[id].icon} onClick=${() => ask(id)}>${OPERATIONS[id].short}<//>`;
+  const button = (id, kind) => html`<${Button} key=${id} kind=${kind} icon=${OPERATIONS[id].icon} onClick=${() => ask(id)}>${OPERATIONS[id].short}<//>`;
   const item = (id) => ({ ...OPERATIONS[id], id, label: OPERATIONS[id].title, reason: reasonAgainst(OPERATIONS[id], context, me), run: () => ask(id) });
   return html`
     <header class="page-head">
@@ -82,8 +83,7 @@ function Head({ pipeline, me, ask, seen }) {
         <p>${about.sentence}</p>
       </div>
       <div class="actions">
-        ${button(main, main === "pause" ? "" : "primary")}
-        ${button("savepoint", "")}
+        ${pipeline.mode !== "deleting" && [button(main, main === "pause" ? "" : "primary"), button("savepoint", "")]}
         <${Menu} label="More operations" items=${[item("checkpoint"), item("limits"), item("add_table"), null, item("stop"), item("delete")]} />
       </div>
     </header>`;

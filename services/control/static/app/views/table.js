@@ -1,6 +1,6 @@
 // One table: its facts, the grid of its chunks, its schemas, its operations.
 import { get, getAll, pipelinePath } from "../api.js";
-import { ago, bytes, count, moment, short, span } from "../format.js";
+import { ago, bytes, count, label, moment, short, span } from "../format.js";
 import { link, usePoll } from "../hooks.js";
 import { html, useMemo } from "../html.js";
 import { Bar, Button, Card, causeOf, Empty, Failure, Loading, Notice, Phase, PHASE_MEANINGS, sentence } from "../parts/basics.js";
@@ -36,11 +36,11 @@ export function TableDetail({ pipeline, tables, me, ask, name }) {
       <div class="columns">
         <${Card} title="State">
           <dl class="facts">
-            <dt>Generation</dt><dd>${count(listed.generation)}</dd>
+            <dt>Generation</dt><dd>${label(listed.generation)}</dd>
             <dt>Rows read</dt><dd>${count(listed.rows_done)}${listed.rows_estimate ? html` <span class="quiet">of about ${count(listed.rows_estimate)}</span>` : null}</dd>
             <dt>Behind the source</dt><dd>${span(listed.lag_seconds)}${listed.lag_bytes ? `, ${bytes(listed.lag_bytes)} of binlog` : ""}</dd>
             <dt>Last change</dt><dd>${listed.last_change_at ? `${moment(listed.last_change_at)} (${ago(listed.last_change_at)})` : "–"}</dd>
-            <dt>Published</dt><dd>${listed.published_checkpoint ? `checkpoint ${count(listed.published_checkpoint)}, ${ago(listed.published_at)}` : "–"}</dd>
+            <dt>Published</dt><dd>${listed.published_checkpoint ? `checkpoint ${label(listed.published_checkpoint)}, ${ago(listed.published_at)}` : "–"}</dd>
           </dl>
         <//>
         <${Card} title="Schemas" body=${false}><${Schemas} found=${schemas} /><//>
