@@ -72,6 +72,8 @@ def test_every_view_fits_a_phone(pages: Pages, keep: Keep) -> None:
         page.evaluate("(address) => { location.hash = address; }", address)
         settled(page)
         keep(page, f"{name}-phone", whole=True)
+        for tab in page.locator(".tabs [aria-current]").all():
+            expect(tab).to_be_in_viewport(ratio=1)
         if (width := page.evaluate("() => document.documentElement.scrollWidth")) > PHONE["width"]:
             wider[name] = width
     assert wider == {}
@@ -193,6 +195,10 @@ def test_a_pipeline_is_made_in_the_form(pages: Pages, stage: Stage, keep: Keep) 
     expect(page.get_by_label("Warehouse")).to_have_attribute("aria-invalid", "true")
     expect(page.get_by_label("Name of the pipeline")).to_be_focused()
     page.get_by_label("Name of the pipeline").fill("crm")
+    page.get_by_role("link", name="Services").click()
+    expect(page.get_by_role("heading", name="Services")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_label("Name of the pipeline")).to_have_value("crm")
     page.get_by_label("Host").fill("wrong.example.com")
     page.get_by_label("User", exact=True).fill("cdc")
     page.get_by_label("Variable of the services").fill("CRM_PASSWORD")

@@ -152,9 +152,16 @@ export function Menu({ label, icon = "more", items }) {
     </div>`;
 }
 
-export const Tabs = ({ label, tabs, current }) => html`
-  <nav class="tabs" aria-label=${label}>
-    ${tabs.map((tab) => html`<a key=${tab.id} href=${tab.href} aria-current=${tab.id === current ? "page" : undefined}>${tab.text}${tab.count ? html`<span class="count ${tab.bad ? "bad" : ""}">${count(tab.count)}</span>` : null}</a>`)}
-  </nav>`;
+export function Tabs({ label, tabs, current }) {
+  const ref = useRef(null);
+  useLayoutEffect(() => { // on a phone they don't all fit
+    const { offsetLeft, offsetWidth } = ref.current.querySelector("[aria-current]");
+    ref.current.scrollLeft = offsetLeft + offsetWidth / 2 - ref.current.clientWidth / 2;
+  }, [current]);
+  return html`
+    <nav class="tabs" ref=${ref} aria-label=${label}>
+      ${tabs.map((tab) => html`<a key=${tab.id} href=${tab.href} aria-current=${tab.id === current ? "page" : undefined}>${tab.text}${tab.count ? html`<span class="count ${tab.bad ? "bad" : ""}">${count(tab.count)}</span>` : null}</a>`)}
+    </nav>`;
+}
 
 export const tablesText = (number) => plural(number, "table");

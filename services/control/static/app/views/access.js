@@ -9,7 +9,7 @@ import { Dialog } from "../parts/dialog.js";
 import { byField, NumberField, SelectField, TextField } from "../parts/fields.js";
 
 export function Access({ me, path }) {
-  const tab = path[1] ?? "tokens";
+  const tab = path[1] === "audit" ? "audit" : "tokens";
   const tabs = [{ id: "tokens", text: "Tokens", href: "#/access" }, { id: "audit", text: "Audit log", href: "#/access/audit" }];
   return html`
     <div class="page-head"><div><h1 tabindex="-1">Access</h1><p>Who may do what, and who did.</p></div></div>
@@ -48,8 +48,8 @@ function NewToken({ onClose }) {
       setError(failed);
     }
   };
-  if (made) return html`<${Dialog} title="Copy the token now" icon="key" tone="live" firm onClose=${onClose} foot=${html`${navigator.clipboard && html`<${Button} icon=${copied ? "check" : "copy"} onClick=${() => navigator.clipboard.writeText(made.token).then(() => setCopied(true))}>${copied ? "Copied" : "Copy"}<//>`}<${Button} kind="primary" onClick=${onClose}>I have copied it<//>`}>
-    <p class="soft">Only its hash is kept, so it can't be shown again.</p><pre class="code" tabindex="0" aria-label="Token">${made.token}</pre><//>`;
+  if (made) return html`<${Dialog} key="made" title="Copy the token now" icon="key" tone="live" firm onClose=${onClose} foot=${html`${navigator.clipboard && html`<${Button} icon=${copied ? "check" : "copy"} onClick=${() => navigator.clipboard.writeText(made.token).then(() => setCopied(true))}>${copied ? "Copied" : "Copy"}<//>`}<${Button} kind="primary" onClick=${onClose}>I have copied it<//>`}>
+    <p class="soft">Only its hash is kept, so it can't be shown again.</p><pre class="code log" tabindex="0" aria-label="Token">${made.token}</pre><//>`;
   return html`<${Dialog} title="New token" icon="key" tone="snapshot" onClose=${onClose} foot=${html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" reason=${draft.name ? null : "Name is missing"} onClick=${make}>Make the token<//>`}>
     <form class="stack" onSubmit=${make}>
       <${TextField} label="Name" placeholder="grafana" hint="Who or what uses it; the audit log shows this name." value=${draft.name} error=${errors.name} onInput=${(name) => setDraft({ ...draft, name })} />

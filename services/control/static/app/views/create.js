@@ -16,10 +16,14 @@ const SECTIONS = ["snapshot", "checkpoint", "retention", "values"];
 const TLS_MODES = [["", "default: verified, none on loopback"], ["disabled", "disabled"], ["required", "required, not verified"], ["verify-ca", "verify the authority"], ["verify-identity", "verify the identity"]];
 const WORDS = ["schema_changes", "keyless", "unlogged_cascades"];
 
+const EMPTY = { draft: START, secret: "password_env", hosts: "" };
+let left = EMPTY; // what was typed when a person left the form: it is there again when they come back
+
 export function Create({ me }) {
-  const [draft, setDraft] = useState(START);
-  const [secret, setSecret] = useState("password_env");
-  const [hosts, setHosts] = useState("");
+  const [draft, setDraft] = useState(left.draft);
+  const [secret, setSecret] = useState(left.secret);
+  const [hosts, setHosts] = useState(left.hosts);
+  left = { draft, secret, hosts };
   const [schema, setSchema] = useState(null);
   const [test, setTest] = useState({ state: "none" });
   const [plan, setPlan] = useState(null);
@@ -62,6 +66,9 @@ export function Create({ me }) {
   const showPlan = () => attempt("plan", async () => setPlan(await act("POST", "/v1/pipelines?dry_run=true", body)));
   const start = () => attempt("start", async () => {
     await act("POST", "/v1/pipelines", body);
+    setDraft(START);
+    setSecret(EMPTY.secret);
+    setHosts(EMPTY.hosts);
     go(link("pipelines", body.name));
   });
   if (!may(me, "admin")) return html`<h1 tabindex="-1">New pipeline</h1><br /><${Notice} tone="warn" icon="key" title="Only an admin can make a pipeline"><p>You are ${me?.role ?? "not logged in"}. Ask an admin for a token with that role.</p><//>`;
