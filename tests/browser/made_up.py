@@ -42,6 +42,13 @@ PLAN: dict[str, Any] = {
             "table": None,
         },
         {
+            "check": "retention",
+            "ok": True,
+            "found": "the server keeps its binlog for 168 hours after the last write",
+            "remedy": None,
+            "table": None,
+        },
+        {
             "check": "server and lake",
             "ok": True,
             "found": "the server's settings, the grants, the store and the lake are as needed",
