@@ -26,8 +26,8 @@ function Tokens() {
     <${Polled} of=${found} what="tokens">${(tokens) => html`
       <${Card} title="Tokens" body=${false} end=${html`<${Button} kind="primary" size="small" icon="plus" onClick=${() => setAsked("new")}>New token<//>`}>
         ${tokens.length === 0 ? html`<${Empty} title="No tokens">The first start of the control service prints an admin token.<//>` : html`
-        <div class="scroll-x" tabindex="0" role="region" aria-label="Tokens"><table class="list"><thead><tr><th>Name</th><th>Role</th><th>Made</th><th>Expires</th><th>State</th><th><span class="hidden">Operations</span></th></tr></thead>
-          <tbody>${tokens.map((token) => html`<tr key=${token.id}><td><b>${token.name}</b><div class="mono small quiet">${token.id}</div></td><td>${token.role}</td><td class="nowrap soft" title=${moment(token.at)}>${ago(token.at)}${token.by ? html`<div class="small quiet">by ${token.by}</div>` : null}</td><td class="nowrap soft">${token.expires_at ? moment(token.expires_at) : "never"}</td>
+        <div class="scroll-x" tabindex="0" role="region" aria-label="Tokens"><table class="list rows"><thead><tr><th>Name</th><th>Role</th><th>Made</th><th>Expires</th><th>State</th><th><span class="hidden">Operations</span></th></tr></thead>
+          <tbody>${tokens.map((token) => html`<tr key=${token.id}><td><b>${token.name}</b><div class="mono small quiet">${token.id}</div></td><td>${token.role}</td><td class="nowrap soft" title=${moment(token.at)}>${ago(token.at)}${token.by ? html`<div class="small quiet">by ${token.by}</div>` : null}</td><td class="nowrap soft" data-label="expires">${token.expires_at ? moment(token.expires_at) : "never"}</td>
             <td>${token.revoked_at ? html`<${Badge} tone="dropped" icon="minus">revoked<//>` : token.expires_at && token.expires_at < Date.now() / 1000 ? html`<${Badge} tone="paused" icon="clock">expired<//>` : html`<${Badge} tone="live" icon="check">valid<//>`}</td>
             <td>${!token.revoked_at && html`<${Button} size="small" icon="bin" onClick=${() => setAsked(token)}>Revoke<//>`}</td></tr>`)}</tbody></table></div>`}
       <//>`}<//>`;
@@ -77,10 +77,10 @@ function Audit() {
   };
   const good = (item) => item.status < 400;
   return html`<${Polled} of=${found} what="the audit log">${(page) => html`
-    <${Card} title="Every call that changed something, or tried to" body=${false}>
+    <${Card} title="Every call that changed something, or tried to" body=${false} end=${html`<span class="small quiet">times in ${zone()}</span>`}>
       ${page.items.length === 0 ? html`<${Empty} title="Nothing yet">Each mutating call is listed here: who, what, from where, and its result.<//>` : html`
-      <div class="scroll-x" tabindex="0" role="region" aria-label="Audit log"><table class="list"><thead><tr><th>When (${zone()})</th><th>Who</th><th>What</th><th>From</th><th>Result</th></tr></thead>
-        <tbody>${[...page.items, ...more].map((item) => html`<tr key=${item.request_id}><td class="nowrap" title=${ago(item.at)}>${moment(item.at)}</td><td><b>${item.by ?? "nobody"}</b><div class="small quiet">${item.role ?? ""}</div></td><td class="mono small">${item.method} ${item.path}${item.query ? `?${item.query}` : ""}</td><td class="mono small soft">${item.address}</td>
+      <div class="scroll-x" tabindex="0" role="region" aria-label="Audit log"><table class="list rows"><thead><tr><th>When</th><th>Who</th><th>What</th><th>From</th><th>Result</th></tr></thead>
+        <tbody>${[...page.items, ...more].map((item) => html`<tr key=${item.request_id}><td class="nowrap" title=${ago(item.at)}>${moment(item.at)}</td><td><b>${item.by ?? "nobody"}</b><div class="small quiet">${item.role ?? ""}</div></td><td class="mono small">${item.method} ${item.path}${item.query && !item.query.includes("cursor=") ? `?${item.query}` : ""}</td><td class="mono small soft" data-label="from">${item.address}</td>
           <td><${Badge} tone=${good(item) ? "live" : "quarantined"} icon=${good(item) ? "check" : "cross"}>${label(item.status)}<//>${item.cause && html`<div class="small quiet">${sentence(item.cause)}</div>`}</td></tr>`)}</tbody></table></div>
       ${(next === undefined ? page.next : next) && html`<p class="card-foot"><${Button} size="small" onClick=${further}>Older<//></p>`}`}
     <//>`}<//>`;

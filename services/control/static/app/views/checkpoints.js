@@ -71,9 +71,9 @@ function Savepoints({ pipeline, found, me, ask }) {
   if (!all.length) return html`<${Empty} title="No savepoint">A savepoint is a checkpoint that stays, with a tag on each live table.<//>`;
   const item = (id, checkpoint) => ({ ...OPERATIONS[id], label: OPERATIONS[id].title, note: OPERATIONS[id].note ?? "", reason: reasonAgainst(OPERATIONS[id], { pipeline }, me), run: () => ask(id, { checkpoint }) });
   return html`
-    <div class="scroll-x" tabindex="0" role="region" aria-label="Savepoints"><table class="list">
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Savepoints"><table class="list rows">
       <thead><tr><th>Savepoint</th><th class="number">Checkpoint</th><th>Taken</th><th>Position</th><th><span class="hidden">Operations</span></th></tr></thead>
-      <tbody>${all.map((one) => html`<tr key=${one.number}><td class="strong">${one.name ?? "unnamed"}</td><td class="number">${label(one.number)}</td><td class="nowrap" title=${ago(one.written_at)}>${moment(one.written_at)}</td><td class="mono soft">${position(one.position)}</td>
+      <tbody>${all.map((one) => html`<tr key=${one.number}><td class="strong">${one.name ?? "unnamed"}</td><td class="number" data-label="checkpoint">${label(one.number)}</td><td class="nowrap" title=${ago(one.written_at)}>${moment(one.written_at)}</td><td class="mono soft">${position(one.position)}</td>
         <td><${Menu} label=${`Operations on savepoint ${one.number}`} items=${[item("restore", one), item("delete_savepoint", one)]} /></td></tr>`)}</tbody>
     </table></div>`;
 }
