@@ -477,6 +477,10 @@ async def test_a_definition_with_a_fault_is_refused_at_the_field(
     assert store.pipelines() == ["shop"]
 
 
+BOMB = b"".join(b"%c: &%c [%s]\n" % (n + 1, n + 1, b", ".join([b"*%c" % n] * 9)) for n in range(ord("a"), ord("y")))
+"""Each line has the line before nine times: 600 bytes are 9 to the power of 24 values."""
+
+
 @pytest.mark.parametrize(
     ("kind", "body", "status", "words"),
     [
@@ -492,8 +496,10 @@ async def test_a_definition_with_a_fault_is_refused_at_the_field(
         ("application/json", b'{"x": ' * 200 + b"1" + b"}" * 200, 422, ["levels deep"]),
         ("application/yaml", b"name: [", 400, ["not YAML"]),
         ("application/yaml", b"a: 1\na: 2\n", 400, ["given twice"]),
-        ("application/yaml", b"&a [*a]", 422, ["no mapping"]),
-        ("application/yaml", b"a: &a {b: *a}", 400, ["not YAML"]),
+        ("application/yaml", b"&a [*a]", 422, ["alias"]),
+        ("application/yaml", b"a: &a {b: *a}", 422, ["alias"]),
+        ("application/yaml", b"a: &a [x, x]\n" + BOMB, 422, ["alias"]),
+        ("application/yaml", b"1: x", 422, ["the key '1' is no text"]),
         ("application/yaml", b"a: !!python/object:os.system {}", 400, ["not YAML"]),
         ("application/yaml", b"name: \x00", 400, ["not YAML"]),
         ("text/plain", b"name: x", 415, ["text/plain"]),
@@ -520,7 +526,8 @@ async def test_a_body_that_is_no_definition_is_refused(
         ("POST", "/restore", {"checkpoint": 10**30}, 422, ["checkpoint"]),
         ("POST", "/restore", {"checkpoint": 4, "force": True}, 422, ["force", "unknown"]),
         ("POST", "/restore", None, 422, ["body", "missing"]),
-        ("POST", "/restore", [], 422, []),
+        ("POST", "/restore", [], 422, ["no JSON object"]),
+        ("POST", "/tables", {"table": "x"}, 422, ["must have at least 3 characters"]),
         ("POST", "/savepoints", {"name": "../x"}, 422, ["name"]),
         ("POST", "/savepoints", {"name": ""}, 422, ["name"]),
         ("POST", "/stop", {"savepoint": "a/b"}, 422, ["savepoint"]),
@@ -534,6 +541,7 @@ async def test_a_body_that_is_no_definition_is_refused(
         ("GET", "/commands?cursor=x", None, 422, ["cursor"]),
         ("GET", "/versions/-1", None, 422, ["version"]),
         ("POST", "/nothing", None, 404, ["no path"]),
+        ("DELETE", "/", None, 404, ["no path"]),
     ],
 )
 async def test_a_request_with_a_wrong_part_is_refused_and_named(
@@ -548,6 +556,21 @@ async def test_a_request_with_a_wrong_part_is_refused_and_named(
     keywords: dict[str, Any] = {} if body is None else {"json": body}
     problem(await api.request(method, f"{SHOP}{path}", **keywords), status, *words)
     assert shop.commands.newest() == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/tokens", f"{SHOP}/restore", f"{SHOP}/stop"])
+async def test_a_body_of_another_type_is_415(api: httpx.AsyncClient, shop: PipelineStore, path: str) -> None:
+    for kind in ("application/x-www-form-urlencoded", "application/yaml", "text/plain"):
+        problem(await api.post(path, content=b"a: 1", headers={"Content-Type": kind}), 415, kind)
+    assert shop.commands.newest() == 0
+
+
+async def test_of_many_faults_the_first_hundred_are_told(api: httpx.AsyncClient) -> None:
+    many = {f"k{n}": n for n in range(2000)}
+    answer = await api.post("/v1/pipelines", json=many)
+    problem(answer, 422, "2004 faults")
+    assert len(answer.json()["errors"]) == 100
+    assert len((await api.post("/v1/tokens", json=many)).json()["errors"]) == 100
 
 
 @pytest.mark.parametrize("name", ["..", "a%2Fb", "a.b", "x y", "%00", "-", "a" * 300, "%F0%9F%90%AC"])

@@ -18,7 +18,7 @@ from fastapi import Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 from cutline.common.errors import Unavailable
-from cutline.services.control.api.dependencies import Control, Known, Shared, router
+from cutline.services.control.api.dependencies import Control, Flag, Known, Shared, router
 from cutline.services.control.api.models import EventKind, EventView
 from cutline.services.control.api.paging import Newest
 from cutline.services.control.api.problems import Refused
@@ -48,7 +48,7 @@ async def events(
         str | None,
         Query(description="only events of this kind; several with commas between", examples=["command,publication"]),
     ] = None,
-    stream: Annotated[bool, Query(description="send events as they come, as Accept: text/event-stream does")] = False,
+    stream: Annotated[Flag, Query(description="send events as they come, as Accept: text/event-stream does")] = False,
     accept: Annotated[str | None, Header()] = None,
     last_event_id: Annotated[str | None, Header(description="of a stream: the last event that came")] = None,
 ) -> list[EventView] | Response:

@@ -21,6 +21,7 @@ from cutline.common.errors import ConfigError, CutlineError, Unavailable
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 5
+MOST_FAULTS = 100
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,12 @@ async def _invalid(request: Request, error: Exception) -> Response:
         (fault, *_) = faults
         cause = f"the body is not JSON ({fault['ctx']['error']} at character {fault['loc'][-1]})"
         return answer(request.scope, Refused(400, cause, "correct its syntax"))
-    errors = [_field(fault) for fault in faults]
+    if any(fault["loc"] == ("body",) and fault["type"] != "missing" for fault in faults):
+        kind = request.headers.get("content-type", "application/json")
+        if not re.match(r"application/([\w.-]+\+)?json\b", kind):
+            return answer(request.scope, Refused(415, f"the body is {kind}", "send application/json"))
+        return answer(request.scope, Refused(422, "the body is no JSON object", "send an object with the call's fields"))
+    errors = [_field(fault) for fault in faults[:MOST_FAULTS]]
     return answer(request.scope, Refused(422, errors[0].detail, errors[0].remedy, errors=errors))
 
 
@@ -173,8 +179,10 @@ def _field(fault: Mapping[str, Any]) -> FieldProblem:
     if kind == "extra_forbidden":
         return FieldProblem(field=field, detail=f"{field} is unknown", remedy="leave it out, or correct its name")
     expected = str(fault["msg"]).removeprefix("Value error, ")
-    expected = expected.removeprefix("Input should ").removeprefix("be ")
-    return FieldProblem(field=field, detail=f"{field} ({where}) must be {expected}", remedy="correct it")
+    expected = expected.removeprefix("Input should ").replace("String should ", "").replace("List should ", "")
+    if not expected.startswith(("have ", "match ")):
+        expected = f"be {expected.removeprefix('be ')}"
+    return FieldProblem(field=field, detail=f"{field} ({where}) must {expected}", remedy="correct it")
 
 
 async def _failed(request: Request, error: Exception) -> Response:
