@@ -136,8 +136,8 @@ class Host:
             await asyncio.sleep(TICK_SECONDS)
 
     async def _made_again(self, pipeline: str, known: int, member: asyncio.Task[None], epoch: int) -> bool:
-        """Whether an epoch before the one that this service was in is no deposed leader's: the pipeline was deleted, and
-        one of its name made, whose journal has no such epoch yet."""
+        """Whether an epoch before the one that this service was in is no deposed leader's: the pipeline was deleted and
+        made again, so the journal of that name has no such epoch yet."""
         if epoch == known or not member.done():
             return False
         with suppress(ProtocolError):  # a damaged entry is no other pipeline's concern

@@ -26,7 +26,7 @@ from cutline.services.control.api.models import CommandView, PipelineView, Versi
 from cutline.services.control.api.paging import WholeList
 from cutline.services.control.api.plan import Plan, plan
 from cutline.services.control.api.problems import Refused, refused
-from cutline.services.control.api.waiting import Wait, until
+from cutline.services.control.api.waiting import Wait, matches, until
 from cutline.services.run.preflight import check, differences
 
 routes = router("pipelines")
@@ -81,9 +81,9 @@ async def one_pipeline(
 
     first = await look()
     before = known if known is not None else etag(first)
-    view = await until(look, lambda view: etag(view) != before, seconds) if seconds else first
-    if etag(view) == known:
-        return Response(status_code=304, headers={"ETag": known or ""})
+    view = await until(look, lambda view: not matches(before, etag(view)), seconds) if seconds else first
+    if known is not None and matches(known, etag(view)):
+        return Response(status_code=304, headers={"ETag": etag(view)})
     response.headers["ETag"] = etag(view)
     return view
 

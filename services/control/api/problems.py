@@ -119,6 +119,7 @@ def of_error(error: CutlineError) -> Refused:
     refusal = refused(status, error)
     if isinstance(error, Unavailable):
         refusal.headers = {"Retry-After": str(RETRY_SECONDS)}
+        refusal.remedy = refusal.remedy or "see that it runs, and try again in a few seconds"
     return refusal
 
 
@@ -134,7 +135,7 @@ async def _http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         status = error.status_code
         if status == 405:
-            error.headers = {"Allow": _allowed(request)}
+            error.headers = {"Allow": _allowed(request) or "GET"}
         cause = {404: f"there is no path {request.url.path}", 405: f"{request.method} is not allowed here"}
         error = Refused(status, cause.get(status, str(error.detail)), _REMEDIES.get(status), headers=error.headers)
     return answer(request.scope, error)
@@ -146,6 +147,8 @@ def _allowed(request: Request) -> str:
     for path, methods in request.app.openapi()["paths"].items():
         if re.fullmatch(re.sub(r"\{[^}]*\}", "[^/]+", path), request.url.path):
             found |= {method.upper() for method in methods}
+    if "GET" in found:
+        found.add("HEAD")
     return ", ".join(sorted(found))
 
 
@@ -160,7 +163,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
         kind = request.headers.get("content-type", "application/json")
         if not re.match(r"application/([\w.-]+\+)?json\b", kind):
             return answer(request.scope, Refused(415, f"the body is {kind}", "send application/json"))
-        return answer(request.scope, Refused(422, "the body is no JSON object", "send an object with the call's fields"))
+        return answer(request.scope, Refused(422, "the body is no JSON object", "send one with the call's fields"))
     errors = [_field(fault) for fault in faults[:MOST_FAULTS]]
     return answer(request.scope, Refused(422, errors[0].detail, errors[0].remedy, errors=errors))
 
