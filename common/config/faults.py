@@ -57,6 +57,7 @@ def location(root: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, int]:
     return mark.line + 1, mark.column + 1
 
 
+_LONGEST = 200
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -91,6 +92,8 @@ def sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
         return f"{name} must be {_EXPECTED[kind]}, not {_shown(detail['input'])}; correct it"
     if kind == "literal_error":
         return f"{name} must be {context.get('expected')}, not {_shown(detail['input'])}; correct it"
+    if kind == "invalid_key":
+        return f"the key {name!r} is no text; correct it"
     message = detail["msg"].removeprefix("Input should ").removeprefix("Value error, ")
     return f"{name} must {message}, not {_shown(detail['input'])}; correct it"
 
@@ -100,7 +103,8 @@ def _shown(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
-    return "null" if value is None else repr(value)
+    shown = "null" if value is None else repr(value)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
 
 def _known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:

@@ -126,7 +126,7 @@ class Host:
                 epochs = await self.registry.epochs()
                 for pipeline, epoch in epochs.items():
                     known = running.get(pipeline)
-                    if known is not None and known[0] >= epoch:
+                    if known is not None and known[0] >= epoch and not await self._made_again(pipeline, *known, epoch):
                         continue
                     if known is not None:
                         known[1].cancel()
@@ -134,6 +134,15 @@ class Host:
                     task = group.create_task(self._member(join, pipeline, epoch))
                     running[pipeline] = (epoch, task)
             await asyncio.sleep(TICK_SECONDS)
+
+    async def _made_again(self, pipeline: str, known: int, member: asyncio.Task[None], epoch: int) -> bool:
+        """Whether an epoch before the one that this service was in is no deposed leader's: the pipeline was deleted and
+        made again, so the journal of that name has no such epoch yet."""
+        if epoch == known or not member.done():
+            return False
+        with suppress(ProtocolError):  # a damaged entry is no other pipeline's concern
+            return not isinstance(await in_store(self.store.pipeline(pipeline).entry, known), EpochEntry)
+        return False
 
     async def _released(self, running: Mapping[str, tuple[int, asyncio.Task[None]]]) -> None:
         """Wait until no epoch needs this service: the leader takes a checkpoint, then begins an epoch without it.

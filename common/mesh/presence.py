@@ -289,7 +289,7 @@ def choice(
     """
     held = ((status.get("spark_writer") or {}).get("quarantined") or {}).get(table) or {}
     if not held.get("choices"):
-        raise ConfigError(f"no commit of others to the lake table {table} awaits a choice")
+        raise ConfigError(f"no commit of others to the lake table {table} awaits a choice; there is nothing to do")
     if seen is not None and seen != held["seen"]:
         raise ConfigError(f"others committed to the lake table {table} again; look at its cause, and choose again")
     if choice not in held["choices"]:

@@ -56,7 +56,7 @@ class Commands:
         """Write a command under the next free number; durable on return.
 
         If a retained command has this `key`, the same kind and the same arguments, that one is returned. With other
-        content, or if its key has the same name (before the last space): ConfigError. After Unavailable it may or may
+        content, or if its key has the same name (before the last space): KeyUsed. After Unavailable it may or may
         not be written: only a call with a key can be repeated.
         """
         arguments = json.loads(canonical(arguments))
@@ -210,6 +210,10 @@ class Commands:
         return body
 
 
+class KeyUsed(ConfigError):
+    """A key was used for another command."""
+
+
 def _name(key: str) -> str:
     """The client's own part of a key; after a space there may be a digest of the request."""
     return key.rpartition(" ")[0] or key
@@ -218,7 +222,7 @@ def _name(key: str) -> str:
 def _same(command: Command, key: str, kind: str, arguments: Mapping[str, Any]) -> Command:
     if (command.key, command.kind, command.arguments) == (key, kind, arguments):
         return command
-    raise ConfigError(
+    raise KeyUsed(
         f"the key {command.key!r} was used for command {command.n} ({command.kind}) with other content; use a new key"
         " for each command"
     )

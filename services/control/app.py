@@ -75,6 +75,7 @@ def build(
         version=openapi.product_version(),
         openapi_tags=openapi.TAGS,
         generate_unique_id_function=openapi.operation_id,
+        redirect_slashes=False,  # an address with one slash too many is a 404 that says so
     )
     app.state.control = Control(
         registry=registry, store=store, access=access, sources=SourceThreads(), metrics_tables=metrics_tables

@@ -12,7 +12,7 @@ import pytest
 from cutline.common.store.records import EpochEntry
 from tests.integration.mesh import Hammer, History, Mesh, Pipeline, content, cuts, differences, judge
 from tests.integration.operator import command, done, outcome, redefined, refused
-from tests.servers import Database
+from tests.servers import Database, MariaDB
 
 Fresh = Callable[[Database], str]
 COLUMNS = (("id", "a"), ("id",))
@@ -94,6 +94,23 @@ def test_commands_survive_the_death_of_the_leader_and_an_emptied_redis(
         newest = pipeline.checkpoint()
         assert newest is not None
         assert {table.generation for table in newest.tables.values()} == {1}
+
+
+def test_a_pipeline_that_is_deleted_and_made_again_runs_although_its_epochs_begin_anew(
+    mariadb: MariaDB, fresh_database: Fresh, tmp_path: Path
+) -> None:
+    """1. A pipeline gets far, and is deleted.  2. One of its name is run by the same services, from epoch 1 on."""
+    table = filled(mariadb, fresh_database(mariadb), "t", 50)
+    with Mesh(tmp_path, readers=1, writers=1) as mesh:
+        pipeline = mesh.pipeline("again", mariadb, [table])
+        pipeline.until(lambda: pipeline.shows(table), "the table to be live")
+        done(pipeline, "stop", savepoint=None)
+        done(pipeline, "start")
+        pipeline.next_epoch(1)
+        command(pipeline, "delete", purge=False)
+        pipeline.until(lambda: not mesh.store.pipelines() and not pipeline.status(), "the deletion")
+        pipeline = mesh.pipeline("again", mariadb, [table])
+        assert equal(pipeline, table) == []
 
 
 @pytest.mark.full

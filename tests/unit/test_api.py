@@ -151,6 +151,30 @@ async def test_without_redis_a_command_is_accepted_all_the_same(
     assert (await api.post(f"{SHOP}/pause")).status_code == 202
 
 
+async def test_a_store_that_can_not_be_written_is_503_and_no_conflict(
+    api: httpx.AsyncClient, shop: PipelineStore, tmp_path: Path
+) -> None:
+    (folder,) = (path.parent for path in tmp_path.rglob("pipeline.json"))
+    (folder / "keys").symlink_to("/sys")  # where nobody may make a file
+    problem(await api.post(f"{SHOP}/pause", headers={"Idempotency-Key": "a"}), 503, "can't be used")
+    assert shop.commands.newest() == 0
+
+
+async def test_without_redis_what_needs_it_is_503_with_a_remedy(
+    api: httpx.AsyncClient, registry: FakeRegistry
+) -> None:
+    registry.up = False
+    found = problem(await api.get(SHOP), 503, "Redis did not answer")
+    assert "try again" in found["remedy"]
+
+
+async def test_a_head_is_a_get_without_its_body_and_405_names_what_is_allowed(api: httpx.AsyncClient) -> None:
+    for path in ("/healthz", SHOP, "/v1/pipelines"):
+        assert (await api.head(path)).status_code == 200
+    assert (await api.put("/v1/pipelines")).headers["allow"] == "GET, HEAD, POST"
+    assert (await api.post("/")).headers["allow"] == "GET"
+
+
 async def test_a_repeated_call_with_the_same_key_is_the_same_command(
     api: httpx.AsyncClient, shop: PipelineStore
 ) -> None:
@@ -178,9 +202,9 @@ async def test_a_repeated_call_with_the_same_key_is_the_same_command(
         (["stop"], "pause", ["stopped", "start it"]),
         (["stop"], "checkpoints", ["stopped", "start it"]),
         (["stop"], "savepoints", ["stopped", "start it"]),
-        (["delete"], "pause", ["deleting", "wait"]),
-        (["delete"], "start", ["deleting", "wait"]),
-        (["delete"], "tables/shop.orders/pause", ["deleting", "wait"]),
+        (["delete"], "pause", ["being deleted", "wait"]),
+        (["delete"], "start", ["being deleted", "wait"]),
+        (["delete"], "tables/shop.orders/pause", ["being deleted", "wait"]),
     ],
 )
 async def test_what_makes_no_sense_after_the_accepted_commands_is_refused_and_not_queued(
@@ -352,7 +376,7 @@ async def test_two_operators_at_once_the_second_is_refused(api: httpx.AsyncClien
     problem(await api.patch(SHOP, json={"tags": {"a": "b"}}, headers={"If-Match": tag}), 412, "version 2")
     problem(await api.delete(SHOP, headers={"If-Match": '"1"'}), 412, "version 2")
     tag = (await api.get(SHOP)).headers["etag"]
-    assert (await api.patch(SHOP, json={"tags": {"a": "b"}}, headers={"If-Match": tag})).status_code == 202
+    assert (await api.patch(SHOP, json={"tags": {"a": "b"}}, headers={"If-Match": f"W/{tag}"})).status_code == 202
 
 
 async def test_an_etag_changes_with_the_state_and_an_unchanged_pipeline_is_304(
@@ -361,6 +385,8 @@ async def test_an_etag_changes_with_the_state_and_an_unchanged_pipeline_is_304(
     tag = (await api.get(SHOP)).headers["etag"]
     same = await api.get(SHOP, headers={"If-None-Match": tag})
     assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", tag)
+    for known in (f"W/{tag}", f'"other", {tag}', "*"):  # a proxy that compresses weakens it
+        assert (await api.get(SHOP, headers={"If-None-Match": known})).status_code == 304
     waiting = asyncio.create_task(api.get(f"{SHOP}?wait=30s", headers={"If-None-Match": tag}))
     await asyncio.sleep(0)
     registry.parts["enumerator"]["epoch"] = 2
@@ -437,9 +463,9 @@ async def test_deleting_takes_one_command_and_then_nothing_else_is_accepted(
     api: httpx.AsyncClient, shop: PipelineStore
 ) -> None:
     assert (await api.delete(f"{SHOP}?purge=true")).json()["arguments"] == {"purge": True}
-    problem(await api.delete(SHOP), 409, "deleting")
-    problem(await api.patch(SHOP, json={"tags": {"a": "b"}}), 409, "deleting")
-    problem(await api.post(f"{SHOP}/restore", json={"checkpoint": 3}), 409, "deleting")
+    problem(await api.delete(SHOP), 409, "being deleted")
+    problem(await api.patch(SHOP, json={"tags": {"a": "b"}}), 409, "being deleted")
+    problem(await api.post(f"{SHOP}/restore", json={"checkpoint": 3}), 409, "being deleted")
     assert shop.commands.newest() == 1
 
 
@@ -477,6 +503,10 @@ async def test_a_definition_with_a_fault_is_refused_at_the_field(
     assert store.pipelines() == ["shop"]
 
 
+BOMB = b"".join(b"%c: &%c [%s]\n" % (n + 1, n + 1, b", ".join([b"*%c" % n] * 9)) for n in range(ord("a"), ord("y")))
+"""Each line has the line before nine times: 600 bytes are 9 to the power of 24 values."""
+
+
 @pytest.mark.parametrize(
     ("kind", "body", "status", "words"),
     [
@@ -492,8 +522,10 @@ async def test_a_definition_with_a_fault_is_refused_at_the_field(
         ("application/json", b'{"x": ' * 200 + b"1" + b"}" * 200, 422, ["levels deep"]),
         ("application/yaml", b"name: [", 400, ["not YAML"]),
         ("application/yaml", b"a: 1\na: 2\n", 400, ["given twice"]),
-        ("application/yaml", b"&a [*a]", 422, ["no mapping"]),
-        ("application/yaml", b"a: &a {b: *a}", 400, ["not YAML"]),
+        ("application/yaml", b"&a [*a]", 422, ["alias"]),
+        ("application/yaml", b"a: &a {b: *a}", 422, ["alias"]),
+        ("application/yaml", b"a: &a [x, x]\n" + BOMB, 422, ["alias"]),
+        ("application/yaml", b"1: x", 422, ["the key '1' is no text"]),
         ("application/yaml", b"a: !!python/object:os.system {}", 400, ["not YAML"]),
         ("application/yaml", b"name: \x00", 400, ["not YAML"]),
         ("text/plain", b"name: x", 415, ["text/plain"]),
@@ -520,7 +552,8 @@ async def test_a_body_that_is_no_definition_is_refused(
         ("POST", "/restore", {"checkpoint": 10**30}, 422, ["checkpoint"]),
         ("POST", "/restore", {"checkpoint": 4, "force": True}, 422, ["force", "unknown"]),
         ("POST", "/restore", None, 422, ["body", "missing"]),
-        ("POST", "/restore", [], 422, []),
+        ("POST", "/restore", [], 422, ["no JSON object"]),
+        ("POST", "/tables", {"table": "x"}, 422, ["must have at least 3 characters"]),
         ("POST", "/savepoints", {"name": "../x"}, 422, ["name"]),
         ("POST", "/savepoints", {"name": ""}, 422, ["name"]),
         ("POST", "/stop", {"savepoint": "a/b"}, 422, ["savepoint"]),
@@ -534,6 +567,7 @@ async def test_a_body_that_is_no_definition_is_refused(
         ("GET", "/commands?cursor=x", None, 422, ["cursor"]),
         ("GET", "/versions/-1", None, 422, ["version"]),
         ("POST", "/nothing", None, 404, ["no path"]),
+        ("DELETE", "/", None, 404, ["no path"]),
     ],
 )
 async def test_a_request_with_a_wrong_part_is_refused_and_named(
@@ -548,6 +582,21 @@ async def test_a_request_with_a_wrong_part_is_refused_and_named(
     keywords: dict[str, Any] = {} if body is None else {"json": body}
     problem(await api.request(method, f"{SHOP}{path}", **keywords), status, *words)
     assert shop.commands.newest() == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/tokens", f"{SHOP}/restore", f"{SHOP}/stop"])
+async def test_a_body_of_another_type_is_415(api: httpx.AsyncClient, shop: PipelineStore, path: str) -> None:
+    for kind in ("application/x-www-form-urlencoded", "application/yaml", "text/plain"):
+        problem(await api.post(path, content=b"a: 1", headers={"Content-Type": kind}), 415, kind)
+    assert shop.commands.newest() == 0
+
+
+async def test_of_many_faults_the_first_hundred_are_told(api: httpx.AsyncClient) -> None:
+    many = {f"k{n}": n for n in range(2000)}
+    answer = await api.post("/v1/pipelines", json=many)
+    problem(answer, 422, "2004 faults")
+    assert len(answer.json()["errors"]) == 100
+    assert len((await api.post("/v1/tokens", json=many)).json()["errors"]) == 100
 
 
 @pytest.mark.parametrize("name", ["..", "a%2Fb", "a.b", "x y", "%00", "-", "a" * 300, "%F0%9F%90%AC"])

@@ -165,10 +165,14 @@ async def test_the_async_client_sends_the_same_requests() -> None:
 
 
 def test_names_in_paths_are_quoted() -> None:
-    asked, transport = answering(command("accepted"))
+    asked, transport = answering(command("accepted"), command("accepted"))
     with Client("http://c", transport=transport) as api:
         api.pause_table("shop", "a.b/c?d")
-    assert asked[0].url.raw_path == b"/v1/pipelines/shop/tables/a.b%2Fc%3Fd/pause"
+        api.remove_table("shop", "..")  # a path that ends so would be the pipeline's
+    assert [request.url.raw_path for request in asked] == [
+        b"/v1/pipelines/shop/tables/a.b%2Fc%3Fd/pause",
+        b"/v1/pipelines/shop/tables/%2E%2E",
+    ]
 
 
 def test_events_go_on_after_a_lost_connection_from_the_last_one_that_was_whole() -> None:

@@ -400,7 +400,7 @@ async def test_every_path_is_described_in_openapi(api: httpx.AsyncClient) -> Non
         "/tables?phase=", "/tables?phase=dead", "/tables?cursor=AAAA", "/tables?limit=0", "/tables?cursor=MQ",
         "/tables/%00",
         "/tables/a.b?wait=later", "/tables/a%2Fb/splits", "/tables/x/schemas", "/checkpoints/0", "/checkpoints/99",
-        "/checkpoints?cursor=ImEi", "/cuts?at=yesterday", "/cuts?at=2026-11-24",
+        "/checkpoints?cursor=ImEi", "/cuts?at=yesterday", "/cuts?at=nan", "/cuts?at=2026-11-24",
         "/cuts?gtid=x", "/cuts?gtid=", "/cuts?at=1&gtid=a", "/cuts/7", "/cuts?cursor=ImEi", "/events?cursor=ImEi",
     ],
 )  # fmt: skip
@@ -413,7 +413,7 @@ async def test_a_read_with_a_wrong_part_is_refused_with_cause_and_remedy(api: ht
 
 @pytest.mark.parametrize(
     "at",
-    ["nan", "inf", "-1e300", "1e400", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2026-11-24 14:05:00+02:00"],
+    ["inf", "-1e300", "1e400", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2026-11-24 14:05:00+02:00"],
 )
 async def test_any_time_has_an_answer(api: httpx.AsyncClient, at: str) -> None:
     answer = await api.get("/v1/pipelines/shop/cuts", params={"at": at})

@@ -111,7 +111,13 @@ def _given(query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of(pipeline: str, *parts: str | int) -> str:
-    return "/".join(["/v1/pipelines", *(quote(str(part), safe="") for part in (pipeline, *parts))])
+    return "/".join(["/v1/pipelines", *(quoted(str(part)) for part in (pipeline, *parts))])
+
+
+def quoted(part: str) -> str:
+    """A part of a path. Dots alone are quoted too: httpx would take `..` for the part before, and so remove a pipeline
+    in the place of its table."""
+    return quote(part, safe="") if part.strip(".") else part.replace(".", "%2E")
 
 
 def _command(
@@ -192,7 +198,7 @@ def make_token(name: str, role: Role, *, expires_in_days: float | None = None) -
 
 def revoke_token(token_id: str) -> Call[None]:
     """Revoke a token by its id."""
-    return Call(method="DELETE", path=f"/v1/tokens/{quote(token_id, safe='')}", read=_nothing)
+    return Call(method="DELETE", path=f"/v1/tokens/{quoted(token_id)}", read=_nothing)
 
 
 def audit(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[AuditRecord]]:
@@ -210,7 +216,7 @@ def services() -> Call[list[Service]]:
 
 def logs(incarnation: str, *, lines: int = 200) -> Call[list[LogLine]]:
     """The last lines of a service's log, oldest first."""
-    return _get(list[LogLine], f"/v1/services/{quote(incarnation, safe='')}/logs", {"lines": lines})
+    return _get(list[LogLine], f"/v1/services/{quoted(incarnation)}/logs", {"lines": lines})
 
 
 # Pipelines and their definitions

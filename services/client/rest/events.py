@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 
+from cutline.services.client.rest.calls import quoted
 from cutline.services.client.rest.models import Event
 
 SILENCE_SECONDS = 60.0
@@ -45,5 +45,5 @@ def events_request(pipeline: str, reader: EventReader) -> dict[str, Any]:
     headers = {"Accept": "text/event-stream"}
     if reader.last is not None:
         headers["Last-Event-ID"] = reader.last
-    path = f"/v1/pipelines/{quote(pipeline, safe='')}/events"
+    path = f"/v1/pipelines/{quoted(pipeline)}/events"
     return {"method": "GET", "url": path, "headers": headers, "timeout": SILENCE_SECONDS}

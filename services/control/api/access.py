@@ -4,8 +4,9 @@ A token is `cutline_<id>_<secret>`: the id finds its file, and the secret, of 25
 SHA-256. CUTLINE_API_TOKEN, if set, is an admin's token that no file has. There is no default password: a store
 without a token gets one for an admin at the first start, and only that start shows it.
 
-An address that sent too many wrong tokens is answered 429 for the rest of a minute, except for tokens that were right
-before: someone else behind the same proxy must not be locked out.
+An address that sent too many wrong tokens is answered 429 for the rest of a minute. Tokens of the store and JWTs that
+are right pass all the same, since nobody can guess them: someone else behind the same proxy must not be locked out.
+CUTLINE_API_TOKEN, which a person may have made up, then passes only from an address that had sent it before.
 """
 
 from __future__ import annotations
@@ -64,6 +65,13 @@ class _Known:
     looked_at: float
 
 
+class _Ended(Refused):
+    """The token was right, and is no longer valid."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(401, cause, "ask an admin for a new one (POST /v1/tokens)", headers=_CHALLENGE)
+
+
 class Access:
     """Who may call the API."""
 
@@ -88,6 +96,7 @@ class Access:
         self._now = now
         self._known: dict[str, _Known] = {}
         self._failures: dict[str, tuple[int, float]] = {}  # by address: how many, since when
+        self._trusted: set[str] = set()  # addresses that have sent CUTLINE_API_TOKEN
 
     async def caller(self, headers: Headers, address: str) -> Caller:
         """The sender of a request with these headers, from this address. Raises Refused: 401, or 429 after too many
@@ -98,28 +107,32 @@ class Access:
             if self.open_here:
                 return Caller(name="local", role="admin", means="local")
             raise Refused(401, "no token was sent", "send the header Authorization: Bearer TOKEN", headers=_CHALLENGE)
-        if self._token is not None and secrets.compare_digest(given.encode(), self._token.encode()):
-            return Caller(name="CUTLINE_API_TOKEN", role="admin", means="environment")
-        found = _TOKEN.fullmatch(given)
-        token_id, secret = found.groups() if found else ("", "")
         blocked = self._blocked(address)
-        if blocked and token_id not in self._known:
+        may_guess = not blocked or address in self._trusted
+        if may_guess and self._token is not None and secrets.compare_digest(given.encode(), self._token.encode()):
+            if len(self._trusted) < _ADDRESSES:
+                self._trusted.add(address)
+            return Caller(name="CUTLINE_API_TOKEN", role="admin", means="environment")
+        try:
+            if found := _TOKEN.fullmatch(given):
+                return await self._of_token(*found.groups())
+            if self._oidc is not None and given.count(".") == 2:
+                return await self._oidc.caller(given)
+            raise _unknown()
+        except _Ended:
+            raise  # once it was right: no guess
+        except Refused as refusal:
+            if refusal.status_code != 401:
+                raise
+            self._failed(address)
+            if not blocked:
+                raise
             raise Refused(
                 429,
                 f"{FAILURES} wrong tokens came from {address} within a minute",
                 f"wait {blocked:.0f} s, and send a valid token",
                 headers={"Retry-After": f"{blocked:.0f}"},
-            )
-        try:
-            if found:
-                return await self._of_token(token_id, secret)
-            if self._oidc is not None and given.count(".") == 2:
-                return await self._oidc.caller(given)
-            raise _unknown()
-        except Refused as refusal:
-            if refusal.status_code == 401:
-                self._failed(address)
-            raise
+            ) from refusal
 
     async def _of_token(self, token_id: str, secret: str) -> Caller:
         now = self._now()
@@ -135,11 +148,11 @@ class Access:
             raise _unknown()
         if known.revoked:
             self._known.pop(token_id, None)
-            raise _ended(f"the token {token.name!r} was revoked")
+            raise _Ended(f"the token {token.name!r} was revoked")
         if token.expires_at is not None and token.expires_at <= now:
             self._known.pop(token_id, None)
             at = datetime.fromtimestamp(token.expires_at, tz=UTC)
-            raise _ended(f"the token {token.name!r} expired at {at:%Y-%m-%d %H:%M} UTC")
+            raise _Ended(f"the token {token.name!r} expired at {at:%Y-%m-%d %H:%M} UTC")
         if len(self._known) >= _TOKENS:
             self._known.clear()
         self._known[token_id] = known  # only tokens whose secret was right
@@ -169,7 +182,3 @@ class Access:
 
 def _unknown() -> Refused:
     return Refused(401, "the token is unknown", "ask an admin for one (POST /v1/tokens)", headers=_CHALLENGE)
-
-
-def _ended(cause: str) -> Refused:
-    return Refused(401, cause, "ask an admin for a new one (POST /v1/tokens)", headers=_CHALLENGE)

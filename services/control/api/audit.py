@@ -13,7 +13,7 @@ from starlette.types import Scope
 from cutline.common.errors import CutlineError
 from cutline.common.store.access import AccessFiles
 from cutline.services.control.api.dependencies import Shared, role, router
-from cutline.services.control.api.paging import Newest
+from cutline.services.control.api.paging import Newest, foreign
 
 routes = router("access")
 log = logging.getLogger(__name__)
@@ -67,7 +67,9 @@ async def record(files: AccessFiles, scope: Scope, status: int) -> None:
 async def audit(shared: Shared, page: Newest) -> list[AuditView]:
     """List the calls that changed something, or were refused, newest first."""
     assert page.limit is not None
-    before = page.after if isinstance(page.after, str) else None
+    before = page.after
+    if isinstance(before, int):
+        raise foreign()
     files = shared.access.files
     found = await asyncio.to_thread(files.logged, before=before, limit=page.limit + 1)
     if len(found) > page.limit:

@@ -17,14 +17,14 @@ from fastapi import Depends, Header, Path, Request, Response
 from fastapi.responses import JSONResponse
 
 from cutline.common.config.pipeline import shown
-from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.errors import Unavailable
 from cutline.common.mesh.presence import Registry
-from cutline.common.store.commands import Command, Outcome
+from cutline.common.store.commands import Command, KeyUsed, Outcome
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import situation
 from cutline.services.control.api.dependencies import CallerNow, Control, Known, RegistryNow, Shared, router
 from cutline.services.control.api.models import CommandState, CommandView
-from cutline.services.control.api.paging import Newest
+from cutline.services.control.api.paging import Newest, foreign
 from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.roles import Caller
 from cutline.services.control.api.situation import Situation
@@ -110,7 +110,7 @@ class Asking:
                 key=self._key,
                 now=time.time(),
             )
-        except ConfigError as error:  # the key was used in between
+        except KeyUsed as error:  # in between
             raise refused(409, error) from error
         with suppress(Unavailable):  # a hint only: the leader looks by itself too
             await self.registry.request(self.found.name, {"kind": "command"})
@@ -200,7 +200,7 @@ def view_of(pipeline: str, command: Command, outcome: Outcome | None, running: i
 async def commands(found: Known, registry: RegistryNow, page: Newest) -> list[CommandView]:
     """List the commands of the pipeline, newest first; the last thousand are kept."""
     if page.after is not None and not isinstance(page.after, int):
-        raise Refused(422, "the cursor is not one of this list", "take it from the header Link of the page before")
+        raise foreign()
     assert page.limit is not None
     before = page.after if page.after is not None else await asyncio.to_thread(found.commands.newest) + 1
     listed = await asyncio.to_thread(found.commands.list, before=before, limit=page.limit + 1)

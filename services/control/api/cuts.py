@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
+from math import isnan
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -149,10 +151,9 @@ def _tables(record: Publication) -> list[CutTable]:
 
 
 def _moment(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        if not isnan(seconds := float(text)):
+            return seconds
     try:
         moment = datetime.fromisoformat(text.replace(" ", "+"))  # a + in a query string is a space
         if moment.tzinfo is None:

@@ -6,6 +6,7 @@ secrets that it had.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 from cutline.common.config.faults import sentence
 from cutline.common.config.pipeline import FIXED, PipelineConfig, parse, shown
 from cutline.common.errors import ConfigError
-from cutline.services.control.api.problems import FieldProblem, Refused, refused, split
+from cutline.services.control.api.problems import MOST_FAULTS, FieldProblem, Refused, refused, split
 
 YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 MERGE_PATCH = "application/merge-patch+json"
@@ -34,7 +35,7 @@ async def content_of(request: Request, *, patch: bool = False) -> dict[str, Any]
     """The request's body as a mapping. Raises Refused: 400 for broken syntax, 415 for another type of body."""
     kind, body = media_type(request), await request.body()
     if kind in YAML:
-        return _yaml(body)
+        return await asyncio.to_thread(_yaml, body)  # a megabyte takes seconds
     if kind != "application/json" and not (patch and kind == MERGE_PATCH):
         other = MERGE_PATCH if patch else YAML[0]
         raise Refused(415, f"the body is {kind}", f"send application/json or {other}")
@@ -48,6 +49,9 @@ async def content_of(request: Request, *, patch: bool = False) -> dict[str, Any]
 def _yaml(body: bytes) -> dict[str, Any]:
     try:
         text = body.decode()
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            # Aliases of aliases make gigabytes of a few hundred bytes.
+            raise Refused(422, "the body has an alias of YAML (*name)", "write its value out in each place")
         parse_faults = _yaml_faults(text)
         found = yaml.safe_load(text)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
@@ -132,13 +136,15 @@ def checked(content: Mapping[str, Any], *, base: Mapping[str, Any] | None = None
 
 def _invalid(error: ValidationError) -> Refused:
     faults = []
-    for detail in error.errors():
+    for detail in error.errors()[:MOST_FAULTS]:
         cause, remedy = split(sentence(detail, PipelineConfig))
         field = ".".join(str(part) for part in detail["loc"]) or None
         faults.append(FieldProblem(field=field, detail=cause, remedy=remedy or "correct it"))
     if len(faults) == 1:
         return Refused(422, faults[0].detail, faults[0].remedy, errors=faults)
-    return Refused(422, f"the definition has {len(faults)} faults", "correct each of `errors`", errors=faults)
+    more = f"{error.error_count()} faults; `errors` has the first {MOST_FAULTS}"
+    found = f"{len(faults)} faults" if error.error_count() == len(faults) else more
+    return Refused(422, f"the definition has {found}", "correct each of `errors`", errors=faults)
 
 
 def merged(base: Any, patch: Any) -> Any:

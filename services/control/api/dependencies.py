@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
+from pydantic import BeforeValidator
 from starlette.routing import Match
 from starlette.types import Scope
 
@@ -68,6 +69,8 @@ async def _caller(request: Request) -> Caller:
 PipelineName = Annotated[str, Path(description="the pipeline's name", examples=["shop"], max_length=255)]
 TableName = Annotated[str, Path(description="the table, as schema.table", examples=["shop.orders"], max_length=255)]
 CheckpointNumber = Annotated[int, Path(ge=1, le=10**10 - 1, description="number of the checkpoint", examples=[42])]
+Flag = Annotated[bool, BeforeValidator(lambda given: given == "" or given)]
+"""A switch in the query: also its name alone turns it on, as in `?dry_run`."""
 
 
 async def _known(request: Request, pipeline: PipelineName) -> PipelineStore:

@@ -50,7 +50,7 @@ class Edit:
     def _compare(self, version: int) -> None:
         if self._match is None or self._match.strip() == "*":
             return
-        wanted = [tag.strip().strip('"').partition("-")[0] for tag in self._match.split(",")]
+        wanted = [tag.strip().removeprefix("W/").strip('"').partition("-")[0] for tag in self._match.split(",")]
         if str(version) not in wanted:
             raise Refused(
                 412,

@@ -18,9 +18,9 @@ from fastapi import Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 from cutline.common.errors import Unavailable
-from cutline.services.control.api.dependencies import Control, Known, Shared, router
+from cutline.services.control.api.dependencies import Control, Flag, Known, Shared, router
 from cutline.services.control.api.models import EventKind, EventView
-from cutline.services.control.api.paging import Newest
+from cutline.services.control.api.paging import Newest, several
 from cutline.services.control.api.problems import Refused
 from cutline.services.control.feed import BEGINNING, Event, Place
 from cutline.services.control.watch import PipelineWatch
@@ -48,12 +48,12 @@ async def events(
         str | None,
         Query(description="only events of this kind; several with commas between", examples=["command,publication"]),
     ] = None,
-    stream: Annotated[bool, Query(description="send events as they come, as Accept: text/event-stream does")] = False,
+    stream: Annotated[Flag, Query(description="send events as they come, as Accept: text/event-stream does")] = False,
     accept: Annotated[str | None, Header()] = None,
     last_event_id: Annotated[str | None, Header(description="of a stream: the last event that came")] = None,
 ) -> list[EventView] | Response:
     """List the newest events, newest first; or send them as they come (server-sent events)."""
-    kinds = _kinds(kind)
+    kinds = set(KINDS) if kind is None else several(kind, KINDS, "kind of event")
     watch = control.watches.of(found.name)
     if stream or (accept is not None and STREAM in accept):
         after = await _place(watch, last_event_id) if last_event_id else (await watch.feed()).place
@@ -62,13 +62,6 @@ async def events(
     known = [event for event in (await watch.feed()).all() if event.kind in kinds]
     listed = page.of(known[::-1], lambda event: event.place.key, newest_first=True)
     return [_view(event) for event in listed]
-
-
-def _kinds(text: str | None) -> Set[str]:
-    kinds = set(KINDS) if text is None else set(text.split(","))
-    if unknown := kinds.difference(KINDS):
-        raise Refused(422, f"there is no kind of event {min(unknown)!r}", f"the kinds are {', '.join(KINDS)}")
-    return kinds
 
 
 async def _stream(control: Control, watch: PipelineWatch, after: Place, kinds: Set[str]) -> AsyncIterator[str]:

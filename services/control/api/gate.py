@@ -71,6 +71,8 @@ class Gate:
             refusal = error if isinstance(error, Refused) else problems.of_error(error)
             await problems.answer(scope, refusal)(scope, receive, sent)
             return
+        if scope["method"] == "HEAD":  # the server sends no body then
+            scope = {**scope, "method": "GET"}
         await self._app(scope, self._limited(receive), sent)
 
     def _check_site(self, headers: Headers, *, reads: bool) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
@@ -38,7 +38,7 @@ class Page:
             try:
                 items = [item for item in items if (key(item) < after if newest_first else key(item) > after)]  # type: ignore[operator]
             except TypeError:
-                raise _foreign() from None
+                raise foreign() from None
         found = list(items)
         if self.limit is None or len(found) <= self.limit:
             return found
@@ -53,7 +53,16 @@ class Page:
         self._response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
 
 
-def _foreign() -> Refused:
+def several(text: str, known: Collection[str], noun: str) -> set[str]:
+    """The items of a filter, with commas between. Raises Refused (422) for one that is not known."""
+    found = set(text.split(","))
+    if unknown := found.difference(known):
+        raise Refused(422, f"there is no {noun} {min(unknown)!r}", f"use one or more of {', '.join(known)}")
+    return found
+
+
+def foreign() -> Refused:
+    """The refusal of a cursor that another list gave, or none."""
     return Refused(422, "the cursor is not one of this list", "take it from the header Link of the page before")
 
 
@@ -63,9 +72,9 @@ def _page(limit: int | None, cursor: str | None, request: Request, response: Res
         try:
             after = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         except (ValueError, RecursionError):
-            raise _foreign() from None
+            raise foreign() from None
         if isinstance(after, bool) or not isinstance(after, str | int):
-            raise _foreign()
+            raise foreign()
     return Page(limit=limit, after=after, _request=request, _response=response)
 
 

@@ -20,13 +20,13 @@ from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import definitions
 from cutline.services.control.api.definitions import checked, content_of, merged
-from cutline.services.control.api.dependencies import Known, RegistryNow, Shared, StoreNow, role, router
+from cutline.services.control.api.dependencies import Flag, Known, RegistryNow, Shared, StoreNow, role, router
 from cutline.services.control.api.editing import Edited
 from cutline.services.control.api.models import CommandView, PipelineView, VersionContent, VersionView
 from cutline.services.control.api.paging import WholeList
 from cutline.services.control.api.plan import Plan, plan
 from cutline.services.control.api.problems import Refused, refused
-from cutline.services.control.api.waiting import Wait, until
+from cutline.services.control.api.waiting import Wait, matches, until
 from cutline.services.run.preflight import check, differences
 
 routes = router("pipelines")
@@ -81,9 +81,9 @@ async def one_pipeline(
 
     first = await look()
     before = known if known is not None else etag(first)
-    view = await until(look, lambda view: etag(view) != before, seconds) if seconds else first
-    if etag(view) == known:
-        return Response(status_code=304, headers={"ETag": known or ""})
+    view = await until(look, lambda view: not matches(before, etag(view)), seconds) if seconds else first
+    if known is not None and matches(known, etag(view)):
+        return Response(status_code=304, headers={"ETag": etag(view)})
     response.headers["ETag"] = etag(view)
     return view
 
@@ -131,7 +131,7 @@ async def _view(registry: Registry, found: PipelineStore) -> PipelineView | None
         leader=leader.get("leader"),
         tables={phase: phases.count(phase) for phase in sorted(set(phases))},
         checkpoint=checkpoint.get("number"),
-        checkpoint_completed_at=checkpoint.get("completed_at"),
+        checkpoint_completed_at=checkpoint.get("completed_at") or None,
         publication=spark.get("published"),
         published_at=spark.get("published_at"),
         source_time=spark.get("source_time"),
@@ -180,7 +180,7 @@ async def create(
     request: Request,
     shared: Shared,
     response: Response,
-    dry_run: Annotated[bool, Query(description="only look what it would do")] = False,
+    dry_run: Annotated[Flag, Query(description="only look what it would do")] = False,
 ) -> PipelineView | Plan:
     """Create a pipeline from the content of its pipeline.yaml, as JSON or YAML.
 
@@ -268,7 +268,7 @@ async def patch(request: Request, edit: Edited) -> CommandView:
 @routes.delete("/pipelines/{pipeline}", operation_id="delete_pipeline", status_code=202, openapi_extra=ADMIN)
 async def delete(
     edit: Edited,
-    purge: Annotated[bool, Query(description="also drop the lake tables that the pipeline wrote")] = False,
+    purge: Annotated[Flag, Query(description="also drop the lake tables that the pipeline wrote")] = False,
 ) -> CommandView:
     """Delete a pipeline with all that the store has of it; the lake tables stay, unless `purge`."""
     await edit.base()

@@ -21,6 +21,7 @@ from cutline.common.errors import ConfigError, CutlineError, Unavailable
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 5
+MOST_FAULTS = 100
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +119,7 @@ def of_error(error: CutlineError) -> Refused:
     refusal = refused(status, error)
     if isinstance(error, Unavailable):
         refusal.headers = {"Retry-After": str(RETRY_SECONDS)}
+        refusal.remedy = refusal.remedy or "see that it runs, and try again in a few seconds"
     return refusal
 
 
@@ -133,7 +135,7 @@ async def _http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         status = error.status_code
         if status == 405:
-            error.headers = {"Allow": _allowed(request)}
+            error.headers = {"Allow": _allowed(request) or "GET"}
         cause = {404: f"there is no path {request.url.path}", 405: f"{request.method} is not allowed here"}
         error = Refused(status, cause.get(status, str(error.detail)), _REMEDIES.get(status), headers=error.headers)
     return answer(request.scope, error)
@@ -145,6 +147,8 @@ def _allowed(request: Request) -> str:
     for path, methods in request.app.openapi()["paths"].items():
         if re.fullmatch(re.sub(r"\{[^}]*\}", "[^/]+", path), request.url.path):
             found |= {method.upper() for method in methods}
+    if "GET" in found:
+        found.add("HEAD")
     return ", ".join(sorted(found))
 
 
@@ -155,7 +159,12 @@ async def _invalid(request: Request, error: Exception) -> Response:
         (fault, *_) = faults
         cause = f"the body is not JSON ({fault['ctx']['error']} at character {fault['loc'][-1]})"
         return answer(request.scope, Refused(400, cause, "correct its syntax"))
-    errors = [_field(fault) for fault in faults]
+    if any(fault["loc"] == ("body",) and fault["type"] != "missing" for fault in faults):
+        kind = request.headers.get("content-type", "application/json")
+        if not re.match(r"application/([\w.-]+\+)?json\b", kind):
+            return answer(request.scope, Refused(415, f"the body is {kind}", "send application/json"))
+        return answer(request.scope, Refused(422, "the body is no JSON object", "send one with the call's fields"))
+    errors = [_field(fault) for fault in faults[:MOST_FAULTS]]
     return answer(request.scope, Refused(422, errors[0].detail, errors[0].remedy, errors=errors))
 
 
@@ -173,8 +182,10 @@ def _field(fault: Mapping[str, Any]) -> FieldProblem:
     if kind == "extra_forbidden":
         return FieldProblem(field=field, detail=f"{field} is unknown", remedy="leave it out, or correct its name")
     expected = str(fault["msg"]).removeprefix("Value error, ")
-    expected = expected.removeprefix("Input should ").removeprefix("be ")
-    return FieldProblem(field=field, detail=f"{field} ({where}) must be {expected}", remedy="correct it")
+    expected = expected.removeprefix("Input should ").replace("String should ", "").replace("List should ", "")
+    if not expected.startswith(("have ", "match ")):
+        expected = f"be {expected.removeprefix('be ')}"
+    return FieldProblem(field=field, detail=f"{field} ({where}) must {expected}", remedy="correct it")
 
 
 async def _failed(request: Request, error: Exception) -> Response:

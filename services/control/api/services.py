@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from cutline.common.errors import Unavailable
 from cutline.services.control.api.dependencies import Shared, router
 from cutline.services.control.api.models import ServiceView
+from cutline.services.control.api.problems import Refused
 
 routes = router("services")
 
@@ -76,7 +77,7 @@ async def logs(
     lines: Annotated[int, Query(ge=1, le=500, description="most lines")] = 200,
 ) -> list[LogLineView]:
     """List the last lines that a service has logged, oldest first; also of one that ended within the last day."""
-    return [
-        LogLineView(at=line.at, level=line.level, logger=line.logger, text=line.text)
-        for line in await control.registry.log_lines(incarnation, lines)
-    ]
+    found = await control.registry.log_lines(incarnation, lines)
+    if not found and incarnation not in {service.incarnation for service in await control.registry.services()}:
+        raise Refused(404, f"there is no service {incarnation!r}, or none any more", "GET /v1/services lists them")
+    return [LogLineView(at=line.at, level=line.level, logger=line.logger, text=line.text) for line in found]

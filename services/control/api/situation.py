@@ -52,9 +52,10 @@ class Situation:
         """Refuse unless the mode is one of these."""
         if self.mode not in modes:
             already = self.mode != "deleting" and _AFTER.get(doing) == self.mode
+            mode = "being deleted" if self.mode == "deleting" else self.mode
             raise Refused(
                 409,
-                f"the pipeline {self.pipeline} is {self.mode}{' already' if already else ''}",
+                f"the pipeline {self.pipeline} is {mode}{' already' if already else ''}",
                 "there is nothing to do" if already else _REMEDIES[self.mode],
             )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -15,9 +14,9 @@ from cutline.common.errors import ProtocolError
 from cutline.common.schema import TableSchema
 from cutline.services.control.api.dependencies import Known, Shared, TableName, router
 from cutline.services.control.api.models import TableView
-from cutline.services.control.api.paging import WholeList
+from cutline.services.control.api.paging import WholeList, several
 from cutline.services.control.api.problems import Refused
-from cutline.services.control.api.waiting import Wait, until
+from cutline.services.control.api.waiting import Wait, matches, until
 from cutline.services.control.table_rows import Row, etag
 
 routes = router("tables")
@@ -66,9 +65,7 @@ async def tables(
         return _json(rows.body)
     chosen = list(rows.by_name.values())
     if phase is not None:
-        phases = set(phase.split(","))
-        if unknown := phases.difference(PHASES):
-            raise Refused(422, f"there is no phase {min(unknown)!r}", f"the phases are {', '.join(PHASES)}")
+        phases = several(phase, PHASES, "phase")
         chosen = [row for row in chosen if row["phase"] in phases]
     if q:
         wanted = q.casefold()
@@ -162,12 +159,6 @@ def unknown_table(pipeline: str, table: str) -> Refused:
     return Refused(
         404, f"pipeline {pipeline} captures no table {table!r}", f"GET /v1/pipelines/{pipeline}/tables lists them"
     )
-
-
-def matches(if_none_match: str, tag: str) -> bool:
-    """Whether the header If-None-Match names this ETag, compared weakly."""
-    named = re.findall(r'(?:W/)?("[^"]*")', if_none_match)
-    return if_none_match.strip() == "*" or tag.removeprefix("W/") in named
 
 
 def _json(body: bytes, headers: Mapping[str, str] | None = None) -> Response:

@@ -37,6 +37,12 @@ Wait = Annotated[float, Depends(_seconds)]
 """How long a request is to wait, in seconds; 0: not at all."""
 
 
+def matches(if_none_match: str, tag: str) -> bool:
+    """Whether the header If-None-Match names this ETag, compared weakly."""
+    named = re.findall(r'(?:W/)?("[^"]*")', if_none_match)
+    return if_none_match.strip() == "*" or tag.removeprefix("W/") in named
+
+
 async def until(look: Callable[[], Awaitable[T]], done: Callable[[T], bool], seconds: float) -> T:
     """Return what `look` returns as soon as `done` says so of it, or after `seconds`."""
     deadline = time.monotonic() + seconds

@@ -203,7 +203,7 @@ class Hosts:
             return f" (a new password in {self._config.password_file} is tried at once, the same one each minute)"
         if self._config.password_env is not None:
             name = self._config.password_env
-            return f" (a new value of {name} needs a restart of the services; with password_file it would not)"
+            return f" (a new value of {name} needs a restart of the services, one in a password_file does not)"
         return ""
 
 
