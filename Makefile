@@ -81,6 +81,7 @@ setup        env                      coreutils
 setup        curl                     curl
 setup        chromium                 chromium fonts-inter
 setup        promtool                 prometheus
+acceptance-kubernetes  prometheus     prometheus
 trixie       valkey-server            valkey-server
 fuzz         clang                    clang
 test-full    clang                    clang
@@ -99,6 +100,8 @@ acceptance-kubernetes  etcd           etcd-server
 acceptance-kubernetes  containerd     containerd runc containernetworking-plugins
 acceptance-kubernetes  ctr            containerd
 acceptance-kubernetes  ip             iproute2
+acceptance-kubernetes  ipset          ipset
+acceptance-kubernetes  iptables       iptables
 acceptance-kubernetes  unshare        util-linux
 nobody       gh-ost
 endef

@@ -246,6 +246,8 @@ class Replica:
                 lead.stop.set()
             if lead.ended.is_set() or (leaving and not lead.served):
                 await self._end(name, successor)
+                if removed:
+                    await self._registry.drop_status(name, SPARK_WRITER)  # written since the enumerator forgot it
             elif successor not in (None, ours) and not lead.hand_over.is_set() and now >= self._keeps_until:
                 logger.info("pipeline %s: it is handed over to %s after the next publication", name, successor)
                 lead.hand_over.set()

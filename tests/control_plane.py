@@ -1,8 +1,8 @@
-"""A control plane of Kubernetes on loopback: its API server and its controllers, over an etcd, with no node.
+"""A control plane of Kubernetes at `host`, by default on loopback: its API server and its controllers, over an etcd.
 
 So objects are judged by the real schemas, defaults and admission, and Deployments and Jobs get their pods, which no
-node runs. The programs come from the Go module k8s.io/kubernetes, and are built once, in some minutes of CPU; etcd is
-Debian's.
+node runs (but that of tests/acceptance/node.py). The programs come from the Go module k8s.io/kubernetes, and are built
+once, in some minutes of CPU; etcd is Debian's.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from cutline.common.config.environment import cache_folder
+from tests.certificates import Authority
 from tests.manifests import Object
 from tests.programs import program
 from tests.servers import HOST, LocalServer, Process, built_once, free_port, go
 
 VERSION = "1.37.1"
-PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
+PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet")
+SERVICES = ("10.96.0.0/16", "10.96.0.1")
+"""The addresses of Services, and that of the API server among them."""
 
 
 def kubernetes() -> Path:
     """The folder with the programs; the first use builds them."""
-    target = cache_folder() / f"kubernetes-v{VERSION}"
+    target = cache_folder() / f"kubernetes-v{VERSION}-{len(PROGRAMS)}-programs"
     with built_once(target) as building:
         if building is not None:
             with tempfile.TemporaryDirectory(prefix="cutline-go-") as scratch:
@@ -70,8 +73,9 @@ class ControlPlane(LocalServer):
             self._run("controllers", [
                 str(kubernetes() / "kube-controller-manager"), f"--kubeconfig={self.kubeconfig}",
                 "--leader-elect=false", "--use-service-account-credentials",
-                f"--service-account-private-key-file={self.folder}/accounts.key",
-                "--controllers=*,-nodeipam", f"--secure-port={free_port()}", f"--bind-address={HOST}",
+                f"--service-account-private-key-file={self.folder}/accounts.key", "--controllers=*,-nodeipam",
+                "--horizontal-pod-autoscaler-sync-period=2s",
+                f"--root-ca-file={self.folder}/ca.pem", f"--secure-port={free_port()}", f"--bind-address={HOST}",
             ])  # fmt: skip
         except BaseException:
             self.close()
@@ -103,8 +107,10 @@ class ControlPlane(LocalServer):
             base_url=self.url, headers={"Authorization": f"Bearer {self.token}"}, verify=False, timeout=30
         )
 
-    def apply(self, each: Object) -> Object:
-        """Apply an object on the server's side, as `kubectl apply --server-side` does; an unknown field is an error."""
+    def apply(self, each: Object, *, dry_run: bool = False) -> Object:
+        """Apply an object on the server's side, as `kubectl apply --server-side` does; an unknown field is an error,
+        and so is a warning. A dry run changes nothing.
+        """
         group, _, version = each["apiVersion"].rpartition("/")
         kinds = f"/apis/{group}/{version}" if group else f"/api/{version}"
         with self.client() as client:
@@ -113,18 +119,27 @@ class ControlPlane(LocalServer):
             place = f"/namespaces/{each['metadata']['namespace']}" if found["namespaced"] else ""
             answer = client.patch(
                 f"{kinds}{place}/{found['name']}/{each['metadata']['name']}",
-                params={"fieldManager": "test", "fieldValidation": "Strict", "force": "true"},
+                params={
+                    **{"fieldManager": "test", "fieldValidation": "Strict", "force": "true"},
+                    **({"dryRun": "All"} if dry_run else {}),
+                },
                 content=yaml.safe_dump(each),
                 headers={"Content-Type": "application/apply-patch+yaml"},
             )
-        assert answer.is_success, f"{each['kind']} {each['metadata']['name']}: {answer.text}"
+        warned = answer.headers.get("warning", "")
+        problem = warned if answer.is_success else answer.text
+        assert not problem, f"{each['kind']} {each['metadata']['name']}: {problem}"
         applied: Object = answer.json()
         return applied
 
+    def get(self, path: str) -> Any:
+        """What is at a path of the API."""
+        with self.client() as client:
+            return client.get(path).raise_for_status().json()
+
     def list(self, path: str) -> list[Object]:
         """The objects at a path of the API, as in `/api/v1/namespaces/cutline/pods`."""
-        with self.client() as client:
-            found: list[Object] = client.get(path).raise_for_status().json()["items"]
+        found: list[Object] = self.get(path)["items"]
         return found
 
     def _make_folder(self) -> Path:
@@ -135,6 +150,9 @@ class ControlPlane(LocalServer):
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
+        authority = Authority(folder)
+        authority.issue("server", self.host, SERVICES[1], "kubernetes.default.svc")
+        authority.issue("passing-on")
         (folder / "tokens.csv").write_text(f"{self.token},admin,admin,system:masters\n")
         return folder
 
@@ -151,12 +169,20 @@ class ControlPlane(LocalServer):
             f"--initial-advertise-peer-urls={peers}", f"--initial-cluster=default={peers}",
         ])  # fmt: skip
         return [
-            str(kubernetes() / "kube-apiserver"), f"--etcd-servers={clients}", f"--bind-address={HOST}",
-            f"--secure-port={self.port}", f"--cert-dir={self.folder}/certificates", "--endpoint-reconciler-type=none",
-            "--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC",
+            str(kubernetes() / "kube-apiserver"), f"--etcd-servers={clients}", f"--bind-address={self.host}",
+            f"--secure-port={self.port}", f"--tls-cert-file={self.folder}/server-cert.pem",
+            f"--tls-private-key-file={self.folder}/server-key.pem",
+            *(["--endpoint-reconciler-type=none"] if self.host == HOST else []),  # no Service leads to loopback
+            f"--service-cluster-ip-range={SERVICES[0]}", "--authorization-mode=RBAC",
             f"--token-auth-file={self.folder}/tokens.csv", "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={self.folder}/accounts.key",
             f"--service-account-signing-key-file={self.folder}/accounts.key",
+            "--watch-cache-sizes=pods#0",  # with it, and Debian's etcd, Spark's watch of its pods is refused
+            # For APIs that other servers have, such as that of metrics:
+            f"--requestheader-client-ca-file={self.folder}/ca.pem", "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={self.folder}/passing-on-cert.pem",
+            f"--proxy-client-key-file={self.folder}/passing-on-key.pem",
         ]  # fmt: skip
 
     def _answers(self) -> bool:
@@ -167,6 +193,6 @@ class ControlPlane(LocalServer):
             return False
 
     def _end(self, first: signal.Signals) -> None:
-        super()._end(first)
+        super()._end(signal.SIGKILL)  # it keeps nothing, and would wait a minute for those who watch
         while self._others:
             self._others.pop().end(signal.SIGKILL if first == signal.SIGKILL else signal.SIGTERM)

@@ -39,6 +39,11 @@ local bodies = redis.call('LRANGE', KEYS[1], 0, -1)
 redis.call('DEL', KEYS[1])
 return bodies
 """
+_PUT_WHILE_IN_EPOCH = """
+if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
+  redis.call('HSET', KEYS[2], ARGV[3], ARGV[4])
+end
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,11 +163,18 @@ class Registry:
     async def put_status(
         self, pipeline: str, part: str, status: Mapping[str, Any], *, tables: str | None = None
     ) -> None:
-        """Replace the status of one part of a pipeline (a member, or a topic such as "source"); with `tables`, also
-        the enumerator's tables, as JSON; without, they stay as they are."""
+        """Replace the status of one part of a pipeline (a topic such as "source"); with `tables`, also the enumerator's
+        tables, as JSON; without, they stay as they are."""
         shown = {part: json.dumps(status)} | ({} if tables is None else {_TABLES: tables})
         async with answered(f"write the status of pipeline {pipeline}"):
             await self._redis.hset(f"cutline:status:{pipeline}", mapping=cast(dict[str | bytes, Any], shown))
+
+    async def put_member_status(self, pipeline: str, member: str, status: Mapping[str, Any], *, epoch: int) -> None:
+        """Replace the status of a member of an epoch, if that epoch is announced: a member that has not yet seen its
+        epoch end, or its pipeline deleted, leaves nothing behind."""
+        arguments = (_EPOCHS, f"cutline:status:{pipeline}", pipeline, epoch, member, json.dumps(status))
+        async with answered(f"write the status of pipeline {pipeline}"):
+            await self._redis.eval(_PUT_WHILE_IN_EPOCH, 2, *arguments)
 
     async def status(self, pipeline: str) -> dict[str, dict[str, Any]]:
         """Return the last status of each part of a pipeline; each should carry its own time.
@@ -232,6 +244,11 @@ class Registry:
         """Remove the oldest of the waiting requests that equal this one, because it was carried out."""
         async with answered(f"withdraw a request to pipeline {pipeline}"):
             await self._redis.lrem(_requests(pipeline, to), 1, request)
+
+    async def drop_status(self, pipeline: str, part: str) -> None:
+        """Remove the status of one part of a pipeline."""
+        async with answered(f"remove a status of pipeline {pipeline}"):
+            await self._redis.hdel(f"cutline:status:{pipeline}", part)
 
     async def forget(self, pipeline: str) -> None:
         """Remove all notes about a deleted pipeline."""

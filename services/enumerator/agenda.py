@@ -438,7 +438,8 @@ class Agenda:
     def _take_in_epoch(self, command: Command, leader: Leader, now: float) -> list[Effect] | None:
         if leader.still or leader.halted:
             state = "halted" if leader.halted else self.standing.mode
-            return self._refuse(command, f"the pipeline is {state}", "resume it first")
+            way = "resume it first" if state == "paused" else "start it first"
+            return self._refuse(command, f"the pipeline is {state}", way)
         if leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended):
             return self._refuse(command, "the pipeline has ended at its stop", "start another pipeline")
         if leader.leads:

@@ -38,6 +38,8 @@ from cutline.services.enumerator.events import (
 
 ASK_AGAIN_SECONDS = 5.0
 LOOK_SECONDS = 0.5
+LEAVE_SECONDS = 3.0
+"""A member notices within this time that the streams of its epoch are gone: it sends something each second."""
 SPARK_SECONDS = 90.0  # how long a Spark writer may take to answer
 log = logging.getLogger("cutline.enumerator")
 
@@ -208,7 +210,8 @@ class Commanding:
             await asyncio.sleep(LOOK_SECONDS)
         await in_store(self.store.remove_files)
         await self.registry.forget(name)
-        await in_store(self.store.remove_files)  # what others wrote before they saw it
+        await asyncio.sleep(LEAVE_SECONDS)
+        await in_store(self.store.remove_files)  # what members wrote until they left
         await in_store(self.store.remove)
         await self.registry.forget(name)
         log.info("pipeline %s is deleted", name)

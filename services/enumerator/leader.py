@@ -208,7 +208,7 @@ class Leader:
         self.definition = 1  # the version of the definition that has these settings
         self.agenda = Agenda()
         self.state = IDLE
-        self.cause = "the pipeline's first start"
+        self.cause = "a new leader took over"
         self.tail = 0  # the journal's last slot
         self.base: int | None = None  # the newest checkpoint on the chain
         self.epoch = 0
@@ -489,7 +489,7 @@ class Leader:
             leader=self.incarnation,
             base=self.base,
             members=Members(enumerator=self.incarnation, readers=self.readers, writers=self.writers),
-            cause=self.cause,
+            cause=self.cause if self.tail else "the pipeline's first start",
             written_at=now,
             definition=self.definition,
         )

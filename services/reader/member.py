@@ -347,7 +347,7 @@ class ReaderMember:
                 ],
             }
             with suppress(Unavailable):
-                await self.host.registry.put_status(self.store.name, self.name, status)
+                await self.host.registry.put_member_status(self.store.name, self.name, status, epoch=self.epoch)
                 if self.hosts.several:
                     found = await self.host.registry.status(self.store.name)
                     if self.streams:

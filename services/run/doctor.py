@@ -35,6 +35,7 @@ from cutline.common.store.store import Store
 from cutline.services.run.workdir import default_workdir
 from cutline.services.sources.mysql import requirements
 from cutline.services.sources.mysql.binlog import scanner
+from cutline.services.sources.mysql.binlog_age import if_short, retention
 from cutline.services.sources.mysql.connection import address, encryption
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import check_source
@@ -237,12 +238,18 @@ def _source(config: PipelineConfig) -> Finding:
         server = identify(connection)
         ahead = clock(connection) / 1_000_000 - time.time()
         where, protected = address(connection), encryption(connection, config.source.tls)
+        kept = retention(connection)
+    remedies = []
+    if abs(ahead) > CLOCK_SECONDS:
+        remedies.append(
+            f"set both clocks by a time server: the source's clock differs from this machine's by {ahead:+.0f} s"
+        )
+    if short := if_short(kept):
+        remedies.append(f"the server keeps its binlog for {kept:.0f} s after the last write; {short}")
     return Finding(
         name="source",
         found=f"{requirements.name(server)} at {where}, {protected}",
-        remedy=None
-        if abs(ahead) <= CLOCK_SECONDS
-        else f"set both clocks by a time server: the source's clock differs from this machine's by {ahead:+.0f} s",
+        remedy="; ".join(remedies) or None,
     )
 
 

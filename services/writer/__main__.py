@@ -189,7 +189,7 @@ class Member:
                 "counters": self.rows.shown(),
             }
             with suppress(Unavailable):
-                await self.host.registry.put_status(self.store.name, self.name, status)
+                await self.host.registry.put_member_status(self.store.name, self.name, status, epoch=self.epoch)
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         self.marks.received(event)

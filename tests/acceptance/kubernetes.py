@@ -1,12 +1,16 @@
 """`make acceptance-kubernetes`: the Helm chart on a Kubernetes of one node (node.py), with crashes and an upgrade.
 
 1. Images: two builds of Cutline, on a Docker daemon of our own. All that follows is in namespaces of its own.
-2. The node starts, and beside it MySQL, Redis, an S3 server and an Iceberg catalogue. Helm installs the chart into a
-   namespace with the restricted profile; every pod becomes ready, and the pipeline of the values live.
-3. While rows change: a reader's pod is deleted; two writers' are evicted, of which the budget keeps one; a writer
+2. The node starts, and beside it MySQL, an S3 server and an Iceberg catalogue. The API server finds no fault in the
+   manifests for those without Helm. Helm installs the chart into a namespace with the restricted profile; every pod
+   becomes ready. Pods find Redis by the name of its Service, and Spark the API server. While chunks of the snapshot
+   wait the autoscaler adds readers, and once the table is live takes them back.
+3. A pod that is no part of the release, and pods that claim to be, reach what the network policies allow, no more.
+4. While rows change: a reader's pod is deleted; two writers' are evicted, of which the budget keeps one; a writer
    hangs, and its liveness probe has it started again. The lake goes on each time.
-4. `helm upgrade` to the second build, with a changed pipeline: all pods are replaced one by one.
-5. The changes stop, and the lake is compared with the source. `helm uninstall` leaves no pod.
+5. `helm upgrade` to the second build, with a changed pipeline and Spark's executors as pods: all pods are replaced one
+   by one. The executors are killed, and others take their places.
+6. The changes stop, and the lake is compared with the source. `helm uninstall` leaves no pod.
 
 Exits with 1 if any row differs.
 """
@@ -33,11 +37,12 @@ from rich.console import Console
 
 from tests.acceptance import images
 from tests.acceptance.docker import DockerFailed, daemon
-from tests.acceptance.node import GATEWAY, PAUSE, Node, apart, network
-from tests.control_plane import ControlPlane
-from tests.manifests import CHART, HELM, Object, helm
+from tests.acceptance.measuring import adapter, measure
+from tests.acceptance.node import COREDNS, GATEWAY, KUBE_ROUTER, PAUSE, Node, apart, network
+from tests.control_plane import ControlPlane, kubernetes
+from tests.manifests import CHART, HELM, K8S, MANIFESTS, Object, helm, objects
 from tests.programs import Missing
-from tests.servers import CDC_PASSWORD, S3, IcebergRest, MySQL, Redis, ServerFailed, go_program
+from tests.servers import CDC_PASSWORD, S3, IcebergRest, MySQL, ServerFailed, go_program
 
 ROOT = Path(__file__).parents[2]
 FIRST, SECOND = "first", "second"
@@ -45,14 +50,26 @@ ROWS = 100_000
 TOKEN = "acceptance"
 NAMESPACE = "/api/v1/namespaces/cutline"
 STEP_SECONDS = 300.0
+VISIT = """
+import socket, sys, time
+ends_at = time.monotonic() + 30  # the policies of a new pod come soon after it
+while True:
+    found = {}
+    for place in sys.argv[2:]:
+        host, _, port = place.rpartition(":")
+        address = socket.gethostbyname(host)
+        try:
+            socket.create_connection((address, int(port)), 3).close()
+            found[place] = True
+        except OSError:
+            found[place] = False
+    if [place for place in found if found[place]] == sys.argv[1].split():
+        break
+    if time.monotonic() > ends_at:
+        sys.exit(f"reached: {found}")
+"""
+"""Connects to the places of the arguments, and fails unless those of the first one, and no others, are reached."""
 console = Console(highlight=False)
-
-
-class OpenRedis(Redis):
-    """A Redis without a password for the pods, in a network that has nobody else."""
-
-    def _command(self) -> list[str]:
-        return [*super()._command(), "--protected-mode", "no"]
 
 
 class Release:
@@ -97,9 +114,17 @@ class Release:
 
     def get(self, path: str) -> Any:
         """A resource of Cutline's API."""
-        address = self.pods("control")[0]["status"]["podIP"]
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        return httpx.get(f"http://{address}:8642{path}", headers=headers, timeout=10).raise_for_status().json()
+        return self.request("GET", path, None)
+
+    def request(self, method: str, path: str, body: Any) -> Any:
+        """What Cutline's API answers."""
+        url, headers = f"http://{self.api}{path}", {"Authorization": f"Bearer {TOKEN}"}
+        return httpx.request(method, url, headers=headers, json=body, timeout=10).raise_for_status().json()
+
+    @property
+    def api(self) -> str:
+        """The address of its Service."""
+        return f"{self._plane.get(f'{NAMESPACE}/services/cutline-control')['spec']['clusterIP']}:8642"
 
     def publication(self) -> int:
         """The newest checkpoint that the lake shows."""
@@ -110,7 +135,33 @@ class Release:
         self.wait(f"every pod is ready after {cause}", self.ready)
         before = self.wait("the API names a publication", self.publication)
         self.wait(f"the lake goes on after {cause}", lambda: self.publication() >= before + 2)
+        tables = self.get("/v1/pipelines/shop/tables")
+        assert [each["phase"] for each in tables] == ["live"], tables
         self.say(f"{cause}: the lake shows checkpoint {self.publication()}")
+
+    def visit(self, component: str | None, reached: list[str], *others: str) -> None:
+        """A pod with the labels of a component, or none, reaches these places and not the others."""
+        labels = {"app.kubernetes.io/name": "cutline", "app.kubernetes.io/instance": "cutline"}
+        labels["app.kubernetes.io/component"] = str(component)
+        context = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+        name = f"visit-{component or 'stranger'}"
+        container = {
+            "name": "visit", "image": f"cutline:{FIRST}", "terminationMessagePolicy": "FallbackToLogsOnError",
+            "command": ["python", "-c", VISIT, " ".join(reached), *reached, *others],
+            "securityContext": {**context, "seccompProfile": {"type": "RuntimeDefault"}},
+        }  # fmt: skip
+        metadata = {"name": name, "namespace": "cutline", "labels": labels if component else {}}
+        spec = {"restartPolicy": "Never", "containers": [container], "automountServiceAccountToken": False}
+        self._plane.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+        def ended() -> Any:
+            status = self._plane.get(f"{NAMESPACE}/pods/{name}")["status"]
+            return status if status["phase"] in ("Succeeded", "Failed") else None
+
+        status = self.wait(f"the pod {name} has ended", ended)
+        with self._plane.client() as client:
+            client.delete(f"{NAMESPACE}/pods/{name}").raise_for_status()
+        assert status["phase"] == "Succeeded", f"{name}: {status['containerStatuses'][0]['state']}"
 
     def delete_a_reader(self) -> None:
         """As a person or an autoscaler does: SIGTERM, and a last checkpoint."""
@@ -146,16 +197,51 @@ class Release:
         self.wait("the liveness probe has it started again", restarted)
         self.goes_on("a writer hung, and was started again")
 
+    def see_readers_scaled(self) -> None:
+        """While chunks wait the autoscaler adds readers, and takes them back after it; writers it finds enough."""
+        waiting = "chunks wait, and the autoscaler has made 4 readers of 2"
+        self.wait(waiting, lambda: len(self.pods("reader")) == 4 and self.ready())
+        self.say(waiting)
+        self.request("PUT", "/v1/pipelines/shop/limits", {"rows_per_second": None, "bytes_per_second": None})
+        self.wait("the table is live", lambda: self.get("/v1/pipelines/shop")["tables"].get("live") == 1)
+        self.wait("2 readers are left", lambda: len(self.pods("reader")) == 2 and self.ready())
+        self.wait("the autoscaler knows the load of readers and writers", self._measured)
+        self.goes_on("the table went live, and the autoscaler kept 2 readers")
+
+    def _measured(self) -> bool:
+        found = self._plane.list("/apis/autoscaling/v2/namespaces/cutline/horizontalpodautoscalers")
+        known = [condition for each in found for condition in each["status"]["conditions"]]
+        active = [each["status"] for each in known if each["type"] in ("AbleToScale", "ScalingActive")]
+        return active == 4 * ["True"]
+
     def upgrade(self) -> None:
-        """Another build, and another definition of the pipeline."""
+        """Another build, another definition of the pipeline, and Spark's executors as pods."""
         self.values["image"]["tag"] = SECOND
         self.values["pipelines"]["shop"]["checkpoint"]["interval_seconds"] = 4
+        self.values["pipelines"]["shop"]["sink"]["engine"] = "spark"
+        self.values["sparkWriter"] |= {
+            "executors": {"enabled": True, "instances": 1, "cores": 1, "memory": "512m", "memoryOverhead": "1g"},
+            "properties": {"spark.kubernetes.executor.request.cores": "20m"},
+        }
         self.apply()
         tags = {each["spec"]["containers"][0]["image"] for each in self.pods("reader")}
         assert tags == {f"cutline:{SECOND}"}, tags
         self.goes_on("everything was upgraded")
         versions = [each["version"] for each in self.get("/v1/pipelines/shop/versions")]
         assert sorted(versions) == [1, 2], versions
+
+    def kill_an_executor(self) -> None:
+        """As the loss of its machine does."""
+        self.wait("Spark applied a batch", lambda: self.get("/v1/pipelines/shop")["applied_by_spark"])
+        before = self.wait("there are executors", lambda: self.pods("executor"))
+        for pod in before:
+            for process in self.node.processes(pod, "KubernetesExecutorBackend"):
+                os.kill(process, signal.SIGKILL)
+        killed = {pod["metadata"]["uid"] for pod in before}
+        self.wait("others take their places", lambda: [
+            pod for pod in self.pods("executor") if pod["metadata"]["uid"] not in killed
+        ])  # fmt: skip
+        self.goes_on(f"{len(killed)} of Spark's executors were killed")
 
     def uninstall(self) -> None:
         """Take everything away."""
@@ -164,7 +250,7 @@ class Release:
         self.say("uninstalled; no pod is left")
 
 
-def values(mysql: MySQL, redis: Redis, s3: S3, catalogue: IcebergRest) -> dict[str, Any]:
+def values(plane: ControlPlane, mysql: MySQL, s3: S3, catalogue: IcebergRest) -> dict[str, Any]:
     """The values: the chart's own, but for places and for what this machine has."""
     small = {"requests": {"cpu": "20m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
     large = {"requests": {"cpu": "20m", "memory": "1Gi"}, "limits": {"memory": "4Gi"}}
@@ -173,30 +259,41 @@ def values(mysql: MySQL, redis: Redis, s3: S3, catalogue: IcebergRest) -> dict[s
             "host": GATEWAY, "port": mysql.port, "user": mysql.user, "password_env": "SHOP_PASSWORD", "tls": "required",
         },
         "tables": ["shop.*"],
-        "snapshot": {"chunk_rows": 5000},
+        "snapshot": {"chunk_rows": 100, "max_rows_per_second": 200},
         "checkpoint": {"interval_seconds": 3},
         "sink": {
             "type": "iceberg", "warehouse": "s3://lake/tables", "format_version": 2,  # PyIceberg reads that
             "catalog": {**catalogue.catalog, "uri": f"http://{GATEWAY}:{catalogue.port}"},
         },
     }  # fmt: skip
+    soon = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 2, "periodSeconds": 5}]}
+    behavior = {"scaleUp": soon, "scaleDown": soon}
+    scaled = {"enabled": True, "minReplicas": 2, "maxReplicas": 4, "behavior": behavior}
     environment = {"AWS_ENDPOINT_URL": s3.url, "AWS_REGION": s3.region}
     return {
         "image": {"tag": FIRST},
         "store": {"url": "s3://lake/store", "secrets": ["object-storage"], "env": environment},
         "source": {"secrets": ["source"]},
-        "redis": {"bundled": False, "url": f"redis://{GATEWAY}:{redis.port}/0"},
-        **{name: {"resources": small} for name in ("enumerator", "reader", "writer", "define")},
+        "redis": {"resources": small},
+        "networkPolicy": {
+            "source": {"ports": [mysql.port]}, "storage": {"ports": [s3.port, catalogue.port]},
+            "apiServer": {"ports": [plane.port]},
+        },
+        **{name: {"resources": small} for name in ("enumerator", "define")},
+        **{name: {"resources": small, "autoscaling": scaled} for name in ("reader", "writer")},
         "sparkWriter": {"resources": large},
         "control": {"resources": small, "token": {"existingSecret": "api-token"}},
         "pipelines": {"shop": pipeline},
-    }
+    }  # fmt: skip
 
 
 def prepare(plane: ControlPlane, s3: S3) -> None:
     """Make the namespace and the Secrets that the values name."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "cutline", "labels": labels}})
+    for each in (each for name in MANIFESTS for each in objects((K8S / name).read_text())):
+        if "coreos.com" not in each["apiVersion"]:
+            plane.apply(each, dry_run=True)
     for name, content in {
         "source": {"SHOP_PASSWORD": CDC_PASSWORD},
         "object-storage": {"AWS_ACCESS_KEY_ID": s3.key, "AWS_SECRET_ACCESS_KEY": s3.secret},
@@ -235,15 +332,17 @@ def equal(mysql: MySQL, s3: S3, catalogue: IcebergRest) -> int:
 
 
 def play(folder: Path) -> int:
-    """Steps 2 to 5, in the namespaces."""
+    """Steps 2 to 6, in the namespaces."""
     network()
     with ExitStack() as stack:
-        plane = stack.enter_context(ControlPlane())
+        plane = ControlPlane()
+        plane.host = GATEWAY
+        stack.enter_context(plane)
         os.environ |= {"KUBECONFIG": str(plane.kubeconfig), "HELM_CACHE_HOME": str(folder / "helm")}
         node = Node(plane, folder)
         node.start(folder / "images.tar")
-        mysql, redis, s3 = MySQL(), OpenRedis(), S3()
-        for server in (mysql, redis, s3):
+        mysql, s3 = MySQL(), S3()
+        for server in (mysql, s3):
             server.host = GATEWAY
             stack.enter_context(server)
         s3.create("lake")
@@ -255,26 +354,35 @@ def play(folder: Path) -> int:
         with mysql.connect() as connection, connection.cursor() as cursor:
             cursor.executemany("INSERT INTO shop.orders (v, note) VALUES (%s, 'old')", [(n,) for n in range(ROWS)])
         prepare(plane, s3)
-        release = Release(node, values(mysql, redis, s3, catalogue))
+        release = Release(node, values(plane, mysql, s3, catalogue))
         release.say("the node is ready, and the servers beside it")
         release.apply()
         release.say("the chart is installed, and every pod is ready")
-        release.wait("the table is live", lambda: release.get("/v1/pipelines/shop")["tables"].get("live") == 1)
+        measure(node, release.api, TOKEN)
+        release.see_readers_scaled()
+        source, storage, redis, control = (
+            f"{GATEWAY}:{mysql.port}", f"{GATEWAY}:{s3.port}", "cutline-redis:6379", "cutline-control:8642",
+        )  # fmt: skip
+        release.visit(None, [source, storage, control], redis)
+        release.visit("define", [source, storage], redis, control)
+        release.visit("executor", [storage], source, redis, control)
+        release.say("network policies hold")
         changes = Changes(mysql)
         changes.start()
         try:
-            release.goes_on("the table went live")
             release.delete_a_reader()
             release.evict_the_writers()
             release.hang_a_writer()
             release.upgrade()
+            release.kill_an_executor()
         finally:
             changes.ended.set()
             changes.join()
         rows = release.wait("the lake equals the source", lambda: equal(mysql, s3, catalogue))
         release.uninstall()
     print(
-        f"acceptance: {rows} rows, {changes.done} changes, a deletion, an eviction, a hang, an upgrade, 0 differences"
+        f"acceptance: {rows} rows, {changes.done} changes, a deletion, an eviction, 2 kills, 2 changes of scale, "
+        "an upgrade, 0 differences"
     )
     return 0
 
@@ -287,7 +395,10 @@ def main() -> int:
     try:
         if inside is not None:
             return play(inside)
-        go_program(HELM)  # in the namespaces no network is left to build it
+        kubernetes()  # in the namespaces no network is left to build these
+        adapter()
+        for module in (HELM, COREDNS, KUBE_ROUTER):
+            go_program(module)
         with tempfile.TemporaryDirectory(prefix="cutline-node-", dir="/var/tmp") as name:
             folder = Path(name)
             with daemon() as docker:
@@ -296,7 +407,7 @@ def main() -> int:
                 tags = [f"cutline:{tag}" for tag in (FIRST, SECOND)]
                 for tag in tags:
                     docker.build(tag, ROOT, EXTRAS="s3", WITH="s3", VERSION=tag)
-                docker("save", f"--output={folder}/images.tar", PAUSE, *tags)
+                docker("save", f"--output={folder}/images.tar", PAUSE, images.wanted()["redis"], *tags)
             return apart("tests.acceptance.kubernetes", f"--inside={folder}")
     except (Missing, DockerFailed, ServerFailed, subprocess.SubprocessError, AssertionError) as error:
         print(f"acceptance: {error}", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""A Kubernetes of one node: the control plane of tests/control_plane.py with a scheduler, a kubelet and containerd.
+"""A Kubernetes of one node: the control plane of tests/control_plane.py with what a node and its network need.
 
 It runs in namespaces of its own (`apart`): of processes, so that all end with the first one; of mounts; and of the
-network, where nothing is but loopback and the bridge to the pods. Kubernetes' programs come from its Go module, and
-containerd, runc and the network's plugins from Debian. There is no DNS and no proxy for Services, so pods must be given
-addresses, and nothing enforces network policies.
+network, where nothing is but loopback and the bridge to the pods. A kubelet with containerd runs the pods; kube-proxy
+leads Services to them, CoreDNS knows the Services' names, and kube-router enforces network policies. All are built of
+their Go modules, but for containerd, runc and the network's plugins, which are Debian's.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ import httpx
 import yaml
 
 from tests.acceptance.docker import DockerFailed, ran
-from tests.control_plane import ControlPlane, kubernetes
+from tests.control_plane import SERVICES, ControlPlane, kubernetes
 from tests.programs import Missing, program, search_path
-from tests.servers import free_port, tail
+from tests.servers import free_port, go_program, tail
 
 GATEWAY, SUBNET, BRIDGE = "10.88.77.1", "10.88.77.0/24", "cutline0"
 PAUSE = "localhost/cutline-pause:1"
 """The image of the process that holds a pod's network; it must be among the images."""
 PLUGINS = Path("/usr/lib/cni")
 CGROUPS = Path("/sys/fs/cgroup")
+COREDNS = "github.com/coredns/coredns@v1.15.0"
+KUBE_ROUTER = "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router@v2.1.0"
 START_SECONDS = 120.0
 
 
@@ -39,6 +41,7 @@ def apart(module: str, *words: str) -> int:
         raise Missing("a node of Kubernetes needs root")
     if not (PLUGINS / "bridge").exists():
         raise Missing("no network plugins in /usr/lib/cni: install containernetworking-plugins")
+    program("iptables"), program("ipset")  # kube-proxy and kube-router run them
     own = ["--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
     done = subprocess.run([program("unshare"), *own, sys.executable, "-m", module, *words], check=False)
     for folder in sorted(CGROUPS.glob("**/kubepods*/**/"), reverse=True):
@@ -65,20 +68,33 @@ class Node:
         self.plane, self.folder = plane, folder
 
     def start(self, images: Path) -> None:
-        """Start containerd with the images of an archive, then the scheduler and the kubelet; wait for the node."""
+        """Start containerd with the images of an archive, then the scheduler and the kubelet; wait for the node, then
+        enforce network policies on it.
+        """
         (self.folder / "cni").mkdir()
         (self.folder / "cni" / "bridge.conflist").write_text(json.dumps(_network()))
         (self.folder / "containerd.toml").write_text(_containerd(self.folder))
-        self._run("containerd", program("containerd"), f"--config={self.folder}/containerd.toml")
+        self.begin("containerd", program("containerd"), f"--config={self.folder}/containerd.toml")
         self.until("containerd answers", (self.folder / "containerd.sock").exists)
         self.ctr("images", "import", str(images))
         known = f"--kubeconfig={self.plane.kubeconfig}"
+        self._connect(known)
         scheduler = str(kubernetes() / "kube-scheduler")
-        self._run("scheduler", scheduler, known, "--leader-elect=false", f"--secure-port={free_port()}")
+        self.begin("scheduler", scheduler, known, "--leader-elect=false", f"--secure-port={free_port()}")
         (self.folder / "kubelet.yaml").write_text(yaml.safe_dump(_kubelet(self.folder)))
         own = (f"--config={self.folder}/kubelet.yaml", f"--root-dir={self.folder}/kubelet", f"--node-ip={GATEWAY}")
-        self._run("kubelet", str(kubernetes() / "kubelet"), known, *own, "--hostname-override=node")
+        self.begin("kubelet", str(kubernetes() / "kubelet"), known, *own, "--hostname-override=node")
         self.until("the node is ready", self._ready)
+        only_policies = ("--run-firewall=true", "--run-router=false", "--run-service-proxy=false")
+        own = (f"--service-cluster-ip-range={SERVICES[0]}", "--hostname-override=node", "--health-port=0")
+        self.begin("policies", str(go_program(KUBE_ROUTER)), known, *only_policies, *own)
+
+    def _connect(self, known: str) -> None:
+        """Start what leads to Services, and what knows their names."""
+        (self.folder / "proxy.yaml").write_text(yaml.safe_dump(_proxy(self.plane)))
+        self.begin("proxy", str(kubernetes() / "kube-proxy"), f"--config={self.folder}/proxy.yaml")
+        (self.folder / "Corefile").write_text(_names(self.plane))
+        self.begin("names", str(go_program(COREDNS)), f"-conf={self.folder}/Corefile")
 
     def ctr(self, *words: str) -> str:
         """Run containerd's client on what the kubelet sees."""
@@ -114,7 +130,7 @@ class Node:
         conditions = [each for node in self.plane.list("/api/v1/nodes") for each in node["status"]["conditions"]]
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
-    def _run(self, name: str, *command: str) -> None:
+    def begin(self, name: str, *command: str) -> None:
         """Start a process that ends with the namespace."""
         with (self.folder / f"{name}.log").open("wb") as log:
             environment = {**os.environ, "PATH": search_path()}
@@ -138,6 +154,32 @@ def _network() -> dict[str, Any]:
     }
     bridge = {"type": "bridge", "bridge": BRIDGE, "isGateway": True, "ipam": addresses}
     return {"cniVersion": "0.4.0", "name": "cutline", "plugins": [bridge]}
+
+
+def _proxy(plane: ControlPlane) -> dict[str, Any]:
+    return {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": "iptables",
+        "clusterCIDR": SUBNET,
+        "hostnameOverride": "node",
+        "clientConnection": {"kubeconfig": str(plane.kubeconfig)},
+        "healthzBindAddress": f"127.0.0.1:{free_port()}",
+        "metricsBindAddress": f"127.0.0.1:{free_port()}",
+        "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},  # as they are
+    }
+
+
+def _names(plane: ControlPlane) -> str:
+    return f"""
+.:53 {{
+    bind {GATEWAY}
+    errors
+    kubernetes cluster.local {{
+        kubeconfig {plane.kubeconfig}
+    }}
+}}
+"""
 
 
 def _containerd(folder: Path) -> str:
@@ -168,6 +210,8 @@ def _kubelet(folder: Path) -> dict[str, Any]:
         "cgroupDriver": "cgroupfs",
         "failCgroupV1": False,
         "failSwapOn": False,
+        "clusterDNS": [GATEWAY],
+        "clusterDomain": "cluster.local",
         "enforceNodeAllocatable": [],
         "evictionHard": {"memory.available": "100Mi"},  # not by the disk of this machine
         "makeIPTablesUtilChains": False,

@@ -42,6 +42,13 @@ PLAN: dict[str, Any] = {
             "table": None,
         },
         {
+            "check": "retention",
+            "ok": True,
+            "found": "the server keeps its binlog for 168 hours after the last write",
+            "remedy": None,
+            "table": None,
+        },
+        {
             "check": "server and lake",
             "ok": True,
             "found": "the server's settings, the grants, the store and the lake are as needed",
@@ -102,6 +109,7 @@ class Made:
     lag: float = 1.3
     rows_per_second: float = 24_000
     led: bool = True
+    begun: bool = True
     waiting_for: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     limits: dict[str, float | None] = field(default_factory=lambda: {"rows_per_second": None, "bytes_per_second": None})
@@ -312,7 +320,7 @@ class Stage:
         return {
             "name": made.name,
             "definition": made.versions[-1]["definition"],
-            "epoch": 4 if made.led else 2,
+            "epoch": None if not made.begun else 4 if made.led else 2,
             "leader": "enumerator-7c1e20a94bd3" if made.led else None,
             "tables": {p: phases.count(p) for p in sorted(set(phases))},
             "checkpoint": n,

@@ -338,8 +338,16 @@ def app(stage: Stage) -> FastAPI:
         return [{"name": "crm", "tables": 9}, {"name": "shop", "tables": len(SHOP)}]
 
     @made_up.post("/v1/source/tables")
-    async def source_tables(request: Request, body: Content) -> Any:
+    async def source_tables(
+        request: Request, response: Response, body: Content, limit: int = 100, cursor: int = 0
+    ) -> Any:
         role(request, "admin")
+        erp = [f"erp.t_{n:04}" for n in range(1000)] if "erp.*" in body["tables"] else []
+        if cursor + limit < len(erp):
+            response.headers["Link"] = f'</v1/source/tables?limit={limit}&cursor={cursor + limit}>; rel="next"'
+        if erp:
+            about = {"engine": "InnoDB", "rows": 900, "bytes": 90_000, "key": ["id"], "columns": SOURCE_COLUMNS}
+            return [{"table": name, **about, "faults": []} for name in erp[cursor : cursor + limit]]
         faults = [
             {
                 "field": None,

@@ -15,7 +15,7 @@ from cutline.common.mesh.redis import connect
 from cutline.common.store.store import Store
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
-from tests.browser.conftest import PHONE, Pages, faults_for_people, settled
+from tests.browser.conftest import PHONE, WIDE, Pages, faults_for_people, settled
 from tests.browser.made_up import Stage
 from tests.browser.serving import served
 
@@ -72,6 +72,8 @@ def test_every_view_fits_a_phone(pages: Pages, keep: Keep) -> None:
         page.evaluate("(address) => { location.hash = address; }", address)
         settled(page)
         keep(page, f"{name}-phone", whole=True)
+        for tab in page.locator(".tabs [aria-current]").all():
+            expect(tab).to_be_in_viewport(ratio=1)
         if (width := page.evaluate("() => document.documentElement.scrollWidth")) > PHONE["width"]:
             wider[name] = width
     assert wider == {}
@@ -193,6 +195,10 @@ def test_a_pipeline_is_made_in_the_form(pages: Pages, stage: Stage, keep: Keep) 
     expect(page.get_by_label("Warehouse")).to_have_attribute("aria-invalid", "true")
     expect(page.get_by_label("Name of the pipeline")).to_be_focused()
     page.get_by_label("Name of the pipeline").fill("crm")
+    page.get_by_role("link", name="Services").click()
+    expect(page.get_by_role("heading", name="Services")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_label("Name of the pipeline")).to_have_value("crm")
     page.get_by_label("Host").fill("wrong.example.com")
     page.get_by_label("User", exact=True).fill("cdc")
     page.get_by_label("Variable of the services").fill("CRM_PASSWORD")
@@ -354,6 +360,11 @@ def test_versions_show_what_changed_and_an_old_one_is_brought_back(pages: Pages)
     page = pages.open("#/pipelines/shop/definition")
     page.get_by_role("button", name="Changes since 1").click()
     expect(page.locator(".diff .added")).to_have_text([re.compile("tmp_"), re.compile("interval_seconds: 5")])
+    removed, added = (page.locator(f".diff .{kind}").last.bounding_box() for kind in ("removed", "added"))
+    assert removed
+    assert added
+    assert added["y"] >= removed["y"] + removed["height"]
+    assert page.evaluate("() => document.documentElement.scrollWidth") == WIDE["width"]
     page.get_by_role("button", name="Version 1").click()
     page.get_by_role("button", name="Bring back").click()
     confirm(page, "Bring this version back")
@@ -398,5 +409,90 @@ def test_a_module_that_does_not_arrive_is_asked_for_again(chromium: Browser, sta
 def test_a_token_that_is_revoked_meanwhile_leads_to_the_login(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
     page = pages.open()
     expect(page.get_by_role("heading", name="Pipelines")).to_be_visible()
-    monkeypatch.setattr("tests.browser.stage.TOKENS", {})
+    monkeypatch.setattr("tests.browser.stage.TOKENS", {"admin-token-2": "admin"})
     expect(page.get_by_role("heading", name="Log in to Cutline")).to_be_visible()
+    expect(page.locator(".notice")).to_contain_text("Your session has ended")
+    page.keyboard.type("admin-token-2")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Pipelines")).to_be_focused()
+
+
+@pytest.mark.parametrize("name", ["nope", "100%"])
+def test_an_address_of_no_pipeline_says_so(pages: Pages, name: str) -> None:
+    page = pages.open(f"#/pipelines/{name}")
+    expect(page.get_by_role("heading", name=f"No pipeline {name}")).to_be_visible()
+
+
+def test_a_pipeline_that_no_enumerator_has_taken_up_yet_is_no_alarm(pages: Pages, stage: Stage) -> None:
+    made = stage.pipelines["shop"]
+    made.begun = made.led = False
+    made.tables.clear()
+    page = pages.open("#/pipelines/shop")
+    expect(page.locator(".page-title")).to_contain_text("starting")
+    expect(page.locator(".notice")).to_have_text(re.compile("No enumerator has taken it up yet"))
+    assert page.get_by_role("alert").count() == 0
+
+
+def test_events_stay_single_and_in_order_when_another_control_service_answers(pages: Pages, stage: Stage) -> None:
+    page = pages.open("#/pipelines/shop/activity")
+    expect(page.locator(".live-mark")).to_have_text("live")
+    listed = page.locator(".events li").count()
+    page.context.set_offline(True)
+    made = stage.pipelines["shop"]
+    for event in made.events:
+        event["id"] += ".7"  # an id has what that service has seen
+    stage.say(made, "table", "shop.vouchers is live in generation 1")
+    page.context.set_offline(False)
+    expect(page.locator(".events li").first).to_contain_text("shop.vouchers")
+    expect(page.locator(".events li")).to_have_count(listed + 1)
+
+
+def test_a_dialog_names_its_subject_has_its_first_field_in_focus_and_survives_a_drag(pages: Pages) -> None:
+    page = pages.open("#/pipelines/shop")
+    page.get_by_role("button", name="Savepoint", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator(".dialog-title")).to_contain_text("shop")
+    field = dialog.get_by_label("Name")
+    expect(field).to_be_focused()
+    box = field.bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 20, box["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(20, 600)
+    page.mouse.up()
+    expect(dialog).to_be_visible()
+    page.mouse.click(20, 600)
+    expect(dialog).to_be_hidden()
+
+
+def test_an_operation_that_got_no_answer_is_the_same_command_when_it_is_asked_for_again(pages: Pages) -> None:
+    page = pages.open("#/pipelines/shop")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    keys: list[str | None] = []
+
+    def pausing(route: Any) -> None:
+        keys.append(route.request.headers.get("idempotency-key"))
+        _ = route.abort() if len(keys) == 1 else route.continue_()
+
+    page.route("**/pause", pausing)
+    page.locator("[data-confirm]").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Check that the service runs, then try again.")
+    confirm(page, "Pause the pipeline")
+    assert keys[0] == keys[1]
+
+
+def test_an_old_checkpoint_is_shown_by_its_address(pages: Pages) -> None:
+    page = pages.open("#/pipelines/shop/checkpoints/2")
+    expect(page.get_by_role("heading", name="Checkpoint 2", exact=True)).to_be_visible()
+
+
+def test_the_form_finds_all_of_a_thousand_tables(pages: Pages) -> None:
+    page = pages.open("#/new")
+    page.get_by_label("Host").fill("db-1.example.com")
+    page.get_by_role("button", name="Test the connection").click()
+    page.get_by_label("Pattern", exact=True).fill("erp.*")
+    page.keyboard.press("Enter")
+    found = page.get_by_role("region", name="Tables found")
+    expect(found).to_contain_text("1,000 tables match")
+    page.get_by_label("Find a table").fill("t_0999")
+    expect(found.locator(".found-table")).to_have_count(1)

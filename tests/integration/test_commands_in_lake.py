@@ -87,8 +87,8 @@ def test_the_lake_goes_back_with_a_restore_and_follows_a_changed_definition(
 def test_a_deleted_pipeline_leaves_nothing_and_with_a_purge_the_lake_loses_its_tables_and_no_others(
     mariadb: MariaDB, fresh_database: Fresh, spark: Any, tmp_path: Path, purge: bool
 ) -> None:
-    """1. Two pipelines share a lake; one is deleted while it is running.
-    2. Its store and its notes in Redis are gone; with `purge` its lake table too, and never the other's.
+    """1. Two pipelines share a lake; one is deleted while its rows change.
+    2. Its store and its notes in Redis are gone, and stay so; with `purge` its lake table too, and never the other's.
     3. A pipeline of that name can be made again.
     """
     schema = fresh_database(mariadb)
@@ -98,17 +98,23 @@ def test_a_deleted_pipeline_leaves_nothing_and_with_a_purge_the_lake_loses_its_t
         reader = session.for_pipeline(spark, (pipeline.store.definition() or {})["sink"])
         settled(pipeline, reader, ours)
         settled(other, reader, theirs)
-        command(pipeline, "delete", purge=purge)
-        pipeline.until(lambda: mesh.store.pipelines() == ["stays"], "the deletion", 30)
-        folder = tmp_path / "store" / "goes"
-        pipeline.until(lambda: not [path for path in folder.rglob("*") if path.is_file()], "an empty folder")
-        pipeline.until(lambda: not pipeline.status(), "no status")
+        with Hammer(mariadb, changing(ours, ours), threads=1, pause_seconds=0.01):
+            pipeline.goes_on(1)
+            command(pipeline, "delete", purge=purge)
+            pipeline.until(lambda: mesh.store.pipelines() == ["stays"], "the deletion", 30)
+
+        def left() -> tuple[list[Path], dict[str, Any]]:
+            folder = tmp_path / "store" / "goes"
+            return [path for path in folder.rglob("*") if path.is_file()], pipeline.status()
+
+        pipeline.until(lambda: left() == ([], {}), "nothing to be left")
         found = {row["tableName"] for row in reader.sql(f"SHOW TABLES IN lake.{schema}").toArrow().to_pylist()}
         assert found == ({"theirs"} if purge else {"ours", "theirs"})
         names = reader.sql("SELECT DISTINCT pipeline FROM lake._cutline.publications").toArrow()["pipeline"]
         assert set(names.to_pylist()) == ({"stays"} if purge else {"goes", "stays"})
         mariadb.execute(f"INSERT INTO {theirs} VALUES (5000, 1)")
         settled(other, reader, theirs)
+        assert left() == ([], {})
         if purge:
             again = mesh.pipeline("goes", mariadb, [ours])
             settled(again, reader, ours)

@@ -49,11 +49,15 @@ def known(found: list[Object]) -> list[Object]:
 
 
 def wanted(found: Objects) -> Counter[str]:
-    """How many pods each component has: a Deployment that is scaled by load begins with one."""
+    """How many pods each component has: one that is scaled by load, its autoscaler's least number."""
+    least = {
+        each["spec"]["scaleTargetRef"]["name"]: each["spec"]["minReplicas"]
+        for each in found.of("HorizontalPodAutoscaler").values()
+    }
     counted: Counter[str] = Counter()
     for pod in found.pods:
         if pod.owner["kind"] != "ConfigMap":
-            counted[pod.component] += pod.owner["spec"].get("replicas", 1)
+            counted[pod.component] += pod.owner["spec"].get("replicas", least.get(pod.owner["metadata"]["name"], 1))
     return counted
 
 

@@ -163,6 +163,7 @@ def test_a_dry_run_says_what_a_pipeline_would_do_and_makes_nothing(
     assert (plan["possible"], plan["exists"], plan["version"]) == (True, False, 0)
     assert {(finding["check"], finding["ok"]) for finding in plan["findings"]} == {
         ("connection", True),
+        ("retention", True),
         ("tables", True),
         ("table", False),
         ("server and lake", True),

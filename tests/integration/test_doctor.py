@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 from cutline.common import programs
+from cutline.common.config.pipeline import load
+from cutline.services.control.api.plan import plan
 from tests.servers import Database
 
 
@@ -78,6 +80,25 @@ def test_each_fault_has_its_remedy_and_hides_no_other(source: Database, database
     assert "cutline setup" in faults["Spark's jars"]
     assert "nobody" in faults["source"]
     assert "/nowhere" in faults.get("Java", "/nowhere")  # the extra `embedded` may be installed here
+
+
+def test_a_source_that_soon_purges_its_binlog_is_a_finding_with_its_remedy(
+    source: Database, database: str, tmp_path: Path
+) -> None:
+    source.execute("CREATE TABLE t (id INT PRIMARY KEY)", database=database)
+    file = pipeline(source, database, tmp_path)
+    ((kept,),) = source.execute("SELECT @@GLOBAL.binlog_expire_logs_seconds")
+    source.execute("SET GLOBAL binlog_expire_logs_seconds = 600")
+    try:
+        _, found = doctor(file)
+        looked_at = plan(load(Path(file)), store_url=f"file://{tmp_path}/store")
+    finally:
+        source.execute(f"SET GLOBAL binlog_expire_logs_seconds = {kept}")
+    assert "600 s" in found["source"]["remedy"]
+    assert "set binlog_expire_logs_seconds" in found["source"]["remedy"]
+    (planned,) = (finding for finding in looked_at.findings if finding.check == "retention")
+    assert (planned.ok, planned.found) == (False, "the server keeps its binlog for 0.167 hours after the last write")
+    assert looked_at.possible
 
 
 def test_a_pipeline_file_that_is_wrong_is_a_finding(tmp_path: Path) -> None:

@@ -100,6 +100,19 @@ async def test_each_part_replaces_its_own_status_only(redis: Client) -> None:
     assert await registry.status("crm") == {}
 
 
+async def test_a_member_leaves_no_status_behind_once_its_epoch_is_over_or_its_pipeline_deleted(redis: Client) -> None:
+    registry = Registry(redis)
+    await registry.put_member_status("shop", "reader-0", {"rows": 1}, epoch=3)
+    assert await registry.status("shop") == {}
+    await registry.announce_epoch("shop", 3)
+    await registry.put_member_status("shop", "reader-0", {"rows": 2}, epoch=3)
+    await registry.put_member_status("shop", "reader-0", {"rows": 1}, epoch=2)
+    assert await registry.status("shop") == {"reader-0": {"rows": 2}}
+    await registry.forget("shop")
+    await registry.put_member_status("shop", "reader-0", {"rows": 3}, epoch=3)
+    assert await registry.status("shop") == {}
+
+
 async def test_requests_are_taken_once_in_their_order(redis: Client) -> None:
     registry = Registry(redis)
     for i in range(3):

@@ -8,10 +8,13 @@ begins with; inside of a package only cycles are refused.
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,3 +136,12 @@ def test_a_module_of_the_product_imports_no_test() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not any(f"{name}.".startswith("tests.") for name in names), f"{path}:{node.lineno}"
+
+
+def test_what_spark_asks_for_in_the_middle_of_its_work_is_a_dependency() -> None:
+    """PySpark imports these only when a function runs on Arrow's batches, and refuses it without them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    own = {re.split(r"[<=>\[; ]", line)[0] for line in project["dependencies"]}
+    asked = {re.split(r"[<=>\[; ]", line)[0] for line in metadata.requires("pyspark") or () if 'extra == "sql"' in line}
+    assert "pyarrow" in asked
+    assert asked - own == set()

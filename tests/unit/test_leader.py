@@ -131,6 +131,14 @@ def test_who_has_the_lease_reads_the_journal_and_proposes_the_next_slot_as_its_e
     assert bench.written() == [OpenEpoch(epoch=8, base=5, plan=PLAN)]
 
 
+@pytest.mark.parametrize(("tail", "cause"), [(0, "the pipeline's first start"), (7, "a new leader took over")])
+def test_the_cause_of_a_leader_s_first_epoch_is_the_first_start_only_of_an_empty_journal(tail: int, cause: str) -> None:
+    bench = LeaderBench()
+    bench.see()
+    bench.tell(JournalRead(tail=tail, base=None))
+    assert bench.last(WriteEntry).entry.cause == cause
+
+
 def test_it_waits_a_while_for_the_members_that_are_wanted() -> None:
     bench = LeaderBench(readers=2)
     bench.see()

@@ -17,6 +17,7 @@ from cutline.common.errors import ConfigError, CutlineError, SourceLost
 from cutline.services.control.api import definitions
 from cutline.services.control.api.problems import split
 from cutline.services.run.preflight import check
+from cutline.services.sources.mysql.binlog_age import if_short, retention
 from cutline.services.sources.mysql.catalogue import TableAsked, TableInfo, describe_all, list_tables
 from cutline.services.sources.mysql.connection import Source
 from cutline.services.sources.mysql.hosts import Hosts
@@ -32,7 +33,7 @@ Action = Literal["read", "keep", "read again", "remove", "quarantine"]
 class Finding(BaseModel):
     """One thing that was looked at: what was found, and what to do if that is not good enough."""
 
-    check: Literal["connection", "server and lake", "tables", "table", "change"]
+    check: Literal["connection", "server and lake", "retention", "tables", "table", "change"]
     ok: bool
     found: str = Field(examples=["MySQL 8.4.6 at cutline@db:3306"])
     remedy: str | None = None
@@ -62,7 +63,8 @@ class Change(BaseModel):
 
 
 class Plan(BaseModel):
-    """What a definition would do. `possible`: no finding stands against it; quarantined tables do not."""
+    """What a definition would do. `possible`: no finding stands against it; quarantined tables and a short retention
+    do not."""
 
     pipeline: str
     exists: bool
@@ -120,7 +122,7 @@ def plan(
         pipeline=config.name,
         exists=before is not None,
         version=version,
-        possible=all(finding.ok or finding.check == "table" for finding in draft.findings),
+        possible=all(finding.ok or finding.check in ("retention", "table") for finding in draft.findings),
         findings=draft.findings,
         tables=draft.tables,
         changes=draft.changes,
@@ -148,6 +150,7 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
         server = identify(connection)
         source = Source.of(config.source, hosts.current)
         draft.findings.append(Finding(check="connection", ok=True, found=named(server, source)))
+        draft.findings.append(_kept(retention(connection)))
         selected = config.select(list_tables(connection))
         asked = [asked_of(config, table) for table in selected]
         described = describe_all(
@@ -178,6 +181,13 @@ def _look(draft: _Draft, config: PipelineConfig, phases: Mapping[str, str] | Non
         for table, phase in sorted(known.items())
         if table not in chosen and phase != "dropped"
     ]
+
+
+def _kept(seconds: float | None) -> Finding:
+    time = "no set time" if seconds is None else f"{seconds / 3600:.3g} hours"
+    remedy = if_short(seconds)
+    found = f"the server keeps its binlog for {time} after the last write"
+    return Finding(check="retention", ok=remedy is None, found=found, remedy=remedy)
 
 
 def named(server: Server, source: Source) -> str:

@@ -110,10 +110,12 @@ async def table(
 @routes.get("/pipelines/{pipeline}/tables/{table}/schemas", operation_id="list_table_schemas")
 async def schemas(found: Known, control: Shared, table: TableName) -> list[SchemaView]:
     """List the schemas that a table has had within the last 500 journal entries, newest first."""
-    window = await control.watches.of(found.name).journal()
-    history = window.schemas.get(table)
+    watch = control.watches.of(found.name)
+    history = (await watch.journal()).schemas.get(table)
     if history is None:
-        raise unknown_table(found.name, table)
+        if table not in (await control.rows.of(watch)).by_name:
+            raise unknown_table(found.name, table)
+        return []  # no row of it was read yet
 
     def read() -> list[SchemaView]:
         views = []

@@ -16,6 +16,7 @@ from cutline.common.positions import FilePosition
 from cutline.services.sources.mysql.connection import Connection, ask
 from cutline.services.sources.mysql.server import Server, binlogs, clock, variables
 
+ENOUGH_SECONDS = 3600.0
 Place = tuple[str, FilePosition]
 """A place in the binlog of a server, which its identity names."""
 
@@ -104,6 +105,17 @@ def retention_of(known: Mapping[str, str], rds: Mapping[str, str | None] | None)
         return None
     seconds = float(known.get("binlog_expire_logs_seconds", 0)) or float(known.get("expire_logs_days", 0)) * 86400
     return seconds or None
+
+
+def if_short(seconds: float | None) -> str | None:
+    """What to do if the server keeps its binlog for less than an hour after its last write; None if it keeps it."""
+    if seconds is None or seconds >= ENOUGH_SECONDS:
+        return None
+    return (
+        "keep it for a day or more, since all tables must be read again once the binlog is purged that a pipeline still"
+        " needs: set binlog_expire_logs_seconds (before MariaDB 10.6: expire_logs_days), on Amazon RDS and Aurora"
+        " CALL mysql.rds_set_configuration('binlog retention hours', 168)"
+    )
 
 
 def _rds_settings(conn: Connection) -> dict[str, str | None] | None:

@@ -31,13 +31,16 @@ export function onRefused(listener) {
   return () => listeners.delete(listener);
 }
 
+/** A remedy for programs, such as "GET /v1/pipelines lists them": here a link or a list does that. */
+const CALL = /^(GET|POST|PUT|PATCH|DELETE) /;
+
 /** An error of the API, or of the way to it: cause, remedy, and the fields that it is about. */
 export class Problem extends Error {
   constructor({ status = 0, title, detail, remedy, errors, request_id: requestId }) {
     super(detail || title || "The request failed");
     this.status = status;
     this.title = title;
-    this.remedy = remedy ?? null;
+    this.remedy = remedy && !CALL.test(remedy) ? remedy : null;
     this.errors = errors ?? [];
     this.requestId = requestId ?? null;
   }
@@ -71,7 +74,7 @@ async function send(method, path, { body, headers = {}, signal } = {}) {
     response = await fetch(path, { method, headers: sent, body: content, signal, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem({ title: "No answer", detail: "The control service does not answer", remedy: "This page tries again by itself; check that the service runs" });
+    throw new Problem({ title: "No answer", detail: "The control service does not answer", remedy: method === "GET" ? "This page tries again by itself; check that the service runs" : "Check that the service runs, then try again" });
   }
   if (response.ok) return response;
   const failed = await problem(response);
@@ -109,15 +112,26 @@ export async function getAll(path, { most = 10_000, signal } = {}) {
   return found;
 }
 
+/** The pages of a list that a POST answers, one after the other. */
+export async function* pages(path, body, signal) {
+  for (let next = path; next;) {
+    const response = await send("POST", next, { body, signal });
+    yield parsed(await response.text());
+    next = nextOf(response);
+  }
+}
+
 /** One page of a list, and the address of the next one. */
 export async function getPage(path) {
   const response = await send("GET", path);
   return { items: parsed(await response.text()), next: nextOf(response) };
 }
 
-/** A mutating call; the key makes a repeated one the same one. */
-export const act = (method, path, body, headers = {}) =>
-  call(method, path, { body, headers: { "Idempotency-Key": crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`, ...headers } });
+/** A key for a mutating call: a repeated call with the same one is not done twice. */
+export const newKey = () => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+
+/** A mutating call, with a key of its own unless `headers` has one. */
+export const act = (method, path, body, headers = {}) => call(method, path, { body, headers: { "Idempotency-Key": newKey(), ...headers } });
 
 /** Events as they happen (SSE over fetch, which can send the token). Ends with the signal; the caller opens it again. */
 export async function* stream(path, { signal, lastId } = {}) {

@@ -11,6 +11,9 @@ const known = (value) => value !== null && value !== undefined && !Number.isNaN(
 
 export const count = (value) => (known(value) ? whole.format(Math.round(value)) : UNKNOWN);
 
+/** A number that is a name (of a checkpoint, an epoch, a version): as events and the API spell it, without separators. */
+export const label = (value) => (known(value) ? String(value) : UNKNOWN);
+
 export const short = (value) => (known(value) ? (Math.abs(value) < 10_000 ? whole.format(Math.round(value)) : compact.format(value)) : UNKNOWN);
 
 export function bytes(value) {
@@ -45,7 +48,14 @@ export function moment(seconds) {
   return day === dayForm.format(Date.now()) ? clock(seconds) : `${day}, ${clock(seconds)}`;
 }
 
-export const ago = (seconds) => (known(seconds) ? `${span(now() - seconds)} ago` : UNKNOWN);
+/** How long ago, in whole seconds. */
+export const ago = (seconds) => (known(seconds) ? (now() - seconds < 1 ? "just now" : `${span(Math.floor(now() - seconds)).replace(".0 s", " s")} ago`) : UNKNOWN);
+
+/** A short time: 84 ms, then as `span`. */
+export const brief = (seconds) => (known(seconds) && seconds < 1 ? `${Math.round(seconds * 1000)} ms` : span(seconds));
+
+/** The browser's time zone, in which all times are shown: Europe/Berlin. */
+export const zone = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export const percent = (fraction) => (known(fraction) ? `${Math.floor(fraction * 100)} %` : UNKNOWN);
 
@@ -55,7 +65,7 @@ export const plural = (number, noun, many = `${noun}s`) => `${count(number)} ${n
 export function position(value) {
   if (!value) return UNKNOWN;
   if (typeof value === "string") return value;
-  return value.file ? `${value.file}:${whole.format(value.offset ?? 0)}` : (value.gtids ?? UNKNOWN);
+  return value.file ? `${value.file}:${value.offset ?? 0}` : (value.gtids ?? UNKNOWN);
 }
 
 const plain = /^[A-Za-z0-9_./][\w ./@*+-]*$/;

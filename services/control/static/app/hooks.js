@@ -1,9 +1,10 @@
 // What views share: data that is asked for again and again, the clock, the address, the session.
+import { now } from "./format.js";
 import { useCallback, useEffect, useRef, useState } from "./html.js";
 
 /**
  * Ask for data now and every `seconds` (not while the tab is hidden). `key`: asked at once when it changes.
- * Returns {data, error, loading, refresh}; after an error the last data stays, and `error` says that it is old.
+ * Returns {data, at, error, loading, refresh}; after an error the last data stays, and `at` says when it came.
  */
 export function usePoll(ask, seconds, key) {
   const [state, setState] = useState({ data: undefined, error: null, loading: true, key });
@@ -19,10 +20,10 @@ export function usePoll(ask, seconds, key) {
       if (document.hidden) return;
       try {
         const data = await asked.current(abort.signal);
-        if (!over) setState({ data, error: null, loading: false, key });
+        if (!over) setState({ data, at: now(), error: null, loading: false, key });
       } catch (error) {
         if (over || error.name === "AbortError") return;
-        setState((before) => ({ data: before.key === key ? before.data : undefined, error, loading: false, key }));
+        setState((before) => ({ data: before.key === key ? before.data : undefined, at: before.at, error, loading: false, key }));
       }
       clearTimeout(timer);
       if (!over && seconds) timer = setTimeout(tick, seconds * 1000);
@@ -55,12 +56,30 @@ export function useRoute() {
 
 function parse() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  return { path: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query), whole: location.hash };
+  return { path: path.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(query), whole: location.hash };
+}
+
+/** A part of an address; as it stands if its escapes are wrong, so that a mistyped address is a page that says so. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 export const go = (address) => {
   location.hash = address;
 };
+
+/** Give the focus to the view's heading as soon as it is there, for keyboards and screen readers. */
+export function toHeading(tries = 30) {
+  requestAnimationFrame(() => {
+    const heading = document.querySelector("#main h1");
+    if (heading) heading.focus({ preventScroll: true });
+    else if (tries) setTimeout(() => toHeading(tries - 1), 100);
+  });
+}
 
 export const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 

@@ -1,6 +1,6 @@
 // The frame around all views: who is logged in, the bar on top, and which view the address names.
 import { get, hasToken, onRefused, setToken } from "./api.js";
-import { useRoute } from "./hooks.js";
+import { toHeading, useRoute } from "./hooks.js";
 import { html, render, useEffect, useRef, useState } from "./html.js";
 import { Icon } from "./icons.js";
 import { may } from "./operations.js";
@@ -21,9 +21,9 @@ function App() {
   const ask = () => get("/v1/me").then((me) => setSession({ state: "in", me }), (error) => setSession(error.status === 401 ? { state: "out" } : { state: "failed", error }));
   useEffect(() => {
     ask();
-    return onRefused(() => setSession((before) => (before.state === "in" ? { state: "out", expired: true } : before)));
+    return onRefused((problem) => setSession((before) => (before.state === "in" ? { state: "out", problem } : before)));
   }, []);
-  if (session.state === "out") return html`<${Login} onDone=${(me) => setSession({ state: "in", me })} />`;
+  if (session.state === "out") return html`<${Login} problem=${session.problem} onDone=${(me) => { setSession({ state: "in", me }); toHeading(); }} />`;
   const leave = () => {
     setToken(null);
     setSession({ state: "out" });
@@ -67,7 +67,7 @@ function Routed({ me, route }) {
     if (before.current !== page) {
       before.current = page;
       scrollTo(0, 0);
-      requestAnimationFrame(() => document.querySelector("#main h1")?.focus({ preventScroll: true }));
+      toHeading();
     }
   }, [page]);
   if (view === "") return html`<${Overview} me=${me} />`;

@@ -1,15 +1,16 @@
 // Every live operation: what it is called, when it is possible, what it will do, and the call that asks for it.
 import { pipelinePath } from "./api.js";
-import { count, plural, span } from "./format.js";
+import { count, label, plural, span } from "./format.js";
 
 export const ROLES = ["viewer", "operator", "admin"];
 export const may = (me, role) => ROLES.indexOf(me?.role ?? "viewer") >= ROLES.indexOf(role);
 
 const at = (context, rest) => pipelinePath(context.pipeline.name, rest);
 const tableAt = (context, rest) => at(context, `/tables/${encodeURIComponent(context.table.table)}${rest}`);
+const halted = (pipeline) => (pipeline.halted ? "the pipeline has halted: start it again first" : null);
 const notWhile = (modes) => ({ pipeline }) => (modes.includes(pipeline.mode) ? `the pipeline is ${pipeline.mode}` : null);
-const only = (modes, why) => ({ pipeline }) => (modes.includes(pipeline.mode) ? null : why);
-const inPhases = (phases, why) => (context) => notWhile(["stopped", "deleting"])(context) ?? (phases.includes(context.table.phase) ? null : why(context.table));
+const only = (modes, why) => ({ pipeline }) => (modes.includes(pipeline.mode) ? halted(pipeline) : why);
+const inPhases = (phases, why) => (context) => halted(context.pipeline) ?? notWhile(["stopped", "deleting"])(context) ?? (phases.includes(context.table.phase) ? null : why(context.table));
 const limit = (text) => (text === "" || text === null || text === undefined ? null : Number(text));
 
 /**
@@ -43,14 +44,14 @@ export const OPERATIONS = {
   start: {
     title: "Start the pipeline", short: "Start", note: "go on from the last checkpoint", icon: "play", tone: "live", role: "operator",
     when: ({ pipeline }) => (pipeline.mode === "stopped" || pipeline.halted ? null : "the pipeline is not stopped"),
-    says: ({ pipeline }) => [`A new epoch begins from checkpoint ${count(pipeline.checkpoint)}.`, "The lake catches up with everything that changed since."],
+    says: ({ pipeline }) => [`A new epoch begins from checkpoint ${label(pipeline.checkpoint)}.`, "The lake catches up with everything that changed since."],
     send: (context) => ["POST", at(context, "/start")],
   },
   restore: {
     title: "Restore a checkpoint", short: "Restore", note: "go back to an earlier state, and on from there", icon: "back", tone: "quarantined", role: "operator",
     when: notWhile(["deleting"]),
     says: ({ checkpoint, pipeline }) => [
-      `A new epoch begins from checkpoint ${count(checkpoint?.number)}; those after it, up to ${count(pipeline.checkpoint)}, leave the chain.`,
+      `A new epoch begins from checkpoint ${label(checkpoint?.number)}${pipeline.checkpoint > checkpoint?.number ? `; those after it, up to ${label(pipeline.checkpoint)}, leave the chain` : ""}.`,
       "The binlog is read again from there: the source must still have it.",
       "The lake keeps what it shows until the pipeline has passed that point again.",
     ],
@@ -71,7 +72,7 @@ export const OPERATIONS = {
   },
   delete_savepoint: {
     title: "Delete a savepoint", short: "Delete", icon: "bin", tone: "quarantined", role: "operator", danger: true,
-    says: ({ checkpoint }) => [`Savepoint ${count(checkpoint.number)}${checkpoint.name ? ` (${checkpoint.name})` : ""} can no longer be restored.`, "Its tags go from the lake tables; their files go after the grace period if no other snapshot needs them."],
+    says: ({ checkpoint }) => [`Savepoint ${label(checkpoint.number)}${checkpoint.name ? ` (${checkpoint.name})` : ""} can no longer be restored.`, "Its tags go from the lake tables; their files go after the grace period if no other snapshot needs them."],
     send: (context) => ["DELETE", at(context, `/savepoints/${context.checkpoint.number}`)],
   },
   limits: {
@@ -113,7 +114,7 @@ export const OPERATIONS = {
     title: "Read the table again", short: "Read again", note: "a new generation, from its beginning", icon: "again", tone: "snapshot", role: "operator",
     when: inPhases(["snapshot", "catch-up", "live", "quarantined", "paused"], (table) => `the table is ${table.phase}`),
     says: ({ table }) => [
-      `${table.table} begins generation ${count((table.generation ?? 1) + 1)}: ${table.rows_estimate ? `about ${plural(table.rows_estimate, "row")} are` : "all rows are"} read from the source again.`,
+      `${table.table} begins generation ${label((table.generation ?? 1) + 1)}: ${table.rows_estimate ? `about ${plural(table.rows_estimate, "row")} are` : "all rows are"} read from the source again.`,
       "The lake shows its present rows until the new ones are complete, then changes over in one publication.",
     ],
     send: (context) => ["POST", tableAt(context, "/read-again")],
@@ -151,7 +152,7 @@ export const OPERATIONS = {
   restore_version: {
     title: "Bring this version back", short: "Restore", icon: "back", tone: "snapshot", role: "admin",
     when: notWhile(["deleting"]),
-    says: ({ version, pipeline }) => [`A new version is made with the content of version ${count(version)}; version ${count(pipeline.version)} stays in the history.`, "It is in force after the next checkpoint."],
+    says: ({ version, pipeline }) => [`A new version is made with the content of version ${label(version)}; version ${label(pipeline.version)} stays in the history.`, "It is in force after the next checkpoint."],
     send: (context) => ["POST", at(context, `/versions/${context.version}/restore`)],
   },
   delete: {
@@ -160,7 +161,7 @@ export const OPERATIONS = {
     says: (_, values) => ["The mesh ends, and the pipeline's journal, checkpoints and staged files are deleted from the store.", values.purge ? "The lake tables that it wrote are dropped, with their data." : "The lake tables stay, with the content of the last publication.", "This can't be undone."],
     fields: [
       { name: "purge", label: "Also drop the lake tables that it wrote", type: "check" },
-      { name: "confirm", label: "Type the pipeline's name to confirm", required: true, equals: ({ pipeline }) => pipeline.name },
+      { name: "confirm", label: "Type the pipeline's name to confirm", placeholder: ({ pipeline }) => pipeline.name, required: true, equals: ({ pipeline }) => pipeline.name },
     ],
     send: (context, values) => ["DELETE", at(context, values.purge ? "?purge=true" : "")],
   },

@@ -15,7 +15,7 @@ export function recall(name, checkpoints) {
   const seen = history(name);
   const until = seen.at[0] ?? now();
   const old = checkpoints.filter((item) => item.written_at < until && item.written_at > now() - WINDOW_SECONDS).sort((a, b) => a.number - b.number);
-  const lag = (item) => (item.apply?.published_at && item.source_time ? item.apply.published_at - item.source_time : null);
+  const lag = (item, i) => (i && item.apply?.published_at && old[i - 1].source_time ? item.apply.published_at - old[i - 1].source_time : null); // just before
   const pace = (item, i) => (i ? item.staged_rows / Math.max(0.1, item.written_at - old[i - 1].written_at) : null);
   seen.at.unshift(...old.map((item) => item.written_at));
   seen.rows.unshift(...old.map(pace));

@@ -4,18 +4,23 @@ import { bytes, count, now, plural, short, span } from "./format.js";
 /** One word for what a pipeline does, and one sentence about it. */
 export function state(pipeline) {
   const mode = pipeline.mode ?? "running";
+  const waiting = pipeline.waiting_for?.split(": ")[0]; // then comes the cause, which has a place of its own
   const fresh = pipeline.source_time ? span(now() - pipeline.source_time) : null;
-  if (mode === "deleting") return { mode, sentence: "It is being deleted." };
+  if (mode === "deleting") return { mode, sentence: "It is being deleted: its lake tables, if that was asked for, then its files in the store." };
   if (mode === "stopped") return { mode, sentence: `Stopped at checkpoint ${short(pipeline.checkpoint)}; the lake keeps what it shows.` };
-  if (pipeline.halted) return { mode: "unknown", word: "halted", sentence: `Halted until a person acts: ${pipeline.halted}` };
+  if (pipeline.halted) return { mode: "halted", sentence: "Halted until a person acts." };
   if (mode === "paused") return { mode, sentence: `Paused; the lake shows the source as it was ${fresh ?? "at the last publication"}${fresh ? " ago" : ""}.` };
+  if (starts(pipeline)) return { mode: "waiting", word: "starting", sentence: "An enumerator takes it up within seconds." };
   if (pipeline.current === false) return { mode: "unknown", word: "no leader", sentence: "No enumerator leads it now, so its state is old. Start the services, or see what they log." };
-  if (pipeline.waiting_for) return { mode: "waiting", word: "waiting", sentence: `Waiting for ${pipeline.waiting_for}.` };
+  if (pipeline.waiting_for && waiting !== "a person") return { mode: "waiting", word: "waiting", sentence: `Waiting for ${waiting}${fresh ? `; the lake shows the source as it was ${fresh} ago` : ""}.` };
   const total = Object.values(pipeline.tables ?? {}).reduce((a, b) => a + b, 0);
   const live = pipeline.tables?.live ?? 0;
   if (total && live === total) return { mode, word: "live", sentence: fresh ? `All tables are live; the lake is ${fresh} behind the source.` : "All tables are live." };
   return { mode, word: "running", sentence: fresh ? `${count(live)} of ${plural(total, "table")} are live; the lake is ${fresh} behind the source.` : `${count(live)} of ${plural(total, "table")} are live.` };
 }
+
+/** Whether no enumerator has led it yet. */
+export const starts = (pipeline) => pipeline.current === false && !pipeline.epoch && (pipeline.mode ?? "running") === "running";
 
 /** Nodes and links of the mesh from channels, services and the pipeline. `rates`: bytes/s of each channel by "from>to". */
 export function mesh(pipeline, channels, services, rates) {
@@ -29,8 +34,8 @@ export function mesh(pipeline, channels, services, rates) {
   const into = (name) => sum(channels.filter((c) => c.to === name && role(c.from) === "reader").map((c) => rate(c.from, c.to)));
   const outOf = (name) => sum(channels.filter((c) => c.from === name && role(c.to) === "writer").map((c) => rate(c.from, c.to)));
   const flow = (value) => (value === null ? "measuring" : value ? `${bytes(value)}/s` : "idle");
-  const stopped = ["paused", "stopped", "deleting"].includes(pipeline.mode) || pipeline.current === false;
-  const idle = pipeline.current === false ? "no leader" : pipeline.mode;
+  const stopped = ["paused", "stopped", "deleting"].includes(pipeline.mode) || pipeline.current === false || pipeline.halted;
+  const idle = pipeline.current === false ? "no leader" : pipeline.halted ? "halted" : pipeline.mode;
   const standby = services.filter((service) => service.role === "enumerator").length - 1;
   const readers = names.filter((name) => role(name) === "reader").sort(byNumber);
   const writers = names.filter((name) => role(name) === "writer").sort(byNumber);
@@ -38,11 +43,11 @@ export function mesh(pipeline, channels, services, rates) {
   const good = stopped ? "off" : "good";
   const nodes = [
     { id: "source", kind: "source", title: "source", note: pipeline.definition?.source?.host ?? "MySQL", state: pipeline.waiting_for?.includes("source") ? "bad" : "good" },
-    { id: "enumerator", kind: "enumerator", title: "enumerator", note: pipeline.leader ? (standby > 0 ? `leads, ${standby} on standby` : "leads") : "no leader", state: pipeline.leader && pipeline.current !== false ? "good" : "bad" },
+    { id: "enumerator", kind: "enumerator", title: "enumerator", note: pipeline.leader ? (standby > 0 ? `leads, ${standby} on standby` : "leads") : "no leader", state: pipeline.leader && pipeline.current !== false ? "good" : starts(pipeline) ? "off" : "bad" },
     ...readers.map((name) => ({ id: name, kind: "reader", title: name, note: stopped ? idle : flow(outOf(name)), state: good })),
     ...writers.map((name) => ({ id: name, kind: "writer", title: name, note: stopped ? idle : flow(into(name)), state: good })),
     { id: "store", kind: "store", title: "store", note: pipeline.checkpoint ? `checkpoint ${pipeline.checkpoint}` : "no checkpoint", state: "good" },
-    { id: "spark_writer", kind: "spark_writer", title: "Spark writer", note: pipeline.spark_writer ? (pipeline.publication ? `applied ${pipeline.publication}` : "ready") : "not running", state: pipeline.spark_writer ? good : "bad" },
+    { id: "spark_writer", kind: "spark_writer", title: "Spark writer", note: pipeline.spark_writer ? (pipeline.publication ? `applied ${pipeline.publication}` : "ready") : starts(pipeline) ? "" : "not running", state: pipeline.spark_writer ? good : starts(pipeline) ? "off" : "bad" },
     { id: "lake", kind: "lake", title: "lake", note: pipeline.publication ? `shows ${pipeline.publication}` : "empty", state: pipeline.publication ? "good" : "off" },
   ];
   const detail = (c) => (c.outstanding_bytes === null || c.outstanding_bytes === undefined ? "" : `${bytes(c.outstanding_bytes)} under way${c.credit_bytes ? ` of ${bytes(c.credit_bytes)} credit` : ""}`);

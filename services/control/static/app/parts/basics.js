@@ -1,5 +1,5 @@
 // Small parts: badges, bars, buttons, notices, numbers, menus, tabs.
-import { count, plural, UNKNOWN } from "../format.js";
+import { clock, count, plural, UNKNOWN } from "../format.js";
 import { html, useId, useLayoutEffect, useRef, useState } from "../html.js";
 import { Icon, Shape } from "../icons.js";
 
@@ -19,7 +19,7 @@ export const Phase = ({ name }) => html`<span class="badge tone-${name}" title=$
 
 export const Badge = ({ tone, icon, children }) => html`<span class="badge tone-${tone}"><${Icon} name=${icon} size=${12} />${children}</span>`;
 
-const MODES = { running: ["live", "live"], paused: ["paused", "paused"], stopped: ["dropped", "stopped"], deleting: ["quarantined", "dropped"], waiting: ["paused", "waiting"], unknown: ["dropped", "waiting"] };
+const MODES = { running: ["live", "live"], paused: ["paused", "paused"], stopped: ["dropped", "stopped"], deleting: ["quarantined", "dropped"], halted: ["quarantined", "quarantined"], waiting: ["paused", "waiting"], unknown: ["dropped", "waiting"] };
 
 /** What a pipeline does as one word. */
 export const Mode = ({ name, text }) => html`<span class="badge tone-${MODES[name]?.[0] ?? "plain"}"><${Shape} name=${MODES[name]?.[1] ?? "waiting"} />${text ?? name}</span>`;
@@ -54,15 +54,21 @@ export function Phases({ tables, legend = true }) {
 export const Notice = ({ tone = "plain", icon = "info", title, children }) => html`
   <div class="notice tone-${tone}" role=${tone === "bad" ? "alert" : undefined}><${Icon} name=${icon} /><div>${title && html`<h3>${title}</h3>`}${children}</div></div>`;
 
-/** An error with what to do about it. */
+/** An error with what to do about it, and each of its faults if it has several. */
 export const Failure = ({ error, retry }) => html`
-  <${Notice} tone="bad" icon="warning" title=${error.message}>
-    ${error.remedy && html`<p>${sentence(error.remedy)}</p>`}
+  <${Notice} tone="bad" icon="warning" title=${capital(error.message)}>
+    ${error.errors?.length > 1 ? html`<ul class="plan-list">${error.errors.map((item) => html`<li key=${`${item.field}${item.detail}`}>${item.field && !item.detail.startsWith(item.field) && html`<b class="mono">${item.field}</b> `}${sentence(item.detail)} ${sentence(item.remedy)}</li>`)}</ul>`
+      : error.remedy && html`<p>${sentence(error.remedy)}</p>`}
     ${retry && html`<div class="actions"><${Button} size="small" icon="again" onClick=${retry}>Try again<//></div>`}
   <//>`;
 
 /** A cause or remedy of the API as a sentence: a full stop, and a capital letter unless it begins with a name (shop.orders). */
-export const sentence = (text) => (text ? `${/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text}${/[.!?…]$/.test(text) ? "" : "."}` : "");
+export const sentence = (text) => (text ? `${capital(text)}${/[.!?…]$/.test(text) ? "" : "."}` : "");
+
+const capital = (text) => (/^[a-z]+[ ,:]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
+
+/** The cause of a table's state without its remedy, which the API has in it too. */
+export const causeOf = ({ cause, remedy }) => (cause && remedy && cause.endsWith(remedy) ? cause.slice(0, -remedy.length).replace(/[\s;,:.]+$/, "") : cause);
 
 /** A text of the API with its `code` set as code. */
 export const prose = (text) => text?.split("`").map((part, i) => (i % 2 ? html`<code key=${i}>${part}</code>` : part));
@@ -80,11 +86,14 @@ export const Empty = ({ title, children, actions }) => html`<div class="empty"><
 
 export const Loading = ({ what = "" }) => html`<p class="quiet" role="status">Loading ${what} …</p>`;
 
-/** What a poll gave: the first load, an error without data, or the children over the data, with a note if that is old. */
-export function Polled({ of, what, children }) {
+/** What a poll gave: the first load, an error without data, or the children over the data, with a note if that is old (unless `within` a view that has one). */
+export function Polled({ of, what, within, children }) {
   if (of.data === undefined) return of.error ? html`<${Failure} error=${of.error} retry=${of.refresh} />` : html`<${Loading} what=${what} />`;
-  return html`${of.error && html`<${Notice} tone="warn" icon="warning" title="This may be out of date"><p>${sentence(of.error.message)}</p><//>`}${children(of.data)}`;
+  return html`${of.error && !within && html`<${Stale} of=${of} />`}${children(of.data)}`;
 }
+
+/** That a poll fails, and of when its data is. */
+export const Stale = ({ of }) => html`<${Notice} tone="warn" icon="warning" title=${`As of ${clock(of.at)}: what you see may have changed`}><p>${sentence(of.error.message)}</p><//>`;
 
 /** A choice of a few: buttons side by side. `options`: [value, text, phase?]. */
 export const Segments = ({ label, value, options, onChange }) => html`
@@ -108,15 +117,15 @@ export function Menu({ label, icon = "more", items }) {
     const rect = event.currentTarget.getBoundingClientRect();
     if (open) return list.current.hidePopover();
     list.current.showPopover();
-    const { offsetWidth: width } = list.current;
-    list.current.style.left = `${Math.max(8, Math.min(rect.right - width, innerWidth - width - 8))}px`;
+    list.current.dataset.right = rect.right;
     list.current.dataset.top = rect.top;
     list.current.dataset.bottom = rect.bottom;
     return undefined;
   };
   useLayoutEffect(() => {
     if (!open) return;
-    const { offsetHeight: height, dataset } = list.current;
+    const { offsetHeight: height, offsetWidth: width, dataset } = list.current; // with its items
+    list.current.style.left = `${Math.max(8, Math.min(Number(dataset.right) - width, innerWidth - width - 8))}px`;
     const below = Number(dataset.bottom) + 6;
     list.current.style.top = `${below + height + 8 < innerHeight ? below : Math.max(8, Number(dataset.top) - height - 6)}px`;
     list.current.querySelector("button")?.focus();
@@ -143,9 +152,16 @@ export function Menu({ label, icon = "more", items }) {
     </div>`;
 }
 
-export const Tabs = ({ label, tabs, current }) => html`
-  <nav class="tabs" aria-label=${label}>
-    ${tabs.map((tab) => html`<a key=${tab.id} href=${tab.href} aria-current=${tab.id === current ? "page" : undefined}>${tab.text}${tab.count ? html`<span class="count ${tab.bad ? "bad" : ""}">${count(tab.count)}</span>` : null}</a>`)}
-  </nav>`;
+export function Tabs({ label, tabs, current }) {
+  const ref = useRef(null);
+  useLayoutEffect(() => { // on a phone they don't all fit
+    const { offsetLeft, offsetWidth } = ref.current.querySelector("[aria-current]");
+    ref.current.scrollLeft = offsetLeft + offsetWidth / 2 - ref.current.clientWidth / 2;
+  }, [current]);
+  return html`
+    <nav class="tabs" ref=${ref} aria-label=${label}>
+      ${tabs.map((tab) => html`<a key=${tab.id} href=${tab.href} aria-current=${tab.id === current ? "page" : undefined}>${tab.text}${tab.count ? html`<span class="count ${tab.bad ? "bad" : ""}">${count(tab.count)}</span>` : null}</a>`)}
+    </nav>`;
+}
 
 export const tablesText = (number) => plural(number, "table");

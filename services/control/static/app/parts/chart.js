@@ -3,6 +3,7 @@ import { clock } from "../format.js";
 import { colour, useTheme, useWidth } from "../hooks.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 
+const BINARY = Array.from({ length: 50 }, (_, i) => 2 ** i);
 let loading = null;
 
 function library() {
@@ -19,10 +20,10 @@ function library() {
 
 /**
  * `series`: {name, tone, dash?}; `data`: [times, values of series 1, …], times in seconds; `form`: a value as text;
- * `least`: the lowest top of the scale.
+ * `least`: the lowest top of the scale; `binary`: its steps are powers of two, as bytes are counted.
  * The text under it says the newest values, for those who don't see the picture.
  */
-export function Chart({ label, series, data, form, least = 1, height = 190, windowSeconds = 900 }) {
+export function Chart({ label, series, data, form, least = 1, binary = false, height = 190, windowSeconds = 900 }) {
   const box = useRef(null);
   const plot = useRef(null);
   const width = useWidth(box);
@@ -38,7 +39,7 @@ export function Chart({ label, series, data, form, least = 1, height = 190, wind
         {
           width, height, padding: [12, 6, 0, 0], cursor: { y: false, points: { size: 7 } }, legend: { show: false },
           scales: { x: { range: (_, first) => [Math.max(Date.now() / 1000 - windowSeconds, Math.min(first ?? Infinity, Date.now() / 1000 - 60)), Date.now() / 1000] }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, least)] } },
-          axes: [{ ...axis, grid: { show: false }, size: 26, space: 90, values: (_, ticks) => ticks.map((at) => clock(at).slice(0, ticks[1] - ticks[0] < 60 ? 8 : 5)) }, { ...axis, size: 66, space: 34, values: (_, ticks) => ticks.map(form) }],
+          axes: [{ ...axis, grid: { show: false }, size: 26, space: 90, values: (_, ticks) => ticks.map((at) => clock(at).slice(0, ticks[1] - ticks[0] < 60 ? 8 : 5)) }, { ...axis, size: 66, space: 34, ...(binary ? { incrs: BINARY } : {}), values: (_, ticks) => ticks.map(form) }],
           series: [{}, ...series.map((line, i) => ({ label: line.name, stroke: colour(line.tone), width: 2, dash: line.dash, fill: i === 0 ? `${colour(line.tone)}1c` : undefined, points: { show: alone, size: 6, fill: colour(line.tone) }, spanGaps: true }))],
           hooks: { setCursor: [(shown) => tip(shown, series, form, box.current)] },
         },

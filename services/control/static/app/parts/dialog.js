@@ -3,23 +3,27 @@ import { html, useEffect, useId, useLayoutEffect, useRef, useState } from "../ht
 import { Icon } from "../icons.js";
 import { Button } from "./basics.js";
 
-export function Dialog({ title, icon = "info", tone = "plain", children, foot, onClose }) {
+/** `subject`: what it is about. `wide`: for text. `firm`: a click outside doesn't close it. The first field gets the focus, else the first button below. */
+export function Dialog({ title, subject, icon = "info", tone = "plain", wide, firm, children, foot, onClose }) {
   const ref = useRef(null);
+  const pressed = useRef(null); // a drag that begins in a field and ends outside is no click outside
   const id = useId();
   useLayoutEffect(() => { // at once, so that a key pressed next is for the dialog
     const before = document.activeElement;
     const dialog = ref.current;
     dialog.showModal();
+    dialog.querySelector(".dialog-body :is(input, select, textarea), .dialog-foot button")?.focus();
     return () => {
       dialog.close();
       if (before?.isConnected) before.focus();
     };
   }, []);
   return html`
-    <dialog class="dialog" ref=${ref} aria-labelledby=${id} onCancel=${(event) => { event.preventDefault(); onClose(); }} onClick=${(event) => event.target === ref.current && onClose()}>
+    <dialog class="dialog ${wide ? "wide" : ""}" ref=${ref} aria-labelledby=${id} onCancel=${(event) => { event.preventDefault(); onClose(); }} onPointerDown=${(event) => { pressed.current = event.target; }}
+      onClick=${(event) => !firm && event.target === ref.current && pressed.current === ref.current && onClose()}>
       <div class="dialog-head">
         <span class="dialog-icon tone-${tone}"><${Icon} name=${icon} size=${19} /></span>
-        <div class="cut" style=${{ flex: 1, minWidth: 0, paddingTop: "6px" }}><h2 id=${id}>${title}</h2></div>
+        <div class="dialog-title"><h2 id=${id}>${title}</h2>${subject && html`<p class="small soft">${subject}</p>`}</div>
         <${Button} kind="plain" size="small" icon="cross" label="Close" onClick=${onClose} />
       </div>
       <div class="dialog-body">${children}</div>

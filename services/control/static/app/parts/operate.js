@@ -1,6 +1,7 @@
 // Asking for an operation: a dialog that says what will happen, then the command's way to its end.
-import { act, get, Problem } from "../api.js";
-import { html, useCallback, useState } from "../html.js";
+import { act, get, newKey, Problem } from "../api.js";
+import { html, useCallback, useRef, useState } from "../html.js";
+import { label } from "../format.js";
 import { Icon } from "../icons.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
 import { Button, Failure, Notice, sentence } from "./basics.js";
@@ -24,6 +25,7 @@ function Confirmation({ id, context, me, done, onClose }) {
   const reason = reasonAgainst(operation, context, me);
   const missing = fields.find((field) => (field.required && !values[field.name]) || (field.equals && values[field.name] !== field.equals(context)));
   const errors = byField(error);
+  const sent = useRef(null); // the call that got no answer: asked for again, it is the same command
   const confirm = async (event) => {
     event?.preventDefault();
     if (busy || reason || missing) return;
@@ -31,20 +33,23 @@ function Confirmation({ id, context, me, done, onClose }) {
     setError(null);
     try {
       const [method, path, body] = operation.send(context, values);
-      const command = await act(method, path, body);
+      const call = JSON.stringify([method, path, body]);
+      if (sent.current?.call !== call) sent.current = { call, key: newKey() };
+      const command = await act(method, path, body, { "Idempotency-Key": sent.current.key });
       onClose();
       follow(command, operation, done);
     } catch (failed) {
+      if (failed.status) sent.current = null;
       setError(failed);
       setBusy(false);
     }
   };
   const field = (item) => (item.type === "check"
     ? html`<${CheckField} key=${item.name} label=${item.label} hint=${item.hint} checked=${values[item.name]} onInput=${(value) => setValues({ ...values, [item.name]: value })} />`
-    : html`<${TextField} key=${item.name} label=${item.label} hint=${item.hint} optional=${item.optional} placeholder=${item.placeholder} type=${item.type ?? "text"} min=${item.type === "number" ? 1 : undefined}
+    : html`<${TextField} key=${item.name} label=${item.label} hint=${item.hint} optional=${item.optional} placeholder=${typeof item.placeholder === "function" ? item.placeholder(context) : item.placeholder} type=${item.type ?? "text"} min=${item.type === "number" ? 1 : undefined}
         value=${values[item.name]} error=${errors[item.name]} onInput=${(value) => setValues({ ...values, [item.name]: value })} />`);
   return html`
-    <${Dialog} title=${operation.title} icon=${operation.icon} tone=${operation.tone} onClose=${onClose}
+    <${Dialog} title=${operation.title} subject=${subject(context)} icon=${operation.icon} tone=${operation.tone} onClose=${onClose}
       foot=${html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind=${operation.danger ? "danger" : "primary"} busy=${busy} reason=${reason ?? (missing ? `${missing.label} is missing` : null)} onClick=${confirm} data-confirm="true">${operation.title}<//>`}>
       ${reason && html`<${Notice} tone="warn" icon="warning" title="Not possible now"><p>${sentence(reason)}</p><//>`}
       <form class="stack" onSubmit=${confirm}>
@@ -52,9 +57,12 @@ function Confirmation({ id, context, me, done, onClose }) {
         ${fields.map(field)}
         <button type="submit" hidden></button>
       </form>
-      ${error && html`<${Failure} error=${error} />`}
+      ${error && !fields.some((item) => errors[item.name]) && html`<${Failure} error=${error} />`}
     <//>`;
 }
+
+const subject = ({ pipeline, table, checkpoint, version }) =>
+  [pipeline.name, table?.table, checkpoint && `checkpoint ${label(checkpoint.number)}${checkpoint.name ? `, ${checkpoint.name}` : ""}`, version && `version ${label(version)}`].filter(Boolean).join(" · ");
 
 const FINAL = ["done", "refused", "failed"];
 

@@ -1,12 +1,14 @@
 // Choosing tables: patterns on database.table, and what they match at the source, each table with its lake types.
-import { act } from "../api.js";
+import { act, pages } from "../api.js";
 import { bytes, count, plural, short } from "../format.js";
 import { html, useEffect, useState } from "../html.js";
 import { Icon } from "../icons.js";
-import { Button, Failure, sentence } from "./basics.js";
+import { Button, Failure, Search, sentence } from "./basics.js";
 import { CheckField, TextField } from "./fields.js";
 
 const MORE = 300;
+const PAGE = 250;
+const MANY = 12;
 
 export function TablePicker({ source, values, ready, patterns, error, onChange }) {
   const [text, setText] = useState("");
@@ -15,6 +17,8 @@ export function TablePicker({ source, values, ready, patterns, error, onChange }
   const [failure, setFailure] = useState(null);
   const [open, setOpen] = useState(null);
   const [shown, setShown] = useState(MORE);
+  const [whole, setWhole] = useState(false);
+  const [wanted, setWanted] = useState("");
   useEffect(() => {
     if (!ready) {
       setSchemas(null);
@@ -28,15 +32,24 @@ export function TablePicker({ source, values, ready, patterns, error, onChange }
       setFound(null);
       return undefined;
     }
-    let over = false;
+    const abort = new AbortController();
     setFailure(null);
-    act("POST", "/v1/source/tables", { source, tables: patterns, ...(values ? { values } : {}) }).then((tables) => over || setFound(tables), (failed) => over || setFailure(failed));
-    return () => { over = true; };
+    setWhole(false);
+    (async () => {
+      let all = [];
+      for await (const page of pages(`/v1/source/tables?limit=${PAGE}`, { source, tables: patterns, ...(values ? { values } : {}) }, abort.signal)) {
+        all = [...all, ...page];
+        setFound(all);
+      }
+      setWhole(true);
+    })().catch((failed) => failed.name === "AbortError" || setFailure(failed));
+    return () => abort.abort();
   }, [ready, patterns.join("\n")]);
   const add = (pattern) => {
     if (pattern && !patterns.includes(pattern)) onChange([...patterns, pattern]);
     setText("");
   };
+  const looked = found?.filter((table) => table.table.toLowerCase().includes(wanted.trim().toLowerCase()));
   const toggle = (pattern, on) => onChange(on ? [...patterns, pattern] : patterns.filter((item) => item !== pattern));
   return html`
     <div class="row pattern-row"><${TextField} label="Pattern" hint=${html`database.table with <code>*</code>; a leading <code>!</code> excludes. Enter adds it.`} placeholder="shop.*" value=${text} error=${error} onInput=${setText}
@@ -46,14 +59,15 @@ export function TablePicker({ source, values, ready, patterns, error, onChange }
     ${schemas && html`<div class="schemas">${schemas.map(({ name, tables }) => html`<${CheckField} key=${name} label=${`all of ${name} (${plural(tables, "table")})`} checked=${patterns.includes(`${name}.*`)} onInput=${(on) => toggle(`${name}.*`, on)} />`)}</div>`}
     ${failure && html`<${Failure} error=${failure} />`}
     ${found && html`
-      <div class="found" role="region" aria-label="Tables found" tabindex="0"><p class="small soft found-head" role="status">${plural(found.length, "table")} match</p>
-        ${found.slice(0, shown).map((table) => html`
+      ${found.length > MANY && html`<div class="found-find"><${Search} label="Find a table" value=${wanted} onInput=${setWanted} /></div>`}
+      <div class="found" role="region" aria-label="Tables found" tabindex="0"><p class="small soft found-head" role="status">${plural(found.length, "table")} ${whole ? (found.length === 1 ? "matches" : "match") : "so far …"}</p>
+        ${looked.slice(0, shown).map((table) => html`
           <div class="found-table" key=${table.table}>
             <button type="button" aria-expanded=${open === table.table ? "true" : "false"} onClick=${() => setOpen(open === table.table ? null : table.table)}>
               <${Icon} name=${open === table.table ? "down" : "arrow"} size=${12} /><b class="cut-off">${table.table}</b><span class="small quiet number nowrap">${table.rows === null ? "" : `about ${short(table.rows)} rows`}${table.bytes ? `, ${bytes(table.bytes)}` : ""}</span></button>
             ${table.faults.map((fault) => html`<p key=${fault.detail} class="small cause">${sentence(fault.detail)} ${sentence(fault.remedy)}</p>`)}
             ${open === table.table && html`<table class="list types"><thead><tr><th>Column</th><th>Source</th><th>Lake</th></tr></thead><tbody>${table.columns.map((column) => html`<tr key=${column.name}><td class="mono">${column.name}${table.key.includes(column.name) ? html` <span class="quiet">key</span>` : null}</td><td class="soft">${column.type}</td><td class="soft">${column.lake_type ?? "none"}</td></tr>`)}</tbody></table>`}
           </div>`)}
-        ${found.length > shown && html`<p class="found-head"><${Button} size="small" kind="plain" icon="down" onClick=${() => setShown(shown + MORE)}>Show ${count(Math.min(MORE, found.length - shown))} more of ${count(found.length - shown)}<//></p>`}
+        ${looked.length > shown && html`<p class="found-head"><${Button} size="small" kind="plain" icon="down" onClick=${() => setShown(shown + MORE)}>Show ${count(Math.min(MORE, looked.length - shown))} more of ${count(looked.length - shown)}<//></p>`}
       </div>`}`;
 }

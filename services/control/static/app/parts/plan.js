@@ -12,7 +12,8 @@ const SHOWN = 12;
 const MORE = 200;
 
 export function Plan({ plan }) {
-  const against = plan.findings.filter((finding) => !finding.ok && finding.check !== "table");
+  const against = plan.findings.filter((finding) => !finding.ok && !["table", "retention"].includes(finding.check));
+  const cautions = plan.findings.filter((finding) => !finding.ok && finding.check === "retention");
   const good = plan.findings.filter((finding) => finding.ok);
   return html`
     <section class="plan" aria-label="Plan">
@@ -20,6 +21,7 @@ export function Plan({ plan }) {
       ${against.length > 0 ? html`<${Notice} tone="bad" icon="warning" title=${`${plural(against.length, "fault")} to be mended first`}>
         <ul class="plan-list">${against.map((finding) => html`<li key=${finding.found}>${sentence(finding.found)} ${sentence(finding.remedy)}</li>`)}</ul><//>`
         : html`<${Notice} tone="good" icon="check" title="Nothing stands in the way"><ul>${good.map((finding) => html`<li key=${finding.found} class="soft">${sentence(finding.found)}</li>`)}</ul><//>`}
+      ${cautions.map((finding) => html`<${Notice} key=${finding.check} tone="warn" icon="clock" title=${sentence(finding.found)}><p>${sentence(finding.remedy)}</p><//>`)}
       ${plan.rows > 0 && html`<dl class="plan-figures">
         <div><dt>Rows to read</dt><dd>about ${short(plan.rows)}</dd></div><div><dt>Bytes to read</dt><dd>about ${bytes(plan.bytes)}</dd></div>
         <div><dt>First reading</dt><dd>about ${span(plan.seconds)}<p class="small quiet">at ${plan.rate}</p></dd></div></dl>`}

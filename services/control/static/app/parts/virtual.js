@@ -31,7 +31,7 @@ export function VirtualTable({ label, items, columns, row, keyOf, height = 46, m
     requestAnimationFrame(() => box.querySelector(`[aria-rowindex="${index + 2}"] a, [aria-rowindex="${index + 2}"] button`)?.focus({ preventScroll: true }));
   };
   return html`
-    <div class="grid-table" role="table" aria-label=${label} aria-rowcount=${items.length + 1} aria-colcount=${columns.length} onKeyDown=${keys}>
+    <div class="grid-table ${items.length * height > most ? "scrolls" : ""}" role="table" aria-label=${label} aria-rowcount=${items.length + 1} aria-colcount=${columns.length} onKeyDown=${keys}>
       <div role="rowgroup" class="grid-top"><div class="grid-row grid-head" role="row" aria-rowindex="1" style=${template}>
         ${columns.map((column) => html`
           <div key=${column.id} class=${column.number ? "number" : ""} role="columnheader" aria-sort=${sorted?.id === column.id ? (sorted.down ? "descending" : "ascending") : undefined}>

@@ -1,6 +1,6 @@
 // Events as they happen, and the commands with their states.
 import { get, getPage, pipelinePath, stream } from "../api.js";
-import { ago, count, moment } from "../format.js";
+import { ago, label, moment } from "../format.js";
 import { usePoll } from "../hooks.js";
 import { html, useEffect, useState } from "../html.js";
 import { Icon } from "../icons.js";
@@ -27,6 +27,9 @@ export function Activity({ pipeline }) {
     </div>`;
 }
 
+/** What an event is known by: its id is another one from each control service. */
+const idOf = (event) => `${event.slot}-${event.kind}-${event.text}`;
+
 /** The newest events, then each as it happens; a lost connection is taken up again where it ended. */
 function useEvents(name) {
   const [state, setState] = useState({ events: undefined, connected: false, error: null });
@@ -34,10 +37,10 @@ function useEvents(name) {
     const abort = new AbortController();
     const path = pipelinePath(name, "/events");
     let last = null;
-    const idOf = (event) => event.id ?? `${event.slot}-${event.kind}-${event.text}`;
     const add = (fresh) => setState((before) => {
       const known = new Set((before.events ?? []).map(idOf));
-      return { ...before, events: [...fresh.filter((event) => !known.has(idOf(event))), ...(before.events ?? [])].slice(0, MOST) };
+      const all = [...fresh.filter((event) => !known.has(idOf(event))), ...(before.events ?? [])];
+      return { ...before, events: all.sort((a, b) => b.at - a.at).slice(0, MOST) };
     });
     (async () => {
       while (!abort.signal.aborted) {
@@ -68,7 +71,7 @@ export function EventList({ events, error, few }) {
   if (!events.length) return html`<${Empty} title="No events">Epochs, savepoints and phases of tables appear here.<//>`;
   return html`
     <ol class="events ${few ? "few" : ""}">${events.map((event) => html`
-      <li key=${`${event.slot}-${event.kind}-${event.text}`}><span class="event-icon tone-${toneOf(event)}"><${Icon} name=${KINDS[event.kind]?.[0] ?? "info"} size=${14} /></span>
+      <li key=${idOf(event)}><span class="event-icon tone-${toneOf(event)}"><${Icon} name=${KINDS[event.kind]?.[0] ?? "info"} size=${14} /></span>
         <span class="event-text">${sentence(event.text)}</span><time class="small quiet nowrap number" title=${moment(event.at)} datetime=${new Date(event.at * 1000).toISOString()}>${ago(event.at)}</time></li>`)}</ol>`;
 }
 
@@ -80,11 +83,12 @@ function Commands({ pipeline }) {
   if (found.error && !found.data) return html`<div class="card-body"><${Failure} error=${found.error} retry=${found.refresh} /></div>`;
   const all = [...(found.data ?? [])].sort((a, b) => b.number - a.number);
   if (!all.length) return html`<${Empty} title="No commands">What people ask of this pipeline is listed here, with its state.<//>`;
-  const about = (command) => Object.entries(command.arguments ?? {}).filter(([, value]) => value !== null && typeof value !== "object").map(([key, value]) => `${key} ${value}`).join(", ");
+  const name = (command) => (command.kind === "define" ? "change the definition" : command.kind.replaceAll("_", " "));
+  const about = (command) => Object.entries({ ...command.arguments, ...command.result }).filter(([key]) => key !== "base").filter(([, value]) => value !== null && typeof value !== "object").map(([key, value]) => `${key} ${value}`).join(", ");
   return html`
     <ol class="commands">${all.map((command) => html`
       <li key=${command.number}>
-        <div class="row spread"><span><span class="quiet number">${count(command.number)}</span> <b>${command.kind.replaceAll("_", " ")}</b> <span class="soft">${about(command)}</span></span>
+        <div class="row spread"><span><span class="quiet number">${label(command.number)}</span> <b>${name(command)}</b> <span class="soft">${about(command)}</span></span>
           <span class="badge tone-${STATE_TONES[command.state]}"><${Icon} name=${STATE_ICONS[command.state]} size=${12} />${command.state}</span></div>
         <p class="small quiet">by ${command.by}, ${ago(command.at)}</p>
         ${command.cause && html`<p class="small cause">${sentence(command.cause)} ${sentence(command.remedy)}</p>`}

@@ -1,10 +1,10 @@
 // Checkpoints: a strip of the newest ones, the way of a chosen one through the mesh and into the lake, and savepoints.
 import { get, getAll, pipelinePath } from "../api.js";
-import { ago, bytes, clock, count, moment, now, position, short, span } from "../format.js";
+import { ago, brief, bytes, clock, count, label, moment, now, position, short } from "../format.js";
 import { go, link, usePoll } from "../hooks.js";
 import { html, useLayoutEffect, useRef } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
-import { Button, Card, Empty, Failure, Loading, Menu, Polled } from "../parts/basics.js";
+import { Button, Card, Empty, Failure, Loading, Menu, Polled, sentence } from "../parts/basics.js";
 import { Timeline } from "../parts/timeline.js";
 import { timelineOf } from "../shapes.js";
 
@@ -15,7 +15,7 @@ export function Checkpoints({ pipeline, me, ask, rest }) {
   const savepoints = usePoll((signal) => getAll(pipelinePath(pipeline.name, "/savepoints"), { signal }), 6, `savepoints ${pipeline.name}`);
   return html`
     <div class="stack">
-      <${Polled} of=${list} what="checkpoints">${(all) => (all.length ? html`<${Chosen} pipeline=${pipeline} all=${all} wanted=${rest[0] ? Number(rest[0]) : null} me=${me} ask=${ask} />` : html`<section class="card"><${Empty} title="No checkpoint yet">The first one is complete a few seconds after the mesh starts.<//></section>`)}<//>
+      <${Polled} of=${list} what="checkpoints" within>${(all) => (all.length ? html`<${Chosen} pipeline=${pipeline} all=${all} wanted=${rest[0] ? Number(rest[0]) : null} me=${me} ask=${ask} />` : html`<section class="card"><${Empty} title="No checkpoint yet">The first one is complete a few seconds after the mesh starts.<//></section>`)}<//>
       <${Card} title="Savepoints" body=${false} end=${html`<${Button} size="small" icon="flag" onClick=${() => ask("savepoint")}>Take one<//>`}>
         <${Savepoints} pipeline=${pipeline} found=${savepoints} me=${me} ask=${ask} />
       <//>
@@ -24,8 +24,9 @@ export function Checkpoints({ pipeline, me, ask, rest }) {
 
 function Chosen({ pipeline, all, wanted, me, ask }) {
   // Members report their marks up to a second late: of one that is newer, the lanes would be missing.
-  const chosen = all.find((item) => item.number === wanted) ?? all.find((item) => item.published && now() - item.written_at > MARKS_SECONDS) ?? all[0];
-  const detail = usePoll((signal) => get(pipelinePath(pipeline.name, `/checkpoints/${chosen.number}`), { signal }), 3, `checkpoint ${pipeline.name} ${chosen.number}`);
+  const number = wanted ?? (all.find((item) => item.published && now() - item.written_at > MARKS_SECONDS) ?? all[0]).number;
+  const detail = usePoll((signal) => get(pipelinePath(pipeline.name, `/checkpoints/${number}`), { signal }), 3, `checkpoint ${pipeline.name} ${number}`);
+  const chosen = all.find((item) => item.number === number) ?? detail.data; // an older one is in no list
   const longest = Math.max(...all.map((item) => item.written_at - (item.started_at ?? item.written_at)), 0.001);
   const strip = [...all].reverse();
   const bars = useRef(null);
@@ -35,15 +36,21 @@ function Chosen({ pipeline, all, wanted, me, ask }) {
       <div class="strip" ref=${bars} role="group" aria-label="Checkpoints, oldest first">
         ${strip.map((item) => {
           const seconds = item.written_at - (item.started_at ?? item.written_at);
-          return html`<button key=${item.number} type="button" class="strip-bar ${item.published ? "published" : ""} ${item.kept ? "kept" : ""}" aria-pressed=${item.number === chosen.number ? "true" : "false"}
-            aria-label=${`Checkpoint ${item.number}, ${clock(item.written_at)}, ${span(seconds)}, ${item.published ? "published" : "not published"}${item.kept ? ", kept" : ""}`} title=${`${item.number} · ${clock(item.written_at)} · ${span(seconds)}`}
+          return html`<button key=${item.number} type="button" class="strip-bar ${item.published ? "published" : ""} ${item.kept ? "kept" : ""}" aria-pressed=${item.number === number ? "true" : "false"}
+            aria-label=${`Checkpoint ${item.number}, ${clock(item.written_at)}, ${brief(seconds)}, ${item.published ? "published" : "not published"}${item.kept ? ", kept" : ""}`} title=${`${item.number} · ${clock(item.written_at)} · ${brief(seconds)}`}
             onClick=${() => go(link("pipelines", pipeline.name, "checkpoints", item.number))}><span style=${{ height: `${8 + (seconds / longest) * 52}px` }}></span></button>`;
         })}
       </div>
       <ul class="legend strip-legend"><li class="tone-live"><span class="swatch"></span>published</li><li class="tone-waiting"><span class="swatch"></span>not yet published</li><li class="tone-snapshot"><span class="swatch"></span>kept as a savepoint</li></ul>
     <//>
+    ${chosen ? html`<${Way} pipeline=${pipeline} chosen=${chosen} detail=${detail} ask=${ask} />` : detail.error ? html`<section class="card"><${Empty} title=${`No checkpoint ${number}`} actions=${html`<a class="button" href=${link("pipelines", pipeline.name, "checkpoints")}>The newest checkpoints</a>`}>${sentence(detail.error.message)}<//></section>` : html`<${Loading} what="the checkpoint" />`}`;
+}
+
+/** The chosen checkpoint: where it is in the binlog, and its way. */
+function Way({ pipeline, chosen, detail, ask }) {
+  return html`
     <section class="card" aria-label=${`Checkpoint ${chosen.number}`}>
-      <div class="card-head"><h2>Checkpoint ${count(chosen.number)}${chosen.name ? html` <span class="quiet">${chosen.name}</span>` : null}</h2>
+      <div class="card-head"><h2>Checkpoint ${label(chosen.number)}${chosen.name ? html` <span class="quiet">${chosen.name}</span>` : null}</h2>
         <span class="small quiet number">${moment(chosen.written_at)}</span>
         <${Button} size="small" icon="back" onClick=${() => ask("restore", { checkpoint: chosen })}>Restore<//></div>
       <div class="card-body stack">
@@ -51,7 +58,7 @@ function Chosen({ pipeline, all, wanted, me, ask }) {
           <dt>Position</dt><dd class="mono">${position(chosen.position)}</dd>
           <dt>Shows the source at</dt><dd>${moment(chosen.source_time)}</dd>
           <dt>Staged</dt><dd>${short(chosen.staged_rows)} rows in ${count(chosen.staged_files)} files, ${bytes(chosen.staged_bytes)}</dd>
-          <dt>Epoch</dt><dd>${count(chosen.epoch)}</dd>
+          <dt>Epoch</dt><dd>${label(chosen.epoch)}</dd>
         </dl>
         ${detail.data ? html`<${Timeline} checkpoint=${timelineOf(chosen, detail.data)} />` : detail.error ? html`<${Failure} error=${detail.error} />` : html`<${Loading} what="its way" />`}
       </div>
@@ -64,9 +71,9 @@ function Savepoints({ pipeline, found, me, ask }) {
   if (!all.length) return html`<${Empty} title="No savepoint">A savepoint is a checkpoint that stays, with a tag on each live table.<//>`;
   const item = (id, checkpoint) => ({ ...OPERATIONS[id], label: OPERATIONS[id].title, note: OPERATIONS[id].note ?? "", reason: reasonAgainst(OPERATIONS[id], { pipeline }, me), run: () => ask(id, { checkpoint }) });
   return html`
-    <div class="scroll-x" tabindex="0" role="region" aria-label="Savepoints"><table class="list">
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Savepoints"><table class="list rows">
       <thead><tr><th>Savepoint</th><th class="number">Checkpoint</th><th>Taken</th><th>Position</th><th><span class="hidden">Operations</span></th></tr></thead>
-      <tbody>${all.map((one) => html`<tr key=${one.number}><td class="strong">${one.name ?? "unnamed"}</td><td class="number">${count(one.number)}</td><td class="nowrap" title=${ago(one.written_at)}>${moment(one.written_at)}</td><td class="mono soft">${position(one.position)}</td>
+      <tbody>${all.map((one) => html`<tr key=${one.number}><td class="strong">${one.name ?? "unnamed"}</td><td class="number" data-label="checkpoint">${label(one.number)}</td><td class="nowrap" title=${ago(one.written_at)}>${moment(one.written_at)}</td><td class="mono soft">${position(one.position)}</td>
         <td><${Menu} label=${`Operations on savepoint ${one.number}`} items=${[item("restore", one), item("delete_savepoint", one)]} /></td></tr>`)}</tbody>
     </table></div>`;
 }

@@ -13,13 +13,17 @@ import { TablePicker } from "../parts/picker.js";
 
 const START = { name: "", source: { host: "", port: 3306, user: "" }, tables: [], sink: { type: "iceberg", warehouse: "" } };
 const SECTIONS = ["snapshot", "checkpoint", "retention", "values"];
-const TLS_MODES = [["", "as the default says"], ["disabled", "disabled"], ["required", "required, not verified"], ["verify-ca", "verify the authority"], ["verify-identity", "verify the identity"]];
+const TLS_MODES = [["", "default: verified, none on loopback"], ["disabled", "disabled"], ["required", "required, not verified"], ["verify-ca", "verify the authority"], ["verify-identity", "verify the identity"]];
 const WORDS = ["schema_changes", "keyless", "unlogged_cascades"];
 
+const EMPTY = { draft: START, secret: "password_env", hosts: "" };
+let left = EMPTY; // what was typed when a person left the form: it is there again when they come back
+
 export function Create({ me }) {
-  const [draft, setDraft] = useState(START);
-  const [secret, setSecret] = useState("password_env");
-  const [hosts, setHosts] = useState("");
+  const [draft, setDraft] = useState(left.draft);
+  const [secret, setSecret] = useState(left.secret);
+  const [hosts, setHosts] = useState(left.hosts);
+  left = { draft, secret, hosts };
   const [schema, setSchema] = useState(null);
   const [test, setTest] = useState({ state: "none" });
   const [plan, setPlan] = useState(null);
@@ -62,6 +66,9 @@ export function Create({ me }) {
   const showPlan = () => attempt("plan", async () => setPlan(await act("POST", "/v1/pipelines?dry_run=true", body)));
   const start = () => attempt("start", async () => {
     await act("POST", "/v1/pipelines", body);
+    setDraft(START);
+    setSecret(EMPTY.secret);
+    setHosts(EMPTY.hosts);
     go(link("pipelines", body.name));
   });
   if (!may(me, "admin")) return html`<h1 tabindex="-1">New pipeline</h1><br /><${Notice} tone="warn" icon="key" title="Only an admin can make a pipeline"><p>You are ${me?.role ?? "not logged in"}. Ask an admin for a token with that role.</p><//>`;
@@ -98,7 +105,6 @@ export function Create({ me }) {
         ${schema?.properties && html`<details class="card more-settings"><summary>More settings <span class="quiet small">each has a default that fits most</span></summary>
           ${SECTIONS.filter((name) => schema.properties[name]).map((name) => html`<${Section} key=${name} schema=${schema} name=${name} values=${draft[name] ?? {}} errors=${errors} set=${set} />`)}</details>`}
         ${error && html`<${Failure} error=${error} />`}
-        ${error?.errors.length > 1 && html`<ul class="plan-list">${error.errors.map((item) => html`<li key=${`${item.field}${item.detail}`}>${item.field && html`<b class="mono">${item.field}</b> `}${sentence(item.detail)} ${sentence(item.remedy)}</li>`)}</ul>`}
         ${plan && html`<section class="card"><div class="card-body"><${Plan} plan=${plan} /></div></section>`}
         <div class="actions create-end">
           <${Button} type="submit" kind=${plan ? "" : "primary"} icon="search" busy=${busy === "plan"} onClick=${(event) => { event.preventDefault(); showPlan(); }}>Show the plan<//>

@@ -1,6 +1,6 @@
 // "What did the lake show at 14:05?": the publication that holds a time or a GTID, and what it shows of each table.
 import { get, pipelinePath } from "../api.js";
-import { ago, count, moment, now, position, span } from "../format.js";
+import { ago, label, moment, now, position, span, zone } from "../format.js";
 import { html, useRef, useState } from "../html.js";
 import { Button, Card, Empty, Failure, Loading, Notice, Search, Segments, sentence } from "../parts/basics.js";
 import { TextField } from "../parts/fields.js";
@@ -33,7 +33,7 @@ export function Cuts({ pipeline }) {
       <${Card} title="What did the lake show?">
         <form class="cut-form" onSubmit=${submit}>
           <${Segments} label="Find by" value=${by} onChange=${setBy} options=${[["time", "at a time"], ["gtid", "holding a GTID"]]} />
-          ${by === "time" ? html`<${TextField} label="Time" type="datetime-local" step="1" value=${at} onInput=${setAt} required />` : html`<${TextField} label="GTID" placeholder="3e11fa47-71ca-11e1-9e33-c80aa9429562:23 or 0-1-99" value=${gtid} onInput=${setGtid} required />`}
+          ${by === "time" ? html`<${TextField} label="Time" hint=${zone()} type="datetime-local" step="1" value=${at} onInput=${setAt} required />` : html`<${TextField} label="GTID" placeholder="3e11fa47-71ca-11e1-9e33-c80aa9429562:23 or 0-1-99" value=${gtid} onInput=${setGtid} required />`}
           <${Button} kind="primary" type="submit" icon="search">Show the cut<//>
         </form>
         <div class="row quick"><span class="small quiet">or</span>${[["a minute ago", 60], ["ten minutes ago", 600], ["an hour ago", 3600]].map(([text, seconds]) => html`<${Button} key=${text} size="small" onClick=${() => back(seconds)}>${text}<//>`)}</div>
@@ -48,7 +48,7 @@ function Answer({ pipeline, answer, by }) {
   const other = by === "gtid" ? null : holds;
   return html`
     ${first ? html`<${Cut} pipeline=${pipeline} cut=${first} />` : html`<section class="card"><${Empty} title=${by === "gtid" ? "No publication has that GTID yet" : "The lake showed nothing then"}>${by === "gtid" ? "It may be on its way: look at the lag." : "No publication had been made, or it is older than what is kept."}<//></section>`}
-    ${by === "time" && html`<${Notice} icon="clock" title=${other ? `Publication ${count(other.number)} is the first with every change up to that time` : "No publication has every change up to that time yet"}>${other ? html`<p>It was published ${moment(other.publishedAt)} and shows the source as of ${moment(other.sourceTime)}.</p>` : null}<//>`}`;
+    ${by === "time" && html`<${Notice} icon="clock" title=${other ? `Publication ${label(other.number)} is the first with every change up to that time` : "No publication has every change up to that time yet"}>${other ? html`<p>It was published ${moment(other.publishedAt)} and shows the source as of ${moment(other.sourceTime)}.</p>` : null}<//>`}`;
 }
 
 const WIDE = [{ id: "table", title: "Table", width: "minmax(0, 1.1fr)" }, { id: "shows", title: "Shows", width: "minmax(0, 1fr)" }, { id: "version", title: "Read it with", width: "minmax(0, 1.2fr)" }];
@@ -69,8 +69,8 @@ function Cut({ pipeline, cut }) {
   };
   return html`
     <section class="card" ref=${ref} aria-label=${`Publication ${cut.number}`}>
-      <div class="cut-head"><span class="cut-number number">${count(cut.number)}</span>
-        <div><h2>Publication ${count(cut.number)}: the source as of ${moment(cut.sourceTime)}</h2><p class="soft">Published ${moment(cut.publishedAt)}${cut.sourceTime ? `, ${span(cut.publishedAt - cut.sourceTime)} after the source's commit` : ""}; ${ago(cut.publishedAt)}.</p>
+      <div class="cut-head"><span class="cut-number number">${label(cut.number)}</span>
+        <div><h2>Publication ${label(cut.number)}: the source as of ${moment(cut.sourceTime)}</h2><p class="soft">Published ${moment(cut.publishedAt)}${cut.sourceTime ? `, ${span(cut.publishedAt - cut.sourceTime)} after the source's commit` : ""}; ${ago(cut.publishedAt)}. <a href=${link("pipelines", pipeline.name, "checkpoints", cut.number)}>Its checkpoint</a></p>
           <p class="small mono quiet cut-position">${position(cut.position)}${cut.position?.gtids ? html`<br />${cut.position.gtids}` : null}</p></div></div>
       ${cut.tables.length ? html`<div role="region" aria-label="What it shows of each table">
         ${cut.tables.length > MANY && html`<div class="cut-find"><${Search} label="Find a table" value=${text} onInput=${setText} /></div>`}

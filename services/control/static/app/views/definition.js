@@ -1,8 +1,8 @@
 // The definition: its versions with their authors, the difference between two of them, and a change with its plan.
 import { act, get, getAll, pipelinePath } from "../api.js";
-import { ago, count, lineDiff, moment, yaml } from "../format.js";
+import { ago, label, lineDiff, moment, yaml } from "../format.js";
 import { usePoll } from "../hooks.js";
-import { html, useState } from "../html.js";
+import { html, useEffect, useRef, useState } from "../html.js";
 import { may, OPERATIONS, reasonAgainst } from "../operations.js";
 import { Button, Card, Failure, Loading, Notice, Polled, Segments } from "../parts/basics.js";
 import { AreaField, byField, TextField } from "../parts/fields.js";
@@ -13,6 +13,11 @@ export function Definition({ pipeline, me, ask, refresh }) {
   const versions = usePoll((signal) => getAll(pipelinePath(pipeline.name, "/versions"), { signal }), 5, `versions ${pipeline.name}`);
   const [editing, setEditing] = useState(null);
   const [error, setError] = useState(null);
+  const before = useRef(null);
+  useEffect(() => { // the field, and after it the button that opened it
+    if (editing || before.current) document.querySelector(editing ? ".editor textarea" : "[data-change]")?.focus();
+    before.current = editing;
+  }, [editing]);
   const edit = async () => {
     try {
       const fresh = await get(pipelinePath(pipeline.name));
@@ -26,7 +31,7 @@ export function Definition({ pipeline, me, ask, refresh }) {
   return html`
     <div class="stack">
       ${error && html`<${Failure} error=${error} />`}
-      <${Polled} of=${versions} what="versions">${(all) => html`<${Versions} pipeline=${pipeline} all=${[...all].sort((a, b) => b.version - a.version)} me=${me} ask=${ask} edit=${edit} />`}<//>
+      <${Polled} of=${versions} what="versions" within>${(all) => html`<${Versions} pipeline=${pipeline} all=${[...all].sort((a, b) => b.version - a.version)} me=${me} ask=${ask} edit=${edit} />`}<//>
     </div>`;
 }
 
@@ -43,14 +48,14 @@ function Versions({ pipeline, all, me, ask, edit }) {
   const restorable = version !== all[0]?.version;
   return html`
     <div class="definition">
-      <${Card} title="Versions" body=${false} end=${html`<${Button} size="small" icon="writer" reason=${may(me, "admin") ? null : "needs the role admin"} onClick=${edit}>Change<//>`}>
+      <${Card} title="Versions" body=${false} end=${html`<${Button} size="small" icon="writer" data-change reason=${may(me, "admin") ? null : "needs the role admin"} onClick=${edit}>Change<//>`}>
         <ol class="versions">${all.map((item) => html`
           <li key=${item.version}><button type="button" aria-pressed=${item.version === version ? "true" : "false"} onClick=${() => setChosen(item.version)}>
-            <span class="row spread"><b>Version ${count(item.version)}</b>${item.version === pipeline.version_in_force && html`<span class="badge tone-live">in force</span>`}</span>
+            <span class="row spread"><b>Version ${label(item.version)}</b>${item.version === pipeline.version_in_force && html`<span class="badge tone-live">in force</span>`}</span>
             <span class="small soft">${item.note || (item.version === 1 ? "as it was created" : "no note")}</span><span class="small quiet">${item.by ? `by ${item.by}, ` : ""}${item.at ? html`<span title=${moment(item.at)}>${ago(item.at)}</span>` : null}</span></button></li>`)}</ol>
       <//>
       <section class="card" aria-label=${`Version ${version}`}>
-        <div class="card-head"><h2>Version ${count(version)}</h2>
+        <div class="card-head"><h2>Version ${label(version)}</h2>
           ${before !== null && html`<${Segments} label="Show" value=${shown} onChange=${setShown} options=${[["definition", "Whole"], ["changes", `Changes since ${before}`]]} />`}
           ${restorable && html`<${Button} size="small" icon="back" reason=${reasonAgainst(OPERATIONS.restore_version, { pipeline }, me)} onClick=${() => ask("restore_version", { version })}>Bring back<//>`}</div>
         <div class="card-body">${text.data ? (shown === "changes" && text.data.previous !== null ? html`<${Diff} before=${text.data.previous} after=${text.data.current} />` : html`<pre class="code" tabindex="0" aria-label=${`Definition, version ${version}`}>${text.data.current}</pre>`) : text.error ? html`<${Failure} error=${text.error} />` : html`<${Loading} what="the version" />`}</div>
@@ -64,7 +69,7 @@ function Diff({ before, after }) {
   const lines = lineDiff(before, after);
   const words = { " ": "", "-": "removed: ", "+": "added: " };
   if (lines.every(([sign]) => sign === " ")) return html`<p class="quiet">Nothing differs.</p>`;
-  return html`<pre class="code diff" tabindex="0" aria-label="Changes">${lines.map(([sign, line], i) => html`<span key=${i} class=${{ "-": "removed", "+": "added" }[sign] ?? ""}><span class="hidden">${words[sign]}</span><span aria-hidden="true">${sign} </span>${line}${"\n"}</span>`)}</pre>`;
+  return html`<pre class="code diff" tabindex="0" aria-label="Changes">${lines.map(([sign, line], i) => html`<span key=${i} class=${{ "-": "removed", "+": "added" }[sign] ?? ""}><span class="hidden">${words[sign]}</span><span aria-hidden="true">${sign} </span>${line || " "}</span>`)}</pre>`;
 }
 
 function Editor({ pipeline, start, onEnd }) {
@@ -99,7 +104,7 @@ function Editor({ pipeline, start, onEnd }) {
         <div class="editor"><${AreaField} label="Definition (YAML)" rows="22" value=${text} onInput=${(value) => { setText(value); setPlan(null); }} error=${errors[""]} />
           <div class="stack"><h3>What changed</h3>${changed ? html`<${Diff} before=${start.text} after=${text} />` : html`<p class="quiet">Nothing yet.</p>`}</div></div>
         <${TextField} label="Note" optional placeholder="why it changes, for those who read the history" value=${note} onInput=${setNote} />
-        ${error && html`<${Failure} error=${error} />${(error.errors ?? []).length > 1 && html`<ul class="plan-list">${error.errors.map((item) => html`<li key=${item.detail}><b class="mono">${item.field}</b> ${item.detail}</li>`)}</ul>`}`}
+        ${error && html`<${Failure} error=${error} />`}
         ${plan ? html`<${Plan} plan=${plan} />` : html`<${Notice} title="The plan comes first"><p>Let Cutline say what the change will do before you apply it. It takes effect with the next checkpoint, and nothing stops for it.</p><//>`}
         <div class="actions"><${Button} icon="search" busy=${busy === "plan"} reason=${changed ? null : "nothing changed"} onClick=${showPlan}>Show the plan<//>
           <${Button} kind="primary" busy=${busy === "apply"} reason=${!plan ? "look at the plan first" : plan.possible ? null : "the plan has faults to be mended first"} onClick=${apply}>Apply the change<//></div>

@@ -1,10 +1,10 @@
 // All pipelines at a glance.
 import { getAll } from "../api.js";
-import { ago, count, span, now } from "../format.js";
+import { ago, count, label, now, span } from "../format.js";
 import { link, useClock, usePoll } from "../hooks.js";
 import { html, useState } from "../html.js";
 import { may } from "../operations.js";
-import { Button, Empty, Mode, Phases, Polled, Search } from "../parts/basics.js";
+import { Button, Empty, Mode, Phases, Polled, Search, sentence } from "../parts/basics.js";
 import { state } from "../shapes.js";
 
 export function Overview({ me }) {
@@ -26,14 +26,14 @@ function PipelineCard({ pipeline }) {
   const broken = pipeline.tables.quarantined ?? 0;
   const source = pipeline.definition?.source ?? {};
   return html`
-    <li class="card pipeline-card ${broken || about.mode === "unknown" ? "troubled" : ""}">
+    <li class="card pipeline-card ${broken || ["halted", "unknown"].includes(about.mode) ? "troubled" : ""}">
       <div class="row spread"><h2><a class="card-link" href=${link("pipelines", pipeline.name)}>${pipeline.name}</a></h2><${Mode} name=${about.mode} text=${about.word} /></div>
-      <p class="soft pipeline-sentence">${about.sentence}</p>
+      <p class="soft pipeline-sentence">${about.sentence} ${about.mode === "halted" && sentence(pipeline.halted)}</p>
       <${Phases} tables=${pipeline.tables} />
       <dl class="pipeline-facts">
         <div><dt>Tables</dt><dd class="number">${count(total)}</dd></div>
         <div><dt>Lake behind</dt><dd class="number">${pipeline.source_time ? span(now() - pipeline.source_time) : "–"}</dd></div>
-        <div><dt>Checkpoint</dt><dd class="number">${count(pipeline.checkpoint)}</dd></div>
+        <div><dt>Checkpoint</dt><dd class="number">${label(pipeline.checkpoint)}</dd></div>
         <div><dt>Published</dt><dd class="number">${ago(pipeline.published_at)}</dd></div>
       </dl>
       <p class="small quiet cut-off mono">${source.host ? `${source.host}:${source.port ?? 3306}` : ""}${pipeline.definition?.sink?.warehouse ? ` → ${pipeline.definition.sink.warehouse}` : ""}</p>

@@ -1,9 +1,10 @@
 // One pipeline: its head with the operations, its tabs, and what all tabs share.
 import { get, getAll, pipelinePath } from "../api.js";
+import { clock } from "../format.js";
 import { link, useClock, usePoll } from "../hooks.js";
 import { html, useCallback, useEffect } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
-import { Button, Failure, Loading, Menu, Mode, Notice, sentence, Tabs } from "../parts/basics.js";
+import { Button, Empty, Failure, Loading, Menu, Mode, Notice, sentence, Stale, Tabs } from "../parts/basics.js";
 import { useOperations } from "../parts/operate.js";
 import { history, observe, recall } from "../samples.js";
 import { state } from "../shapes.js";
@@ -41,12 +42,16 @@ export function Pipeline({ me, path, query }) {
   const refresh = found.refresh;
   const [ask, dialog] = useOperations(me, refresh);
   useClock();
-  useEffect(() => { document.title = `${name} · Cutline`; }, [name]);
+  const current = VIEWS[tab] ? tab : "";
+  const title = current ? `${name}: ${rest[0] && current === "tables" ? rest[0] : current}` : name;
+  useEffect(() => { document.title = `${title} · Cutline`; }, [title]);
   const asking = useCallback((id, more = {}) => ask(id, { pipeline: found.data?.pipeline, ...more }), [found.data?.pipeline]);
+  if (found.error?.status === 404) return html`<${Crumbs} /><h1 tabindex="-1">${name}</h1><br /><section class="card"><${Empty} title=${`No pipeline ${name}`} actions=${html`<a class="button" href="#/">All pipelines</a>`}>It was deleted, or the address has another name.<//></section>`;
   if (!found.data) return found.error ? html`<${Crumbs} name=${name} /><h1 tabindex="-1">${name}</h1><br /><${Failure} error=${found.error} retry=${refresh} />` : html`<${Loading} what=${name} />`;
   const { pipeline, tables } = found.data;
-  const View = VIEWS[tab] ?? Picture;
-  const shared = { me, ...found.data, ask: asking, query, refresh, rest };
+  const View = VIEWS[current];
+  const stale = Boolean(found.error);
+  const shared = { me, ...found.data, ask: asking, query, refresh, rest, stale };
   const broken = tables.filter((table) => table.phase === "quarantined").length;
   const tabs = [
     { id: "", text: "Overview" }, { id: "tables", text: "Tables", count: broken || tables.length, bad: broken > 0 }, { id: "checkpoints", text: "Checkpoints" },
@@ -54,30 +59,31 @@ export function Pipeline({ me, path, query }) {
   ].map((item) => ({ ...item, href: item.id ? link("pipelines", name, item.id) : link("pipelines", name) }));
   return html`
     ${dialog}
-    <${Head} pipeline=${pipeline} me=${me} ask=${asking} />
-    ${found.error && html`<${Notice} tone="warn" icon="warning" title="This may be out of date"><p>${sentence(found.error.message)}</p><//><br />`}
-    <${Tabs} label="Views of the pipeline" tabs=${tabs} current=${VIEWS[tab] ? tab : ""} />
+    <${Head} pipeline=${pipeline} me=${me} ask=${asking} seen=${stale ? clock(found.at) : null} />
+    ${stale && html`<${Stale} of=${found} /><br />`}
+    ${pipeline.halted && html`<${Notice} tone="bad" icon="warning" title="The pipeline has halted"><p>${sentence(pipeline.halted)}</p><p>Start it again once that is mended.</p><//><br />`}
+    <${Tabs} label="Views of the pipeline" tabs=${tabs} current=${current} />
     ${tab === "tables" && rest[0] ? html`<${TableDetail} ...${shared} name=${rest[0]} />` : html`<${View} ...${shared} />`}`;
 }
 
 const Crumbs = () => html`<nav class="crumbs" aria-label="Breadcrumb"><a href="#/">Pipelines</a></nav>`;
 
-function Head({ pipeline, me, ask }) {
+/** `seen`: the time of a look that is old by now. */
+function Head({ pipeline, me, ask, seen }) {
   const about = state(pipeline);
   const context = { pipeline };
   const main = pipeline.halted ? "start" : ({ paused: "resume", stopped: "start" }[pipeline.mode] ?? "pause");
-  const button = (id, kind) => html`<${Button} kind=${kind} icon=${OPERATIONS[id].icon} onClick=${() => ask(id)}>${OPERATIONS[id].short}<//>`;
+  const button = (id, kind) => html`<${Button} key=${id} kind=${kind} icon=${OPERATIONS[id].icon} onClick=${() => ask(id)}>${OPERATIONS[id].short}<//>`;
   const item = (id) => ({ ...OPERATIONS[id], id, label: OPERATIONS[id].title, reason: reasonAgainst(OPERATIONS[id], context, me), run: () => ask(id) });
   return html`
     <header class="page-head">
       <div>
         <${Crumbs} />
-        <div class="page-title"><h1 tabindex="-1">${pipeline.name}</h1><${Mode} name=${about.mode} text=${about.word} /></div>
+        <div class="page-title"><h1 tabindex="-1">${pipeline.name}</h1><${Mode} name=${seen ? "unknown" : about.mode} text=${seen ? `${about.word ?? about.mode} at ${seen}` : about.word} /></div>
         <p>${about.sentence}</p>
       </div>
       <div class="actions">
-        ${button(main, main === "pause" ? "" : "primary")}
-        ${button("savepoint", "")}
+        ${pipeline.mode !== "deleting" && [button(main, main === "pause" ? "" : "primary"), button("savepoint", "")]}
         <${Menu} label="More operations" items=${[item("checkpoint"), item("limits"), item("add_table"), null, item("stop"), item("delete")]} />
       </div>
     </header>`;

@@ -1,13 +1,14 @@
 // The service processes: role, lease, memory, CPU, and the last lines of each one's log.
 import { get, getAll } from "../api.js";
-import { bytes, count, span, now } from "../format.js";
+import { bytes, count, label, now, plural, span } from "../format.js";
 import { link, useClock, usePoll } from "../hooks.js";
-import { html, useState } from "../html.js";
+import { html, useLayoutEffect, useRef, useState } from "../html.js";
 import { Icon } from "../icons.js";
 import { Badge, Button, Empty, Failure, Loading, Polled, sentence } from "../parts/basics.js";
 import { Dialog } from "../parts/dialog.js";
 
 const ROLE_ICONS = { enumerator: "leader", reader: "reader", writer: "writer", spark_writer: "spark", control: "person" };
+const LOGGED = { control: "control service", spark_writer: "Spark writer" };
 const MOST_WORK = 4;
 
 export function Services() {
@@ -24,7 +25,7 @@ export function Services() {
 /** What it does for which pipeline: leads it, or is a member of its epoch. */
 const workOf = ({ leads, members, epochs }) => [
   ...leads.map((name) => [name, "leads"]),
-  ...Object.entries(members).map(([name, member]) => [name, `${member}, epoch ${count(epochs[name])}`]),
+  ...Object.entries(members).map(([name, member]) => [name, `${member}, epoch ${label(epochs[name])}`]),
 ];
 
 function ServiceCard({ service, onLogs }) {
@@ -46,7 +47,7 @@ function ServiceCard({ service, onLogs }) {
         <div class="whole"><dt>Work</dt>${work.length ? work.slice(0, MOST_WORK).map(([name, what]) => html`<dd key=${name} class="cut-off"><a href=${link("pipelines", name)}>${name}</a> <span class="quiet">${what}</span></dd>`) : html`<dd class="quiet">${idle}</dd>`}
           ${work.length > MOST_WORK && html`<dd class="quiet">and ${count(work.length - MOST_WORK)} more pipelines</dd>`}</div>
       </dl>
-      ${failures.map(([pipeline, failure]) => html`<p key=${pipeline} class="small cause">Gave up epoch ${count(failure.epoch)} of ${pipeline}: ${sentence(failure.cause)}</p>`)}
+      ${failures.map(([pipeline, failure]) => html`<p key=${pipeline} class="small ${service.epochs[pipeline] > failure.epoch ? "quiet" : "cause"}">Gave up epoch ${label(failure.epoch)} of ${pipeline}: ${sentence(failure.cause)}</p>`)}
       <div class="actions"><${Button} size="small" icon="search" onClick=${onLogs}>Log<//></div>
     </li>`;
 }
@@ -54,9 +55,12 @@ function ServiceCard({ service, onLogs }) {
 function Logs({ service, onClose }) {
   const found = usePoll((signal) => get(`/v1/services/${encodeURIComponent(service.incarnation)}/logs?lines=200`, { signal }), 3, `log ${service.incarnation}`);
   const lines = found.data;
+  const end = useRef(null);
+  const follows = useRef(true); // until a person scrolls up
+  useLayoutEffect(() => { if (end.current && follows.current) end.current.scrollTop = end.current.scrollHeight; }, [lines]);
   const text = (line) => `${new Date(line.at * 1000).toISOString().slice(11, 23)}  ${line.level}  ${line.text}`;
-  return html`<${Dialog} title=${`Log of the ${service.role.replace("_", " ")}`} icon="search" onClose=${onClose}>
-    ${found.error && !lines ? html`<${Failure} error=${found.error} />` : lines ? (lines.length ? html`<pre class="code log" tabindex="0" aria-label="Last lines">${lines.map(text).join("\n")}</pre>` : html`<p class="quiet">It has logged nothing yet.</p>`) : html`<${Loading} what="the log" />`}
-    <p class="small quiet">The last ${count(lines?.length ?? 0)} lines, newest last, in UTC; asked for again every three seconds.</p>
+  return html`<${Dialog} title=${`Log of the ${LOGGED[service.role] ?? service.role}`} subject=${service.incarnation} wide icon="search" onClose=${onClose}>
+    ${found.error && !lines ? html`<${Failure} error=${found.error} />` : lines ? (lines.length ? html`<pre class="code log" ref=${end} onScroll=${({ target }) => { follows.current = target.scrollTop + target.clientHeight > target.scrollHeight - 24; }} tabindex="0" aria-label="Last lines">${lines.map(text).join("\n")}</pre>` : html`<p class="quiet">It has logged nothing yet.</p>`) : html`<${Loading} what="the log" />`}
+    ${lines?.length > 0 && html`<p class="small quiet">The last ${plural(lines.length, "line")}, newest last, in UTC; asked for again every three seconds.</p>`}
   <//>`;
 }

@@ -1,9 +1,9 @@
 // One table: its facts, the grid of its chunks, its schemas, its operations.
 import { get, getAll, pipelinePath } from "../api.js";
-import { ago, bytes, count, moment, short, span } from "../format.js";
+import { ago, bytes, count, label, moment, short, span } from "../format.js";
 import { link, usePoll } from "../hooks.js";
 import { html, useMemo } from "../html.js";
-import { Bar, Button, Card, Empty, Failure, Loading, Notice, Phase, PHASE_MEANINGS, sentence } from "../parts/basics.js";
+import { Bar, Button, Card, causeOf, Empty, Failure, Loading, Notice, Phase, PHASE_MEANINGS, sentence } from "../parts/basics.js";
 import { SplitGrid } from "../parts/grid.js";
 import { cellsOf, chunkText, progress } from "../shapes.js";
 import { tableOperations } from "./tables.js";
@@ -26,21 +26,21 @@ export function TableDetail({ pipeline, tables, me, ask, name }) {
           <p class="soft">${sentence(PHASE_MEANINGS[listed.phase])}</p></div>
         <div class="actions">${operations.map((item) => html`<${Button} key=${item.label} size="small" icon=${item.icon} reason=${item.reason} onClick=${item.run}>${item.short}<//>`)}</div>
       </div>
-      ${listed.cause && html`<${Notice} tone=${listed.phase === "quarantined" ? "bad" : "plain"} icon="warning" title=${sentence(listed.cause)}>${listed.remedy && html`<p>${sentence(listed.remedy)}</p>`}<//>`}
+      ${listed.cause && html`<${Notice} tone=${listed.phase === "quarantined" ? "bad" : "plain"} icon="warning" title=${sentence(causeOf(listed))}>${listed.remedy && html`<p>${sentence(listed.remedy)}</p>`}<//>`}
       <${Card} title="Chunks" end=${html`<span class="small quiet number">${listed.splits_total ? `${count(listed.splits_done)} of ${count(listed.splits_total)} read` : ""}</span>`}>
         ${fraction < 1 && html`<div class="chunk-progress"><${Bar} fraction=${fraction} tone=${listed.phase} label=${`Snapshot of ${name}`} /><p class="small soft number">${short(listed.rows_done)} of about ${short(listed.rows_estimate)} rows${listed.rate_rows_per_second ? `, ${short(listed.rate_rows_per_second)} rows/s` : ""}${listed.eta_seconds ? `, ${span(listed.eta_seconds)} to go` : ""}</p></div>`}
         ${splits.loading && !splits.data && html`<${Loading} what="the chunks" />`}
         ${splits.error && !splits.data ? html`<${Failure} error=${splits.error} retry=${splits.refresh} />` : null}
-        ${cells && (cells.length ? html`<${SplitGrid} cells=${cells} label=${`Chunks of ${name}`} about=${(i) => chunkText(splits.data, i)} />` : html`<p class="quiet">The chunks of this table are not kept any more: it has been read.</p>`)}
+        ${cells && (cells.length ? html`<${SplitGrid} cells=${cells} label=${`Chunks of ${name}`} about=${(i) => chunkText(splits.data, i)} />` : html`<p class="quiet">${listed.rows_done ? "The chunks of this table are not kept any more: it has been read." : "No chunk of this table has been read."}</p>`)}
       <//>
       <div class="columns">
         <${Card} title="State">
           <dl class="facts">
-            <dt>Generation</dt><dd>${count(listed.generation)}</dd>
+            <dt>Generation</dt><dd>${label(listed.generation)}</dd>
             <dt>Rows read</dt><dd>${count(listed.rows_done)}${listed.rows_estimate ? html` <span class="quiet">of about ${count(listed.rows_estimate)}</span>` : null}</dd>
             <dt>Behind the source</dt><dd>${span(listed.lag_seconds)}${listed.lag_bytes ? `, ${bytes(listed.lag_bytes)} of binlog` : ""}</dd>
             <dt>Last change</dt><dd>${listed.last_change_at ? `${moment(listed.last_change_at)} (${ago(listed.last_change_at)})` : "–"}</dd>
-            <dt>Published</dt><dd>${listed.published_checkpoint ? `checkpoint ${count(listed.published_checkpoint)}, ${ago(listed.published_at)}` : "–"}</dd>
+            <dt>Published</dt><dd>${listed.published_checkpoint ? `checkpoint ${label(listed.published_checkpoint)}, ${ago(listed.published_at)}` : "–"}</dd>
           </dl>
         <//>
         <${Card} title="Schemas" body=${false}><${Schemas} found=${schemas} /><//>

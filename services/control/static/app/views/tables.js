@@ -3,7 +3,7 @@ import { ago, bytes, count, percent, plural, short, span } from "../format.js";
 import { link, useWidth } from "../hooks.js";
 import { html, useMemo, useRef, useState } from "../html.js";
 import { OPERATIONS, reasonAgainst } from "../operations.js";
-import { Bar, Button, Empty, Menu, Phase, PHASES, Search, Segments } from "../parts/basics.js";
+import { Bar, Button, causeOf, Empty, Menu, Phase, PHASES, Search, Segments } from "../parts/basics.js";
 import { VirtualTable } from "../parts/virtual.js";
 import { progress } from "../shapes.js";
 
@@ -62,8 +62,8 @@ export function Tables({ pipeline, tables, me, ask, query }) {
   const sort = (id) => setSorted({ id, down: sorted.id === id ? !sorted.down : !["table", "phase"].includes(id) });
   const cells = (table) => (narrow ? [html`<${Name} pipeline=${pipeline} table=${table} below />`, html`<${Phase} name=${table.phase} />`] : [
     html`<${Name} pipeline=${pipeline} table=${table} />`, html`<${Phase} name=${table.phase} />`, html`<${Progress} table=${table} />`,
-    short(table.rows_done), table.rate_rows_per_second ? short(table.rate_rows_per_second) : html`<span class="quiet">–</span>`,
-    html`<span title=${table.lag_bytes ? `${bytes(table.lag_bytes)} of binlog` : undefined}>${span(table.lag_seconds)}</span>`,
+    table.phase === "dropped" ? html`<span class="quiet">–</span>` : short(table.rows_done), table.rate_rows_per_second ? short(table.rate_rows_per_second) : html`<span class="quiet">–</span>`,
+    html`<span title=${table.lag_bytes ? `${bytes(table.lag_bytes)} of binlog` : undefined}>${table.phase === "dropped" ? "–" : span(table.lag_seconds)}</span>`,
     html`<${Menu} label=${`Operations on ${table.table}`} items=${tableOperations({ pipeline, table }, me, ask)} />`,
   ]);
   return html`
@@ -82,7 +82,7 @@ export function Tables({ pipeline, tables, me, ask, query }) {
 const Name = ({ pipeline, table, below }) => html`
   <div class="cut-off"><a class="cell-link" href=${link("pipelines", pipeline.name, "tables", table.table)} title=${table.table}>${table.table}</a>
     ${below ? html`<div class="small quiet number cut-off">${short(table.rows_done)} rows${progress(table) < 1 ? `, ${percent(progress(table))}` : table.lag_seconds !== null && table.lag_seconds !== undefined ? `, ${span(table.lag_seconds)} behind` : ""}</div>`
-      : table.cause && html`<div class="small cause cut-off" title=${table.cause}>${table.cause}</div>`}
+      : table.cause && html`<div class="small ${table.phase === "quarantined" ? "cause" : "quiet"} cut-off" title=${table.cause}>${causeOf(table)}</div>`}
   </div>`;
 
 function Progress({ table }) {
