@@ -217,6 +217,21 @@ async def test_what_makes_no_sense_after_the_accepted_commands_is_refused_and_no
     assert shop.commands.newest() == len(before)
 
 
+async def test_a_table_can_be_resumed_at_once_when_its_pause_is_done_though_the_status_is_older(
+    api: httpx.AsyncClient, shop: PipelineStore, registry: FakeRegistry
+) -> None:
+    registry.parts["enumerator"] |= {"commands": {"running": None, "done": 0}}
+    tables = registry.parts["enumerator"]["tables"]
+    (live, *_) = (name for name, table in tables.items() if table["phase"] == "live")
+    assert (await api.post(f"{SHOP}/tables/{live}/pause")).status_code == 202
+    finish(shop, 1)
+    resuming = asyncio.create_task(api.post(f"{SHOP}/tables/{live}/resume"))
+    await asyncio.sleep(0.1)
+    tables[live] = {**tables[live], "phase": "paused"}
+    registry.parts["enumerator"]["commands"]["done"] = 1
+    assert (await resuming).status_code == 202
+
+
 async def test_a_pipeline_that_halted_can_be_started(api: httpx.AsyncClient, registry: FakeRegistry) -> None:
     registry.parts["enumerator"]["halted"] = "the binlog was purged"
     assert (await api.post(f"{SHOP}/start")).status_code == 202

@@ -42,6 +42,14 @@ class Situation:
     pending: tuple[Command, ...]
     tables: Mapping[str, Mapping[str, Any]]
     status: Mapping[str, Mapping[str, Any]]
+    finished: int
+
+    @property
+    def shows_finished(self) -> bool:
+        """Whether the leader has reported since it finished its last command, number `finished`: its reports come each
+        half second. True without a leader's report."""
+        reported = (self.status.get("enumerator", {}).get("commands") or {}).get("done")
+        return reported is None or reported >= self.finished
 
     @property
     def halted(self) -> bool:
@@ -88,6 +96,7 @@ def look(found: PipelineStore, status: Mapping[str, Mapping[str, Any]]) -> Situa
         pending=tuple(pending),
         tables=tables or _of_newest_checkpoint(found),
         status=status,
+        finished=newest.n if newest else 0,
     )
 
 
