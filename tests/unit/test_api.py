@@ -290,6 +290,7 @@ async def test_without_a_status_the_newest_checkpoint_says_what_tables_there_are
 ) -> None:
     registry.parts = {}
     shop.put_entry(records.checkpoint(6, tables={"shop.orders": records.table(phase="quarantined", cause="c")}))
+    assert (await api.get(SHOP)).json()["tables"] == {"quarantined": 1}
     assert (await api.post(f"{SHOP}/tables/shop.orders/retry")).status_code == 202
     problem(await api.post(f"{SHOP}/tables/shop.held/retry"), 404)
 
