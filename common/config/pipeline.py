@@ -531,7 +531,7 @@ def parse(text: str, *, where: str = "pipeline.yaml", folder: Path | None = None
         mark = error.problem_mark
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark is not None else where
         raise ConfigError(f"{place}: this is not YAML ({error.problem}); correct the syntax") from error
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: this is not YAML ({error}); correct the syntax") from error
     if root is None or not isinstance(content, dict):
         raise ConfigError(

@@ -154,8 +154,7 @@ async def test_without_redis_a_command_is_accepted_all_the_same(
 async def test_a_store_that_can_not_be_written_is_503_and_no_conflict(
     api: httpx.AsyncClient, shop: PipelineStore, tmp_path: Path
 ) -> None:
-    (folder,) = (path.parent for path in tmp_path.rglob("pipeline.json"))
-    (folder / "keys").symlink_to("/sys")  # where nobody may make a file
+    (tmp_path / "store" / "shop" / "keys").symlink_to("/sys")  # where nobody may make a file
     problem(await api.post(f"{SHOP}/pause", headers={"Idempotency-Key": "a"}), 503, "can't be used")
     assert shop.commands.newest() == 0
 
@@ -218,6 +217,21 @@ async def test_what_makes_no_sense_after_the_accepted_commands_is_refused_and_no
     assert shop.commands.newest() == len(before)
 
 
+async def test_a_table_can_be_resumed_at_once_when_its_pause_is_done_though_the_status_is_older(
+    api: httpx.AsyncClient, shop: PipelineStore, registry: FakeRegistry
+) -> None:
+    registry.parts["enumerator"] |= {"commands": {"running": None, "done": 0}}
+    tables = registry.parts["enumerator"]["tables"]
+    (live, *_) = (name for name, table in tables.items() if table["phase"] == "live")
+    assert (await api.post(f"{SHOP}/tables/{live}/pause")).status_code == 202
+    finish(shop, 1)
+    resuming = asyncio.create_task(api.post(f"{SHOP}/tables/{live}/resume"))
+    await asyncio.sleep(0.1)
+    tables[live] = {**tables[live], "phase": "paused"}
+    registry.parts["enumerator"]["commands"]["done"] = 1
+    assert (await resuming).status_code == 202
+
+
 async def test_a_pipeline_that_halted_can_be_started(api: httpx.AsyncClient, registry: FakeRegistry) -> None:
     registry.parts["enumerator"]["halted"] = "the binlog was purged"
     assert (await api.post(f"{SHOP}/start")).status_code == 202
@@ -276,6 +290,7 @@ async def test_without_a_status_the_newest_checkpoint_says_what_tables_there_are
 ) -> None:
     registry.parts = {}
     shop.put_entry(records.checkpoint(6, tables={"shop.orders": records.table(phase="quarantined", cause="c")}))
+    assert (await api.get(SHOP)).json()["tables"] == {"quarantined": 1}
     assert (await api.post(f"{SHOP}/tables/shop.orders/retry")).status_code == 202
     problem(await api.post(f"{SHOP}/tables/shop.held/retry"), 404)
 

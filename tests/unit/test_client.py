@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from pydantic import BaseModel
 from rich.console import Console
 
+from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.client.rest import (
@@ -40,6 +41,7 @@ from cutline.services.client.rest.methods import Each, Method
 from cutline.services.control.api.access import Access
 from cutline.services.control.app import build
 from cutline.services.run.cli import main, remote, watching
+from cutline.services.run.cli.pipeline import content_of
 
 Answering = Callable[[httpx.Request], httpx.Response]
 COMMAND = {"number": 7, "kind": "pause", "arguments": {}, "by": "anna", "at": 1.0}
@@ -293,11 +295,30 @@ def test_completion_is_printed_for_each_shell(shell: str, word: str) -> None:
     assert "_CUTLINE_COMPLETE" in ended.stdout
 
 
-def test_without_a_control_service_a_command_ends_with_1_and_says_what_to_check() -> None:
-    ended = CliRunner().invoke(main, ["pipeline", "list", "--url", "http://127.0.0.1:9"])
+@pytest.mark.parametrize("words", ["pipeline list", "status --watch", "top shop"])
+def test_without_a_control_service_a_command_ends_with_1_and_says_what_to_check(words: str) -> None:
+    ended = CliRunner().invoke(main, [*words.split(), "--url", "http://127.0.0.1:9"])
     assert ended.exit_code == 1
     assert ended.stderr.startswith("cutline: the control service at http://127.0.0.1:9 did not answer")
     assert ended.stderr.rstrip().endswith("check the URL, and that the service runs")
+
+
+def test_a_token_that_no_header_can_carry_is_refused_in_a_sentence() -> None:
+    for token in ("\u00fc", "a\nb"):
+        ended = CliRunner().invoke(main, ["pipeline", "list", "--token", token])
+        assert (ended.exit_code, ended.stderr.count("\n")) == (1, 1)
+        assert "the token has a character" in ended.stderr
+
+
+def test_a_pipeline_file_is_sent_as_json_with_its_times_as_text(tmp_path: Path) -> None:
+    """A value that JSON can't hold is refused in a sentence."""
+    file = tmp_path / "p.yaml"
+    file.write_text("stop: {timestamp: 2026-11-24T14:05:00Z}\n")
+    assert content_of(file) == {"stop": {"timestamp": "2026-11-24T14:05:00+00:00"}}
+    for text in (b"a: .nan", b"a: !!binary aGVsbG8=", b"2026-01-01: x", b"\xff\xfe\x00", b"[" * 5000, b"- x"):
+        file.write_bytes(text)
+        with pytest.raises(ConfigError):
+            content_of(file)
 
 
 @pytest.mark.parametrize("words", [["table", "fly"], ["table", "list"], ["token", "create", "anna"], ["cuts"]])

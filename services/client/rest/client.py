@@ -11,7 +11,14 @@ import httpx
 
 from cutline.services.client.rest import calls
 from cutline.services.client.rest.calls import Call, Page
-from cutline.services.client.rest.errors import ApiError, ServiceUnavailable, Unreachable, error_of, unreachable
+from cutline.services.client.rest.errors import (
+    ApiError,
+    ServiceUnavailable,
+    Unauthorized,
+    Unreachable,
+    error_of,
+    unreachable,
+)
 from cutline.services.client.rest.events import EventReader, events_request
 from cutline.services.client.rest.methods import Awaits, Each, Method, Waits
 from cutline.services.client.rest.models import Event
@@ -111,6 +118,8 @@ class _Settings:
     def __init__(self, url: str, token: str | None, timeout: float) -> None:
         self.url = url.rstrip("/")
         self.timeout = timeout
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise Unauthorized("the token has a character that no token has", remedy="give it as it was shown")
         self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def arguments(self, call: Call[Any]) -> dict[str, Any]:

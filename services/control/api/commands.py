@@ -32,6 +32,7 @@ from cutline.services.control.api.waiting import Wait, until
 from cutline.services.control.watch import CURRENT_SECONDS
 
 routes = router("commands")
+REPORT_SECONDS = 3.0
 Number = Annotated[int, Path(ge=1, le=10**10 - 1, description="number of a command", examples=[7])]
 Key = Annotated[
     str | None,
@@ -86,11 +87,18 @@ class Asking:
         self._key = key
 
     async def situation(self) -> Situation:
-        """What the pipeline is doing. Without Redis, only the store tells."""
-        status: Mapping[str, Mapping[str, Any]] = {}
-        with suppress(Unavailable):
-            status = await self.registry.status(self.found.name)
-        return await asyncio.to_thread(situation.look, self.found, status)
+        """What the pipeline is doing. Without Redis, only the store tells.
+
+        A client that pauses a table and resumes it once that is done must not be told that the table is live.
+        """
+
+        async def look() -> Situation:
+            status: Mapping[str, Mapping[str, Any]] = {}
+            with suppress(Unavailable):
+                status = await self.registry.status(self.found.name)
+            return await asyncio.to_thread(situation.look, self.found, status)
+
+        return await until(look, lambda now: now.shows_finished, REPORT_SECONDS)
 
     async def command(
         self, kind: str, arguments: Mapping[str, Any], allow: Callable[[Situation], None] | None = None

@@ -18,7 +18,7 @@ from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
-from cutline.services.control.api import definitions
+from cutline.services.control.api import definitions, situation
 from cutline.services.control.api.definitions import checked, content_of, merged
 from cutline.services.control.api.dependencies import Flag, Known, RegistryNow, Shared, StoreNow, role, router
 from cutline.services.control.api.editing import Edited
@@ -117,7 +117,8 @@ async def _view(registry: Registry, found: PipelineStore) -> PipelineView | None
     status = await registry.status(found.name)
     alive = {service.incarnation for service in await registry.services()}
     leader, spark = status.get("enumerator", {}), status.get("spark_writer", {})
-    phases = [table["phase"] for table in captured(status).values()]
+    tables = captured(status) or await asyncio.to_thread(situation.of_newest_checkpoint, found)
+    phases = [table["phase"] for table in tables.values()]
     checkpoint = leader.get("checkpoint") or {}
     return PipelineView(
         name=found.name,

@@ -42,6 +42,14 @@ class Situation:
     pending: tuple[Command, ...]
     tables: Mapping[str, Mapping[str, Any]]
     status: Mapping[str, Mapping[str, Any]]
+    finished: int
+
+    @property
+    def shows_finished(self) -> bool:
+        """Whether the leader has reported since it finished its last command, number `finished`: its reports come each
+        half second. True without a leader's report."""
+        reported = (self.status.get("enumerator", {}).get("commands") or {}).get("done")
+        return reported is None or reported >= self.finished
 
     @property
     def halted(self) -> bool:
@@ -86,8 +94,9 @@ def look(found: PipelineStore, status: Mapping[str, Mapping[str, Any]]) -> Situa
         mode=mode,
         version=found.definition_version(),
         pending=tuple(pending),
-        tables=tables or _of_newest_checkpoint(found),
+        tables=tables or of_newest_checkpoint(found),
         status=status,
+        finished=newest.n if newest else 0,
     )
 
 
@@ -97,7 +106,8 @@ def checkpoint(found: PipelineStore, number: int) -> CheckpointEntry | None:
     return entry if isinstance(entry, CheckpointEntry) else None
 
 
-def _of_newest_checkpoint(found: PipelineStore) -> dict[str, dict[str, Any]]:
+def of_newest_checkpoint(found: PipelineStore) -> dict[str, dict[str, Any]]:
+    """The tables' states by name, as the journal has them: for a pipeline without a status. Blocks."""
     for slot in range(found.last_slot(), 0, -1):
         entry = found.entry(slot)
         if entry is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,28 @@ YES = click.option("--yes", is_flag=True, help="Don't ask.")
 
 def content_of(file: Path) -> dict[str, Any]:
     """The content of a pipeline file as it is: the control service checks it, and finds passwords where it runs."""
-    text = click.get_text_stream("stdin").read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    return _mapping(str(file), click.get_binary_stream("stdin").read() if str(file) == "-" else file.read_bytes())
+
+
+def _mapping(name: str, text: bytes | str) -> dict[str, Any]:
+    """The mapping that this YAML holds, as JSON can send it: a time as text, as in ISO 8601."""
     try:
         found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file} is not YAML ({' '.join(str(error).split())}); correct it") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} is not YAML ({' '.join(str(error).split())}); correct it") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{file} is not a mapping of settings; see docs/settings.md")
-    return found
+        raise ConfigError(f"{name} is not a mapping of settings; see docs/settings.md")
+    try:
+        sent: dict[str, Any] = json.loads(json.dumps(found, default=_time, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} has a value that is no setting ({error}); see docs/settings.md") from error
+    return sent
+
+
+def _time(value: object) -> str:
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} is not text, number, list or mapping")
 
 
 @click.group("pipeline")
@@ -124,11 +139,7 @@ def replace(session: Session, pipeline: str, file: Path, if_match: str | None, w
 def patch(session: Session, pipeline: str, patch: str, if_match: str | None, wait: float) -> None:
     """Change parts of a definition: PATCH is JSON or YAML, as in '{checkpoint: {interval_seconds: 5}}'; null gives a
     setting its default."""
-    try:
-        content = yaml.safe_load(patch)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"PATCH is neither JSON nor YAML ({' '.join(str(error).split())}); correct it") from error
-    session.told(session.client.patch_pipeline(pipeline, content, if_match=if_match, wait=wait))
+    session.told(session.client.patch_pipeline(pipeline, _mapping("PATCH", patch), if_match=if_match, wait=wait))
 
 
 @group.command()

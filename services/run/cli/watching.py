@@ -113,15 +113,18 @@ def _lines(pipeline: Pipeline, tables: list[Table]) -> Iterator[str]:
 
 
 def _shown(draw: Callable[[], RenderableType]) -> None:
-    """Show what `draw` returns, again and again, until Ctrl-C."""
+    """Show what `draw` returns, again and again, until Ctrl-C. A service that stops answering is waited for, one that
+    never did is an error."""
+    first = draw()
     console = Console(highlight=False)
     with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        live.update(first, refresh=True)
         while True:
+            time.sleep(LOOK_SECONDS)
             try:
                 live.update(draw(), refresh=True)
             except (Unreachable, ServiceUnavailable) as error:
                 live.update(Text(f"{error}; trying again", style="yellow"), refresh=True)
-            time.sleep(LOOK_SECONDS)
 
 
 @click.command()
