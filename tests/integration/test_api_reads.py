@@ -144,7 +144,8 @@ def test_services_show_what_they_do_and_use_and_their_last_log_lines(control: Co
     assert 20 << 20 < memory < 2 << 30
     lines = control.pipeline.until(lambda: control.client.logs(services["reader"].incarnation), "lines of a log")
     assert any("joins epoch" in line.text for line in lines)
-    assert control.client.logs("nobody") == []
+    with pytest.raises(NotFound, match="no service 'nobody'"):
+        control.client.logs("nobody")
 
 
 def test_what_is_wrong_is_refused_with_cause_and_remedy(control: Control) -> None:
