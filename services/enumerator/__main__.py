@@ -106,6 +106,7 @@ class Pipeline:
         self.commanding = Commanding(store, host.registry, self._settings)
         self._hint = asyncio.Event()  # a person gave a command
         self._gone = asyncio.Event()  # the pipeline was deleted
+        self._showing = asyncio.Lock()  # held while the status is written
         self.loop = Loop(self._handle, self._perform)
         self.source = SourceReader(config)
         self.lease = Lease(host.redis, lease_name(self.name), host.incarnation, LEASE_SECONDS)
@@ -254,23 +255,24 @@ class Pipeline:
     async def _show(self) -> None:
         while True:
             await asyncio.sleep(STATUS_SECONDS)
-            if self.leader.state == IDLE:
-                continue
-            with suppress(Unavailable):
-                if self.leader.state == STOPPED and not self._last_tables and self.leader.base is not None:
-                    self._last_tables = await in_store(self._tables_at, self.leader.base)
-                if self.source.hosts.several:
-                    self.source.hosts.follow(await self.host.registry.status(self.name), now=time.time())
-                try:
-                    tables = self._tables()
-                    await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=tables)
-                    await self._show_splits()
-                except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
-                    dead = self.epoch or self.leader.tail + 1
-                    if freed := await channels.drop(self.host.redis, self.name, before=dead):
-                        log.warning(
-                            "Redis is full: removed %d streams of earlier epochs of pipeline %s", freed, self.name
-                        )
+            async with self._showing:
+                if self.leader.state != IDLE and not self._gone.is_set():
+                    with suppress(Unavailable):
+                        await self._put_status()
+
+    async def _put_status(self) -> None:
+        if self.leader.state == STOPPED and not self._last_tables and self.leader.base is not None:
+            self._last_tables = await in_store(self._tables_at, self.leader.base)
+        if self.source.hosts.several:
+            self.source.hosts.follow(await self.host.registry.status(self.name), now=time.time())
+        try:
+            tables = self._tables()
+            await self.host.registry.put_status(self.name, "enumerator", self._status(), tables=tables)
+            await self._show_splits()
+        except NoRoom:  # streams of old epochs would keep services from registering, and epochs from opening
+            dead = self.epoch or self.leader.tail + 1
+            if freed := await channels.drop(self.host.redis, self.name, before=dead):
+                log.warning("Redis is full: removed %d streams of earlier epochs of pipeline %s", freed, self.name)
 
     async def _show_splits(self) -> None:
         if changed := self._grids.changed(self.leader.enumerator, time.monotonic()):
@@ -511,11 +513,14 @@ class Pipeline:
         while True:
             try:
                 await self.commanding.delete(purge=purge)
-                break
+                async with self._showing:  # so that no status comes after it
+                    await self.host.registry.forget(self.name)
+                    self._gone.set()
+                log.info("pipeline %s is deleted", self.name)
+                return
             except Unavailable as error:
                 log.warning("pipeline %s is not yet deleted: %s; trying again in %.0f s", self.name, error, pause)
                 await asyncio.sleep(pause)
-        self._gone.set()
 
     async def _until_available(self, call: Callable[[], Event]) -> Event:
         return await self._until_answered(lambda: in_store(call))

@@ -201,20 +201,18 @@ class Commanding:
         return {"kind": "retry", "table": table}
 
     async def delete(self, *, purge: bool) -> None:
-        """Remove the pipeline; returns once there is nothing left of it. May be repeated after any part of it."""
-        name = self.store.name
+        """Remove the pipeline; returns once the store has nothing left of it. May be repeated after any part of it. In
+        Redis is then left what the leader has shown meanwhile."""
         await in_store(self.store.put_deleting)
         while purge:
             if await in_store(self.store.purged):
                 break
             await asyncio.sleep(LOOK_SECONDS)
         await in_store(self.store.remove_files)
-        await self.registry.forget(name)
+        await self.registry.forget(self.store.name)
         await asyncio.sleep(LEAVE_SECONDS)
         await in_store(self.store.remove_files)  # what members wrote until they left
         await in_store(self.store.remove)
-        await self.registry.forget(name)
-        log.info("pipeline %s is deleted", name)
 
 
 def refused(n: int, cause: str, remedy: str) -> CommandAnswered:
