@@ -94,16 +94,18 @@ class PipelineWatch:
         async with self._reading:
             if self._status is None or time.monotonic() - self._status_at >= STATUS_SECONDS:
                 parts = await self._registry.status(self.store.name)
-                tables, at = captured(parts), None
-                if not tables:
-                    tables, at = await self._of_newest_checkpoint()
+                tables, at = await self.tables(parts)
                 self._status = Status(parts=parts, tables=tables, read_at=time.time(), tables_at=at)
                 self._status_at = time.monotonic()
             return self._status
 
-    async def _of_newest_checkpoint(self) -> tuple[dict[str, dict[str, Any]], float | None]:
-        """The tables as the newest checkpoint has them, and when it was written: Redis was emptied, and no leader is
-        there."""
+    async def tables(
+        self, parts: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Mapping[str, Mapping[str, Any]], float | None]:
+        """The tables of these status parts. If they have none (Redis was emptied, and no leader is there): those of the
+        newest checkpoint, and when that was written."""
+        if found := captured(parts):
+            return found, None
         with suppress(Unavailable):
             window = await self.journal()
             if window.checkpoints:

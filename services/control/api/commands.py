@@ -96,7 +96,8 @@ class Asking:
             status: Mapping[str, Mapping[str, Any]] = {}
             with suppress(Unavailable):
                 status = await self.registry.status(self.found.name)
-            return await asyncio.to_thread(situation.look, self.found, status)
+            tables, _ = await self.shared.watches.of(self.found.name).tables(status)
+            return await asyncio.to_thread(situation.look, self.found, status, tables)
 
         return await until(look, lambda now: now.shows_finished, REPORT_SECONDS)
 

@@ -14,13 +14,12 @@ from fastapi import Header, Path, Query, Request, Response
 
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable
-from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
-from cutline.services.control.api import definitions, situation
+from cutline.services.control.api import definitions
 from cutline.services.control.api.definitions import checked, content_of, merged
-from cutline.services.control.api.dependencies import Flag, Known, RegistryNow, Shared, StoreNow, role, router
+from cutline.services.control.api.dependencies import Flag, Known, Shared, StoreNow, role, router
 from cutline.services.control.api.editing import Edited
 from cutline.services.control.api.models import CommandView, PipelineView, VersionContent, VersionView
 from cutline.services.control.api.paging import WholeList
@@ -41,7 +40,7 @@ Tags = Annotated[
 
 @routes.get("/pipelines", operation_id="list_pipelines")
 async def pipelines(
-    registry: RegistryNow,
+    shared: Shared,
     store: StoreNow,
     page: WholeList,
     tag: Tags = None,
@@ -56,7 +55,7 @@ async def pipelines(
                 continue
         names.append(name)
     shown_ones = page.of(names, key=lambda name: name)
-    found = [await _view(registry, store.pipeline(name)) for name in shown_ones]
+    found = [await _view(shared, store.pipeline(name)) for name in shown_ones]
     return [view for view in found if view is not None]
 
 
@@ -68,7 +67,7 @@ async def pipelines(
 )
 async def one_pipeline(
     found: Known,
-    registry: RegistryNow,
+    shared: Shared,
     response: Response,
     seconds: Wait,
     known: Annotated[str | None, Header(alias="If-None-Match", max_length=200)] = None,
@@ -77,7 +76,7 @@ async def one_pipeline(
     in If-None-Match, or for any change without that."""
 
     async def look() -> PipelineView:
-        return await _one(registry, found)
+        return await _one(shared, found)
 
     first = await look()
     before = known if known is not None else etag(first)
@@ -94,8 +93,8 @@ def etag(view: PipelineView) -> str:
     return f'"{view.version}-{hashlib.sha256(state.encode()).hexdigest()[:16]}"'
 
 
-async def _one(registry: Registry, found: PipelineStore) -> PipelineView:
-    view = await _view(registry, found)
+async def _one(shared: Shared, found: PipelineStore) -> PipelineView:
+    view = await _view(shared, found)
     if view is None:
         raise Refused(404, f"the store has no pipeline {found.name!r}", "GET /v1/pipelines lists them")
     return view
@@ -109,15 +108,15 @@ def _stored(found: PipelineStore) -> tuple[dict[str, Any] | None, int, str, int]
     return found.definition(version) if version else None, version, newest.orders.mode if newest else "running", waiting
 
 
-async def _view(registry: Registry, found: PipelineStore) -> PipelineView | None:
+async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
     """One pipeline, None if it was deleted in between."""
     definition, version, mode, waiting = await asyncio.to_thread(_stored, found)
     if definition is None:
         return None
-    status = await registry.status(found.name)
-    alive = {service.incarnation for service in await registry.services()}
+    status = await shared.registry.status(found.name)
+    alive = {service.incarnation for service in await shared.registry.services()}
     leader, spark = status.get("enumerator", {}), status.get("spark_writer", {})
-    tables = captured(status) or await asyncio.to_thread(situation.of_newest_checkpoint, found)
+    tables, _ = await shared.watches.of(found.name).tables(status)
     phases = [table["phase"] for table in tables.values()]
     checkpoint = leader.get("checkpoint") or {}
     return PipelineView(
@@ -210,7 +209,7 @@ async def create(
     else:
         _same(config, stored, mode)
         response.status_code = 200
-    view = await _one(shared.registry, found)
+    view = await _one(shared, found)
     response.headers["Location"] = f"{_NEW}/{config.name}"
     response.headers["ETag"] = etag(view)
     return view

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.commands import Command, Mode
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import PipelineStore
@@ -81,20 +80,21 @@ class Situation:
             raise Refused(409, f"the table {table} is {phase}, not {' or '.join(phases)}", remedy)
 
 
-def look(found: PipelineStore, status: Mapping[str, Mapping[str, Any]]) -> Situation:
+def look(
+    found: PipelineStore, status: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Mapping[str, Any]]
+) -> Situation:
     """Read what the store has and put it together with the status ({}: Redis has none). Blocks: call it in a thread."""
     newest = found.commands.newest_outcome()
     pending = found.commands.list(after=newest.n if newest else 0, limit=1000)
     mode: Mode = newest.orders.mode if newest else "running"
     for command in pending:
         mode = _AFTER.get(command.kind, mode)
-    tables = captured(status)
     return Situation(
         pipeline=found.name,
         mode=mode,
         version=found.definition_version(),
         pending=tuple(pending),
-        tables=tables or of_newest_checkpoint(found),
+        tables=tables,
         status=status,
         finished=newest.n if newest else 0,
     )
@@ -104,17 +104,3 @@ def checkpoint(found: PipelineStore, number: int) -> CheckpointEntry | None:
     """A checkpoint of the journal, None if there is none of that number, or none any more. Blocks."""
     entry = found.entry(number) if number > 0 else None
     return entry if isinstance(entry, CheckpointEntry) else None
-
-
-def of_newest_checkpoint(found: PipelineStore) -> dict[str, dict[str, Any]]:
-    """The tables' states by name, as the journal has them: for a pipeline without a status. Blocks."""
-    for slot in range(found.last_slot(), 0, -1):
-        entry = found.entry(slot)
-        if entry is None:
-            break
-        if isinstance(entry, CheckpointEntry):
-            return {
-                name: {"phase": table.phase, "generation": table.generation, "cause": table.cause}
-                for name, table in entry.tables.items()
-            }
-    return {}
