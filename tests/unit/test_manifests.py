@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,6 @@ from cutline.common.errors import ConfigError
 from cutline.services.control.metrics import METRICS
 from tests.manifest_checks import CHECKS, SERVICES, Objects
 from tests.manifests import ALERTS, CHART, K8S, MANIFESTS, digest, objects
-from tests.programs import program
 
 VERSIONS = ("1.29", "1.33", "1.37")
 """The oldest version of Kubernetes that the chart takes, the newest one that we know, and one between."""
@@ -117,42 +115,6 @@ def test_scaling_uses_metrics_that_exist(found: Objects) -> None:
     made = {rule["name"]["as"] for rule in adapter}
     for each in found.of("HorizontalPodAutoscaler").values():
         assert {metric["external"]["metric"]["name"] for metric in each["spec"]["metrics"]} <= made
-
-
-def test_scaling_measures_what_it_says(tmp_path: Path) -> None:
-    """The adapter's queries, as Prometheus evaluates them, where two control pods report the same pipeline."""
-    series: list[dict[str, str]] = []
-
-    def reported(name: str, labels: str, value: int) -> None:
-        series.extend({"series": f'{name}{{namespace="c",pod="{pod}",{labels}}}', "values": str(value)} for pod in "ab")
-
-    for table, total, done in (("a", 50, 20), ("b", 7, 7)):
-        reported("cutline_table_splits", f'pipeline="p",table="{table}"', total)
-        reported("cutline_table_splits_done", f'pipeline="p",table="{table}"', done)
-    for pipeline, part, peer, outstanding in (
-        ("p", "reader-0", "writer-0", 10),
-        ("p", "reader-0", "writer-1", 90),
-        ("p", "writer-0", "enumerator", 100),
-        ("q", "reader-0", "writer-0", 40),
-    ):
-        labels = f'pipeline="{pipeline}",part="{part}",peer="{peer}"'
-        reported("cutline_channel_outstanding_bytes", labels, outstanding)
-        reported("cutline_channel_credit_bytes", labels, 100)
-    rules = yaml.safe_load((K8S / "monitoring" / "prometheus-adapter.yaml").read_text())["rules"]["external"]
-    expected = {"cutline_chunks_waiting": 30, "cutline_writer_channels_fill": 0.5}
-    queries = [
-        {
-            "expr": rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="c"'),
-            "eval_time": "0s",
-            "exp_samples": [{"labels": "{}", "value": expected[rule["name"]["as"]]}],
-        }
-        for rule in rules
-    ]
-    tests = {"tests": [{"interval": "15s", "input_series": series, "promql_expr_test": queries}]}
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(tests))
-    command = [program("promtool"), "test", "rules", str(tmp_path / "test.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_bundled_redis_takes_clients_of_other_pods_whichever_image_it_is_of(found: Objects) -> None:
