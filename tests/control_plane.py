@@ -34,7 +34,7 @@ SERVICES = ("10.96.0.0/16", "10.96.0.1")
 
 def kubernetes() -> Path:
     """The folder with the programs; the first use builds them."""
-    target = cache_folder() / f"kubernetes-v{VERSION}-{len(PROGRAMS)}-programs"
+    target = cache_folder() / "-".join([f"kubernetes-v{VERSION}", *PROGRAMS])
     with built_once(target) as building:
         if building is not None:
             with tempfile.TemporaryDirectory(prefix="cutline-go-") as scratch:

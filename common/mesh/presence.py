@@ -167,12 +167,12 @@ class Registry:
         tables, as JSON; without, they stay as they are."""
         shown = {part: json.dumps(status)} | ({} if tables is None else {_TABLES: tables})
         async with answered(f"write the status of pipeline {pipeline}"):
-            await self._redis.hset(f"cutline:status:{pipeline}", mapping=cast(dict[str | bytes, Any], shown))
+            await self._redis.hset(_status(pipeline), mapping=cast(dict[str | bytes, Any], shown))
 
     async def put_member_status(self, pipeline: str, member: str, status: Mapping[str, Any], *, epoch: int) -> None:
         """Replace the status of a member of an epoch, if that epoch is announced: a member that has not yet seen its
         epoch end, or its pipeline deleted, leaves nothing behind."""
-        arguments = (_EPOCHS, f"cutline:status:{pipeline}", pipeline, epoch, member, json.dumps(status))
+        arguments = (_EPOCHS, _status(pipeline), pipeline, epoch, member, json.dumps(status))
         async with answered(f"write the status of pipeline {pipeline}"):
             await self._redis.eval(_PUT_WHILE_IN_EPOCH, 2, *arguments)
 
@@ -181,7 +181,7 @@ class Registry:
 
         The tables are the same object as at the last call while they are unchanged: they may be many. Don't change it.
         """
-        key = f"cutline:status:{pipeline}"
+        key = _status(pipeline)
         async with answered(f"read the status of pipeline {pipeline}"):
             found = {_text(part): body for part, body in (await self._redis.hgetall(key)).items()}
         body, tables = self._tables.get(pipeline, (b"", {}))
@@ -248,14 +248,14 @@ class Registry:
     async def drop_status(self, pipeline: str, part: str) -> None:
         """Remove the status of one part of a pipeline."""
         async with answered(f"remove a status of pipeline {pipeline}"):
-            await self._redis.hdel(f"cutline:status:{pipeline}", part)
+            await self._redis.hdel(_status(pipeline), part)
 
     async def forget(self, pipeline: str) -> None:
         """Remove all notes about a deleted pipeline."""
         async with answered(f"forget pipeline {pipeline}"), self._redis.pipeline(transaction=False) as pipe:
             self._tables.pop(pipeline, None)
             pipe.hdel(_EPOCHS, pipeline)
-            pipe.delete(f"cutline:status:{pipeline}", f"cutline:splits:{pipeline}")
+            pipe.delete(_status(pipeline), f"cutline:splits:{pipeline}")
             pipe.delete(_requests(pipeline, LEADER), _requests(pipeline, SPARK_WRITER))
             await pipe.execute()
 
@@ -298,6 +298,10 @@ def choice(
             " undo it and retry the table, or overwrite it"
         )
     return {"kind": "lake", "table": table, "choice": choice, "seen": held["seen"]}
+
+
+def _status(pipeline: str) -> str:
+    return f"cutline:status:{pipeline}"
 
 
 def _requests(pipeline: str, to: str) -> str:

@@ -139,11 +139,11 @@ class Node:
     def _story(self) -> str:
         """What the namespace's pods and the node say, for a message."""
         events = self.plane.list("/api/v1/events")
-        said = [
+        warnings = [
             f"{each['involvedObject'].get('name')}: {each['message']}" for each in events if each["type"] != "Normal"
         ]
         logs = [tail(path, 5) for path in sorted(self.folder.glob("pods/cutline_*/*/*.log"))]
-        return "\n".join([*said[-20:], *logs, tail(self.folder / "kubelet.log", 5)])
+        return "\n".join([*warnings[-20:], *logs, tail(self.folder / "kubelet.log", 5)])
 
 
 def _network() -> dict[str, Any]:

@@ -22,13 +22,13 @@ ROWS, CHANGES, FILES = 20_000, 60_000, 20
 
 def tell_stages(context: Any) -> None:
     """Print each stage once tasks of it run."""
-    tracker, told = context.statusTracker(), set()
+    tracker, printed = context.statusTracker(), set()
     while context._jsc is not None:
         for stage in tracker.getActiveStageIds():
             info = tracker.getStageInfo(stage)
-            if info is not None and info.numActiveTasks and stage not in told:
-                told.add(stage)
-                print(f"stage {len(told)}", flush=True)
+            if info is not None and info.numActiveTasks and stage not in printed:
+                printed.add(stage)
+                print(f"stage {len(printed)}", flush=True)
         threading.Event().wait(0.02)
 
 

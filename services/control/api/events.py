@@ -66,7 +66,7 @@ async def events(
 
 async def _stream(control: Control, watch: PipelineWatch, after: Place, kinds: Set[str]) -> AsyncIterator[str]:
     yield f"retry: {RECONNECT_MS}\nid: {after.id}\n\n"  # so that a client knows where it began
-    said_at, newest = time.monotonic(), 0
+    sent_at, newest = time.monotonic(), 0
     while not control.stopping.is_set():
         try:
             feed = await watch.feed()
@@ -76,13 +76,13 @@ async def _stream(control: Control, watch: PipelineWatch, after: Place, kinds: S
             for event in feed.after(after):
                 after = event.place
                 if event.kind in kinds:
-                    said_at = time.monotonic()
+                    sent_at = time.monotonic()
                     yield f"id: {after.id}\nevent: {event.kind}\ndata: {_view(event).model_dump_json()}\n\n"
-            if time.monotonic() - said_at >= HEARTBEAT_SECONDS:
+            if time.monotonic() - sent_at >= HEARTBEAT_SECONDS:
                 if await asyncio.to_thread(watch.store.definition) is None:
                     yield f": the pipeline {watch.store.name} was deleted\n\n"
                     return
-                said_at = time.monotonic()
+                sent_at = time.monotonic()
                 yield ": no news\n\n"
         except Unavailable as error:
             yield f": {' '.join(str(error).split())}\n\n"

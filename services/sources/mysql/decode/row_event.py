@@ -509,7 +509,7 @@ class EventDecoder(ValueDecoder):
         k: cython.Py_ssize_t
         length: cython.ulonglong
         columns: cython.Py_ssize_t = self.source_count
-        there: cython.Py_ssize_t = self._present[which]
+        present: cython.Py_ssize_t = self._present[which]
         bit: cython.Py_ssize_t = at * 8  # of the next column that the image has, among the bits that tell nulls
         width: cython.Py_ssize_t = (self._width[which] + 7) // 8
         self.bad_at = at
@@ -519,7 +519,7 @@ class EventDecoder(ValueDecoder):
         at += width
         for i in range(columns):
             k = i * S_STRIDE
-            if there >= 0 and not (p[there + i // 8] >> (i % 8)) & 1:
+            if present >= 0 and not (p[present + i // 8] >> (i % 8)) & 1:
                 continue
             bit += 1
             if (p[(bit - 1) // 8] >> ((bit - 1) % 8)) & 1:
@@ -568,7 +568,7 @@ class EventDecoder(ValueDecoder):
         k: cython.Py_ssize_t
         length: cython.ulonglong
         columns: cython.Py_ssize_t = self.source_count
-        there: cython.Py_ssize_t = self._present[which]
+        present: cython.Py_ssize_t = self._present[which]
         bit: cython.Py_ssize_t = at * 8  # of the next column that the image has, among the bits that tell nulls
         width: cython.Py_ssize_t = (self._width[which] + 7) // 8
         changed: cython.bint = False
@@ -580,7 +580,7 @@ class EventDecoder(ValueDecoder):
         at += width
         for i in range(columns):
             k = i * S_STRIDE
-            if there >= 0 and not (p[there + i // 8] >> (i % 8)) & 1:
+            if present >= 0 and not (p[present + i // 8] >> (i % 8)) & 1:
                 if s[k + S_DEST] >= 0:
                     put_null(self, s[k + S_DEST], r)
                 continue
