@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis as Client
 
+from cutline.common.errors import Unavailable
 from cutline.common.mesh import channels
 from cutline.common.mesh.channels import Sender, stream_name
 from cutline.common.mesh.lease import lease_name
@@ -102,6 +103,34 @@ async def test_an_epoch_that_can_not_be_restored_leaves_no_streams_to_its_member
         epochs = [slot for slot in range(1, store.last_slot() + 1) if isinstance(store.entry(slot), EpochEntry)]
         assert len(epochs) == 1 + MAX_HALTS
         assert await Registry(redis).epochs() == {"shop": epochs[-1]}
+        await no_streams(redis)
+
+
+async def test_members_are_dismissed_by_as_many_tries_as_it_takes(
+    redis: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The pipeline is paused, and Redis answers no request to remove its streams. 2. The leader ends before Redis
+    answers. 3. The next leader, which finds the pipeline paused, asks too. 4. Redis answers."""
+    drop, asked = channels.drop, 0
+
+    async def refuse(*args: Any, **named: Any) -> int:
+        nonlocal asked
+        asked += 1
+        raise Unavailable("Redis did not answer")
+
+    commands = Store(f"file://{tmp_path}/store").pipeline("shop").commands
+    async with led(redis, tmp_path, monkeypatch) as pipeline:
+        await until(lambda: pipeline.leader.state == "leading")
+        monkeypatch.setattr(channels, "drop", refuse)
+        commands.add("stop", {}, by="ann", now=0.0)
+        await until(lambda: asked >= 3)
+        assert pipeline.leader.state == "stopped"
+    asked = 0
+    async with led(redis, tmp_path, monkeypatch) as pipeline:
+        await until(lambda: asked >= 2)
+        assert pipeline.leader.state == "stopped"
+        assert [key async for key in redis.scan_iter("cutline:shop:*")]
+        monkeypatch.setattr(channels, "drop", drop)
         await no_streams(redis)
 
 
