@@ -14,6 +14,7 @@ PURE = (
     "common/mesh/machine.py",
     "common/keys.py",
     "common/mesh/messages.py",
+    "common/mesh/silence.py",
     "common/mesh/topology.py",
     "common/positions.py",
     "common/store/envelope.py",
