@@ -30,6 +30,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from cutline.common.mesh.machine import Effect, Event
+from cutline.common.positions import Position
 from cutline.common.store.command_records import Command, Orders, Outcome, State
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -322,6 +323,20 @@ class Agenda:
             taken.orders = replace(self.standing, mode="stopped")
         name = {"savepoint": "name", "stop": "savepoint"}.get(kind)
         taken.answer("done", result={"checkpoint": slot, "name": taken.command.arguments.get(name) if name else None})
+
+    def give_up(self, request: str, at: Position | None) -> bool:
+        """The source has fallen silent inside a transaction, at this place; False if no command has this request."""
+        taken = self._requested(request)
+        if taken is None:
+            return False
+        place = "" if at is None else f" at {at.file}:{at.offset}"
+        cause = (
+            f"the source sends no more of the transaction{place}, and a checkpoint inside a transaction can't be a"
+            " savepoint"
+        )
+        way = "; or pause the pipeline, then stop it" if taken.command.kind == "stop" else ""
+        taken.answer("failed", cause, f"see that the source answers, and ask again{way}")
+        return True
 
     def epoch_written(self) -> None:
         """The entry of an epoch that was proposed after the last `read` is in the journal."""

@@ -44,6 +44,7 @@ from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Ticked
 from cutline.common.mesh.messages import Limits
 from cutline.common.mesh.topology import ENUMERATOR, Topology
+from cutline.common.positions import Position
 from cutline.common.store.records import EpochEntry, Members
 from cutline.services.enumerator.agenda import Agenda
 from cutline.services.enumerator.events import (
@@ -83,6 +84,7 @@ from cutline.services.enumerator.machine import Enumerator
 GATHER_SECONDS = 10.0  # the longest wait for the configured number of members
 SETTLE_SECONDS = 3.0  # how long newcomers must be present before the members change
 SOON_SECONDS = 1.0  # the interval while a table that turned live, or the backlog of a stopped time, is not shown
+SILENT_SECONDS = 10.0  # a savepoint fails once checkpoints have been at one place inside a transaction for so long
 DOUBT_SECONDS = 10.0  # how long a checkpoint may take before the journal is read again
 MAX_HALTS = 2  # epochs in a row that no retry can mend, before the leader halts
 MENDED_SECONDS = 120.0  # a checkpoint this late in an epoch ends a row of halts: by then a reader is sure of a loss
@@ -225,6 +227,7 @@ class Leader:
         self._saving_commands = 0  # the last command of the enumerator that is in the checkpoint in flight
         self.kept_commands = 0  # in the checkpoint `base`
         self._answered: set[str] = set()  # requests whose savepoint is in the journal
+        self._inside: tuple[Position | None, float] | None = None  # the place of cuts inside a transaction, since when
         self._ending = False  # the last savepoint is requested: the interval starts no further checkpoint
         self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
         self._last_asked = False  # the checkpoint at the stop is requested
@@ -453,6 +456,7 @@ class Leader:
         self.requests = [request for request in self.requests if request != THE_STOP]  # requested anew
         self.ended, self._last_asked = None, False
         self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None
+        self._inside = None
         return effects
 
     def _journal_read(self, event: JournalRead, now: float) -> list[Effect]:
@@ -592,9 +596,11 @@ class Leader:
         if self.enumerator.limits != self.kept_limits or self.enumerator.commands_done != self.kept_commands:
             interval = 0.0  # make them durable at once
         due = not self._ending and not ended and now - self.started_at >= interval
-        if not (due or self.requests or self._rescale):
+        # After a cut inside a transaction a savepoint would meet the same one, if it came at once.
+        asked = bool(self.requests) and (self._inside is None or now - self.completed_at >= SOON_SECONDS)
+        if not (due or asked or self._rescale):
             return []
-        request = self.requests.pop(0) if self.requests else None
+        request = self.requests.pop(0) if asked else None
         slot = self.tail + 1
         self.in_flight, self.started_at = (slot, request), now
         self._saving, self._saving_commands = self.enumerator.limits, self.enumerator.commands_done
@@ -604,11 +610,17 @@ class Leader:
     def _entry(self, order: WriteCheckpoint, now: float) -> WriteEntry:
         if self.in_flight is None or self.in_flight[0] != order.slot:
             raise ProtocolError(f"checkpoint {order.slot} is complete but was never started")
-        request = self.in_flight[1]
-        if order.entry.inside and self.agenda.keeps(request) and request is not None:
-            # It will not be published: keep the next one instead.
-            self.requests.insert(0, request)
-            self.in_flight, request = (order.slot, None), None
+        request, at = self.in_flight[1], order.entry.position
+        if not order.entry.inside:
+            self._inside = None
+        elif self._inside is None or self._inside[0] != at:
+            self._inside = at, now
+        if self._inside is not None and self.agenda.keeps(request) and request is not None:
+            # It will not be published: keep the next one instead, while the source goes on.
+            self.in_flight = order.slot, None
+            if now - self._inside[1] < SILENT_SECONDS or not self.agenda.give_up(request, at):
+                self.requests.insert(0, request)
+            request = None
         entry = dataclasses.replace(
             order.entry,
             epoch=self.epoch,

@@ -28,7 +28,7 @@ from cutline.services.enumerator.events import (
     WriteEntry,
     WriteOutcome,
 )
-from cutline.services.enumerator.leader import MAX_HALTS, EpochOpened
+from cutline.services.enumerator.leader import MAX_HALTS, SILENT_SECONDS, SOON_SECONDS, EpochOpened
 from tests.unit.test_leader import LeaderBench
 
 PAUSED = Orders(mode="paused")
@@ -179,6 +179,42 @@ def test_a_savepoint_keeps_its_checkpoint_under_its_name_and_a_checkpoint_does_n
     assert (second.kept, second.name) == (False, None)
     bench.written()
     assert bench.finish().result == {"checkpoint": 3, "name": None}
+
+
+@pytest.mark.parametrize("kind", ["savepoint", "stop"])
+def test_a_savepoint_fails_where_the_source_is_silent_inside_a_transaction(kind: str) -> None:
+    """Each checkpoint is inside the same transaction at the same place: none can be published, so none is kept."""
+    bench = leading()
+    bench.command(kind)
+    bench.wait(0.2)
+    began, tried = bench.now, 0
+    while not bench.outcomes():
+        assert bench.complete(inside=True).kept is False
+        bench.written()
+        tried += 1
+        bench.wait(SOON_SECONDS + 0.1)
+        assert bench.now < began + SILENT_SECONDS + 5
+    assert tried > 2
+    outcome = bench.finish()
+    assert (outcome.state, outcome.orders.mode, bench.leader.state) == ("failed", "running", "leading")
+    assert "inside a transaction" in (outcome.cause or "")
+    bench.wait(100)
+    assert bench.leader.in_flight is not None
+    assert bench.leader.in_flight[1] is None
+
+
+def test_a_savepoint_waits_while_the_source_goes_on_inside_a_large_transaction() -> None:
+    bench = leading()
+    bench.command("savepoint")
+    bench.wait(0.2)
+    for rows in range(1, 40):
+        assert bench.complete(inside=True, rows=rows).kept is False
+        bench.written()
+        bench.wait(SOON_SECONDS + 0.1)
+    assert bench.outcomes() == []
+    assert bench.complete().kept is True
+    bench.written()
+    assert bench.finish().state == "done"
 
 
 def test_a_savepoint_that_the_journal_has_already_is_not_taken_again() -> None:
