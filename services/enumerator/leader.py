@@ -228,6 +228,7 @@ class Leader:
         self.kept_commands = 0  # in the checkpoint `base`
         self._answered: set[str] = set()  # requests whose savepoint is in the journal
         self._inside: tuple[Position | None, float] | None = None  # the place of cuts inside a transaction, since when
+        self._keep_at = 0.0  # when to try again to take a savepoint
         self._ending = False  # the last savepoint is requested: the interval starts no further checkpoint
         self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
         self._last_asked = False  # the checkpoint at the stop is requested
@@ -597,7 +598,7 @@ class Leader:
             interval = 0.0  # make them durable at once
         due = not self._ending and not ended and now - self.started_at >= interval
         # After a cut inside a transaction a savepoint would meet the same one, if it came at once.
-        asked = bool(self.requests) and (self._inside is None or now - self.completed_at >= SOON_SECONDS)
+        asked = bool(self.requests) and now >= self._keep_at
         if not (due or asked or self._rescale):
             return []
         request = self.requests.pop(0) if asked else None
@@ -617,7 +618,7 @@ class Leader:
             self._inside = at, now
         if self._inside is not None and self.agenda.keeps(request) and request is not None:
             # It will not be published: keep the next one instead, while the source goes on.
-            self.in_flight = order.slot, None
+            self.in_flight, self._keep_at = (order.slot, None), now + SOON_SECONDS
             if now - self._inside[1] < SILENT_SECONDS or not self.agenda.give_up(request, at):
                 self.requests.insert(0, request)
             request = None
