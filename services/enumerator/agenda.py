@@ -32,6 +32,7 @@ from typing import Any, Protocol
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import Position
 from cutline.common.store.command_records import Command, Orders, Outcome, State
+from cutline.common.store.records import Anew
 from cutline.services.enumerator.events import (
     AskSparkWriter,
     BaseFound,
@@ -56,7 +57,7 @@ KEEPING_KINDS = frozenset({"savepoint", "stop"})
 DEFINING_KINDS = frozenset({"define", "cancel_table"})
 ENDING_KINDS = frozenset({"pause", "delete"})
 KINDS = TABLE_KINDS | CHECKPOINT_KINDS | DEFINING_KINDS | ENDING_KINDS | {
-    "resume", "start", "stop", "restore", "delete_savepoint", "lake",
+    "resume", "start", "stop", "restore", "read_again", "delete_savepoint", "lake",
 }  # fmt: skip
 
 
@@ -123,8 +124,8 @@ class Leader(Protocol):
 class Taken:
     """A command whose turn has come.
 
-    `orders`: the standing orders after it. `base`, `settings`: of the epoch that it awaits; `begun`: that epoch is on
-    its way.
+    `orders`: the standing orders after it. `base`, `settings`, `anew`: of the epoch that it awaits; `begun`: that epoch
+    is on its way.
     """
 
     command: Command
@@ -132,6 +133,7 @@ class Taken:
     orders: Orders
     base: int | None = None
     settings: Settings | None = None
+    anew: bool = False
     begun: bool = False
     state: State = "done"
     cause: str | None = None
@@ -212,6 +214,13 @@ class Agenda:
         awaited = self._next_epoch()
         return newest if awaited is None or awaited.base is None else awaited.base
 
+    def anew(self, as_before: Anew | None) -> Anew | None:
+        """Why the next epoch begins anew, if it does; `as_before`: if no command says otherwise."""
+        awaited = self._next_epoch()
+        if awaited is not None and awaited.anew:
+            return "asked"
+        return as_before if awaited is None or awaited.base is None else None
+
     def keeps(self, request: str | None) -> bool:
         """Whether the checkpoint that answers this request is a savepoint."""
         if request is None or not _is_ours(request):
@@ -277,7 +286,7 @@ class Agenda:
         if self.standing.mode == "running":
             taken.step, taken.base = Step.EPOCH, base
         else:
-            taken.orders = replace(self.standing, base=base, base_after=leader.tail)
+            taken.orders = replace(self.standing, base=base, base_after=leader.tail, anew=False)
             taken.answer("done", result={"checkpoint": base})
 
     def definition_put(self, event: DefinitionPut, leader: Leader) -> None:
@@ -448,6 +457,8 @@ class Agenda:
             return self._take_resume(command, leader)
         if kind in ("pause", "stop"):
             return self._take_pause(command, leader)
+        if kind == "read_again":
+            return self._take_read_again(command, leader)
         return self._refuse(command, f"this version of Cutline knows no command {kind!r}", "upgrade its services")
 
     def _take_in_epoch(self, command: Command, leader: Leader, now: float) -> list[Effect] | None:
@@ -487,8 +498,20 @@ class Agenda:
         mode = self.standing.mode
         if mode == "running" and not leader.halted:
             return self._refuse(command, "the pipeline is running", "there is nothing to resume")
-        taken = self._begin(command, Step.EPOCH, replace(self.standing, mode="running", base=None, base_after=None))
-        taken.base = self.standing.base
+        orders = replace(self.standing, mode="running", base=None, base_after=None, anew=False)
+        taken = self._begin(command, Step.EPOCH, orders)
+        taken.base, taken.anew = self.standing.base, self.standing.anew
+        return []
+
+    def _take_read_again(self, command: Command, leader: Leader) -> list[Effect]:
+        """Every table is read again in the next epoch, now or once the pipeline is resumed; a restore that waits for
+        that epoch keeps its base."""
+        if leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended):
+            return self._refuse(command, "the pipeline has ended at its stop", "start another pipeline")
+        if self.standing.mode == "running":
+            self._begin(command, Step.EPOCH).anew = True
+        else:
+            self._begin(command, Step.ANSWERED, replace(self.standing, anew=True)).answer("done")
         return []
 
     def _take_pause(self, command: Command, leader: Leader) -> list[Effect] | None:

@@ -29,6 +29,8 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
   taken at the next end of a transaction, however long a load lasts.
 - A marker does not wait for a source that has fallen silent inside a transaction, since a pause would wait with it: it
   is taken there once no row has come for STILL_SECONDS, and after LONGEST_SECONDS in any case.
+- Beginning anew. Where the source no longer has what follows a position, an epoch can begin the split anew: no table
+  and no cursor is left, and the first table of a new generation sets main's place. Only `_seq` goes on.
 
 Watermarks follow DBLog (Andreakis and Papapanagiotou 2020) and FLIP-27. The cursor
 (services/sources/mysql/binlog/cursor.py) decides which events a table's watermarks let through, by the routes that come
@@ -148,6 +150,7 @@ class Reader:
         self._backlog: int | None = 0  # rows that main has read in this epoch; None once the source had no more
         self._marker_waits = False
         self._now = 0.0  # at the last fact
+        self._moved = False  # a cursor has, by the fact at hand
         self._still = 0.0  # seconds since a cursor last moved
         self._waited = 0.0  # seconds that the marker has waited
         # Splits so far of tables whose list comes in several messages; no marker comes between these.
@@ -163,7 +166,14 @@ class Reader:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one fact."""
-        self._pass_time(now)
+        effects = self._take(event)
+        passed, self._now = min(max(0.0, now - self._now), LOOK_SECONDS), now
+        self._still = 0.0 if self._moved else self._still + passed
+        self._waited = self._waited + passed if self._marker_waits else 0.0
+        self._moved = False
+        return effects
+
+    def _take(self, event: Event) -> list[Effect]:
         match event:
             case Began():
                 want: list[Effect] = [Send(receiver=ENUMERATOR, message=SplitsWanted(free=HELD_SPLITS))]
@@ -187,11 +197,6 @@ class Reader:
             case Ticked():
                 return []
         raise ProtocolError(f"{self.name} has no rule for {type(event).__name__}")
-
-    def _pass_time(self, now: float) -> None:
-        passed, self._now = min(max(0.0, now - self._now), LOOK_SECONDS), now
-        self._still += passed
-        self._waited = self._waited + passed if self._marker_waits else 0.0
 
     def _message(self, message: Message) -> list[Effect]:
         match message:
@@ -333,8 +338,7 @@ class Reader:
         cursor = self.cursors.get(event.cursor)
         if cursor is None or not cursor.asked:
             raise ProtocolError(f"{self.name} got changes of cursor {event.cursor} that it did not ask for")
-        if event.position != cursor.position:
-            self._still = 0.0
+        self._moved = event.position != cursor.position
         cursor.take(event)
         if event.cursor == MAIN and event.stopped:
             # That read may have begun before the place of the stop was known.
@@ -658,6 +662,12 @@ class Reader:
             position = Position.from_json(c["position"])
             self.cursors[name] = Cursor(position=position, source_time=c["sourceTime"], rows_inside=c["rowsInside"])
         self._tables = StreamTables.restored(state)
+
+    def begin_anew(self) -> None:
+        """Drop every table and cursor of the part that was restored. Called before `Began`."""
+        self._tables, self.cursors = StreamTables(), {}
+        self.hold_main = self.stopped = self.at_stop = self.ended = False
+        self.begin = None
 
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """A reader has one inbound channel, so its cut is complete with its state."""

@@ -121,7 +121,7 @@ def test_pause_and_delete_need_no_source_that_fell_silent_inside_a_transaction(
         assert newest is not None
         assert newest.inside
         assert newest.position is not None
-        assert 0 < newest.position.rows < ROWS
+        assert newest.position.rows
         command(pipeline, "delete", purge=False)
         pipeline.until(lambda: not pipeline.mesh.store.pipelines(), "the pipeline to be gone", BOUND_SECONDS)
 
