@@ -251,22 +251,31 @@ class Agenda:
         self.taken.clear()
 
     def read(self, event: JournalRead) -> None:
-        """The journal and the commands were read, before an epoch. Commands that had a checkpoint of the last epoch to
-        wait for are taken anew."""
-        kept = [
-            taken
-            for taken in self.taken
-            if taken.command.n > event.finished and (taken.alone or taken.step == Step.ANSWERED)
-        ]
-        known = [taken.command for taken in self.taken] + list(self.queue)
-        commands = {command.n: command for command in (*known, *event.commands) if command.n > event.finished}
-        first = [taken for at, taken in enumerate(kept, start=event.finished + 1) if taken.command.n == at]
-        self.taken = deque(first)
+        """The journal and the commands were read, before an epoch."""
         self.finished, self.standing = event.finished, event.orders
-        self.queue = deque(commands[n] for n in sorted(commands) if n > event.finished + len(first))
+        self._take_anew(event.commands)
         for taken in self.taken:
             taken.writing = False
             taken.begun = taken.step == Step.EPOCH
+
+    def epoch_over(self) -> None:
+        """No epoch is open any more, and it may last until the next one: what had a checkpoint of it to wait for has
+        its turn again, so that it is refused, or waits, as any command does then."""
+        self._take_anew(())
+
+    def _take_anew(self, more: tuple[Command, ...]) -> None:
+        """Keep the commands that were taken and wait for no checkpoint of the last epoch; queue all others, and
+        `more`."""
+        kept = [
+            taken
+            for taken in self.taken
+            if taken.command.n > self.finished and (taken.alone or taken.step == Step.ANSWERED)
+        ]
+        known = [taken.command for taken in self.taken] + list(self.queue)
+        commands = {command.n: command for command in (*known, *more) if command.n > self.finished}
+        first = [taken for at, taken in enumerate(kept, start=self.finished + 1) if taken.command.n == at]
+        self.taken = deque(first)
+        self.queue = deque(commands[n] for n in sorted(commands) if n > self.finished + len(first))
 
     def accept(self, command: Command) -> None:
         """The store has a command; any but the next one is known, or will be told again."""

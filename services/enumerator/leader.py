@@ -468,6 +468,7 @@ class Leader:
         self.ended, self._last_asked = None, False
         self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None
         self._inside = None
+        self.agenda.epoch_over()
         return effects
 
     def _journal_read(self, event: JournalRead, now: float) -> list[Effect]:

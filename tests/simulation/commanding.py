@@ -118,7 +118,8 @@ class Operators:
     def revive(self) -> bool:
         """A person has every table read again, where the pipeline halted since the source lost what it needs; False
         where that is no way."""
-        if not self.may_read_again:
+        # A position of MariaDB may seem to have lost transactions for ever.
+        if not self.may_read_again or self.world.source.lost_gtids:
             return False
         if self.finished:
             self.world.count["every table read again after a halt"] += 1

@@ -1243,6 +1243,8 @@ class World:
             return EpochFailed(epoch=service.epoch, cause=error.cause, halts=True)
 
     def table_described(self, table: str) -> TableFound:
+        if table == "shop.keyless":
+            return TableFound(table_id=table, fault="it has no key")
         if self.troubled and self.rng.random() < 0.2:  # between a DROP and the CREATE after it
             self.count["table gone for a moment"] += 1
             return TableFound(table_id=table, gone=True)

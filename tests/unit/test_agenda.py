@@ -329,6 +329,19 @@ def test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted()
     assert bench.last(WriteEntry).entry.anew is None
 
 
+def test_a_command_about_tables_that_an_epoch_leaves_behind_holds_none_up_where_the_pipeline_halts() -> None:
+    """It awaited a checkpoint of the epoch, of which none comes: it is refused, and the command behind it is taken."""
+    bench = Operated()
+    bench.lead(tail=1, base=1)
+    bench.tell(EpochFailed(epoch=2, cause="purged", halts=True))
+    bench.lead(tail=2, base=1)
+    bench.command("limits", rows_per_second=5.0, bytes_per_second=None)
+    bench.command("read_again")
+    bench.tell(EpochFailed(epoch=3, cause="purged", halts=True))
+    assert bench.finish().state == "refused"
+    assert bench.leader.state == "reading"
+
+
 def test_a_restore_after_it_begins_as_its_checkpoint_was() -> None:
     bench = leading()
     bench.command("restore", checkpoint=4)
