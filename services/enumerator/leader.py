@@ -59,6 +59,7 @@ from cutline.services.enumerator.events import (
     CommandAnswered,
     DefinitionPut,
     DeletePipeline,
+    Dismiss,
     EntryRefused,
     EntryWritten,
     EpochFailed,
@@ -377,7 +378,7 @@ class Leader:
         """End the epoch, if one is open, and begin none."""
         effects = self._end_epoch()
         self.state, self.cause, self.halts, self.failures = STOPPED, cause, 0, 0
-        return effects
+        return [*effects, self._dismiss()]
 
     def tell(self, event: Event, now: float) -> list[Effect]:
         """Pass a command on to the enumerator."""
@@ -451,11 +452,11 @@ class Leader:
         if self.halts >= MAX_HALTS:
             if lost != Loss.POSITION or self.anew or not self.settings.reads_again:
                 self.state = HALTED
-                return effects
+                return [*effects, self._dismiss()]
             self._lost_again, self.halts = True, 0
         if pause := pause_seconds(self.failures, self.run):
             self.state, self.retry_at, self._known = RESTING, now + pause, self._present()
-            return effects
+            return [*effects, self._dismiss()]
         self.state = READING
         return [*effects, ReadJournal()]
 
@@ -470,6 +471,11 @@ class Leader:
         self._inside = None
         self.agenda.epoch_over()
         return effects
+
+    def _dismiss(self) -> Dismiss:
+        """End the members of every epoch in the journal: they would read and stage on, with no checkpoint. A leader
+        that finds a stopped pipeline orders it too, since its predecessor may have died before it was done."""
+        return Dismiss(before=self.tail + 1)
 
     def _journal_read(self, event: JournalRead, now: float) -> list[Effect]:
         self.agenda.read(event)
