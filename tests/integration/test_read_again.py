@@ -74,8 +74,8 @@ def equal(pipeline: Pipeline) -> None:
 def test_a_pipeline_that_halted_for_a_lost_binlog_goes_on_by_its_command(
     server: Database, loss: Any, tmp_path: Path
 ) -> None:
-    """1. The binlog is gone while the pipeline is paused. 2. Resumed, it halts; the cause names the command; started, it
-    halts again. 3. The command begins the next generations, which equal the source, and the pipeline goes on. 4. A
+    """1. The binlog is gone while the pipeline is paused. 2. Resumed, it halts; the cause names the command; started,
+    it halts again. 3. The command begins the next generations, which equal the source, and the pipeline goes on. 4. A
     leader that dies meanwhile changes nothing."""
     with Mesh(tmp_path, readers=1, writers=1) as mesh:
         pipeline = mesh.pipeline("shop", server, TABLES)
