@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 from cutline.common.errors import Unavailable
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.index_files import IndexFiles
-from cutline.common.store.store import PipelineStore, Store
+from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg import key_index, locating
 from cutline.spark_writer.iceberg.files import DataFile, FileLost
 from cutline.spark_writer.iceberg.key_hash import KeyHash
 from cutline.spark_writer.iceberg.key_index import KeyIndex, KeyIndexes, first_at_least
 from cutline.spark_writer.iceberg.locating import SortedKeys, locate, rows_to_scan
+from tests import records
 
 UTC = pa.timestamp("us", "UTC")
 TEXTS = ("ä", "\U0001f600", "", "abcdefg", "a\0")
@@ -62,7 +63,7 @@ class Lake:
         self.folder.mkdir()
         self.kinds = [TYPES[kind] for kind in kinds]
         self.ids = tuple(range(1, len(kinds) + 1))
-        self.store: PipelineStore = Store(url or f"file://{self.folder}/store").pipeline("shop")
+        self.store: PipelineStore = records.begun(url or f"file://{self.folder}/store")
         self.files: dict[str, DataFile] = {}
         self.rows: dict[str, list[Values]] = {}
         self.index = self.restarted()
@@ -399,7 +400,7 @@ def test_a_store_that_refuses_costs_the_index_and_one_warning(
 
 
 def test_a_run_on_a_network_volume_stays_readable_while_another_machine_removes_it(tmp_path: Path) -> None:
-    store = Store(f"file://{tmp_path}").pipeline("shop")
+    store = records.begun(f"file://{tmp_path}")
     store.index_files().write("a.keys", [b"one", b"two"])
     found = store.index_files(copied=True).map("a.keys")
     Path(store.location("index/a.keys")).write_bytes(b"")
