@@ -481,7 +481,7 @@ def test_0_and_minus_0_are_one_key(tmp_path: Path, kind: pa.DataType, indexed: b
     fields = [pa.field("k", kind, metadata={FIELD_ID: "1"}), pa.field("n", pa.string(), metadata={FIELD_ID: "2"})]
     pq.write_table(pa.Table.from_arrays([pa.array(values, kind), pa.array(names)], schema=pa.schema(fields)), path)
     files = {path: DataFile(path=path, rows=4, size=1)}
-    index = KeyIndexes(Store(f"file://{tmp_path}/store").pipeline("shop").index_files()).of("shop.orders")
+    index = KeyIndexes(records.begun(f"file://{tmp_path}/store").index_files()).of("shop.orders")
     wanted = {0.0: "a", 2.0: "b"} if composite else {-0.0: "", 2.0: ""}
     keys = pa.table({"k0": pa.array(list(wanted), kind)})
     if composite:
