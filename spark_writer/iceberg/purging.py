@@ -1,25 +1,27 @@
-"""Drops the lake tables of a pipeline that is being deleted: those that it made, by its own mark on each."""
+"""Drops the lake tables of a pipeline that is being deleted: those of its life, by its own mark on each."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from py4j.protocol import Py4JJavaError
 
 from cutline.spark_writer.iceberg.jvm import failing_as, items
 from cutline.spark_writer.iceberg.lake import Lake
-from cutline.spark_writer.iceberg.publications import NAME, NAMESPACE
-from cutline.spark_writer.iceberg.table import OWNER
-from cutline.spark_writer.session import CATALOG
+from cutline.spark_writer.iceberg.owner import ID, OWNER, Relation
+from cutline.spark_writer.iceberg.publications import forget
 
 logger = logging.getLogger("cutline.spark_writer")
 
 
-def purge(lake: Lake) -> list[str]:
-    """Drop every table that names this pipeline as its maker, with its files, and the pipeline's rows of
+def purge(lake: Lake, still: Callable[[], bool]) -> list[str]:
+    """Drop every table of this life of the pipeline, with its files, and the pipeline's rows of
     `_cutline.publications`; return the tables' names. May be repeated.
 
-    A table of that name that somebody else made stays. Raises Refused or Unavailable if the catalogue fails.
+    A table of that name that somebody else made, also another life of the pipeline, stays. `still` says, before each
+    step, whether the deletion is still to be done; if not, the rest stays. Raises Refused or Unavailable if the
+    catalogue fails.
     """
     dropped: list[str] = []
     with failing_as(f"the lake tables of pipeline {lake.pipeline} could not be dropped"):
@@ -30,10 +32,12 @@ def purge(lake: Lake) -> list[str]:
                 except Py4JJavaError as error:  # dropped by others, or not of Iceberg
                     logger.warning("pipeline %s: %s was left alone: %s", lake.pipeline, identifier, error)
                     continue
-                if str(properties.get(OWNER)) == lake.pipeline:
+                relation = lake.owner.relation(properties.get(OWNER), properties.get(ID))
+                if relation in (Relation.OURS, Relation.UNMARKED):
+                    if not still():
+                        return dropped
                     lake.catalog.dropTable(identifier, True)
                     dropped.append(str(identifier))
-        if lake.exists(NAMESPACE, NAME):
-            rows = f"{CATALOG}.{NAMESPACE}.{NAME}"
-            lake.session.sql(f"DELETE FROM {rows} WHERE pipeline = '{lake.pipeline}'")
+        if still():
+            forget(lake)
     return dropped
