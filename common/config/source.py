@@ -110,6 +110,12 @@ class SourceConfig(Strict):
         description="encryption of the connections: a mode (disabled, required, verify-ca, verify-identity) or a"
         " mapping",
     )
+    cleartext_password: bool = Field(
+        default=False,
+        exclude_if=lambda allowed: not allowed,
+        description="whether a server that asks for the password itself gets it, as accounts of PAM or LDAP need it"
+        " (mysql_clear_password, dialog); only by TLS that checks the server (verify-ca, verify-identity)",
+    )
     connect_timeout_seconds: int = Field(
         default=CONNECT_TIMEOUT_SECONDS,
         ge=1,
@@ -138,6 +144,15 @@ class SourceConfig(Strict):
     def _one_password(self) -> Self:
         if self.password_env is not None and self.password_file is not None:
             raise fault("has both password_env and password_file; keep one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _cleartext_for_the_right_server(self) -> Self:
+        if self.cleartext_password and self.tls is not None and not self.tls.mode.startswith("verify"):
+            raise fault(
+                f"has cleartext_password, and mode {self.tls.mode} of tls does not check who gets the password; set"
+                " tls: verify-identity or verify-ca, or remove cleartext_password"
+            )
         return self
 
     @property
