@@ -33,6 +33,7 @@ from cutline.services.control.api import (
     tokens,
 )
 from cutline.services.control.api.access import Access
+from cutline.services.control.api.audit_log import AuditLog
 from cutline.services.control.api.dependencies import Control
 from cutline.services.control.api.gate import BODY_BYTES, Gate
 from cutline.services.control.api.source_threads import SourceThreads
@@ -77,10 +78,11 @@ def build(
         generate_unique_id_function=openapi.operation_id,
         redirect_slashes=False,  # an address with one slash too many is a 404 that says so
     )
+    log = AuditLog(store.access)
     app.state.control = Control(
-        registry=registry, store=store, access=access, sources=SourceThreads(), metrics_tables=metrics_tables
+        registry=registry, store=store, access=access, audit=log, sources=SourceThreads(), metrics_tables=metrics_tables
     )
-    app.add_middleware(Gate, access=access, body_bytes=body_bytes, metrics_open=metrics_open)
+    app.add_middleware(Gate, access=access, audit=log, body_bytes=body_bytes, metrics_open=metrics_open)
     problems.handle(app)
     app.add_exception_handler(commands.Repeated, commands.answer_repeated)
     app.include_router(health.router)
