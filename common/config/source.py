@@ -17,6 +17,7 @@ from cutline.common.errors import ConfigError
 
 TlsMode = Literal["disabled", "required", "verify-ca", "verify-identity"]
 CONNECT_TIMEOUT_SECONDS = 10
+_LONGEST_BYTES = 1 << 16  # of a password's file: /dev/zero has no end
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.%]+)\]|(?P<name>[^\s\[\]:/@]+))(?::(?P<port>\d{1,5}))?")
 
 
@@ -182,7 +183,8 @@ class SourceConfig(Strict):
             return value
         if self.password_file is not None:
             try:
-                text = Path(self.password_file).read_text(encoding="utf-8")
+                with open(self.password_file, "rb") as file:
+                    text = file.read(_LONGEST_BYTES).decode()
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
                 raise ConfigError(

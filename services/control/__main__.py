@@ -19,6 +19,7 @@ from redis.asyncio import Redis
 
 from cutline.common import logs
 from cutline.common.config.environment import Environment
+from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError, CutlineError, Unavailable
 from cutline.common.mesh.host import raise_open_files
 from cutline.common.mesh.log_lines import kept_here
@@ -74,6 +75,7 @@ async def serve(environment: Environment, *, embedded: bool) -> None:
         body_bytes=environment.api_body_bytes,
         metrics_open=environment.metrics_open,
         metrics_tables=environment.metrics_tables,
+        secrets=Secrets.of(environment.secrets),
     )
     config = uvicorn.Config(
         app,

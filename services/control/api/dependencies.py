@@ -17,6 +17,7 @@ from pydantic import BeforeValidator
 from starlette.routing import Match
 from starlette.types import Scope
 
+from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
@@ -39,6 +40,7 @@ class Control:
     audit: AuditLog
     sources: SourceThreads
     metrics_tables: int
+    secrets: Secrets
     watches: Watches = field(init=False)
     rows: TableRows = field(default_factory=TableRows)
     streams: Counter[tuple[str, str | None]] = field(default_factory=Counter)

@@ -26,8 +26,9 @@ from pymysql.connections import Connection
 from pymysql.constants import CR
 from pymysql.cursors import Cursor
 
+from cutline.common.config.addresses import barred
 from cutline.common.config.source import Address, TlsConfig
-from cutline.common.errors import SourceRefused
+from cutline.common.errors import SourceRefused, Unavailable
 from cutline.services.sources.mysql import tls
 
 if TYPE_CHECKING:
@@ -52,8 +53,14 @@ class LoginConnection(_Connection):
         self._cleartext = cleartext_password
 
     def _get_server_information(self) -> None:
-        super()._get_server_information()  # type: ignore[misc]
+        """Called once connected, before anything was sent: who answers may be another than the name said before."""
         untyped: Any = self
+        if barred(str(untyped._sock.getpeername()[0])):
+            raise Unavailable(f"{self._address} leads to a link-local address, where no source is; correct source.host")
+        try:
+            super()._get_server_information()  # type: ignore[misc]
+        except (LookupError, ValueError, TypeError) as error:
+            raise Unavailable(f"{self._address} does not answer as MySQL or MariaDB; correct source.host") from error
         if untyped._auth_plugin_name not in (*_HASHED, _SHA2):
             # PyMySQL's first packet has the password for `sha256_password`; a server that means it asks again
             untyped._auth_plugin_name = "mysql_native_password"
