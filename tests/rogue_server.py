@@ -24,8 +24,8 @@ LOCAL_FILE = b"\xfb"
 class RogueServer:
     """Asks for a login by `plugin`, which its greeting names already if `first`, and then for all that it may ask.
 
-    `received` has the client's answers, `stolen` each password that a client gave away; `local_file`: it answers
-    statements with the wish for a file.
+    After the login it ends the connection. `received` has the client's answers, `stolen` each password that a client
+    gave away; `local_file`: it does not end the connection, and answers statements with the wish for that file.
     """
 
     plugin: str
@@ -83,11 +83,6 @@ class RogueServer:
                 self.received.append(wire.receive())
                 wire.send(OK)
         wire.send(OK)
-        with suppress(OSError, EOFError):
-            while True:
-                wire.begin()
-                wire.receive()
-                wire.send(OK)
 
     def _steal(self, wire: _Wire) -> None:
         if self.plugin == "mysql_native_password":

@@ -56,8 +56,7 @@ async def api(tmp_path: Path, allowed: Path) -> AsyncIterator[httpx.AsyncClient]
     store = Store(f"file://{tmp_path}/store")
     secrets = Secrets.of(f"{allowed}, SHOP_")
     app = build(cast(Registry, FakeRegistry()), store, Access(store.access, open_here=True), secrets=secrets)
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)  # a rogue server may answer nonsense
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as opened:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as opened:
         yield opened
 
 
