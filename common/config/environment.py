@@ -74,7 +74,7 @@ class Environment:
         None,
         "what requests to the control service may name as source.password_env, password_file and files of source.tls,"
         " separated by commas: the beginning of a variable's name, a pattern of it with *, or the absolute path of a"
-        " folder; `-`: nothing; unset: `*_PASSWORD`, and no file. CUTLINE_ variables only by an item that begins so",
+        " folder; `-`: nothing; unset: `*_PASSWORD`, and no file. Cutline's own variables are none of them",
     )
     metrics_open: bool = _env("CUTLINE_METRICS_OPEN", False, "whether /metrics needs no token: true or false")
     oidc_issuer: str | None = _env(

@@ -17,7 +17,9 @@ from cutline.common.errors import ConfigError
 
 BY_DEFAULT = ("*_PASSWORD",)
 LONGEST_BYTES = 1 << 16
-_OWN = "CUTLINE_"
+_SETTINGS = frozenset(setting.metadata["name"] for setting in dataclasses.fields(Environment))
+_OWN = os.path.commonprefix(list(_SETTINGS))
+"""How the names of Cutline's variables begin; the chart makes some that are no settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +69,3 @@ class Secrets:
         return stat.S_ISREG(about.st_mode) and about.st_size <= LONGEST_BYTES and os.access(found, os.R_OK)
 
 
-_SETTINGS = frozenset(setting.metadata["name"] for setting in dataclasses.fields(Environment))
