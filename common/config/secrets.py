@@ -18,7 +18,7 @@ from cutline.common.errors import ConfigError
 BY_DEFAULT = ("*_PASSWORD",)
 LONGEST_BYTES = 1 << 16
 _SETTINGS = frozenset(setting.metadata["name"] for setting in dataclasses.fields(Environment))
-_OWN = os.path.commonprefix(list(_SETTINGS))
+_OWN = "cutline_".upper()
 """How the names of Cutline's variables begin; the chart makes some that are no settings."""
 
 
