@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from cutline.common.errors import ProtocolError, SourceLost
+from cutline.common.errors import Loss, ProtocolError, SourceLost, lost
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
@@ -34,9 +34,11 @@ from cutline.common.mesh.messages import (
     encode,
 )
 from cutline.common.mesh.parts import Parts, load_part
-from cutline.common.mesh.topology import Topology, reader_name, writer_name
+from cutline.common.mesh.silence import LEADER_SECONDS, Silence
+from cutline.common.mesh.topology import ENUMERATOR, Topology, reader_name, writer_name
 from cutline.common.positions import High, Low, Stop
 from cutline.common.schema import SchemaChanges, TableSchema
+from cutline.common.store.lives import Folder
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator.events import (
@@ -44,6 +46,7 @@ from cutline.services.enumerator.events import (
     BoundFound,
     CloseEpoch,
     DescribeTable,
+    Dismiss,
     EntryRefused,
     EntryWritten,
     EpochFailed,
@@ -90,6 +93,7 @@ from cutline.services.reader.events import (
 from cutline.services.reader.machine import Reader
 from cutline.services.sources.mysql.watermark import Commits
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
+from tests.records import LIFE
 from tests.simulation import checks
 from tests.simulation.checks import Failure, chain
 from tests.simulation.commanding import Operators
@@ -161,7 +165,7 @@ class SimulatedStore:
         self.claims = 0
 
     def open(self) -> PipelineStore:
-        return PipelineStore(cast(Any, self.memory), "shop")
+        return PipelineStore(Folder(cast(Any, self.memory), "shop", life=LIFE))
 
     def put_entry(self, by: PipelineStore, entry: Entry) -> bool:
         if not by.put_entry(entry):
@@ -278,7 +282,8 @@ class SimulatedService:
     token: Any = None  # identifies its part in one epoch; answers to an older one are dropped
     process: Process | None = None
     probe: Probe | None = None
-    failed: tuple[int, str, bool] = (0, "", False)
+    silence: Silence | None = None  # of its leader
+    failed: tuple[int, str, bool, Loss] = (0, "", False, Loss.NOTHING)
     chunk: Any = None
     limits: Limits = UNLIMITED
     dumps: dict[str, SimulatedDump] = field(default_factory=dict)
@@ -401,6 +406,8 @@ class World:
             schema_changes=self.shape.schema_changes,
         )
         self.own = random.Random(f"refusals {seed}")  # apart, so that other worlds draw the same
+        self.leaderless = random.Random(f"leaderless {seed}")
+        self.nobody_until = 0.0  # no enumerator starts before
         self.full_until = self.refused_until = 0.0
         self.refused_epochs: set[int] = set()
         self.names = 0
@@ -445,6 +452,8 @@ class World:
             self.at(begin + self.own.uniform(0.5, shape.chaos), self.fill_store)
         if self.own.random() < 0.08:
             self.at(begin + self.own.uniform(0.5, shape.chaos), self.refuse_reads)
+        if self.leaderless.random() < 0.03:
+            self.at(begin + self.leaderless.uniform(0.5, shape.chaos), self.lose_leaders)
         if self.seed % 20 == 7:  # few worlds, since most pipelines end by it
             for _ in range(2):
                 self.at(rng.uniform(0.5, shape.chaos), self.purge)
@@ -478,9 +487,9 @@ class World:
         for service in self.services:
             service.paused_until = min(service.paused_until, self.now)
             self.at(0.0, self.pump, service)
-        for role, many in (("enumerator", 1), ("reader", 1), ("writer", 1)):
-            for _ in range(many - sum(s.alive and s.role == role for s in self.services)):
-                self.start_service(role)
+        for role in ("enumerator", "reader", "writer"):
+            if not self.alive(role):
+                self.replace(role)
         if not any(self.sparks):
             self.start_spark()
         self.at(1.0, self.stop_writing)
@@ -498,6 +507,9 @@ class World:
         if any(s.alive and s.leader is not None and s.leader.state == "halted" for s in self.services):
             if not self.halts_expected:
                 raise Failure("a leader halted though nothing was lost")
+            if self.operators.revive():
+                self.at(0.5, self.look_for_end)
+                return
             self.finished = True
             self.count["halt that was called for"] += 1
             return
@@ -613,7 +625,8 @@ class World:
         return Settings(
             chunk_rows=shape.chunk_rows, exact=shape.exact, quarantine_changed=shape.schema_changes == "halt",
             snapshot_only=shape.snapshot_only,
-            interval_seconds=shape.interval, readers=shape.readers, writers=shape.writers,
+            interval_seconds=shape.interval, reads_again=self.operators.reads_again,
+            readers=shape.readers, writers=shape.writers,
         )  # fmt: skip
 
     def kill(self, service: SimulatedService, cause: str) -> None:
@@ -631,7 +644,23 @@ class World:
         if service.alive:
             if service.leader is not None or service.process is not None:
                 self.tell(service, service.token, Ticked())
+                if service.silence is not None:
+                    self.listen(service, service.silence)
             self.at(0.4, self.tick, service)
+
+    def listen(self, service: SimulatedService, silence: Silence) -> None:
+        """A member that is awake reads the channel from its leader, which sends an empty message each second while it
+        is awake and its epoch is open."""
+        if service.paused_until > self.now:
+            return
+        heard = any(
+            leader.leader is not None and leader.alive and leader.token is not None and leader.epoch == service.epoch
+            and leader.paused_until <= self.now
+            for leader in self.services
+        )  # fmt: skip
+        if silence.read(self.now, heard=heard):
+            self.count["member left a leader that is gone"] += 1
+            self.fail(service, "its leader is silent")
 
     def observe(self, service: SimulatedService) -> None:
         """Observe lease and presence, and announce the epoch, as the driver does."""
@@ -651,7 +680,7 @@ class World:
         members = []
         for other in self.services:
             if other.role != "enumerator" and (other.alive or other.died_at + PRESENCE_SECONDS > self.now):
-                epoch, cause, halts = other.failed
+                epoch, cause, halts, loss = other.failed
                 members.append(
                     MemberSeen(
                         incarnation=other.incarnation,
@@ -660,6 +689,7 @@ class World:
                         failed_epoch=epoch,
                         failed=cause or None,
                         halts=halts,
+                        lost=loss,
                     )
                 )
         assert service.leader is not None
@@ -687,7 +717,7 @@ class World:
             self.join(service, entry, members.index(service.incarnation))
 
     def leave(self, service: SimulatedService) -> None:
-        service.token = service.process = service.probe = None
+        service.token = service.process = service.probe = service.silence = None
         service.inbox.clear()
         service.effects.clear()
         service.blocked = False
@@ -708,6 +738,8 @@ class World:
             if index == 0 and base is not None:
                 machine.restore(self.part(service, base, "reader-0"))
                 checks.restore_is_exact(self, machine, base, "reader-0")
+                if entry.anew:
+                    machine.begin_anew()
         else:
             service.name = writer_name(index)
             machine = Writer()
@@ -720,6 +752,7 @@ class World:
             service.probe, inbound=inbound, outbound=outbound, recording=service.role == "reader", after=epoch
         )
         self.tell_story(f"{service.incarnation} joins epoch {epoch} as {service.name}")
+        service.silence = Silence(self.now)
         if service.role == "reader":
             self.tell(service, service.token, Began())
         for sender in inbound:
@@ -735,13 +768,15 @@ class World:
         self.count["part of three files read"] += files == 3
         return load_part(service.store, entry.parts[member])
 
-    def fail(self, service: SimulatedService, cause: str, halts: bool = False) -> None:
+    def fail(
+        self, service: SimulatedService, cause: str, halts: bool = False, loss: Loss = Loss.NOTHING
+    ) -> None:
         """The member gives up its epoch; its presence has the cause."""
         if service.leader is not None:
-            self.tell(service, service.token, EpochFailed(epoch=service.epoch, cause=cause, halts=halts))
+            self.tell(service, service.token, EpochFailed(epoch=service.epoch, cause=cause, halts=halts, lost=loss))
             return
         self.tell_story(f"{service.incarnation} gives up epoch {service.epoch}: {cause}")
-        service.failed = (service.epoch, cause, halts)
+        service.failed = (service.epoch, cause, halts, loss)
         self.leave(service)
 
     # --- facts and effects ---
@@ -844,7 +879,9 @@ class World:
         self.at(self.rng.uniform(0.2, 4.0), self.replace, service.role)
 
     def replace(self, role: str) -> None:
-        if role == "enumerator" or sum(s.alive and s.role == role for s in self.services) < 4:
+        if role == "enumerator" and self.now < self.nobody_until:
+            self.at(self.nobody_until - self.now, self.replace, role)
+        elif role == "enumerator" or sum(s.alive and s.role == role for s in self.services) < 4:
             self.start_service(role)
 
     def later(self, service: SimulatedService, delay: float, event_of: Callable[[], Event | None]) -> None:
@@ -939,6 +976,8 @@ class World:
                 self.later(service, self.lag(2), lambda: self.open_epoch(service, effect))
             case CloseEpoch():
                 service.token = None
+            case Dismiss(before=before):
+                self.dismiss(before)
             case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter():
                 self.operators.carry_out(service, effect)
             case FindPlace(table_id=table, generation=generation, low=low):
@@ -1187,7 +1226,7 @@ class World:
         except SourceLost as error:
             self.halts_expected |= self.source.servers > 1 or self.source.purged > 0
             self.count["source refused: its history parted or its identity changed"] += 1
-            self.fail(service, error.cause, halts=True)
+            self.fail(service, error.cause, halts=True, loss=lost(error))
             return None
         self.count[f"read by {order.cursor}"] += 1
         self.count["main read on to a transaction's end for those that wait"] += order.at_boundary
@@ -1243,6 +1282,8 @@ class World:
             return EpochFailed(epoch=service.epoch, cause=error.cause, halts=True)
 
     def table_described(self, table: str) -> TableFound:
+        if table == "shop.keyless":
+            return TableFound(table_id=table, fault="it has no key")
         if self.troubled and self.rng.random() < 0.2:  # between a DROP and the CREATE after it
             self.count["table gone for a moment"] += 1
             return TableFound(table_id=table, gone=True)
@@ -1323,10 +1364,11 @@ class World:
     def read_journal(self, service: SimulatedService, leader: Leader | None) -> None:
         journal = self.store.journal
         tail = max(journal, default=0)
-        base = None
+        base = anew = None
         if tail:
             last = journal[tail]
             base = last.base if isinstance(last, EpochEntry) else tail
+            anew = last.anew if isinstance(last, EpochEntry) else None
         if service.wants_older and base is not None:
             service.wants_older = False
             kept = {n for n, record in self.store.publications.items() if record.kept}
@@ -1338,7 +1380,7 @@ class World:
         newest = journal[base] if base is not None else None
         answered = newest.request if isinstance(newest, CheckpointEntry) else None
         known = self.operators.read(service)
-        self.answer(service, leader, JournalRead(tail=tail, base=base, answered=answered, **known))
+        self.answer(service, leader, JournalRead(tail=tail, base=base, answered=answered, anew=anew, **known))
 
     def write_entry(self, service: SimulatedService, leader: Leader | None, entry: Entry) -> None:
         """The write lands, even if its leader has died or been deposed meanwhile."""
@@ -1379,6 +1421,8 @@ class World:
     def open_epoch(self, service: SimulatedService, order: OpenEpoch) -> Event:
         checks.announced_epoch_is_the_journals(self, order)
         for sender, receiver in order.plan.topology.channels():
+            if sender == ENUMERATOR and receiver in order.plan.writers:
+                continue  # it carries empty messages only: `listen`
             self.channels[order.epoch, sender, receiver] = Channel((order.epoch, sender, receiver))
         enumerator = None
         if order.base is not None:
@@ -1396,10 +1440,18 @@ class World:
         self.announced = order.epoch
         for channel in self.channels.values():
             if channel.name[0] < order.epoch and not channel.gone:
-                self.at(self.lag(5), self.drop_channel, channel)
+                self.at(self.lag(5), self.drop_channel, channel, self.rng)
         return EpochOpened(epoch=order.epoch, enumerator=enumerator)
 
-    def drop_channel(self, channel: Channel) -> None:
+    def dismiss(self, before: int) -> None:
+        """Remove the streams of ended epochs. Redis may not answer at first: the driver asks until it does."""
+        rng = self.leaderless
+        delay = rng.uniform(1.0, 10.0) if self.troubled and rng.random() < 0.2 else rng.expovariate(1 / self.shape.lag)
+        for channel in self.channels.values():
+            if channel.name[0] < before and not channel.gone:
+                self.at(delay, self.drop_channel, channel, rng)
+
+    def drop_channel(self, channel: Channel, rng: random.Random) -> None:
         channel.gone = True
         channel.queue.clear()
         if channel.waiting is not None:
@@ -1407,7 +1459,7 @@ class World:
         epoch, sender, _ = channel.name
         for service in self.services:  # its next empty message reveals it
             if service.epoch == epoch and service.token is not None and (service.name or "enumerator") == sender:
-                self.at(self.rng.uniform(0.1, 2.0), self.silence, service, service.token)
+                self.at(rng.uniform(0.1, 2.0), self.silence, service, service.token)
 
     # --- Spark ---
 
@@ -1550,7 +1602,7 @@ class World:
         self.tell_story("Redis is emptied")
         self.count["Redis emptied"] += 1
         for channel in self.channels.values():
-            self.drop_channel(channel)
+            self.drop_channel(channel, self.rng)
         self.lease = (None, 0.0)
         self.announced = 0
 
@@ -1607,6 +1659,17 @@ class World:
     def fault_restart_source(self) -> None:
         self.tell_story("the source restarts")
         self.source.restart(self.now)
+
+    def lose_leaders(self) -> None:
+        """Every enumerator dies, and none starts for as long as members wait for their leader and more: by then all
+        must have left. Then a new one leads."""
+        self.nobody_until = self.now + LEADER_SECONDS + 15.0
+        self.tell_story(f"no enumerator lives until {self.nobody_until:.2f}")
+        for service in self.alive("enumerator"):
+            self.kill(service, "no leader is left")
+        self.count["no leader left"] += 1
+        self.at(LEADER_SECONDS + 13.0, checks.nobody_works_without_a_leader, self)
+        self.at(LEADER_SECONDS + 15.0, self.replace, "enumerator")
 
     def purge(self) -> None:
         """Binlogs are purged; perhaps a reader dies too, and its successor begins at the last checkpoint."""
