@@ -22,7 +22,7 @@ from cutline.common.mesh import channels
 from cutline.common.mesh.host import Host, finished, gave_up, run_service
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.links import Links
-from cutline.common.mesh.loop import TICK_SECONDS, Loop, OneThread, in_store, together
+from cutline.common.mesh.loop import TICK_SECONDS, Loop, in_store, together
 from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Limits, Marker
@@ -33,6 +33,7 @@ from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import Position
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.common.threads import Threads
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -88,7 +89,7 @@ STATUS_SECONDS = 0.5
 COMMAND_SECONDS = 1.0
 SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
 BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
-_SWEEPING = OneThread()  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
+_SWEEPING = Threads("sweep")  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
 log = logging.getLogger("cutline.enumerator")
 
 

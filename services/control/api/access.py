@@ -11,7 +11,6 @@ CUTLINE_API_TOKEN, which a person may have made up, then passes only from an add
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 import secrets
@@ -23,6 +22,7 @@ from typing import cast
 
 from starlette.datastructures import Headers
 
+from cutline.common.mesh.loop import in_store
 from cutline.common.store.access import AccessFiles, Token
 from cutline.services.control.api.oidc import Oidc
 from cutline.services.control.api.problems import Refused
@@ -138,10 +138,10 @@ class Access:
         now = self._now()
         known = self._known.get(token_id)
         if known is None or not 0 <= now - known.looked_at < FRESH_SECONDS:
-            token = await asyncio.to_thread(self.files.token, token_id)
+            token = await in_store(self.files.token, token_id)
             if token is None:
                 raise _unknown()
-            revoked = await asyncio.to_thread(self.files.revocation, token_id)
+            revoked = await in_store(self.files.revocation, token_id)
             known = _Known(token=token, revoked=revoked is not None, looked_at=now)
         token = known.token
         if not secrets.compare_digest(_sha256(secret), token.sha256):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import Any
@@ -11,6 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.types import Scope
 
 from cutline.common.errors import CutlineError
+from cutline.common.mesh.loop import in_store
 from cutline.common.store.access import AccessFiles
 from cutline.services.control.api.dependencies import Shared, role, router
 from cutline.services.control.api.paging import Newest, foreign
@@ -58,7 +58,7 @@ async def record(files: AccessFiles, scope: Scope, status: int) -> None:
         "cause": state.get("cause"),
     }
     try:
-        await asyncio.to_thread(files.log, time.time(), body)
+        await in_store(files.log, time.time(), body)
     except CutlineError as error:
         log.error("not in the audit log: %s; the call is %s", error, body)
 
@@ -71,7 +71,7 @@ async def audit(shared: Shared, page: Newest) -> list[AuditView]:
     if isinstance(before, int):
         raise foreign()
     files = shared.access.files
-    found = await asyncio.to_thread(files.logged, before=before, limit=page.limit + 1)
+    found = await in_store(files.logged, before=before, limit=page.limit + 1)
     if len(found) > page.limit:
         page.link(found[page.limit - 1][0])
     return [AuditView.model_validate(body) for _, body in found[: page.limit]]

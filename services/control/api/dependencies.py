@@ -17,6 +17,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from cutline.common.errors import ConfigError
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.control.api.access import Access
@@ -79,7 +80,7 @@ async def _known(request: Request, pipeline: PipelineName) -> PipelineStore:
         found = store.pipeline(pipeline)
     except ConfigError as error:
         raise Refused(404, *split(str(error))) from error
-    if await asyncio.to_thread(found.definition) is None:
+    if await in_store(found.definition) is None:
         request.app.state.control.watches.forget(pipeline)
         raise Refused(404, f"the store has no pipeline {pipeline!r}", "GET /v1/pipelines lists them")
     return found

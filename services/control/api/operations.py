@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
 from cutline.common.errors import ProtocolError
+from cutline.common.mesh.loop import in_store
 from cutline.common.store.records import CheckpointEntry
 from cutline.services.control.api.commands import Asked, Asking
 from cutline.services.control.api.dependencies import CheckpointNumber, Known, Shared, role, router
@@ -113,17 +113,17 @@ async def restore(asked: Asked, where: Restore) -> CommandView:
 
 
 async def _restorable(asked: Asking, number: int) -> CheckpointEntry:
-    entry = await asyncio.to_thread(checkpoint, asked.found, number)
+    entry = await in_store(checkpoint, asked.found, number)
     remedy = "GET .../checkpoints lists those that are there"
     if entry is None:
-        last = await asyncio.to_thread(asked.found.last_slot)
+        last = await in_store(asked.found.last_slot)
         cause = "was swept, or is an epoch" if number <= last else "was not taken yet"
         raise Refused(409, f"checkpoint {number} can't be restored: it {cause}", remedy)
     if entry.inside:
         raise Refused(409, f"checkpoint {number} can't be restored: it is inside a transaction", remedy)
     try:
         for ref in entry.parts.values():
-            await asyncio.to_thread(asked.found.read_part, ref)
+            await in_store(asked.found.read_part, ref)
     except ProtocolError as error:
         raise Refused(409, f"checkpoint {number} can't be restored: its parts were swept", remedy) from error
     return entry
@@ -154,7 +154,7 @@ async def take_savepoint(asked: Asked, wanted: Savepoint | None = None) -> Comma
 )
 async def delete_savepoint(asked: Asked, number: CheckpointNumber) -> CommandView:
     """Delete a savepoint: its checkpoint is kept no longer than any other."""
-    entry = await asyncio.to_thread(checkpoint, asked.found, number)
+    entry = await in_store(checkpoint, asked.found, number)
     if entry is None or not entry.kept:
         cause = f"pipeline {asked.found.name} has no savepoint {number}"
         raise Refused(404, cause, "GET .../savepoints lists those that are there")
@@ -170,7 +170,7 @@ async def limits(found: Known, control: Shared) -> LimitsView:
     """Return how fast all readers together may SELECT."""
     status = await control.watches.of(found.name).status()
     known = status.leader.get("limits")
-    definition = await asyncio.to_thread(found.definition) or {}
+    definition = await in_store(found.definition) or {}
     snapshot = definition.get("snapshot", {})
     if known is None:
         known = {key: snapshot.get(f"max_{key}") for key in ("rows_per_second", "bytes_per_second")}

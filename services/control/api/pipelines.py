@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from fastapi import Header, Path, Query, Request, Response
 
 from cutline.common.config.pipeline import PipelineConfig, shown
 from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.definitions import DefinitionVersion
 from cutline.common.store.store import PipelineStore
@@ -48,9 +48,9 @@ async def pipelines(
     """List the pipelines of the store."""
     wanted = [(name, value) for name, _, value in (each.partition(":") for each in tag or ())]
     names: list[str] = []
-    for name in await asyncio.to_thread(store.pipelines):
+    for name in await in_store(store.pipelines):
         if wanted:
-            tags = (await asyncio.to_thread(store.pipeline(name).definition) or {}).get("tags", {})
+            tags = (await in_store(store.pipeline(name).definition) or {}).get("tags", {})
             if any(tags.get(key) != value for key, value in wanted):
                 continue
         names.append(name)
@@ -110,7 +110,7 @@ def _stored(found: PipelineStore) -> tuple[dict[str, Any] | None, int, str, int]
 
 async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
     """One pipeline, None if it was deleted in between."""
-    definition, version, mode, waiting = await asyncio.to_thread(_stored, found)
+    definition, version, mode, waiting = await in_store(_stored, found)
     if definition is None:
         return None
     status = await shared.registry.status(found.name)
@@ -189,7 +189,7 @@ async def create(
     """
     config = checked(await content_of(request))
     found = _of_name(shared, config.name)
-    stored, version, mode, _ = await asyncio.to_thread(_stored, found)
+    stored, version, mode, _ = await in_store(_stored, found)
     if stored is not None:
         config = checked(config.definition(), base=stored)
     if dry_run:
@@ -202,7 +202,7 @@ async def create(
         except ConfigError as error:
             raise refused(422, error) from error
         try:
-            made = await asyncio.to_thread(found.define, definition)
+            made = await in_store(found.define, definition)
         except ConfigError as error:  # another request was faster
             raise refused(409, error) from error
         response.status_code = 201 if made else 200
@@ -280,7 +280,7 @@ async def delete(
 @routes.post("/pipelines/{pipeline}/plan", operation_id="plan_pipeline", openapi_extra=ADMIN)
 async def planned(request: Request, shared: Shared, found: Known) -> Plan:
     """Return what a new definition, or a merge patch, would do: tables added, read again, removed."""
-    stored, version, _, _ = await asyncio.to_thread(_stored, found)
+    stored, version, _, _ = await in_store(_stored, found)
     content = await content_of(request, patch=True)
     is_patch = definitions.media_type(request) == definitions.MERGE_PATCH
     whole = not is_patch and all(key in content for key in definitions.WHOLE)
@@ -294,7 +294,7 @@ async def planned(request: Request, shared: Shared, found: Known) -> Plan:
 @routes.get("/pipelines/{pipeline}/versions", operation_id="list_versions")
 async def versions(found: Known, page: WholeList) -> list[VersionView]:
     """List the versions of the definition, oldest first."""
-    listed = await asyncio.to_thread(found.versions)
+    listed = await in_store(found.versions)
     return page.of([_version_view(each) for each in listed], key=lambda view: view.version)
 
 
@@ -302,7 +302,7 @@ async def versions(found: Known, page: WholeList) -> list[VersionView]:
 async def one_version(found: Known, version: Version) -> VersionContent:
     """Return one version of the definition."""
     content = await _content(found, version)
-    listed = await asyncio.to_thread(found.versions)
+    listed = await in_store(found.versions)
     about = next((each for each in listed if each.version == version), DefinitionVersion(version=version))
     return VersionContent(**_version_view(about).model_dump(), definition=shown("", content))
 
@@ -321,7 +321,7 @@ async def restore_version(edit: Edited, version: Version) -> CommandView:
 
 
 async def _content(found: PipelineStore, version: int) -> dict[str, Any]:
-    content = await asyncio.to_thread(found.definition, version)
+    content = await in_store(found.definition, version)
     if content is None:
         raise Refused(404, f"pipeline {found.name} has no version {version}", "GET .../versions lists them")
     return content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
@@ -15,6 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from cutline.common import threads
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.config.settings import settings_table
@@ -73,7 +73,7 @@ def run(pipeline: Path, until: Until | None, workdir: Path | None, readers: int 
     config = config.model_copy(update={"workers": workers})
     folder = workdir_of(pipeline, config, workdir)
     with TerminalView(config.name) as view:
-        asyncio.run(Run(config, Environment.read(), workdir=folder, until=until, view=view).go())
+        threads.run(Run(config, Environment.read(), workdir=folder, until=until, view=view).go())
 
 
 @click.command()
@@ -192,7 +192,7 @@ def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int 
     config = load(pipeline)
     url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
     limits = Limits(rows_per_second=rows_per_second, bytes_per_second=bytes_per_second)
-    asyncio.run(running.throttle(url, config.name, limits))
+    threads.run(running.throttle(url, config.name, limits))
     rates = [
         f"{rate:,} {unit} a second" for rate, unit in ((rows_per_second, "rows"), (bytes_per_second, "bytes")) if rate
     ]
@@ -221,7 +221,7 @@ def overwrite(pipeline: Path, table: str, workdir: Path | None) -> None:
 def _choose(pipeline: Path, table: str, workdir: Path | None, choice: str) -> None:
     config = load(pipeline)
     url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
-    asyncio.run(running.choose(url, config.name, table, choice))
+    threads.run(running.choose(url, config.name, table, choice))
     click.echo(f"{table}: the choice to {choice} is kept; the table goes on with the next checkpoint")
 
 
