@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -152,9 +153,9 @@ async def test_without_redis_a_command_is_accepted_all_the_same(
 
 
 async def test_a_store_that_can_not_be_written_is_503_and_no_conflict(
-    api: httpx.AsyncClient, shop: PipelineStore, tmp_path: Path
+    api: httpx.AsyncClient, shop: PipelineStore
 ) -> None:
-    (tmp_path / "store" / "shop" / "keys").symlink_to("/sys")  # where nobody may make a file
+    os.symlink("/sys", shop.location("keys"))  # where nobody may make a file
     problem(await api.post(f"{SHOP}/pause", headers={"Idempotency-Key": "a"}), 503, "/keys/")
     assert shop.commands.newest() == 0
 
@@ -232,9 +233,18 @@ async def test_a_table_can_be_resumed_at_once_when_its_pause_is_done_though_the_
     assert (await resuming).status_code == 202
 
 
-async def test_a_pipeline_that_halted_can_be_started(api: httpx.AsyncClient, registry: FakeRegistry) -> None:
+@pytest.mark.parametrize("call", ["start", "read-again"])
+async def test_a_pipeline_that_halted_can_be_started_or_read_again(
+    api: httpx.AsyncClient, registry: FakeRegistry, call: str
+) -> None:
     registry.parts["enumerator"]["halted"] = "the binlog was purged"
-    assert (await api.post(f"{SHOP}/start")).status_code == 202
+    assert (await api.post(f"{SHOP}/{call}")).status_code == 202
+
+
+async def test_every_table_of_a_pipeline_can_be_read_again_unless_it_is_being_deleted(api: httpx.AsyncClient) -> None:
+    assert (await api.post(f"{SHOP}/read-again")).json()["kind"] == "read_again"
+    await api.delete(SHOP)
+    assert (await api.post(f"{SHOP}/read-again")).status_code == 409
 
 
 @pytest.mark.parametrize(
