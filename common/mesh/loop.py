@@ -49,6 +49,10 @@ class Loop:
         self._group: asyncio.TaskGroup | None = None
         self._clock = Clock()
 
+    def now(self) -> float:
+        """The time on the clock by which the machine gets its facts."""
+        return self._clock()
+
     def tell(self, event: Event, taken: Callable[[], Awaitable[None]] | None = None) -> None:
         """Queue a fact; `taken` is awaited once its effects are carried out."""
         self._inbox.put_nowait((event, taken))

@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 from cutline.common import logs
@@ -68,12 +67,8 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.grids import Grids, SnapshotRates
 from cutline.services.enumerator.leader import (
-    GATHERING,
     HALTED,
     IDLE,
-    OPENING,
-    PROPOSING,
-    READING,
     RESTING,
     STOPPED,
     EpochOpened,
@@ -314,15 +309,10 @@ class Pipeline:
 
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
-        waiting = self.source.waiting_for
         resting = leader.state == RESTING
-        if resting:
-            at = datetime.fromtimestamp(leader.retry_at, tz=UTC)
-            waiting = f"the next try, at {at:%H:%M:%S} UTC ({leader.failures} failed in a row): {leader.cause}"
-        elif waiting is None and leader.state in (READING, GATHERING, PROPOSING, OPENING):
-            waiting = f"a new epoch ({leader.state}): {leader.cause}"
-        elif leader.state == STOPPED:
-            waiting = f"a person: the pipeline is {leader.agenda.standing.mode}"
+        waiting = leader.waiting_for(self.loop.now())
+        if not (resting or leader.still):
+            waiting = self.source.waiting_for or waiting
         return {
             "at": time.time(),
             **self._measures.shown(),

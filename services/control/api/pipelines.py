@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
@@ -135,7 +135,7 @@ async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
         publication=spark.get("published"),
         published_at=spark.get("published_at"),
         source_time=spark.get("source_time"),
-        waiting_for=next((part["waiting_for"] for part in (leader, *status.values()) if part.get("waiting_for")), None),
+        waiting_for=_obstacle(leader, [part for part in status.values() if part is not leader]),
         halted=leader.get("halted"),
         spark_writer_error=spark.get("error"),
         binlog_left_seconds=_left(leader.get("binlog") or {}),
@@ -158,6 +158,13 @@ def _rows_sent(status: Mapping[str, Mapping[str, Any]], epoch: int | None) -> in
         if name.startswith("reader-") and part.get("epoch") == epoch
     ]
     return sum(rows) if rows else None
+
+
+def _obstacle(leader: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> str | None:
+    """What holds the pipeline up. While an epoch is open a member knows it better: the leader sees that a checkpoint is
+    late, and its reader what it waits for."""
+    parts = (*members, leader) if leader.get("state") == "leading" else (leader, *members)
+    return next((part["waiting_for"] for part in parts if part.get("waiting_for")), None)
 
 
 def _left(binlog: Mapping[str, Any]) -> float | None:
