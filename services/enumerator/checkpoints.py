@@ -58,8 +58,8 @@ class Collecting:
         return ENUMERATOR in self.parts and self.reported == {*topology.readers, *topology.writers}
 
     def missing(self, topology: Topology) -> list[str]:
-        """The members whose part is not whole yet."""
-        members = (ENUMERATOR, *topology.readers, *topology.writers)
+        """The members whose part is not whole yet. The enumerator's is ordered last, so until then it is not missed."""
+        members = (*topology.readers, *topology.writers, *((ENUMERATOR,) if self.ordered else ()))
         return [member for member in members if member not in self.reported and member not in self.parts]
 
     def entry(self, staged: Iterable[StagedFile], tables: Mapping[str, TableEntry], now: float) -> CheckpointEntry:
