@@ -47,7 +47,9 @@ class Orders:
 
     `definition` is the version in force. `base`: the next epoch starts from this checkpoint, since a restore was
     commanded after journal slot `base_after` while no epoch was to be opened; None: from the newest checkpoint. `purge`
-    goes with the mode `deleting`: the lake tables that the pipeline wrote are dropped too.
+    goes with the mode `deleting`: the lake tables that the pipeline wrote are dropped too. `limits`: rows and bytes a
+    second of all readers together, as the last command about them wants (`limits`, or a `define` that changes them);
+    None: those of the definition.
     """
 
     mode: Mode = "running"
@@ -55,6 +57,7 @@ class Orders:
     base: int | None = None
     base_after: int | None = None
     purge: bool = False
+    limits: Mapping[str, float | None] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict."""
@@ -64,6 +67,7 @@ class Orders:
             "base": self.base,
             "base_after": self.base_after,
             "purge": self.purge,
+            **({} if self.limits is None else {"limits": dict(self.limits)}),
         }
 
 

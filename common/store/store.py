@@ -163,35 +163,52 @@ class PipelineStore:
     # The definition
 
     def define(self, definition: Mapping[str, Any]) -> bool:
-        """Put version 1 of the definition if absent; True if it is new, False if the newest version is the same.
+        """Put version 1 of the definition if absent; True if it is new, False if the version in force is the same.
 
         Raises ConfigError if the name is in use with another content.
         """
-        if self._definitions.get() is None:
+        if self._definitions.get(1) is None:
             self._remove_rest()  # of a pipeline of this name that was deleted
-        return self._definitions.define(definition)
+        return self._definitions.define(definition, in_force=self.definition_version() or 1)
 
     def definition(self, version: int | None = None) -> dict[str, Any] | None:
-        """Return a version of the definition, by default the newest; None if there is none."""
-        return self._definitions.get(version)
+        """Return a version of the definition, by default the one in force; None if there is none."""
+        return self._definitions.get(self.definition_version() or 1 if version is None else version)
 
     def definition_version(self) -> int:
-        """Return the number of the newest version, 0 without a definition."""
-        return self._definitions.newest()
+        """Return the number of the version in force, 0 without a definition. Of a pipeline that is being deleted, the
+        first one may be all that is left."""
+        version = self.commands.orders().definition
+        if version > 1 and self._definitions.about(version) is not None:
+            return version
+        return int(self._definitions.get(1) is not None)
 
     def versions(self) -> list[DefinitionVersion]:
-        """Return all versions of the definition, oldest first, without their content."""
-        return self._definitions.versions()
+        """Return the version in force and all before it, oldest first, without their content."""
+        return self._definitions.versions(self.definition_version())
 
-    def definition_about(self, version: int) -> DefinitionVersion | None:
-        """Return who made a version of the definition, and when; None if there is none."""
-        return self._definitions.about(version)
+    def definitions_above(self, version: int) -> list[DefinitionVersion]:
+        """Return what was put after a version, in order, whether it came into force or not."""
+        return self._definitions.above(version)
+
+    def next_definition(self) -> int:
+        """Return the number above all that are taken."""
+        return self._definitions.newest() + 1
 
     def put_definition(
-        self, version: int, definition: Mapping[str, Any], *, by: str, at: float, command: int, note: str | None = None
+        self,
+        version: int,
+        definition: Mapping[str, Any],
+        *,
+        by: str,
+        at: float,
+        command: int,
+        note: str | None = None,
+        base: int | None = None,
     ) -> bool:
-        """Put a later version if absent, durable on return; False if there is one of this number."""
-        return self._definitions.put(version, definition, by=by, at=at, command=command, note=note)
+        """Put what a command makes of the version `base` (by default the number before), if absent; durable on return.
+        False if the number is taken. It is a version once the standing orders say so."""
+        return self._definitions.put(version, definition, by=by, at=at, command=command, note=note, base=base)
 
     # The journal
 

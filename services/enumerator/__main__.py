@@ -60,7 +60,6 @@ from cutline.services.enumerator.events import (
     ReleaseSavepoint,
     SavepointAsked,
     Settings,
-    ThrottleAsked,
     WriteEntry,
     WriteOutcome,
 )
@@ -185,8 +184,6 @@ class Pipeline:
                             self.loop.tell(ReadAgainAsked(table_id=table, generation=generation))
                         elif request.get("kind") == "command":
                             self._hint.set()
-                        elif request.get("kind") == "throttle":
-                            self.loop.tell(ThrottleAsked(limits=Limits(**request["limits"])))
                     if self._links is not None:
                         await self.host.registry.announce_epoch(self.name, self.epoch)
                 self.loop.tell(Observed(held=held, members=tuple(self._members(services))))
@@ -339,8 +336,7 @@ class Pipeline:
             "source_host": self.source.hosts.chosen,
             "failures": leader.failures if resting else 0,
             "retry_at": leader.retry_at if resting else None,
-            "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
-            "limits_kept": enumerator is not None and enumerator.limits == leader.kept_limits,
+            "limits": dataclasses.asdict(leader.limits),
             "source": enumerator.stream_status if enumerator else {},
             "channels": self._links.state() if self._links is not None else {},
             "marks": self.marks.shown(),

@@ -89,9 +89,10 @@ def problem(answer: httpx.Response, status: int, *words: str) -> dict[str, Any]:
     return cast(dict[str, Any], found)
 
 
-def finish(shop: PipelineStore, n: int, mode: Any = "running", **other: Any) -> None:
+def finish(shop: PipelineStore, n: int, mode: Any = "running", *, definition: int = 1, **other: Any) -> None:
     """The outcome that a leader writes."""
-    assert shop.commands.put_outcome(Outcome(n=n, state="done", at=1.0, orders=Orders(mode=mode), **other))
+    orders = Orders(mode=mode, definition=definition)
+    assert shop.commands.put_outcome(Outcome(n=n, state="done", at=1.0, orders=orders, **other))
 
 
 async def until_current(api: httpx.AsyncClient) -> None:
@@ -387,7 +388,7 @@ async def test_two_operators_at_once_the_second_is_refused(api: httpx.AsyncClien
     assert "wait" in found["remedy"]
     problem(await api.patch(SHOP, json={"tags": {"a": "b"}}), 409, "command 1")
     shop.put_definition(2, {**DEFINITION, "checkpoint": {"interval_seconds": 5.0}}, by="x", at=1.0, command=1)
-    finish(shop, 1)
+    finish(shop, 1, definition=2)
     problem(await api.patch(SHOP, json={"tags": {"a": "b"}}, headers={"If-Match": tag}), 412, "version 2")
     problem(await api.delete(SHOP, headers={"If-Match": '"1"'}), 412, "version 2")
     tag = (await api.get(SHOP)).headers["etag"]
@@ -438,7 +439,9 @@ async def test_versions_are_listed_and_an_old_one_can_be_brought_back(
     api: httpx.AsyncClient, shop: PipelineStore
 ) -> None:
     newer = {**DEFINITION, "checkpoint": {"interval_seconds": 5.0}}
-    shop.put_definition(2, newer, by="anna", at=7.0, command=3, note="faster")
+    shop.put_definition(2, newer, by="anna", at=7.0, command=1, note="faster")
+    shop.commands.add("define", {}, by="anna", now=7.0)
+    finish(shop, 1, definition=2)
     versions = (await api.get(f"{SHOP}/versions")).json()
     made = [(each["version"], each["by"], each["note"]) for each in versions]
     assert made == [(1, None, None), (2, "anna", "faster")]
@@ -447,7 +450,7 @@ async def test_versions_are_listed_and_an_old_one_can_be_brought_back(
     problem(await api.post(f"{SHOP}/versions/3/restore"), 404)
     problem(await api.post(f"{SHOP}/versions/2/restore"), 409, "the same")
     assert (await api.post(f"{SHOP}/versions/1/restore")).status_code == 202
-    command = shop.commands.get(1)
+    command = shop.commands.get(2)
     assert command is not None
     assert (command.arguments["base"], command.arguments["definition"]) == (2, DEFINITION)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
 RECORDS = {"common.errors", "common.schema", "common.positions"}
-MESH = {*RECORDS, "common.logs", "common.measures", "common.store", "common.config", "common.mesh"}
+MESH = {*RECORDS, "common.commands", "common.logs", "common.measures", "common.store", "common.config", "common.mesh"}
 
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "common.parquet": set(),
     "common.schema": {"common.errors"},
     "common.positions": {"common.errors"},
+    "common.commands": set(),
     "common.config": {"common.errors"},
     "common.programs": {"common.errors", "common.config"},
     "common.store": RECORDS,

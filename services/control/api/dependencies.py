@@ -16,6 +16,7 @@ from pydantic import BeforeValidator
 from starlette.routing import Match
 from starlette.types import Scope
 
+from cutline.common.commands.rules import OPERATIONS
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
@@ -140,6 +141,11 @@ def _unslashed(value: Any) -> Any:
 def role(needed: Role, **extra: Any) -> dict[str, Any]:
     """The `openapi_extra` of a route that needs this role."""
     return {_ROLE: needed, **extra}
+
+
+def asks_for(operation: str) -> dict[str, Any]:
+    """The `openapi_extra` of a route that asks for this operation: it needs the role that the rules say."""
+    return role(OPERATIONS[operation].role)
 
 
 def router(tag: str) -> APIRouter:
