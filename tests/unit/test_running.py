@@ -57,7 +57,7 @@ def test_a_command_that_is_refused_or_that_nobody_takes_says_so(
         with pytest.raises(CutlineError, match=r"command 1 \(limits\) refused: it was cold; warm it"):
             running.throttle(shop, Limits())
     monkeypatch.setattr(running, "THROTTLE_SECONDS", 0.1)
-    with pytest.raises(CutlineError, match="command 2 .* is accepted and not carried out yet"):
+    with pytest.raises(CutlineError, match="is accepted and not carried out yet"):
         running.throttle(shop, Limits())
 
 
