@@ -24,7 +24,7 @@ from cutline.common.store.index_files import IndexFiles
 from cutline.common.store.store import PipelineStore, Store
 from cutline.spark_writer.iceberg import key_index, locating
 from cutline.spark_writer.iceberg.files import DataFile, FileLost
-from cutline.spark_writer.iceberg.key_hash import KeyHash
+from cutline.spark_writer.iceberg.key_hash import KeyHash, kind_of
 from cutline.spark_writer.iceberg.key_index import KeyIndex, KeyIndexes, first_at_least
 from cutline.spark_writer.iceberg.locating import SortedKeys, locate, rows_to_scan
 
@@ -469,6 +469,29 @@ def test_equal_keys_have_equal_hashes_and_others_other_hashes() -> None:
     high, low = hashed([pa.array(numbers)])
     assert len(np.unique(high)) == len(numbers)
     assert abs(np.unpackbits(high.view(np.uint8)).mean() - 0.5) < 0.001
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("composite", [False, True])
+def test_0_and_minus_0_are_one_key(tmp_path: Path, kind: pa.DataType, indexed: bool, composite: bool) -> None:
+    path = str(tmp_path / "f.parquet")
+    values, names = [0.5, -0.0, 0.0, 2.0], ["a", "a", "b", "b"]
+    fields = [pa.field("k", kind, metadata={FIELD_ID: "1"}), pa.field("n", pa.string(), metadata={FIELD_ID: "2"})]
+    pq.write_table(pa.Table.from_arrays([pa.array(values, kind), pa.array(names)], schema=pa.schema(fields)), path)
+    files = {path: DataFile(path=path, rows=4, size=1)}
+    index = KeyIndexes(Store(f"file://{tmp_path}/store").pipeline("shop").index_files()).of("shop.orders")
+    wanted = {0.0: "a", 2.0: "b"} if composite else {-0.0: "", 2.0: ""}
+    keys = pa.table({"k0": pa.array(list(wanted), kind)})
+    if composite:
+        keys = keys.append_column("k1", [list(wanted.values())])
+    if indexed:
+        index.open([[1, kind_of(kind)], [2, "string"]][: keys.num_columns])
+        columns = [pa.array(values, kind), pa.array(names)][: keys.num_columns]
+        index.add([(path, 4, iter([columns]))], files)
+    found = locate(files, (1, 2)[: keys.num_columns], keys, index if indexed else None)
+    assert found[path].positions.tolist() == ([1, 3] if composite else [1, 2, 3])
+    assert found[path].keys.tolist() == ([0, 1] if composite else [0, 0, 1])
 
 
 @settings(max_examples=200, deadline=None)
