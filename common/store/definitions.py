@@ -1,7 +1,8 @@
 """The versions of a pipeline's definition, in files of the store.
 
-Version 1 is `pipeline.json`, the claim of the pipeline's name; the later ones are `definitions/{version:010d}.json`,
-each put if absent by a leader that carries out a command. No version is ever changed or removed.
+Version 1 is `pipeline.json`, with which a life (lives.py) is defined; the later ones are
+`definitions/{version:010d}.json`, each put if absent by a leader that carries out a command. No version is ever changed
+or removed.
 
 The standing orders (commands.py) say which version is in force, and each version names the one that it changed, its
 `base`: these are the pipeline's versions. A file that is not among them is of a command that failed, or of a leader
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from cutline.common.errors import ConfigError
-from cutline.common.store.backends import Backend
 from cutline.common.store.envelope import canonical, opened, sealed
+from cutline.common.store.lives import DEFINED, Folder
 
 _NUMBERED = re.compile(r"(\d{10})\.json")
 
@@ -42,10 +43,9 @@ class DefinitionVersion:
 class Definitions:
     """The definition of one pipeline. All methods block; they raise Unavailable if the store does not answer."""
 
-    def __init__(self, backend: Backend, pipeline: str) -> None:
+    def __init__(self, folder: Folder) -> None:
         """Call `PipelineStore.definitions` instead."""
-        self._backend = backend
-        self._pipeline = pipeline
+        self._folder = folder
 
     def define(self, definition: Mapping[str, Any], *, in_force: int) -> bool:
         """Put version 1 if absent; True if it is new, False if the version in force has the same content already.
@@ -54,21 +54,21 @@ class Definitions:
         """
         known = self.get(in_force)
         if known is None:
-            if self._backend.create(self._path(1), sealed(definition)):
+            if self._folder.create(self._path(1), sealed(definition)):
                 return True
             known = self.get(in_force) or {}
         if known != json.loads(canonical(definition)):
             keys = sorted(key for key in {*known, *definition} if known.get(key) != definition.get(key))
             raise ConfigError(
-                f"the name {self._pipeline!r} is in use in this store with another {', '.join(keys)} (version"
-                f" {in_force} of its definition, {self._backend.location(self._path(in_force))}); apply the change with"
+                f"the name {self._folder.name!r} is in use in this store with another {', '.join(keys)} (version"
+                f" {in_force} of its definition, {self._folder.location(self._path(in_force))}); apply the change with"
                 " `cutline define --replace` or `cutline pipeline replace`, or choose another name or another store"
             )
         return False
 
     def newest(self) -> int:
         """Return the highest number that is taken, 0 without a definition: the next version is above it."""
-        return max(self._numbers(), default=int(self._backend.exists(self._path(1))))
+        return max(self._numbers(), default=int(self._folder.exists(self._path(1))))
 
     def above(self, version: int) -> list[DefinitionVersion]:
         """Return what was put after a version, in order, whether it came into force or not."""
@@ -102,7 +102,7 @@ class Definitions:
             "definition": dict(definition),
             **({} if base in (None, version - 1) else {"base": base}),
         }
-        return self._backend.create(self._path(version), sealed(body))
+        return self._folder.create(self._path(version), sealed(body))
 
     def about(self, version: int) -> DefinitionVersion | None:
         """Return who made a version, and when; None if there is none."""
@@ -122,14 +122,13 @@ class Definitions:
         return found[::-1]
 
     def _numbers(self) -> list[int]:
-        names = self._backend.names(f"{self._pipeline}/definitions")
+        names = self._folder.names("definitions")
         return sorted(int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
 
     def _path(self, version: int) -> str:
-        name = "pipeline.json" if version == 1 else f"definitions/{version:010d}.json"
-        return f"{self._pipeline}/{name}"
+        return DEFINED if version == 1 else f"definitions/{version:010d}.json"
 
     def _get(self, version: int) -> dict[str, Any] | None:
         path = self._path(version)
-        data = self._backend.read(path)
-        return None if data is None else opened(data, self._backend.location(path))
+        data = self._folder.read(path)
+        return None if data is None else opened(data, self._folder.location(path))
