@@ -94,6 +94,7 @@ OPERATIONS: Mapping[str, Operation] = {
         _row("stop", "alone", frozenset({"running", "paused", "halted", "ended"})),
         _row("start", "alone", frozenset({"stopped", "halted"})),
         _row("restore", "alone", _NOT_DELETING),
+        _row("read_again", "alone", _NOT_DELETING - {"ended"}),
         _row("delete", "alone", _NOT_DELETING, role="admin"),
         _row("checkpoint", "checkpoint", _RUNS),
         _row("savepoint", "checkpoint", _RUNS),

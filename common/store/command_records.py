@@ -49,7 +49,8 @@ class Orders:
     commanded after journal slot `base_after` while no epoch was to be opened; None: from the newest checkpoint. `purge`
     goes with the mode `deleting`: the lake tables that the pipeline wrote are dropped too. `limits`: rows and bytes a
     second of all readers together, as the last command about them wants (`limits`, or a `define` that changes them);
-    None: those of the definition.
+    None: those of the definition. `anew`: every table is read again in the next epoch, since that was commanded while
+    none was to be opened.
     """
 
     mode: Mode = "running"
@@ -58,17 +59,19 @@ class Orders:
     base_after: int | None = None
     purge: bool = False
     limits: Mapping[str, float | None] | None = None
+    anew: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        return {
+        """Return a plain dict; `limits` and `anew` are left out where they say nothing, as earlier versions did."""
+        body: dict[str, Any] = {
             "mode": self.mode,
             "definition": self.definition,
             "base": self.base,
             "base_after": self.base_after,
             "purge": self.purge,
-            **({} if self.limits is None else {"limits": dict(self.limits)}),
         }
+        body |= {"anew": True} if self.anew else {}
+        return body if self.limits is None else body | {"limits": dict(self.limits)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

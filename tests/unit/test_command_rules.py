@@ -38,6 +38,7 @@ CALLS: dict[str, tuple[str, str, Any]] = {
     "stop": ("POST", "/stop", None),
     "start": ("POST", "/start", None),
     "restore": ("POST", "/restore", {"checkpoint": 2}),
+    "read_again": ("POST", "/read-again", None),
     "delete": ("DELETE", "", None),
     "checkpoint": ("POST", "/checkpoints", None),
     "savepoint": ("POST", "/savepoints", None),

@@ -25,7 +25,7 @@ _AFTER: dict[str, Mode] = {
     "start": "running",
     "delete": "deleting",
 }
-_BEGINS = ("resume", "start", "restore", "define", "cancel_table")
+_BEGINS = ("resume", "start", "restore", "define", "cancel_table", "read_again")
 """Commands after which a halted pipeline tries again."""
 
 
