@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PURE = (
+    "common/commands/rules.py",
     "common/mesh/chandy_lamport.py",
     "common/errors.py",
     "common/mesh/machine.py",
