@@ -14,7 +14,7 @@ from pymysql.constants import COMMAND
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, SourceLost
-from cutline.common.schema import split_table_id
+from cutline.common.table_id import split_table_id
 from cutline.services.sources.mysql.catalogue import list_tables
 from cutline.services.sources.mysql.connection import (
     NO_SELECT,
