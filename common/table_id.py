@@ -71,8 +71,8 @@ def meant(text: str, known: Iterable[str]) -> str:
     if not candidates:
         raise ConfigError(f"{text!r} is not a table; write it with its database, as shop.orders")
     if len(candidates) > 1:
-        wanted = set(candidates)
-        candidates = [each for each in known if each in wanted] or candidates
+        existing = set(known)
+        candidates = [each for each in candidates if each in existing] or candidates
     if len(candidates) > 1:
         raise ConfigError(f"{text} is ambiguous, since a name has a dot; write {' or '.join(candidates)}")
     return candidates[0]
