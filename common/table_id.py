@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 
 from cutline.common.errors import ConfigError
@@ -28,12 +29,23 @@ def table_id_of(database: str, table: str) -> str:
 def split_table_id(table_id: str) -> tuple[str, str]:
     """Database and table of an id: the inverse of `table_id_of`.
 
-    ValueError for any other text, as an id of the first versions of Cutline, which quoted no name.
+    ConfigError for any other text. Stores of the first versions of Cutline, which quoted no name, may have it: their
+    rows may be those of several tables.
     """
-    names = split_names(table_id)
-    if len(names) != 2 or _joined(names) != table_id:
-        raise ValueError(f"{table_id!r} is not the id of a table")
-    return names[0], names[1]
+    with suppress(ValueError):
+        names = split_names(table_id)
+        if len(names) == 2 and table_id_of(*names) == table_id:
+            return names[0], names[1]
+    raise ConfigError(
+        f"{table_id!r} is not the id of a table, as an older Cutline wrote it if a name has a dot, and more than one"
+        " table may be meant; give the pipeline another name and warehouse, and its tables are copied again"
+    )
+
+
+def check_ids(tables: Iterable[str]) -> None:
+    """Raise the ConfigError of `split_table_id` if one of these is no id."""
+    for each in tables:
+        split_table_id(each)
 
 
 def split_names(text: str) -> tuple[str, ...]:
@@ -76,10 +88,6 @@ def meant(text: str, known: Iterable[str]) -> str:
     if len(candidates) > 1:
         raise ConfigError(f"{text} is ambiguous, since a name has a dot; write {' or '.join(candidates)}")
     return candidates[0]
-
-
-def _joined(names: Iterable[str]) -> str:
-    return ".".join(map(_quoted, names))
 
 
 def _quoted(name: str) -> str:

@@ -80,6 +80,17 @@ def _glob(pattern: str) -> str:
     return pattern
 
 
+def _carried(glob: object) -> object:
+    """A glob of a stored definition, which may be one of the first versions, as this one writes it."""
+    if not isinstance(glob, str):
+        return glob
+    exclusion = "!" if glob.startswith("!") else ""
+    with suppress(ValueError):
+        if len(written := spellings(glob.removeprefix("!"))) > 1:
+            return exclusion + written[0]
+    return glob
+
+
 TableGlob = Annotated[str, AfterValidator(_glob)]
 """A glob on tables, or one that excludes (`!`)."""
 
@@ -483,9 +494,20 @@ class PipelineConfig(Strict):
 
     @classmethod
     def from_definition(cls, definition: Mapping[str, Any]) -> PipelineConfig:
-        """Build the pipeline from `definition()`; ConfigError if this version can't read it."""
+        """Build the pipeline from `definition()`; ConfigError if this version can't read it.
+
+        In a definition of the first versions a glob has no backticks, and its database ends at the first dot.
+        """
+        carried = dict(definition)
+        if isinstance(globs := definition.get("tables"), list | tuple):
+            carried["tables"] = [_carried(glob) for glob in globs]
+        if isinstance(entries := definition.get("table_options"), list | tuple):
+            carried["table_options"] = [
+                {**entry, "tables": _carried(entry.get("tables"))} if isinstance(entry, Mapping) else entry
+                for entry in entries
+            ]
         try:
-            return cls.model_validate(dict(definition))
+            return cls.model_validate(carried)
         except ValidationError as error:
             faults = (f"the store's definition: {sentence(detail, cls)}" for detail in error.errors())
             raise ConfigError(*faults) from error

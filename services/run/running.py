@@ -12,6 +12,7 @@ from cutline.common.mesh.messages import Limits
 from cutline.common.mesh.presence import SPARK_WRITER, Registry
 from cutline.common.mesh.presence import choice as choice_of
 from cutline.common.mesh.redis import connect
+from cutline.common.table_id import meant
 
 ASK_AGAIN_SECONDS = 10.0
 THROTTLE_SECONDS = 30.0
@@ -60,7 +61,9 @@ async def choose(redis_url: str, pipeline: str, table: str, choice: str) -> None
     redis = connect(redis_url)
     try:
         registry, deadline = Registry(redis), time.monotonic() + CHOICE_SECONDS
-        request = choice_of(await registry.status(pipeline), table, choice)
+        status = await registry.status(pipeline)
+        table = meant(table, status.get("enumerator", {}).get("tables", ()))
+        request = choice_of(status, table, choice)
         await registry.request(pipeline, request, to=SPARK_WRITER)
         while True:
             await asyncio.sleep(_LOOK_SECONDS)

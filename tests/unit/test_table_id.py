@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from cutline.common.config.pipeline import PipelineConfig, select_tables
 from cutline.common.errors import ConfigError
+from cutline.common.store.store import Store
 from cutline.common.table_id import meant, spellings, split_names, split_table_id, table_id_of, unquoted
+from tests import records
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = st.text(st.sampled_from(".`*ab x/:#"), max_size=6) | st.text(max_size=64)
@@ -41,7 +43,7 @@ def test_names_are_in_backticks_only_if_they_have_a_dot_or_begin_with_a_backtick
 
 @pytest.mark.parametrize("text", ["", "shop", "my.db.t", "`shop`.orders", "`my.db.t", "`a.b`c.t", "a.`b.c`d"])
 def test_other_texts_are_no_ids(text: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(repr(text))):
+    with pytest.raises(ConfigError, match=re.escape(f"{text!r} is not the id of a table")):
         split_table_id(text)
 
 
@@ -83,6 +85,34 @@ def test_a_glob_with_several_dots_is_refused_with_each_spelling() -> None:
             PipelineConfig.model_validate({**config, "tables": tables})
     with pytest.raises(ValueError, match=re.escape("my.`db.*`' or '`my.db`.*'")):
         PipelineConfig.model_validate({**config, "tables": ["*.*"], "table_options": [{"tables": "my.db.*"}]})
+
+
+def test_a_stored_definition_of_the_first_versions_is_read_as_they_read_it() -> None:
+    source, sink = {"host": "h", "user": "u", "password_env": "P"}, {"type": "iceberg", "warehouse": "w"}
+    stored = {
+        "name": "p",
+        "source": source,
+        "sink": sink,
+        "tables": ["my.db.*", "!my.a.b", "shop.*"],
+        "table_options": [{"tables": "my.db.t", "chunk_rows": 7}],
+    }
+    config = PipelineConfig.from_definition(stored)
+    assert config.tables == ("my.`db.*`", "!my.`a.b`", "shop.*")
+    assert config.options_of("my.`db.t`").chunk_rows == 7
+    assert PipelineConfig.from_definition(config.definition()) == config
+
+
+def test_a_store_whose_tables_are_ambiguous_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    """Plain ids go on; one with several dots outside of backticks may hold the rows of several tables."""
+    store = Store(f"file://{tmp_path}").pipeline("p")
+    store.check_tables()
+    kept = {"shop.orders": records.table(), "my.`db.t`": records.table()}
+    for entry in (records.epoch(1), records.checkpoint(2, tables=kept), records.epoch(3, base=2)):
+        assert store.put_entry(entry)
+        store.check_tables()
+    assert store.put_entry(records.checkpoint(4, 3, tables={"my.db.t": records.table()}))
+    with pytest.raises(ConfigError, match=r"'my\.db\.t' is not the id.*; give the pipeline another name and warehouse"):
+        store.check_tables()
 
 
 def _joins(tree: ast.AST) -> Iterator[int]:

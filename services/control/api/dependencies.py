@@ -100,7 +100,7 @@ _TABLE = Path(
 
 
 async def _table(found: Known, shared: Shared, table: Annotated[str, _TABLE]) -> str:
-    with suppress(ValueError):
+    with suppress(ConfigError):
         split_table_id(table)
         return table
     try:
