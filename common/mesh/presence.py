@@ -22,7 +22,7 @@ from cutline.common.errors import ConfigError, ProtocolError
 from cutline.common.mesh.log_lines import LogLine, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
 
-WIRE = 1
+WIRE = 2
 """The version of the mesh's messages (messages.py) and of what its members put into their parts.
 
 Count it up with a change after which an older service would refuse or misread what a newer one sends, or the other way

@@ -169,7 +169,7 @@ class LakeTable:
         if made_for is not None and made_for != self.table_id:
             raise TableFault(
                 f"the catalogue takes {self.table_id} and {made_for} for the same name, so {self.table_id} has no lake"
-                " table of its own; leave one of them out of tables, or use a catalogue that keeps upper and lower case"
+                " table of its own; leave one of them out of tables, or use a catalogue that tells their names apart"
             )
 
     def check_writable(self) -> None:

@@ -283,7 +283,7 @@ def test_a_catalogue_that_ignores_case_does_not_mix_two_tables(make: Make, tmp_p
     assert held is not None
     assert held.cause == (
         "the catalogue takes shop.Orders and shop.orders for the same name, so shop.Orders has no lake table of its"
-        " own; leave one of them out of tables, or use a catalogue that keeps upper and lower case"
+        " own; leave one of them out of tables, or use a catalogue that tells their names apart"
     )
     assert newest(bench).tables[T.table_id].shown
 
