@@ -90,35 +90,37 @@ def test_tables_whose_names_are_the_same_with_a_dot_between_stay_apart(
         with writing(mesh):
             pipeline.until(lambda: pipeline.shows(*captured), "all tables", 120)
             savepoint(pipeline, "first")
-            agree(*captured)
-            source.execute(
-                f"INSERT INTO {quoted_table(other)} VALUES (3, 'other'), (4, 'other')",
-                f"INSERT INTO {quoted_table(ours)} VALUES (3, 'ours')",
-                f"DELETE FROM {quoted_table(other)} WHERE id = 1",
-                f"UPDATE {quoted_table(other)} SET v = 'changed' WHERE id = 2",
-            )
+        agree(*captured)
+        source.execute(
+            f"INSERT INTO {quoted_table(other)} VALUES (3, 'other'), (4, 'other')",
+            f"INSERT INTO {quoted_table(ours)} VALUES (3, 'ours')",
+            f"DELETE FROM {quoted_table(other)} WHERE id = 1",
+            f"UPDATE {quoted_table(other)} SET v = 'changed' WHERE id = 2",
+        )
+        with writing(mesh):
             pipeline.catches_up(*captured)
             savepoint(pipeline, "rows")
-            agree(*captured)
-            source.execute(f"TRUNCATE TABLE {quoted_table(other)}")
-            source.execute("TRUNCATE TABLE t", database=f"a.{my}.c")
+        agree(*captured)
+        source.execute(f"TRUNCATE TABLE {quoted_table(other)}")
+        source.execute("TRUNCATE TABLE t", database=f"a.{my}.c")
+        renamed = table_id_of(f"{my}.db", "u")
+        with writing(mesh):
             pipeline.catches_up(*captured)
             savepoint(pipeline, "emptied")
-            agree(*captured)
-            renamed = table_id_of(f"{my}.db", "u")
-            source.execute(
-                f"ALTER TABLE {quoted_table(other)} ADD COLUMN w INT",
-                f"RENAME TABLE {quoted_table(other)} TO {quoted_table(renamed)}",
-                f"DROP TABLE {quoted_table(renamed)}",
-                f"DROP DATABASE {quoted(f'{my}.db')}",
-            )
-            later = table_id_of(f"a.{my}.d", "x.y")
-            create(source, later)
+        agree(*captured)
+        source.execute(
+            f"ALTER TABLE {quoted_table(other)} ADD COLUMN w INT",
+            f"RENAME TABLE {quoted_table(other)} TO {quoted_table(renamed)}",
+            f"DROP TABLE {quoted_table(renamed)}",
+            f"DROP DATABASE {quoted(f'{my}.db')}",
+        )
+        later = table_id_of(f"a.{my}.d", "x.y")
+        create(source, later)
         with writing(mesh):
             pipeline.until(lambda: pipeline.shows(later), "the table made later", 120)
             pipeline.catches_up(*tables, later)
             savepoint(pipeline, "dropped")
-            agree(*tables, later)
+        agree(*tables, later)
         newest = pipeline.checkpoint()
         assert newest is not None
         assert {name: newest.tables[name].generation for name in (*tables, later)} == dict.fromkeys((*tables, later), 1)
