@@ -17,11 +17,12 @@ from cutline.common.errors import ConfigError
 from cutline.common.table_id import split_table_id, table_id_of
 from cutline.services.run import lake
 from cutline.services.sources.mysql.connection import quoted, quoted_table
+from cutline.services.sources.mysql.preflight import check_source
 from cutline.spark_writer import session
 from tests.integration.lakes import savepoint, writing
 from tests.integration.mesh import Mesh, connection
 from tests.integration.spark_bench import load_iceberg
-from tests.servers import Database
+from tests.servers import CDC_PASSWORD, CDC_USER, Database
 
 Rows = list[tuple[Any, ...]]
 
@@ -136,3 +137,15 @@ def test_tables_whose_names_are_the_same_with_a_dot_between_stay_apart(
             lake.where(config, f"{my}.db.t")
     else:
         assert lake.where(config, f"{my}.db.t") == made[ours]
+
+
+def test_the_checks_before_the_start_read_databases_with_dots(
+    source: Database, my: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ours, other = table_id_of(my, "db.t"), table_id_of(f"{my}.db", "t")
+    create(source, ours, other)
+    monkeypatch.setenv("CDC_PASSWORD", CDC_PASSWORD)
+    for globs in ([f"*{my}*.*"], [f"{my}.*", f"`{my}.db`.*"], [other]):
+        address = {"host": source.host, "port": source.port, "user": CDC_USER, "password_env": "CDC_PASSWORD"}
+        sink = {"type": "iceberg", "warehouse": str(tmp_path)}
+        check_source(PipelineConfig.model_validate({"name": "p", "source": address, "tables": globs, "sink": sink}))

@@ -15,6 +15,7 @@ from cutline.common.config.pipeline import PipelineConfig, select_tables
 from cutline.common.errors import ConfigError
 from cutline.common.store.store import Store
 from cutline.common.table_id import meant, spellings, split_names, split_table_id, table_id_of, unquoted
+from cutline.services.sources.mysql.binlog.event_bodies import described, map_without_columns
 from tests import records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +31,11 @@ def test_any_two_names_come_back_from_their_id(pair: tuple[str, str]) -> None:
 @given(PAIRS, PAIRS)
 def test_two_pairs_never_share_an_id(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert (table_id_of(*one) == table_id_of(*other)) == (one == other)
+
+
+@given(st.tuples(st.text(max_size=60), st.text(max_size=60)))
+def test_a_table_map_names_a_pair(pair: tuple[str, str]) -> None:
+    assert described(map_without_columns(table_id_of(*pair)))[1] == table_id_of(*pair)
 
 
 def test_names_are_in_backticks_only_if_they_have_a_dot_or_begin_with_a_backtick() -> None:
