@@ -16,6 +16,7 @@ from cutline.common.errors import ConfigError
 from cutline.common.store.store import Store
 from cutline.common.table_id import meant, spellings, split_names, split_table_id, table_id_of, unquoted
 from cutline.services.sources.mysql.binlog.event_bodies import described, map_without_columns
+from cutline.services.sources.mysql.preflight import folded
 from tests import records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,6 +120,14 @@ def test_a_store_whose_tables_are_ambiguous_is_refused_with_a_remedy(tmp_path: P
     assert store.put_entry(records.checkpoint(4, 3, tables={"my.db.t": records.table()}))
     with pytest.raises(ConfigError, match=r"'my\.db\.t' is not the id.*; give the pipeline another name and warehouse"):
         store.check_tables()
+
+
+def test_tables_that_hive_or_glue_may_take_for_one_are_faults_before_the_start() -> None:
+    found = list(folded(["my.`db.t`", "My.t", "`my.db`.T", "my.t", "shop.t"]))
+    assert [fault.split(" where ")[1].split(" are ")[0] for fault in found] == [
+        "my.`db.t` and `my.db`.T",
+        "My.t and my.t",
+    ]
 
 
 def _joins(tree: ast.AST) -> Iterator[int]:
