@@ -48,7 +48,7 @@ def create(source: Database, *tables: str) -> None:
 def in_source(source: Database, table: str) -> Rows:
     with closing(connection(source)) as conn, conn.cursor() as cursor:
         cursor.execute(f"SELECT id, v FROM {quoted_table(table)} ORDER BY id")
-        return list(cursor.fetchall())
+        return [(int(number), text) for number, text in cursor.fetchall()]
 
 
 def in_lake(reader: Any, warehouse: str, table: str) -> dict[str, Rows]:
