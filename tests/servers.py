@@ -319,7 +319,8 @@ class Database(LocalServer):
             "password": self.root_password,
             "autocommit": True,
             "charset": "utf8mb4",
-            "init_command": "SET time_zone = '+00:00'",
+            # PyMySQL's own `autocommit` believes a flag that MySQL sets wrongly
+            "init_command": "SET time_zone = '+00:00', autocommit = 1",
             "local_infile": True,
             "connect_timeout": 10,
             "ssl_disabled": True,  # PyMySQL reads all certificates of the machine for each connection: 30 ms

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, SourceRefused, Unavailable
 from cutline.common.mesh.loop import OneThread
@@ -257,6 +258,8 @@ class SourceReader:
         return {name: self._table_found(name, info, options[name].chunk_rows) for name, info in found.items()}
 
     def _table_found(self, table_id: str, info: TableInfo | SourceLost, chunk_rows: int | None) -> TableFound:
+        for fault in reserved.taken([table_id]):  # created since the start, which refuses it
+            return TableFound(table_id=table_id, fault=fault)
         match info:
             case NoTable():
                 return TableFound(table_id=table_id, gone=True)

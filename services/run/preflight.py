@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.common.config.pipeline import PipelineConfig, shown
+from cutline.common.config.reserved import is_own
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 from cutline.common.store.store import Store
 from cutline.services.run import lake
@@ -64,7 +65,7 @@ def check(
         )
     try:
         for table, owner in lake.owners(config):
-            if owner != config.name and config.select([table]):
+            if owner != config.name and config.select([table]) and not is_own(table):
                 relation = f"belongs to the pipeline {owner!r}" if owner else "was not made by Cutline"
                 faults.append(
                     f"the table {table} in the warehouse {config.sink.warehouse} {relation}; choose another warehouse"

@@ -30,6 +30,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cutline.common.config import reserved
 from cutline.common.errors import Unavailable
 from cutline.common.positions import Position
 from cutline.common.schema import FIELD_ID
@@ -43,9 +44,8 @@ from cutline.spark_writer.iceberg.table import LakeTable
 from cutline.spark_writer.session import CATALOG
 
 logger = logging.getLogger("cutline.spark_writer")
-NAMESPACE = "_cutline"
-NAME = "publications"
-VIEW = "cuts"
+NAME, VIEW = reserved.PUBLICATIONS, reserved.CUTS
+NAMESPACE = reserved.NAMESPACE
 PUBLICATIONS = f"{NAMESPACE}.{NAME}"
 """The table's id."""
 _ATTEMPTS = 10  # at a commit: many pipelines write here, each its own rows

@@ -394,6 +394,31 @@ def test_a_warehouse_with_a_table_that_cutline_did_not_make(defined: Path) -> No
     refused(defined, "was not made by Cutline", "another warehouse")
 
 
+def test_cutlines_own_tables_in_the_lake_are_no_fault_of_a_list_that_matches_all(pipeline: Path) -> None:
+    change(pipeline, load(pipeline).tables[0], "*.*")
+    lake_of(pipeline.parent, "_cutline.publications")
+    check(load(pipeline), store_url=f"file://{pipeline.parent}/store", workdir=pipeline.parent / "work")
+
+
+@pytest.fixture
+def namesake(source: Database) -> Iterator[None]:
+    """A database at the source that is called as Cutline's own in the lake."""
+    source.execute("CREATE DATABASE _cutline")
+    for name in ("publications", "cuts", "orders"):
+        source.execute(f"CREATE TABLE _cutline.{name} (id INT PRIMARY KEY)")
+    yield
+    source.execute("DROP DATABASE _cutline")
+
+
+@pytest.mark.usefixtures("namesake")
+def test_tables_that_the_lake_could_not_tell_from_cutlines_own(pipeline: Path) -> None:
+    own = load(pipeline).tables[0]
+    change(pipeline, f'"{own}"', '"_cutline.*"')
+    refused(pipeline, '"!_cutline.publications" in tables', '"!_cutline.cuts" in tables', faults=2)
+    change(pipeline, '"_cutline.*"', '"_cutline.*", "!_cutline.publications", "!_cutline.cuts"')
+    check(load(pipeline), store_url=f"file://{pipeline.parent}/store", workdir=pipeline.parent / "work")
+
+
 def test_a_warehouse_whose_pipeline_this_store_does_not_know(defined: Path) -> None:
     lake_of(defined.parent, captured(defined), **{"cutline.pipeline": "shop"})
     refused(defined, "has tables of the pipeline 'shop'", "is not in the store", "another warehouse")

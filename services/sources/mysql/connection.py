@@ -1,7 +1,7 @@
 """Connections to MySQL and MariaDB: sessions, statements, and the translation of PyMySQL's errors.
 
 The source is only read: sessions are `TRANSACTION READ ONLY`, and no module of this package locks, creates or sets a
-global variable.
+global variable. `connect` alone makes sessions, and session.py says what each of them is.
 
 `translate_errors` turns PyMySQL's errors into the tree of common/errors.py, by what the driver does next:
 
@@ -44,7 +44,7 @@ from cutline.common.errors import (
     Unavailable,
 )
 from cutline.common.table_id import split_table_id
-from cutline.services.sources.mysql import tls
+from cutline.services.sources.mysql import session, tls
 
 Connection: TypeAlias = "_Connection[Cursor]"
 
@@ -200,7 +200,7 @@ class Source:
 
 
 def connect(source: Source) -> Connection:
-    """Open a connection with Cutline's session: UTC, utf8mb4, no sql_mode, repeatable read, read only, long timeouts.
+    """Open a connection with Cutline's session (session.py); no other function of Cutline opens one.
 
     Values come back as `str` (text, numbers, times) or `bytes` (binary), never converted. SourceRefused if the server
     refuses the account, or its certificate or lack of TLS is refused, or the host name is unknown; Unavailable if the
@@ -225,18 +225,12 @@ def _connected(source: Source, context: ssl.SSLContext | None) -> Connection:
         user=source.user,
         password=source.password,
         charset="utf8mb4",
-        autocommit=True,
+        autocommit=None,  # session.py sets it: PyMySQL believes a flag that the server sets wrongly
         connect_timeout=source.connect_timeout_seconds,
         read_timeout=source.read_timeout_seconds,
         write_timeout=source.read_timeout_seconds,
         max_allowed_packet=1 << 30,
         conv=dict[Any, Any](encoders),  # no decoders: values stay as MySQL prints them
-        init_command=(
-            "SET SESSION time_zone='+00:00', sql_mode='', net_write_timeout=3600, net_read_timeout=3600,"
-            " wait_timeout=28800, lock_wait_timeout=60, sql_select_limit=18446744073709551615, sql_big_selects=1"
-            " /*!80000 , information_schema_stats_expiry=0, max_execution_time=0 */"
-            " /*!80030 , show_gipk_in_create_table_and_information_schema=1 */ /*M! , max_statement_time=0 */"
-        ),
         ssl=context,  # PyMySQL then refuses a server without TLS
         ssl_disabled=context is None,
         defer_connect=True,
@@ -249,10 +243,30 @@ def _connected(source: Source, context: ssl.SSLContext | None) -> Connection:
     wire: socket.socket = connection._sock  # type: ignore[attr-defined]
     for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
         wire.setsockopt(socket.IPPROTO_TCP, option, value)
-    ask(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    try:
+        _prepare(connection)
+    except BaseException:
+        connection._force_close()  # type: ignore[attr-defined]
+        raise
     untyped._read_timeout = source.read_timeout_seconds
     wire.settimeout(source.read_timeout_seconds)
     return connection
+
+
+def _prepare(connection: Connection) -> None:
+    """Give the connection Cutline's session, and verify it. SourceRefused if the server or a proxy forces another."""
+    ask(connection, session.statement())
+    ask(connection, session.ISOLATION)
+    ask(connection, "ROLLBACK")  # the server's init_connect may have begun a transaction
+    with translate_errors(address(connection)), connection.cursor() as cursor:
+        cursor.execute(session.question())
+        (row,) = cursor.fetchall()
+        names = [column[0] for column in cursor.description or ()]
+    if wrong := list(session.forced(dict(zip(names, row, strict=True)))):
+        raise SourceRefused(
+            f"{address(connection)} changes Cutline's session: {', '.join(wrong)}; a proxy or a rule of the server"
+            " forces that, so name the server itself in source.host, or end that rule for this user"
+        )
 
 
 def encryption(conn: Connection, config: TlsConfig | None) -> str:

@@ -12,6 +12,7 @@ from contextlib import closing
 import pymysql
 from pymysql.constants import COMMAND
 
+from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, SourceLost
 from cutline.common.table_id import split_table_id, unquoted
@@ -34,8 +35,9 @@ def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: boo
     """Check the source of a pipeline before anything is written: ConfigError with every fault found.
 
     Faults are: an unknown host, a refused user, the server's settings, missing grants, a list of tables that matches
-    nothing (unless the pipeline has `begun`: its tables may have been dropped since), and tables that differ in upper
-    and lower case alone, if the catalogue `folds_case`. Unavailable if the server can't be reached now.
+    nothing (unless the pipeline has `begun`: its tables may have been dropped since), tables that would have a name of
+    Cutline's own in the lake, and tables that differ in upper and lower case alone, if the catalogue `folds_case`.
+    Unavailable if the server can't be reached now.
     """
     with closing(Hosts(config.source).connect()) as conn:
         selected = config.select(list_tables(conn))
@@ -45,6 +47,7 @@ def check_source(config: PipelineConfig, *, begun: bool = False, folds_case: boo
                 f"tables: {', '.join(config.tables)} matches none of the tables that {address(conn)} may see; correct"
                 " the list, or GRANT SELECT on them"
             )
+        faults += reserved.taken(selected, folds_case=folds_case)
         if folds_case:
             faults += folded(selected)
         server = identify(conn)
