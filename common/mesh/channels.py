@@ -38,6 +38,7 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.mesh.redis import Command, Wire, answered
+from cutline.common.mesh.silence import Silence
 
 FRAGMENT_BYTES = 8 << 20
 LEAST_CREDIT_BYTES = 64 << 10
@@ -257,6 +258,10 @@ async def _verify(wire: Wire, name: str, entries: Sequence[_Entry]) -> None:
                 if entry.number == 1:
                     remedy = "give each store its own Redis, or remove the keys of an earlier store"
                 raise ProtocolError(f"channel {name} has a message {entry.number} that is not ours; {remedy}")
+
+
+class LeaderLost(Unavailable):
+    """The leader of the epoch has been silent for too long: see silence.py."""
 
 
 class Sender:
@@ -485,11 +490,17 @@ class Receiver:
         redis: Redis,
         names: Iterable[str],
         *,
+        leader: str | None = None,
         silence_seconds: float = 10.0,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        """Take a client of `mesh.redis.connect` and the streams' names; reads each from its message 1."""
+        """Take a client of `mesh.redis.connect` and the streams' names; reads each from its message 1.
+
+        `leader`: the name of the stream that comes from the epoch's leader; None for the leader itself.
+        """
         now = time.monotonic()
+        self._leader = None if leader is None else leader.encode()
+        self._silence = Silence(now)
         self._inlets = {name.encode(): _Inlet(name=name, heard=now) for name in names}
         self._silence_seconds = silence_seconds
         self._patience = _Patience(patience_seconds, "receiving")
@@ -503,9 +514,9 @@ class Receiver:
         """Return the next messages as (channel, header, body): in order within a channel, each once, none skipped.
 
         Waits about `wait_seconds` for the first one and may return an empty list. A cancellation loses no message.
-        Raises ChannelLost at a gap or a missing stream, ProtocolError at a corrupt or foreign entry, Unavailable if
-        Redis does not answer for `patience_seconds`. The typical mistake: not to call `taken`, so that senders stop
-        without credit.
+        Raises ChannelLost at a gap or a missing stream, LeaderLost if the leader is silent, ProtocolError at a corrupt
+        or foreign entry, Unavailable if Redis does not answer for `patience_seconds`. The typical mistake: not to call
+        `taken`, so that senders stop without credit.
         """
         if not self._inlets:
             await asyncio.sleep(wait_seconds)
@@ -595,8 +606,16 @@ class Receiver:
                     messages.append(message)
         if largest:
             self._largest = max(largest, self._largest // 2, 256)
+        self._listen(now)
         await self._check_silence(now)
         return messages
+
+    def _listen(self, now: float) -> None:
+        if self._leader is not None and self._silence.read(now, heard=self._inlets[self._leader].heard == now):
+            raise LeaderLost(
+                f"the enumerator that leads this epoch has sent nothing for {self._silence.seconds:.0f} s; start an"
+                " enumerator if none runs"
+            )
 
     async def _check_silence(self, now: float) -> None:
         silent = [(s, i) for s, i in self._inlets.items() if now - i.heard > self._silence_seconds]

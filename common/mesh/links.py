@@ -17,6 +17,7 @@ from cutline.common.mesh.machine import MessageReceived, Send
 from cutline.common.mesh.messages import Records, decode, encode
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.redis import memory
+from cutline.common.mesh.topology import ENUMERATOR
 
 CREDIT_BYTES = 32 << 20
 SHARE_SECONDS = 10.0
@@ -51,7 +52,8 @@ class Links:
         self._redis = redis
         self._channels = channels
         self._inbound = {stream_name(pipeline, epoch, peer, name): peer for peer in inbound}
-        self._receiver = Receiver(redis, self._inbound)
+        leader = next((stream for stream, peer in self._inbound.items() if peer == ENUMERATOR), None)
+        self._receiver = Receiver(redis, self._inbound, leader=leader)
         self._senders = {
             peer: Sender(redis, stream_name(pipeline, epoch, name, peer), credit_bytes=LEAST_CREDIT_BYTES)
             for peer in outbound
@@ -82,8 +84,8 @@ class Links:
                 loop.tell(MessageReceived(channel=self._inbound[stream], message=message), taken)
 
     async def idle(self) -> None:
-        """Send an empty message each second on channels without traffic, so that the receiver notices a lost tail; and
-        adjust each channel's credit, since more pipelines make the shares smaller."""
+        """Send an empty message each second on channels without traffic, so that the receiver notices a lost tail, and
+        members a lost leader; and adjust each channel's credit, since more pipelines make the shares smaller."""
         share_at = 0.0
         while True:
             if time.monotonic() >= share_at and await self._set_credits():

@@ -1,9 +1,10 @@
 """Which channels a mesh has (pure): the members of an epoch by name, and each directed pair that has a stream.
 
-    enumerator <-> reader 0..n     reader -> writer 0..m     writer -> enumerator
+    enumerator <-> reader 0..n     reader -> writer 0..m     writer <-> enumerator
 
-A marker runs along every channel except those from the writers. These carry only `PartSaved`, which the enumerator
-takes outside the cut, so they are no inbound channels of its Chandy-Lamport process.
+A marker runs along every channel except those between writers and the enumerator. Writers send it only `PartSaved`,
+which it takes outside the cut, and it sends writers only empty messages, by which they know that it lives (silence.py):
+so these are no channels of a Chandy-Lamport process.
 
 What must change together: the table of messages at the head of messages.py.
 """
@@ -49,7 +50,11 @@ class Topology:
 
     def channels(self) -> list[Channel]:
         """Every channel of the epoch."""
-        return [*self.cut_channels(), *((writer, ENUMERATOR) for writer in self.writers)]
+        return [
+            *self.cut_channels(),
+            *((writer, ENUMERATOR) for writer in self.writers),
+            *((ENUMERATOR, writer) for writer in self.writers),
+        ]
 
     def inbound(self, member: str) -> tuple[str, ...]:
         """The senders of a member's inbound channels."""

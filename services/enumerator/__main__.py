@@ -41,6 +41,7 @@ from cutline.services.enumerator.events import (
     CommandAccepted,
     DeletePipeline,
     DescribeTable,
+    Dismiss,
     EntryRefused,
     EntryWritten,
     EpochFailed,
@@ -127,6 +128,8 @@ class Pipeline:
         self._work: set[asyncio.Task[None]] = set()  # cancelled with this epoch
         self._links: Links | None = None  # while an epoch is open
         self._links_task: asyncio.Task[None] | None = None
+        self._dismissed = 0  # epochs below it must have no members
+        self._dismissing: asyncio.Task[None] | None = None
 
     def _settings(self, config: PipelineConfig) -> Settings:
         return Settings(
@@ -431,10 +434,12 @@ class Pipeline:
                 self.parts = Parts(self.store, member=ENUMERATOR, epoch=self.epoch, incarnation=self.host.incarnation)
                 self._spawn(self._open(effect))
                 self._spawn(self._sweep())
-            case CloseEpoch(epoch=epoch):
+            case CloseEpoch():
                 await self._close()
-                if self.leader.state in (RESTING, HALTED, STOPPED):
-                    self.loop.spawn(self._dismiss(epoch))
+            case Dismiss(before=before):
+                self._dismissed = max(self._dismissed, before)
+                if self._dismissing is None or self._dismissing.done():
+                    self._dismissing = self.loop.spawn(self._dismiss())
             case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter():
                 self.loop.spawn(self._carry_out(effect))
             case DeletePipeline(purge=purge):
@@ -541,8 +546,9 @@ class Pipeline:
     async def _open(self, order: OpenEpoch) -> None:
         """Make the epoch's streams, then announce it.
 
-        Members join at once, and restore their parts while the enumerator is restored here. Their messages wait in the
-        streams until the machine knows that its epoch is open: it would refuse earlier ones.
+        Members join at once, and restore their parts while the enumerator is restored here, however long that takes:
+        they hear our empty messages meanwhile. Their messages wait in the streams until the machine knows that its
+        epoch is open: it would refuse earlier ones.
         """
         if order.definition != self.version:
             config = await in_store(self.commanding.config, order.definition)
@@ -554,10 +560,6 @@ class Pipeline:
             await channels.drop(self.host.redis, self.name, before=order.epoch)
         await channels.create(self.host.redis, names, {"epoch": order.epoch, "leader": self.host.incarnation})
         await self.host.registry.announce_epoch(self.name, order.epoch)
-        await channels.drop(self.host.redis, self.name, before=order.epoch)
-        enumerator = None
-        if order.base is not None:
-            enumerator = await in_store(self._restored, order.plan, order.base)
         links = self._links = Links(
             self.host.redis,
             self.name,
@@ -566,8 +568,14 @@ class Pipeline:
             inbound=topology.inbound(ENUMERATOR),
             outbound=topology.outbound(ENUMERATOR),
         )
+        opened = asyncio.Event()
+        self._links_task = asyncio.create_task(self._run_links(links, order.epoch, opened))
+        await channels.drop(self.host.redis, self.name, before=order.epoch)
+        enumerator = None
+        if order.base is not None:
+            enumerator = await in_store(self._restored, order.plan, order.base)
         self.loop.tell(EpochOpened(epoch=order.epoch, enumerator=enumerator))
-        self._links_task = asyncio.create_task(self._run_links(links, order.epoch))
+        opened.set()
 
     async def _tight(self) -> bool:
         """Whether Redis may lack room for a new epoch as long as it holds the last one's rows."""
@@ -595,19 +603,28 @@ class Pipeline:
             return {}
         return Tables.restored(load_part(self.store, entry.parts[ENUMERATOR])).by_name
 
-    async def _run_links(self, links: Links, epoch: int) -> None:
+    async def _run_links(self, links: Links, epoch: int, opened: asyncio.Event) -> None:
         try:
-            async with together(links.pump(self.loop), links.idle()):
-                pass
+            async with together(links.idle()) as group:
+                await opened.wait()
+                group.create_task(links.pump(self.loop))
         except Exception as error:
             self.loop.tell(self._failure(epoch, error))
         finally:
             await links.close()
 
-    async def _dismiss(self, epoch: int) -> None:
-        """End the members of an epoch that no other follows soon: they would read and stage on, with no checkpoint."""
-        with suppress(Unavailable):
-            await channels.drop(self.host.redis, self.name, before=epoch + 1)
+    async def _dismiss(self) -> None:
+        """Remove the streams of the epochs below `_dismissed`, by tries until Redis has answered."""
+        before, pause = 0, 0.2
+        while before < self._dismissed:
+            trying = self._dismissed
+            try:
+                await channels.drop(self.host.redis, self.name, before=trying)
+                before = trying
+            except Unavailable as error:
+                log.warning("pipeline %s: members are not yet dismissed: %s; trying again", self.name, error)
+                await asyncio.sleep(pause)
+                pause = min(5.0, pause * 2)
 
     async def _close(self) -> None:
         self.epoch = 0

@@ -261,6 +261,14 @@ class CloseEpoch(Effect):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dismiss(Effect):
+    """Remove the streams of all epochs below `before`, whose members then leave: no epoch follows soon. Repeated until
+    it is done, whatever the leader does meanwhile, since no living epoch is below `before`."""
+
+    before: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableFound:
     """The source's description of one table: its `schema`, or the `fault` for which it can't be copied. `hidden`: it
     may not be read now. `gone`: the source has no such table, which is no fault.

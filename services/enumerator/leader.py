@@ -54,6 +54,7 @@ from cutline.services.enumerator.events import (
     CommandAnswered,
     DefinitionPut,
     DeletePipeline,
+    Dismiss,
     EntryRefused,
     EntryWritten,
     EpochFailed,
@@ -366,7 +367,7 @@ class Leader:
         """End the epoch, if one is open, and begin none."""
         effects = self._end_epoch()
         self.state, self.cause, self.halts, self.failures = STOPPED, cause, 0, 0
-        return effects
+        return [*effects, self._dismiss()]
 
     def tell(self, event: Event, now: float) -> list[Effect]:
         """Pass a command on to the enumerator."""
@@ -438,10 +439,10 @@ class Leader:
         self.cause = cause
         if self.halts >= MAX_HALTS:
             self.state = HALTED
-            return effects
+            return [*effects, self._dismiss()]
         if pause := pause_seconds(self.failures, self.run):
             self.state, self.retry_at, self._known = RESTING, now + pause, self._present()
-            return effects
+            return [*effects, self._dismiss()]
         self.state = READING
         return [*effects, ReadJournal()]
 
@@ -454,6 +455,11 @@ class Leader:
         self.ended, self._last_asked = None, False
         self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None
         return effects
+
+    def _dismiss(self) -> Dismiss:
+        """End the members of every epoch in the journal: they would read and stage on, with no checkpoint. A leader
+        that finds a stopped pipeline orders it too, since its predecessor may have died before it was done."""
+        return Dismiss(before=self.tail + 1)
 
     def _journal_read(self, event: JournalRead, now: float) -> list[Effect]:
         self.agenda.read(event)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis as Client
 
+from cutline.common.errors import Unavailable
 from cutline.common.mesh import channels
 from cutline.common.mesh.channels import Sender, stream_name
 from cutline.common.mesh.lease import lease_name
@@ -102,6 +103,30 @@ async def test_an_epoch_that_can_not_be_restored_leaves_no_streams_to_its_member
         epochs = [slot for slot in range(1, store.last_slot() + 1) if isinstance(store.entry(slot), EpochEntry)]
         assert len(epochs) == 1 + MAX_HALTS
         assert await Registry(redis).epochs() == {"shop": epochs[-1]}
+        await no_streams(redis)
+
+
+async def test_members_are_dismissed_by_as_many_tries_as_it_takes(
+    redis: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The pipeline halts while Redis answers no request to remove its streams. 2. Redis answers."""
+    drop, asked = channels.drop, 0
+
+    async def refuse(*args: Any, **named: Any) -> int:
+        nonlocal asked
+        if pipeline.leader.state != "halted":
+            return await drop(*args, **named)
+        asked += 1
+        raise Unavailable("Redis did not answer")
+
+    monkeypatch.setattr(channels, "drop", refuse)
+    async with led(redis, tmp_path, monkeypatch) as pipeline:
+        for epoch in range(1, MAX_HALTS + 1):
+            await until(lambda epoch=epoch: (pipeline.leader.state, pipeline.leader.epoch) == ("leading", epoch))
+            await say(redis, epoch, PartSaved(checkpoint=99))
+        await until(lambda: asked >= 3)
+        assert [key async for key in redis.scan_iter("cutline:shop:*")]
+        monkeypatch.setattr(channels, "drop", drop)
         await no_streams(redis)
 
 

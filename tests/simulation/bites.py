@@ -96,6 +96,8 @@ REDIS_STORE_AND_SERVICES = (
     "writer slept",
     "writer taken away",
     "zombie leader",
+    "no leader left",
+    "member left a leader that is gone",
     "epoch failed again for the same cause, which does not halt",
     "over 3 readers",
     "over 8 tables",

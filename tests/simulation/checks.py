@@ -257,6 +257,13 @@ def announced_epoch_is_the_journals(world: World, order: Any) -> None:
         raise Failure(f"epoch {order.epoch} is opened on base {order.base}, and its entry says {entry.base}")
 
 
+def nobody_works_without_a_leader(world: World) -> None:
+    """Some time after the last leader has died, no member reads, sends or stages any more."""
+    for service in world.services:
+        if service.alive and service.token is not None:
+            raise Failure(f"{service.incarnation} is still in epoch {service.epoch}, which has no leader any more")
+
+
 def requests_were_honoured(world: World) -> None:
     """Every savepoint requested of a leader that still leads is a kept checkpoint."""
     done = {e.request for e in world.store.journal.values() if isinstance(e, CheckpointEntry) and e.kept}

@@ -34,7 +34,8 @@ from cutline.common.mesh.messages import (
     encode,
 )
 from cutline.common.mesh.parts import Parts, load_part
-from cutline.common.mesh.topology import Topology, reader_name, writer_name
+from cutline.common.mesh.silence import LEADER_SECONDS, Silence
+from cutline.common.mesh.topology import ENUMERATOR, Topology, reader_name, writer_name
 from cutline.common.positions import High, Low, Stop
 from cutline.common.schema import SchemaChanges, TableSchema
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
@@ -44,6 +45,7 @@ from cutline.services.enumerator.events import (
     BoundFound,
     CloseEpoch,
     DescribeTable,
+    Dismiss,
     EntryRefused,
     EntryWritten,
     EpochFailed,
@@ -277,6 +279,7 @@ class SimulatedService:
     token: Any = None  # identifies its part in one epoch; answers to an older one are dropped
     process: Process | None = None
     probe: Probe | None = None
+    silence: Silence | None = None  # of its leader
     failed: tuple[int, str, bool] = (0, "", False)
     chunk: Any = None
     limits: Limits = UNLIMITED
@@ -399,6 +402,8 @@ class World:
             schema_changes=self.shape.schema_changes,
         )
         self.own = random.Random(f"refusals {seed}")  # apart, so that other worlds draw the same
+        self.leaderless = random.Random(f"leaderless {seed}")
+        self.nobody_until = 0.0  # no enumerator starts before
         self.full_until = self.refused_until = 0.0
         self.refused_epochs: set[int] = set()
         self.names = 0
@@ -443,6 +448,8 @@ class World:
             self.at(begin + self.own.uniform(0.5, shape.chaos), self.fill_store)
         if self.own.random() < 0.08:
             self.at(begin + self.own.uniform(0.5, shape.chaos), self.refuse_reads)
+        if self.leaderless.random() < 0.03:
+            self.at(begin + self.leaderless.uniform(0.5, shape.chaos), self.lose_leaders)
         if self.seed % 20 == 7:  # few worlds, since most pipelines end by it
             for _ in range(2):
                 self.at(rng.uniform(0.5, shape.chaos), self.purge)
@@ -476,9 +483,9 @@ class World:
         for service in self.services:
             service.paused_until = min(service.paused_until, self.now)
             self.at(0.0, self.pump, service)
-        for role, many in (("enumerator", 1), ("reader", 1), ("writer", 1)):
-            for _ in range(many - sum(s.alive and s.role == role for s in self.services)):
-                self.start_service(role)
+        for role in ("enumerator", "reader", "writer"):
+            if not self.alive(role):
+                self.replace(role)
         if not any(self.sparks):
             self.start_spark()
         self.at(1.0, self.stop_writing)
@@ -629,7 +636,23 @@ class World:
         if service.alive:
             if service.leader is not None or service.process is not None:
                 self.tell(service, service.token, Ticked())
+                if service.silence is not None:
+                    self.listen(service, service.silence)
             self.at(0.4, self.tick, service)
+
+    def listen(self, service: SimulatedService, silence: Silence) -> None:
+        """A member that is awake reads the channel from its leader, which sends an empty message each second while it
+        is awake and its epoch is open."""
+        if service.paused_until > self.now:
+            return
+        heard = any(
+            leader.leader is not None and leader.alive and leader.token is not None and leader.epoch == service.epoch
+            and leader.paused_until <= self.now
+            for leader in self.services
+        )  # fmt: skip
+        if silence.read(self.now, heard=heard):
+            self.count["member left a leader that is gone"] += 1
+            self.fail(service, "its leader is silent")
 
     def observe(self, service: SimulatedService) -> None:
         """Observe lease and presence, and announce the epoch, as the driver does."""
@@ -685,7 +708,7 @@ class World:
             self.join(service, entry, members.index(service.incarnation))
 
     def leave(self, service: SimulatedService) -> None:
-        service.token = service.process = service.probe = None
+        service.token = service.process = service.probe = service.silence = None
         service.inbox.clear()
         service.effects.clear()
         service.blocked = False
@@ -718,6 +741,7 @@ class World:
             service.probe, inbound=inbound, outbound=outbound, recording=service.role == "reader", after=epoch
         )
         self.tell_story(f"{service.incarnation} joins epoch {epoch} as {service.name}")
+        service.silence = Silence(self.now)
         if service.role == "reader":
             self.tell(service, service.token, Began())
         for sender in inbound:
@@ -842,7 +866,9 @@ class World:
         self.at(self.rng.uniform(0.2, 4.0), self.replace, service.role)
 
     def replace(self, role: str) -> None:
-        if role == "enumerator" or sum(s.alive and s.role == role for s in self.services) < 4:
+        if role == "enumerator" and self.now < self.nobody_until:
+            self.at(self.nobody_until - self.now, self.replace, role)
+        elif role == "enumerator" or sum(s.alive and s.role == role for s in self.services) < 4:
             self.start_service(role)
 
     def later(self, service: SimulatedService, delay: float, event_of: Callable[[], Event | None]) -> None:
@@ -937,6 +963,8 @@ class World:
                 self.later(service, self.lag(2), lambda: self.open_epoch(service, effect))
             case CloseEpoch():
                 service.token = None
+            case Dismiss(before=before):
+                self.dismiss(before)
             case WriteOutcome() | PutDefinition() | FindBase() | ReleaseSavepoint() | AskSparkWriter():
                 self.operators.carry_out(service, effect)
             case FindPlace(table_id=table, generation=generation, low=low):
@@ -1359,6 +1387,8 @@ class World:
     def open_epoch(self, service: SimulatedService, order: OpenEpoch) -> Event:
         checks.announced_epoch_is_the_journals(self, order)
         for sender, receiver in order.plan.topology.channels():
+            if sender == ENUMERATOR and receiver in order.plan.writers:
+                continue  # it carries empty messages only: `listen`
             self.channels[order.epoch, sender, receiver] = Channel((order.epoch, sender, receiver))
         enumerator = None
         if order.base is not None:
@@ -1376,10 +1406,18 @@ class World:
         self.announced = order.epoch
         for channel in self.channels.values():
             if channel.name[0] < order.epoch and not channel.gone:
-                self.at(self.lag(5), self.drop_channel, channel)
+                self.at(self.lag(5), self.drop_channel, channel, self.rng)
         return EpochOpened(epoch=order.epoch, enumerator=enumerator)
 
-    def drop_channel(self, channel: Channel) -> None:
+    def dismiss(self, before: int) -> None:
+        """Remove the streams of ended epochs. Redis may not answer at first: the driver asks until it does."""
+        rng = self.leaderless
+        delay = rng.uniform(1.0, 10.0) if self.troubled and rng.random() < 0.2 else rng.expovariate(1 / self.shape.lag)
+        for channel in self.channels.values():
+            if channel.name[0] < before and not channel.gone:
+                self.at(delay, self.drop_channel, channel, rng)
+
+    def drop_channel(self, channel: Channel, rng: random.Random) -> None:
         channel.gone = True
         channel.queue.clear()
         if channel.waiting is not None:
@@ -1387,7 +1425,7 @@ class World:
         epoch, sender, _ = channel.name
         for service in self.services:  # its next empty message reveals it
             if service.epoch == epoch and service.token is not None and (service.name or "enumerator") == sender:
-                self.at(self.rng.uniform(0.1, 2.0), self.silence, service, service.token)
+                self.at(rng.uniform(0.1, 2.0), self.silence, service, service.token)
 
     # --- Spark ---
 
@@ -1530,7 +1568,7 @@ class World:
         self.tell_story("Redis is emptied")
         self.count["Redis emptied"] += 1
         for channel in self.channels.values():
-            self.drop_channel(channel)
+            self.drop_channel(channel, self.rng)
         self.lease = (None, 0.0)
         self.announced = 0
 
@@ -1587,6 +1625,17 @@ class World:
     def fault_restart_source(self) -> None:
         self.tell_story("the source restarts")
         self.source.restart(self.now)
+
+    def lose_leaders(self) -> None:
+        """Every enumerator dies, and none starts for as long as members wait for their leader and more: by then all
+        must have left. Then a new one leads."""
+        self.nobody_until = self.now + LEADER_SECONDS + 15.0
+        self.tell_story(f"no enumerator lives until {self.nobody_until:.2f}")
+        for service in self.alive("enumerator"):
+            self.kill(service, "no leader is left")
+        self.count["no leader left"] += 1
+        self.at(LEADER_SECONDS + 13.0, checks.nobody_works_without_a_leader, self)
+        self.at(LEADER_SECONDS + 15.0, self.replace, "enumerator")
 
     def purge(self) -> None:
         """Binlogs are purged; perhaps a reader dies too, and its successor begins at the last checkpoint."""

@@ -10,8 +10,10 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.mesh import channels
-from cutline.common.mesh.channels import FRAGMENT_BYTES, ChannelLost, Receiver, Sender, create, stream_name
+from cutline.common.mesh.channels import FRAGMENT_BYTES, ChannelLost, LeaderLost, Receiver, Sender, create, stream_name
 from cutline.common.mesh.redis import Command
+from cutline.common.mesh.silence import LEADER_SECONDS
+from tests.simulation.clock import SimulatedClock
 
 NAME = stream_name("shop", 7, "reader-0", "writer-1")
 
@@ -308,6 +310,61 @@ async def test_a_silent_channel_whose_stream_is_gone_is_lost_to_the_receiver(red
     redis.empty()
     with pytest.raises(ChannelLost, match="the stream is gone after message 1"):
         await receiver.receive(wait_seconds=5)
+
+
+async def heard_for(receiver: Receiver, clock: SimulatedClock, seconds: float) -> None:
+    """Receive by the simulated clock, which the answers of Redis move on."""
+    end = clock.now + seconds
+    while clock.now < end:
+        await receiver.receive(wait_seconds=0.001)
+
+
+async def test_a_member_leaves_a_leader_that_is_silent_and_no_other_sender(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The leader and a reader send an empty message now and then. 2. Redis does not answer the receiver for as long
+    as a leader may be silent, and then the leader's message is late. 3. Only the reader is silent. 4. Only the leader
+    is."""
+    clock = SimulatedClock()
+    monkeypatch.setattr(channels, "time", clock)
+    leader, reader = (stream_name("shop", 7, peer, "writer-1") for peer in ("enumerator", "reader-0"))
+    await create(redis, [leader, reader], {"epoch": 7})
+    receiver = Receiver(redis, [leader, reader], leader=leader, patience_seconds=1000.0)
+    senders = [Sender(redis, name, credit_bytes=1) for name in (leader, reader)]
+    run = redis.run
+
+    def answer(command: Command) -> Any:
+        clock.now += 1.0 if command[0] == b"XREAD" else 0.0
+        return run(command)
+
+    monkeypatch.setattr(redis, "run", answer)
+    for _ in range(5):
+        for sender in senders:
+            await sender.idle()
+            await sender.flush()
+        await heard_for(receiver, clock, LEADER_SECONDS - 5)
+
+    def away() -> str:
+        clock.now += 2 * LEADER_SECONDS
+        return "question"
+
+    redis.lose = away
+    await receiver.receive(wait_seconds=0.001)
+    redis.lose = lambda: "nothing"
+    await heard_for(receiver, clock, 2.0)
+    for _ in range(5):
+        await senders[0].idle()
+        await senders[0].flush()
+        await heard_for(receiver, clock, LEADER_SECONDS - 5)
+
+    async def only_the_reader_sends() -> None:
+        for _ in range(10):
+            await senders[1].idle()
+            await senders[1].flush()
+            await heard_for(receiver, clock, 1.0)
+
+    with pytest.raises(LeaderLost, match="has sent nothing for 30 s; start an enumerator if none runs"):
+        await only_the_reader_sends()
 
 
 async def test_a_gap_is_a_lost_channel(redis: Any) -> None:

@@ -13,6 +13,7 @@ PURE = (
     "common/errors.py",
     "common/mesh/machine.py",
     "common/mesh/messages.py",
+    "common/mesh/silence.py",
     "common/mesh/topology.py",
     "common/positions.py",
     "common/store/envelope.py",

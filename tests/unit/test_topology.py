@@ -15,22 +15,27 @@ def test_members_are_named_by_their_place_in_the_plan() -> None:
 
 def test_a_mesh_has_one_channel_for_each_directed_pair() -> None:
     channels = MESH.channels()
-    assert len(channels) == len(set(channels)) == 2 + 2 + 2 * 3 + 3
+    assert len(channels) == len(set(channels)) == 2 + 2 + 2 * 3 + 3 + 3
     assert (ENUMERATOR, "reader-1") in channels
     assert ("reader-1", "writer-2") in channels
     assert not any(sender.startswith("writer") and receiver != ENUMERATOR for sender, receiver in channels)
 
 
-def test_a_cut_has_every_channel_but_those_from_the_writers() -> None:
-    assert set(MESH.channels()) - set(MESH.cut_channels()) == {(writer, ENUMERATOR) for writer in MESH.writers}
+def test_a_cut_has_every_channel_but_those_between_writers_and_the_enumerator() -> None:
+    between = {pair for writer in MESH.writers for pair in ((writer, ENUMERATOR), (ENUMERATOR, writer))}
+    assert set(MESH.channels()) - set(MESH.cut_channels()) == between
+
+
+def test_every_member_hears_the_enumerator() -> None:
+    assert all(ENUMERATOR in MESH.inbound(member) for member in (*MESH.readers, *MESH.writers))
 
 
 @pytest.mark.parametrize(
     ("member", "inbound", "outbound"),
     [
-        (ENUMERATOR, MESH.readers + MESH.writers, MESH.readers),
+        (ENUMERATOR, MESH.readers + MESH.writers, MESH.readers + MESH.writers),
         ("reader-0", (ENUMERATOR,), (*MESH.writers, ENUMERATOR)),
-        ("writer-1", MESH.readers, (ENUMERATOR,)),
+        ("writer-1", (*MESH.readers, ENUMERATOR), (ENUMERATOR,)),
     ],
 )
 def test_each_member_has_its_ends(member: str, inbound: tuple[str, ...], outbound: tuple[str, ...]) -> None:

@@ -1,10 +1,13 @@
-"""Patches that break one rule of the commands each; the sweep of the mesh must fail for every one."""
+"""Patches that break one rule of the commands, or of the lease that members hold on their leader; a sweep of the mesh
+or a file of unit tests must notice each."""
 
 from __future__ import annotations
 
 from tests.simulation.mutants import CHECKPOINTS, ENUMERATOR, LEADER, READER, Mutant, mutant
 
 AGENDA = "services/enumerator/agenda.py"
+CHANNELS = "common/mesh/channels.py"
+SILENCE = "common/mesh/silence.py"
 
 COMMANDS: tuple[Mutant, ...] = (
     mutant(
@@ -61,6 +64,30 @@ COMMANDS: tuple[Mutant, ...] = (
          (LEADER, "        self.agenda.accept(event.command)\n",
           "        self.agenda.accept(event.command)\n        if event.command.kind == 'delete':\n"
           "            return [DeletePipeline(purge=True)]\n")),
+        tests="test_agenda.py",
+    ),
+    mutant(
+        "members stay with a leader that is gone for good",
+        SILENCE,
+        "return self.seconds >= LEADER_SECONDS",
+        "return False",
+        300,
+    ),
+    Mutant(
+        "a leader is lost after time in which its member could not hear it",
+        ((SILENCE, "self.seconds + min(STEP_SECONDS, now - self._read_at)", "self.seconds + now - self._read_at"),),
+        tests="test_silence.py",
+    ),
+    Mutant(
+        "a member that hears others does not miss its leader",
+        ((CHANNELS, "heard=self._inlets[self._leader].heard == now",
+          "heard=max(inlet.heard for inlet in self._inlets.values()) == now"),),
+        tests="test_channels.py",
+    ),
+    Mutant(
+        "a leader that finds the pipeline stopped leaves the members of its predecessor",
+        ((LEADER, "        return [*effects, self._dismiss()]\n\n    def tell(",
+          "        return [*effects, *([self._dismiss()] if effects else [])]\n\n    def tell("),),
         tests="test_agenda.py",
     ),
     mutant(
