@@ -34,7 +34,7 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
 from cutline.common.schema import SEQ
@@ -42,7 +42,7 @@ from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.filling import groups_of
 from cutline.spark_writer.iceberg import objects
 from cutline.spark_writer.iceberg.columns import Layout
-from cutline.spark_writer.iceberg.deletion_vectors import Vector, merged, without
+from cutline.spark_writer.iceberg.deletion_vectors import Vector, bitmap_of
 from cutline.spark_writer.iceberg.files import FileLost
 from cutline.spark_writer.iceberg.jvm import failing_as
 from cutline.spark_writer.iceberg.lineage import NONE, ROW_ID
@@ -213,8 +213,7 @@ def _vectors(table: LakeTable, head: int, located: Any, task: Task) -> list[Vect
         objects.accept(task.grants)
         dead = {}
         for path, positions in _by_file(rows).items():
-            old = read_deleted(before.get(path))
-            dead[path] = merged(old, without(positions, old))
+            dead[path] = bitmap_of(read_deleted(before.get(path))) | bitmap_of(positions)
         return pa.Table.from_pylist([asdict(vector) for vector in write_deleted(version, task.new_file, dead)])
 
     bucket = F.pmod(F.hash("_file"), F.lit(buckets)).alias(GROUP)
@@ -235,11 +234,18 @@ def _located(table: LakeTable, snapshot_id: int, layout: Layout, changes: Any, p
     if isinstance(low, int | str | Decimal) and not isinstance(low, bool):
         target = target.filter((F.col(names[0]) >= F.lit(low)) & (F.col(names[0]) <= F.lit(high)))
     on = key_names(layout)
-    key = (F.col(name).alias(alias) for name, alias in zip(names, on, strict=True))
+    key = [_comparable(target, name).alias(alias) for name, alias in zip(names, on, strict=True)]
     row_id = F.col(ROW_ID.name) if table.version >= VECTORS_VERSION else F.lit(None).cast("long").alias(ROW_ID.name)
     target = target.select(*key, "_file", "_pos", row_id).repartition(partitions, *on)
     joined = target.join(changes.repartition(partitions, *on).hint("shuffle_hash"), on, "right_outer")
     return joined.select(GROUP, SEQ, LIVE, "_file", "_pos", ROW_ID.name)
+
+
+def _comparable(rows: Any, name: str) -> Any:
+    """A key column of a DataFrame as common/keys.py makes it."""
+    column = F.col(name)
+    kind = rows.select(column).schema[0].dataType
+    return column + F.lit(0.0).cast(kind) if isinstance(kind, FloatType | DoubleType) else column
 
 
 def _by_file(rows: pa.Table) -> dict[str, Any]:

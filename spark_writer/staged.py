@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cutline.common.errors import ProtocolError
+from cutline.common.keys import comparable
 from cutline.common.schema import FIELD_ID, OP, SEQ, TableSchema
 from cutline.common.store.backends import store_errors
 from cutline.common.store.records import StagedFile
@@ -132,7 +133,7 @@ def key_names(layout: Layout) -> list[str]:
 
 def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int | None) -> Iterator[pa.Table]:
     """Yield the changes in a staged file by row group, without their values: the key's columns `k0`, `k1`, ... in the
-    lake's types, `_seq`, and `_live` (False for a deletion).
+    lake's types, made `comparable` (common/keys.py), `_seq`, and `_live` (False for a deletion).
 
     Changes up to `_seq` `after` (that of a TRUNCATE) are left out. StagedLost as `adopt`. ProtocolError if a table
     without a key has changes that are no inserts.
@@ -153,7 +154,8 @@ def changes_of(store: PipelineStore, staged: Staged, layout: Layout, after: int 
                     " inserts; read the table again"
                 )
             keys = [
-                read[name].cast(layout.schema.field(column).type) for name, column in zip(columns, key, strict=True)
+                comparable(read[name].cast(layout.schema.field(column).type))
+                for name, column in zip(columns, key, strict=True)
             ]
             live = pc.not_equal(read[OP], "-D")
             yield pa.table([*keys, read[SEQ], live], names=[*key_names(layout), SEQ, LIVE])

@@ -8,9 +8,18 @@ from typing import Any
 from cutline.common.mesh.machine import State
 from cutline.common.positions import Position
 from cutline.common.schema import TableSchema
+from cutline.common.store.lives import Life
 from cutline.common.store.records import CheckpointEntry, EpochEntry, Members, PartRef, StagedFile, TableEntry
+from cutline.common.store.store import PipelineStore, Store
 
 PART = PartRef(path="parts/p", sha256="", size=1)
+LIFE = Life(name="shop", number=1, id="0" * 12, folder=f"shop.{'0' * 12}")
+
+
+def begun(url: str, name: str = "shop") -> PipelineStore:
+    """A pipeline without a definition."""
+    store = Store(url)
+    return store.open(store._lives.begin(name))
 
 
 def epoch(slot: int, base: int | None = None, nonce: str = "n", **other: Any) -> EpochEntry:

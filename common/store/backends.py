@@ -76,6 +76,9 @@ class Backend(Protocol):
     def remove_folder(self, folder: str) -> None:
         """Remove a folder in which there are no files any more; where there are only objects, it is gone already."""
 
+    def remove_all(self, folder: str) -> None:
+        """Remove a folder with all that is in it."""
+
     def stale(self, folder: str, name: str) -> bool:
         """Whether a temporary file is so old that its writer must be dead."""
 
@@ -207,6 +210,15 @@ class _Files:
         for path, _, _ in os.walk(self.location(folder), topdown=False):
             with suppress(OSError):  # a file came meanwhile
                 os.rmdir(path)
+
+    def remove_all(self, folder: str) -> None:
+        location = self.location(folder)
+        with store_errors(location):
+            for path, _, files in os.walk(location):
+                for name in files:
+                    with suppress(FileNotFoundError):
+                        os.unlink(os.path.join(path, name))
+        self.remove_folder(folder)
 
     def stale(self, folder: str, name: str) -> bool:
         try:
@@ -342,6 +354,17 @@ class _Objects:
 
     def remove_folder(self, folder: str) -> None:
         """Objects have no folders."""
+
+    def remove_all(self, folder: str) -> None:
+        with _object_errors(self.location(folder)):
+            self._fs.invalidate_cache()
+            found = self._fs.find(self._path(folder) + "/")
+
+        def remove(path: str) -> None:
+            with _object_errors(path), suppress(FileNotFoundError):
+                self._fs.rm_file(path)
+
+        side_by_side(remove, found)
 
     def stale(self, folder: str, name: str) -> bool:
         return False

@@ -22,9 +22,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cutline.common.errors import ConfigError, ProtocolError
-from cutline.common.store.backends import Backend, side_by_side
+from cutline.common.store.backends import side_by_side
 from cutline.common.store.command_records import Command, Mode, Orders, Outcome
 from cutline.common.store.envelope import canonical, opened, sealed
+from cutline.common.store.lives import Folder
 
 RETAINED = 1_000
 __all__ = ("Command", "Commands", "Mode", "Orders", "Outcome")
@@ -37,10 +38,9 @@ class Commands:
     They raise Unavailable if the store does not answer, ProtocolError if a file is corrupt.
     """
 
-    def __init__(self, backend: Backend, pipeline: str) -> None:
+    def __init__(self, folder: Folder) -> None:
         """Call `PipelineStore.commands` instead."""
-        self._backend = backend
-        self._pipeline = pipeline
+        self._folder = folder
         self._commands: dict[int, Command] = {}  # read before; a command never changes
 
     def add(
@@ -68,33 +68,31 @@ class Commands:
                 return _same(found, key, kind, arguments)
             seen = max(numbers, default=0)
             n = seen + 1
-            command = Command(
-                n=n, kind=kind, arguments=arguments, by=by, at=now, origin=origin, key=key, nonce=nonce
-            )
-            if not self._backend.create(self._path("commands", n), sealed(command.to_json())):
+            command = Command(n=n, kind=kind, arguments=arguments, by=by, at=now, origin=origin, key=key, nonce=nonce)
+            if not self._folder.create(self._path("commands", n), sealed(command.to_json())):
                 continue  # another command took the number; it may have our key
-            if n > 1 and not self._backend.exists(self._path("commands", n - 1)):
-                self._backend.remove(self._path("commands", n))  # others have gone on long ago
+            if n > 1 and not self._folder.exists(self._path("commands", n - 1)):
+                self._folder.remove(self._path("commands", n))  # others have gone on long ago
                 continue
             return command
 
     def with_key(self, name: str) -> Command | None:
         """Return the retained command whose key has this name, None if there is none (yet)."""
-        claim = self._backend.read(path := self._key_path(name))
+        claim = self._folder.read(path := self._key_path(name))
         if claim is None:
             return None
-        after = int(opened(claim, self._backend.location(path))["after"])
+        after = int(opened(claim, self._folder.location(path))["after"])
         return self._with_name(name, [n for n in self._numbers("commands") if n > after])
 
     def _claimed(self, name: str) -> int:
         """Claim a key's name; return the number that all commands with it are greater than."""
         path, after = self._key_path(name), self.newest()
-        if self._backend.create(path, sealed({"after": after})):
+        if self._folder.create(path, sealed({"after": after})):
             return after
-        claim = self._backend.read(path)
+        claim = self._folder.read(path)
         if claim is None:  # retired in between
             return self._claimed(name)
-        return int(opened(claim, self._backend.location(path))["after"])
+        return int(opened(claim, self._folder.location(path))["after"])
 
     def _with_name(self, name: str, numbers: Sequence[int]) -> Command | None:
         """The command of these whose key has this name; the oldest are read first, a few at a time."""
@@ -140,10 +138,10 @@ class Commands:
     def put_outcome(self, outcome: Outcome) -> bool:
         """Write an outcome, durable on return; False if the command has one: of another leader, or our own."""
         path = self._path("outcomes", outcome.n)
-        if not self._backend.create(path, sealed(outcome.to_json())):
+        if not self._folder.create(path, sealed(outcome.to_json())):
             return False
-        if outcome.n > 1 and not self._backend.exists(self._path("outcomes", outcome.n - 1)):
-            self._backend.remove(path)  # other leaders have gone on long ago
+        if outcome.n > 1 and not self._folder.exists(self._path("outcomes", outcome.n - 1)):
+            self._folder.remove(path)  # other leaders have gone on long ago
             return False
         return True
 
@@ -165,22 +163,22 @@ class Commands:
         for n in self._numbers("commands"):
             if n <= oldest:
                 command = self.get(n)
-                self._backend.remove(self._path("commands", n))
+                self._folder.remove(self._path("commands", n))
                 if command is not None and command.key is not None:
-                    self._backend.remove(self._key_path(_name(command.key)))
+                    self._folder.remove(self._key_path(_name(command.key)))
         for n in self._numbers("outcomes"):
             if n <= oldest:
-                self._backend.remove(self._path("outcomes", n))
+                self._folder.remove(self._path("outcomes", n))
 
     def remove(self, *, all_but_newest: bool = False) -> None:
         """Remove the files of a deleted pipeline; with `all_but_newest` the newest outcome stays, and says so."""
         for n in self._numbers("commands"):
-            self._backend.remove(self._path("commands", n))
-        for name in self._backend.names(f"{self._pipeline}/keys"):
-            self._backend.remove(f"{self._pipeline}/keys/{name}")
+            self._folder.remove(self._path("commands", n))
+        for name in self._folder.names("keys"):
+            self._folder.remove(f"keys/{name}")
         outcomes = self._numbers("outcomes")
         for n in outcomes[:-1] if all_but_newest else outcomes:
-            self._backend.remove(self._path("outcomes", n))
+            self._folder.remove(self._path("outcomes", n))
 
     # Files
 
@@ -189,21 +187,21 @@ class Commands:
         return tuple(sorted(found, key=lambda command: command.n))
 
     def _key_path(self, name: str) -> str:
-        return f"{self._pipeline}/keys/{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+        return f"keys/{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
 
     def _path(self, folder: str, n: int) -> str:
-        return f"{self._pipeline}/{folder}/{n:010d}.json"
+        return f"{folder}/{n:010d}.json"
 
     def _numbers(self, folder: str) -> Sequence[int]:
-        names = self._backend.names(f"{self._pipeline}/{folder}")
+        names = self._folder.names(folder)
         return sorted(int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
 
     def _get(self, folder: str, n: int) -> dict[str, Any] | None:
         path = self._path(folder, n)
-        data = self._backend.read(path)
+        data = self._folder.read(path)
         if data is None:
             return None
-        location = self._backend.location(path)
+        location = self._folder.location(path)
         body = opened(data, location)
         if body.get("n") != n:
             raise ProtocolError(f"{location} holds number {body.get('n')}; restore it from a backup")

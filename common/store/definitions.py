@@ -1,8 +1,8 @@
 """The versions of a pipeline's definition, in files of the store.
 
-Version 1 is `pipeline.json`, the claim of the pipeline's name; the later ones are `definitions/{version:010d}.json`,
-each put if absent by a leader that carries out a command. No version is ever changed or removed. The standing orders
-(commands.py) say which version is in force.
+Version 1 is `pipeline.json`, with which a life (lives.py) is defined; the later ones are
+`definitions/{version:010d}.json`, each put if absent by a leader that carries out a command. No version is ever changed
+or removed. The standing orders (commands.py) say which version is in force.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from cutline.common.errors import ConfigError
-from cutline.common.store.backends import Backend
 from cutline.common.store.envelope import canonical, opened, sealed
+from cutline.common.store.lives import DEFINED, Folder
 
 _NUMBERED = re.compile(r"(\d{10})\.json")
 
@@ -37,10 +37,9 @@ class DefinitionVersion:
 class Definitions:
     """The definition of one pipeline. All methods block; they raise Unavailable if the store does not answer."""
 
-    def __init__(self, backend: Backend, pipeline: str) -> None:
+    def __init__(self, folder: Folder) -> None:
         """Call `PipelineStore.definitions` instead."""
-        self._backend = backend
-        self._pipeline = pipeline
+        self._folder = folder
 
     def define(self, definition: Mapping[str, Any]) -> bool:
         """Put version 1 if absent; True if it is new, False if the newest version has the same content already.
@@ -49,16 +48,16 @@ class Definitions:
         """
         known = self.get()
         if known is None:
-            if self._backend.create(self._path(1), sealed(definition)):
+            if self._folder.create(self._path(1), sealed(definition)):
                 return True
             known = self.get() or {}
         if known != json.loads(canonical(definition)):
             keys = sorted(key for key in {*known, *definition} if known.get(key) != definition.get(key))
             version = self.newest()
             raise ConfigError(
-                f"the name {self._pipeline!r} is in use in this store with another {', '.join(keys)} (version {version}"
-                f" of its definition, {self._backend.location(self._path(version))}); apply the change with `cutline"
-                " pipeline replace`, or choose another name or another store"
+                f"the name {self._folder.name!r} is in use in this store with another {', '.join(keys)} (version"
+                f" {version} of its definition, {self._folder.location(self._path(version))}); apply the change with"
+                " `cutline pipeline replace`, or choose another name or another store"
             )
         return False
 
@@ -66,7 +65,7 @@ class Definitions:
         """Return the number of the newest version, 0 without a definition."""
         if numbers := self._numbers():
             return numbers[-1]
-        return int(self._backend.exists(self._path(1)))
+        return int(self._folder.exists(self._path(1)))
 
     def get(self, version: int | None = None) -> dict[str, Any] | None:
         """Return the content of a version, of the newest one by default; None if there is none."""
@@ -87,7 +86,7 @@ class Definitions:
             "note": note,
             "definition": dict(definition),
         }
-        return self._backend.create(self._path(version), sealed(body))
+        return self._folder.create(self._path(version), sealed(body))
 
     def about(self, version: int) -> DefinitionVersion | None:
         """Return who made a version, and when; None if there is none."""
@@ -102,14 +101,13 @@ class Definitions:
         return [version for version in found if version is not None]
 
     def _numbers(self) -> list[int]:
-        names = self._backend.names(f"{self._pipeline}/definitions")
+        names = self._folder.names("definitions")
         return sorted(int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
 
     def _path(self, version: int) -> str:
-        name = "pipeline.json" if version == 1 else f"definitions/{version:010d}.json"
-        return f"{self._pipeline}/{name}"
+        return DEFINED if version == 1 else f"definitions/{version:010d}.json"
 
     def _get(self, version: int) -> dict[str, Any] | None:
         path = self._path(version)
-        data = self._backend.read(path)
-        return None if data is None else opened(data, self._backend.location(path))
+        data = self._folder.read(path)
+        return None if data is None else opened(data, self._folder.location(path))

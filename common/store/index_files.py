@@ -6,7 +6,8 @@ import mmap
 import tempfile
 from collections.abc import Iterable
 
-from cutline.common.store.backends import Backend, store_errors
+from cutline.common.store.backends import store_errors
+from cutline.common.store.lives import Folder
 
 _COPY_BYTES = 1 << 20
 
@@ -17,36 +18,36 @@ class IndexFiles:
     Every method raises Unavailable or ConfigError where the store fails. Thread-safe.
     """
 
-    def __init__(self, backend: Backend, folder: str, *, copied: bool = False) -> None:
-        """Take the folder's path in the store. If `copied`, a file of a folder is copied before it is mapped too: on a
-        network volume another machine may remove it, which would kill a process that reads the mapping.
+    def __init__(self, store: Folder, folder: str, *, copied: bool = False) -> None:
+        """Take the path below the pipeline's folder. If `copied`, a file of a folder is copied before it is mapped too:
+        on a network volume another machine may remove it, which would kill a process that reads the mapping.
         """
-        self._backend = backend
+        self._store = store
         self._folder = folder
         self._copied = copied
 
     def names(self) -> list[str]:
         """Return the names of all files, without those that are still being written."""
-        return [name for name in self._backend.names(self._folder) if not name.startswith(".")]
+        return [name for name in self._store.names(self._folder) if not name.startswith(".")]
 
     def remove_stale(self) -> None:
         """Remove the temporary files of writers that are dead."""
-        for name in self._backend.names(self._folder):
-            if name.startswith(".") and self._backend.stale(self._folder, name):
-                self._backend.remove(self._path(name))
+        for name in self._store.names(self._folder):
+            if name.startswith(".") and self._store.stale(self._folder, name):
+                self._store.remove(self._path(name))
 
     def write(self, name: str, blocks: Iterable[bytes | memoryview]) -> None:
         """Write a file of these blocks; it has its name only once it is complete."""
         path = self._path(name)
-        file, temporary = self._backend.open_new(path)
+        file, temporary = self._store.open_new(path)
         try:
-            with store_errors(self._backend.location(path)):
+            with store_errors(self._store.location(path)):
                 for block in blocks:
                     file.write(block)
         except BaseException:
-            self._backend.discard(file, temporary)
+            self._store.discard(file, temporary)
             raise
-        self._backend.settle(file, temporary, path)
+        self._store.settle(file, temporary, path)
 
     def map(self, name: str) -> mmap.mmap | None:
         """Map a file for reading; None if it is missing or empty. An object is copied to a temporary file before.
@@ -54,10 +55,10 @@ class IndexFiles:
         The bytes stay readable when the file is removed.
         """
         path = self._path(name)
-        with store_errors(self._backend.location(path)):
+        with store_errors(self._store.location(path)):
             try:
-                with self._backend.open_read(path) as file:
-                    if not self._copied and "://" not in self._backend.location(path):
+                with self._store.open_read(path) as file:
+                    if not self._copied and "://" not in self._store.location(path):
                         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                     with tempfile.TemporaryFile(prefix="cutline-index-") as copy:
                         while block := file.read(_COPY_BYTES):
@@ -69,7 +70,7 @@ class IndexFiles:
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
-        self._backend.remove(self._path(name))
+        self._store.remove(self._path(name))
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"

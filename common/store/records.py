@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cutline.common.positions import Position
 
-FORMAT = 3
+FORMAT = 4
 OLDEST_FORMAT = 2
 """The oldest form that this version reads. In it `since` is called `full`, and always names a full record."""
 _BASES = 2  # a record is read from one file more

@@ -7,7 +7,8 @@ import io
 import os
 from typing import Any, BinaryIO
 
-from cutline.common.store.backends import Backend, store_errors
+from cutline.common.store.backends import store_errors
+from cutline.common.store.lives import Folder
 from cutline.common.store.records import PartRef
 
 
@@ -17,15 +18,14 @@ class StagingFile(io.RawIOBase):
     pyarrow's ParquetWriter takes it as its sink. Closing it without `commit` drops it, as a crash would.
     """
 
-    def __init__(self, backend: Backend, pipeline: str, path: str) -> None:
+    def __init__(self, folder: Folder, path: str) -> None:
         """Call `PipelineStore.open_staged` instead."""
         self.path = path
-        self._backend = backend
-        self._target = f"{pipeline}/{path}"
+        self._folder = folder
         self._digest = hashlib.sha256()
         self._size = 0
         self._file: BinaryIO | None = None
-        self._file, self._temporary = backend.open_new(self._target)
+        self._file, self._temporary = folder.open_new(path)
 
     def writable(self) -> bool:
         """Return True."""
@@ -35,7 +35,7 @@ class StagingFile(io.RawIOBase):
         """Append bytes. Raises Unavailable when the disk is full."""
         if self._file is None:
             raise ValueError(f"{self.path} is closed")
-        with store_errors(self._backend.location(self._target)):
+        with store_errors(self._folder.location(self.path)):
             self._file.write(data)
         self._digest.update(data)
         written = memoryview(data).nbytes
@@ -49,7 +49,7 @@ class StagingFile(io.RawIOBase):
     def commit(self) -> PartRef:
         """Give the file its name; bytes and name are durable on return."""
         ref = self.settle()
-        self._backend.sync(os.path.dirname(self._target))
+        self._folder.sync(os.path.dirname(self.path))
         return ref
 
     def settle(self) -> PartRef:
@@ -59,9 +59,9 @@ class StagingFile(io.RawIOBase):
         if file is None:
             raise ValueError(f"{self.path} is closed")
         try:
-            self._backend.settle(file, self._temporary, self._target)
+            self._folder.settle(file, self._temporary, self.path)
         except BaseException:
-            self._backend.discard(file, self._temporary)
+            self._folder.discard(file, self._temporary)
             raise
         finally:
             super().close()
@@ -71,7 +71,7 @@ class StagingFile(io.RawIOBase):
         """Drop the file; no effect after `commit` or `discard`."""
         file, self._file = self._file, None
         if file is not None:
-            self._backend.discard(file, self._temporary)
+            self._folder.discard(file, self._temporary)
         super().close()
 
     def close(self) -> None:

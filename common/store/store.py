@@ -1,10 +1,10 @@
 """The store: Cutline's durable state, in files or objects (fsspec).
 
-Layout below `{store}/{pipeline}/`:
+Layout below the folder of a pipeline, `{store}/{name}.{id}/` (lives.py):
 
 | path | content | written by |
 |---|---|---|
-| `pipeline.json` | version 1 of the definition, envelope | the first start of the pipeline |
+| `pipeline.json` | version 1 of the definition, envelope | whoever defines the pipeline |
 | `definitions/{version:010d}.json` | a later version (definitions.py), envelope | the leader |
 | `commands/{n:010d}.json` | a person's command (commands.py), envelope | the control API |
 | `keys/{hash}.json` | the claim of a client's key, envelope | the control service |
@@ -26,6 +26,8 @@ writers that try, exactly one succeeds, and its file is whole and durable, or ab
 `link` (which fails if the name is taken), fsync of the folder. On objects: an exclusive create (`If-None-Match: *` on
 S3), and after an unclear answer a read of the object: equal bytes are our own, since entries and claims carry a nonce
 and publications the number of a claim. A crash leaves at most a temporary name, which readers ignore.
+
+A `PipelineStore` is of one life of a pipeline: what a deleted one's processes still write lies where nobody looks.
 
 An envelope (envelope.py) holds a body with its hash; records.py defines the bodies. The entry that includes a part or a
 staged file names it, with hash and size. Names of parts and staged files carry epoch, incarnation and nonce
@@ -53,11 +55,12 @@ from typing import Any, BinaryIO, TypeVar, cast
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 from cutline.common.schema import TableSchema
 from cutline.common.store.access import AccessFiles
-from cutline.common.store.backends import Backend, backend_of, side_by_side, store_errors
+from cutline.common.store.backends import backend_of, side_by_side, store_errors
 from cutline.common.store.commands import Commands
 from cutline.common.store.definitions import Definitions, DefinitionVersion
 from cutline.common.store.envelope import opened, sealed
 from cutline.common.store.index_files import IndexFiles
+from cutline.common.store.lives import DEFINED, PIPELINE_NAME, Folder, Key, Life, Lives, name_of
 from cutline.common.store.records import (
     CheckpointEntry,
     Deltas,
@@ -72,7 +75,6 @@ from cutline.common.store.records import (
 from cutline.common.store.staging_file import StagingFile
 from cutline.common.table_id import check_ids
 
-_PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _FILE_NAME = re.compile(r"(\d{10})\.[A-Za-z0-9_.+=-]+")
 _NUMBERED = re.compile(r"(\d{10})\.json")
 K = TypeVar("K")
@@ -86,7 +88,6 @@ _FOLDERS = (
     "journal", "parts", "staged", "publications", "schemas", "spark", "used", "index", "released", "retired",
     "definitions",
 )  # fmt: skip
-_LOOK_ANEW = 60
 _DELETING, _PURGED = "deleting.json", "purged.json"
 
 
@@ -104,8 +105,7 @@ class Store:
         self.url = url
         self._backend = backend_of(url)
         self.access = AccessFiles(self._backend)
-        self._defined: set[str] = set()
-        self._looks = 0
+        self._lives = Lives(self._backend)
 
     def check(self) -> None:
         """Look, without writing, whether the store can be there. ConfigError if its bucket does not exist."""
@@ -128,31 +128,50 @@ class Store:
             )
 
     def pipelines(self) -> list[str]:
-        """Return the names of all defined pipelines, sorted. Costs one listing, and a look at each name that is new;
-        now and then one at each name."""
-        found = [name for name in self._backend.names("") if _PIPELINE_NAME.fullmatch(name)]
-        self._looks += 1
-        known = self._defined if self._looks % _LOOK_ANEW else set()  # of a deleted one a folder may be left
-        self._defined = {name for name in found if name in known or self._backend.exists(f"{name}/pipeline.json")}
-        return sorted(self._defined)
+        """Return the names of all defined pipelines, sorted; costs as `lives`."""
+        return [life.name for life in self._lives.current()]
+
+    def lives(self) -> list[Life]:
+        """Return the life of each defined pipeline, sorted by name. Costs one listing, and a look at each that is
+        new."""
+        return self._lives.current()
+
+    def life(self, key: Key) -> Life | None:
+        """Return the life of this key, defined or not; None if it has ended, or is of another store. Costs a
+        listing."""
+        found = self._lives.of(name_of(key)) if PIPELINE_NAME.fullmatch(name_of(key)) else None
+        return found if found is not None and found.key == key else None
 
     def pipeline(self, name: str) -> PipelineStore:
-        """Return one pipeline's part of the store, defined or not. Raises ConfigError for an invalid name."""
-        if not _PIPELINE_NAME.fullmatch(name):
+        """Return the part of the store of the pipeline that has this name when it is first used, defined or not.
+        Raises ConfigError for an invalid name."""
+        if not PIPELINE_NAME.fullmatch(name):
             raise ConfigError(f"{name!r} can't name a pipeline; use up to 63 letters, digits, _ and -")
-        return PipelineStore(self._backend, name)
+        return PipelineStore(Folder(self._backend, name, self._lives))
+
+    def open(self, life: Life) -> PipelineStore:
+        """Return the part of the store of this life of a pipeline, and of no other of its name."""
+        return PipelineStore(Folder(self._backend, life.name, self._lives, life))
+
+    def sweep(self) -> list[Life]:
+        """Remove what is left of deleted pipelines; as `Lives.sweep`."""
+        return self._lives.sweep()
 
 
 class PipelineStore:
     """One pipeline's definition, commands, journal, parts, staged files, publications and claims; safe for several
     threads."""
 
-    def __init__(self, backend: Backend, name: str) -> None:
-        """Call `Store.pipeline` instead."""
-        self.name = name
-        self._backend = backend
-        self.commands = Commands(backend, name)
-        self._definitions = Definitions(backend, name)
+    def __init__(self, folder: Folder) -> None:
+        """Call `Store.pipeline` or `Store.open` instead."""
+        self.name = folder.name
+        self._folder = folder
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know nothing yet of the life whose folder this is."""
+        self.commands = Commands(self._folder)
+        self._definitions = Definitions(self._folder)
         self._last_slot = 0
         self._entries = Deltas()  # if this process is a leader
         self._publications = Deltas()  # if it is a Spark writer
@@ -161,16 +180,43 @@ class PipelineStore:
         self._schema_names: dict[str, str] = {}
         self._schemas: dict[str, TableSchema] = {}
 
+    # Its life
+
+    @property
+    def life(self) -> Life:
+        """The life that this is the store of; asked first, it costs a listing. Raises ConfigError if the name has none
+        now."""
+        return self._folder.life
+
+    @property
+    def id(self) -> str:
+        """The id of that life: no other pipeline has it, also none of this name."""
+        return self.life.id
+
+    @property
+    def key(self) -> Key:
+        """The life as a word: Redis's keys about the pipeline are named by it."""
+        return self.life.key
+
+    def has_ended(self) -> bool:
+        """Whether the pipeline was deleted. Costs a listing."""
+        return self._folder.lives.has_ended(self.life)
+
     # The definition
 
     def define(self, definition: Mapping[str, Any]) -> bool:
-        """Put version 1 of the definition if absent; True if it is new, False if the newest version is the same.
+        """Begin a life of this name, whose store this is from then on, with version 1 of its definition; False if
+        there is a pipeline whose newest version is the same.
 
         Raises ConfigError if the name is in use with another content.
         """
-        if self._definitions.get() is None:
-            self._remove_rest()  # of a pipeline of this name that was deleted
-        return self._definitions.define(definition)
+        lives = self._folder.lives
+        while True:
+            self._folder.bind(life := lives.begin(self.name))
+            self._begin()
+            made = self._definitions.define(definition)
+            if not lives.has_ended(life):
+                return made
 
     def definition(self, version: int | None = None) -> dict[str, Any] | None:
         """Return a version of the definition, by default the newest; None if there is none."""
@@ -221,7 +267,7 @@ class PipelineStore:
                 lambda since, tables: entry.to_json(since=since, tables=tables),
             )
         if won and slot > 1 and not self._exists(_entry_path(slot - 1)):
-            self._backend.remove(self._path(_entry_path(slot)))  # the journal has gone on long ago
+            self._folder.remove(_entry_path(slot))  # the journal has gone on long ago
             return False
         if won:
             self._last_slot = max(self._last_slot, slot)
@@ -278,7 +324,7 @@ class PipelineStore:
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self._exists(_entry_path(slot)):
-            if pause(min(seconds, self._backend.look_seconds)):
+            if pause(min(seconds, self._folder.look_seconds)):
                 return
 
     def journal_tail(self, after: int = 0) -> Iterator[Entry]:
@@ -331,22 +377,17 @@ class PipelineStore:
         deleted: a note and the newest outcome. Repeat it until `remove` has removed those too."""
         for folder in _FOLDERS:
             for name in self._names(folder):
-                self._backend.remove(self._path(f"{folder}/{name}"))
+                self._folder.remove(f"{folder}/{name}")
         self.commands.remove(all_but_newest=True)
 
-    def remove(self) -> None:
-        """Remove the definition, after which there is no such pipeline, and last what said that it was being deleted.
-
-        If the process dies in between, `define` removes the rest.
-        """
-        self._backend.remove(self._path("pipeline.json"))
-        self._remove_rest()
-
-    def _remove_rest(self) -> None:
+    def end(self) -> None:
+        """Put that the life has ended: the name is free. Then remove what said that it was being deleted, and the
+        definition; what a crash leaves of them, `Store.sweep` removes. May be repeated."""
+        self._folder.lives.end(self.life)
         self.commands.remove()
-        self._backend.remove(self._path(_PURGED))
-        self._backend.remove(self._path(_DELETING))
-        self._backend.remove_folder(self.name)
+        for name in (DEFINED, _PURGED, _DELETING):
+            self._folder.remove(name)
+        self._folder.remove_folders()
 
     # Schemas
 
@@ -373,7 +414,7 @@ class PipelineStore:
         for _ in range(2):  # the sweep removes an older epoch's file once a younger epoch has the same schema
             if known := self._schema_names.get(name):
                 path = f"schemas/{known}"
-                if (data := self._backend.read(self._path(path))) is not None:
+                if (data := self._folder.read(path)) is not None:
                     return path, data
             self._schema_names = {file.split(".")[1]: file for file in self._names("schemas") if not file[0] == "."}
         raise ProtocolError(
@@ -385,7 +426,7 @@ class PipelineStore:
     def put_part(self, name: str, data: bytes) -> PartRef:
         """Save a member's part of a checkpoint; durable on return. `name` comes from `file_name`."""
         path = f"parts/{_checked(name)}"
-        if not self._backend.create(self._path(path), data):
+        if not self._folder.create(path, data):
             raise ProtocolError(
                 f"{self.location(path)} exists already, though its name is unique; stop the second writer"
             )
@@ -393,7 +434,7 @@ class PipelineStore:
 
     def read_part(self, ref: PartRef) -> bytes:
         """Return the bytes of a part. Raises ProtocolError if they are missing or don't match `ref`."""
-        data = self._backend.read(self._path(ref.path))
+        data = self._folder.read(ref.path)
         self._compare(ref, None if data is None else hashlib.sha256(data).hexdigest(), len(data or b""))
         return cast(bytes, data)
 
@@ -409,22 +450,22 @@ class PipelineStore:
 
     def open_staged(self, name: str) -> StagingFile:
         """Begin a staged file that grows over time; `commit` gives it its name."""
-        return StagingFile(self._backend, self.name, f"staged/{_checked(name)}")
+        return StagingFile(self._folder, f"staged/{_checked(name)}")
 
     def sync_staged(self) -> None:
         """Make the names of all settled staged files durable; one wait for any number of them."""
-        self._backend.sync(self._path("staged"))
+        self._folder.sync("staged")
 
     def location(self, path: str) -> str:
         """Return the absolute path (or object address) of a path below the pipeline's folder, for Spark."""
-        return self._backend.location(self._path(path))
+        return self._folder.location(path)
 
     def verify(self, ref: PartRef) -> None:
         """Read a part or staged file completely. Raises ProtocolError if it is missing or doesn't match `ref`."""
         digest, size = hashlib.sha256(), 0
         with store_errors(self.location(ref.path)):
             try:
-                with self._backend.open_read(self._path(ref.path)) as file:
+                with self._folder.open_read(ref.path) as file:
                     while block := file.read(_COPY_BYTES):
                         digest.update(block)
                         size += len(block)
@@ -445,7 +486,7 @@ class PipelineStore:
             lambda since, tables: record.to_json(since=since, tables=tables),
         )
         if won and not all(self._exists(_publication_path(base)) for base in self._publications.bases - {record.n}):
-            self._backend.remove(self._path(_publication_path(record.n)))  # others have gone on long ago
+            self._folder.remove(_publication_path(record.n))  # others have gone on long ago
             return False
         return won
 
@@ -493,7 +534,7 @@ class PipelineStore:
 
     def index_files(self, *, copied: bool = False) -> IndexFiles:
         """Return the files of the lake tables' key indexes; `copied` as IndexFiles has it."""
-        return IndexFiles(self._backend, self._path("index"), copied=copied)
+        return IndexFiles(self._folder, "index", copied=copied)
 
     # The sweep
 
@@ -507,11 +548,11 @@ class PipelineStore:
         """
         removed = self._unneeded()
         for path in removed:
-            self._backend.remove(self._path(path))
+            self._folder.remove(path)
         for folder in ("journal", "publications", "spark", "schemas", "used"):
             for name in self._names(folder):
-                if name.endswith(".tmp") and self._backend.stale(self._path(folder), name):
-                    self._backend.remove(self._path(f"{folder}/{name}"))
+                if name.endswith(".tmp") and self._folder.stale(folder, name):
+                    self._folder.remove(f"{folder}/{name}")
         return removed
 
     def _unneeded(self) -> list[str]:
@@ -557,7 +598,7 @@ class PipelineStore:
         self._put(f"retired/{n:010d}.json", {"n": n, "kept": sorted(kept)})
         for older in self._numbers("retired"):
             if older < n:
-                self._backend.remove(self._path(f"retired/{older:010d}.json"))
+                self._folder.remove(f"retired/{older:010d}.json")
         publications = self._publication_bodies()
         used = self._used_here(publications)
         if used > max(self._numbers("used"), default=0):
@@ -566,12 +607,12 @@ class PipelineStore:
         needed = {at for at in publications if at >= n or at in kept}
         needed |= _bases(needed, publications)
         for at in sorted(publications.keys() - needed):
-            self._backend.remove(self._path(_publication_path(at)))
+            self._folder.remove(_publication_path(at))
         starts = {at: publications[at]["w"] for at in needed & publications.keys()}
         newest = starts[max(starts)] if starts else 0
         for w in sorted(self._numbers("spark")):
             if w < newest and w not in starts.values():
-                self._backend.remove(self._path(f"spark/{w:010d}.json"))
+                self._folder.remove(f"spark/{w:010d}.json")
 
     def _publication_bodies(self) -> dict[int, dict[str, Any]]:
         return {n: body for n in self.publication_numbers() if (body := self._get(_publication_path(n)))}
@@ -594,26 +635,23 @@ class PipelineStore:
         existing = {f"{folder}/{name}" for folder in ("parts", "staged") for name in self._names(folder)}
         waiting = {file["path"] for slot, body in checkpoints.items() if slot > n for file in body["staged"]}
         for path in sorted({path.removeprefix(self.location("")) for path in released} & existing - waiting):
-            self._backend.remove(self._path(path))
+            self._folder.remove(path)
         for slot, body in checkpoints.items():
             staged = body["staged"] if slot <= n else ()
             done = {file["path"] for file in staged if file["kind"] == "changes" or slot > used}
             if slot not in restorable:
                 done |= _needs(body)
             for path in sorted(existing & done - needed):
-                self._backend.remove(self._path(path))
+                self._folder.remove(path)
         for slot in sorted(bodies.keys() - restorable - _bases(restorable, bodies)):
-            self._backend.remove(self._path(_entry_path(slot)))
+            self._folder.remove(_entry_path(slot))
         for slot in self.released() - bodies.keys():
-            self._backend.remove(self._path(f"released/{slot:010d}.json"))
+            self._folder.remove(f"released/{slot:010d}.json")
 
     # Envelopes and paths
 
-    def _path(self, path: str) -> str:
-        return f"{self.name}/{path}"
-
     def _names(self, folder: str) -> list[str]:
-        return self._backend.names(self._path(folder))
+        return self._folder.names(folder)
 
     def _numbers(self, folder: str) -> list[int]:
         found = (_NUMBERED.fullmatch(name) for name in self._names(folder))
@@ -627,7 +665,7 @@ class PipelineStore:
         return found
 
     def _exists(self, path: str) -> bool:
-        return self._backend.exists(self._path(path))
+        return self._folder.exists(path)
 
     def _put_changes(
         self,
@@ -649,10 +687,10 @@ class PipelineStore:
         return won
 
     def _put(self, path: str, body: Mapping[str, Any]) -> bool:
-        return self._backend.create(self._path(path), sealed(body))
+        return self._folder.create(path, sealed(body))
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        data = self._backend.read(self._path(path))
+        data = self._folder.read(path)
         return None if data is None else opened(data, self.location(path))
 
     def _compare(self, ref: PartRef, sha256: str | None, size: int) -> None:

@@ -201,7 +201,7 @@ class Commanding:
         return {"kind": "retry", "table": table}
 
     async def delete(self, *, purge: bool) -> None:
-        """Remove the pipeline; returns once the store has nothing left of it. May be repeated after any part of it. In
+        """Remove the pipeline; returns once its life has ended. May be repeated after any part of it. In
         Redis is then left what the leader has shown meanwhile."""
         await in_store(self.store.put_deleting)
         while purge:
@@ -212,7 +212,7 @@ class Commanding:
         await self.registry.forget(self.store.name)
         await asyncio.sleep(LEAVE_SECONDS)
         await in_store(self.store.remove_files)  # what members wrote until they left
-        await in_store(self.store.remove)
+        await in_store(self.store.end)
 
 
 def refused(n: int, cause: str, remedy: str) -> CommandAnswered:

@@ -41,11 +41,6 @@ def outside(positions: Any, dead: Any) -> Any:
     return dead[at] != positions
 
 
-def merged(dead: Any, positions: Any) -> Any:
-    """Return the sorted union of two sorted arrays without a common element."""
-    return np.insert(dead, np.searchsorted(dead, positions), positions)
-
-
 # Deletion vectors
 
 
@@ -118,13 +113,15 @@ def read_bitmap(vector: Vector | None) -> BitMap64:
 def write_vectors(path: str, dead: Mapping[str, Any]) -> list[Vector]:
     """Write the positions of each data file's deleted rows, sorted or as a bitmap, as one durable Puffin file.
 
+    A vector's number of rows is that of its bitmap: a reader refuses the table if the two differ.
     Source: Iceberg's Puffin spec, with its blob type `deletion-vector-v1`.
     """
     blobs, placed, offset = [], [], len(_PUFFIN)
     for data_file, positions in dead.items():
-        blob = encode(positions)
+        bitmap = bitmap_of(positions)
+        blob = encode(bitmap)
         blobs.append(blob)
-        placed.append((data_file, len(positions), offset, len(blob)))
+        placed.append((data_file, len(bitmap), offset, len(blob)))
         offset += len(blob)
     described = [
         {

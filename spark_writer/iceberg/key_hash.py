@@ -1,12 +1,12 @@
 """Hashes keys to 96 bits by a secret, a column at a time, with numpy.
 
 The value of a key is a vector of 32-bit words (null or not, length, content), the same whatever type a file has for it:
-the caller casts it to the lake's type, which only ever widens. Each third of the hash is `multilinear` (Lemire and
-Kaser, *Strongly universal string hashing is fast*, 2014): the upper half of `start + sum(multiplier[i] * word[i])`
-modulo 2^64, with random multipliers. That is strongly universal: two different keys, chosen without knowledge of the
-secret, have the same hash with probability 2^-96. So nobody can craft keys that collide, and an entry found by its hash
-needs no look at the row: of a batch of a million keys in a table of a billion rows, one key is taken for another with
-probability 10^15 / 2^96, about 10^-14.
+the caller casts it to the lake's type, which only ever widens; 0 and -0 are one value (common/keys.py). Each third of
+the hash is `multilinear` (Lemire and Kaser, *Strongly universal string hashing is fast*, 2014): the upper half of
+`start + sum(multiplier[i] * word[i])` modulo 2^64, with random multipliers. That is strongly universal: two different
+keys, chosen without knowledge of the secret, have the same hash with probability 2^-96. So nobody can craft keys that
+collide, and an entry found by its hash needs no look at the row: of a batch of a million keys in a table of a billion
+rows, one key is taken for another with probability 10^15 / 2^96, about 10^-14.
 
 The multipliers of column c are SHAKE-256(secret, c), so the hash of a text depends neither on the longest one of its
 batch nor on the other columns.
@@ -22,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cutline.common.keys import comparable
+
 SECRET_BYTES = 32
 LANES = 3
 _START = b"start"
@@ -36,7 +38,7 @@ def kind_of(kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
         return f"decimal {kind.scale}"
     if pa.types.is_floating(kind):
-        return "float"
+        return "float, one zero"
     return str(kind)
 
 
@@ -108,7 +110,7 @@ def _fixed_words(column: pa.Array) -> Any:
     if pa.types.is_decimal(kind):
         column, width = column.cast(pa.decimal128(38, kind.scale)), 4
     elif pa.types.is_floating(kind):
-        column, width = column.cast(pa.float64()), 2
+        column, width = comparable(column.cast(pa.float64())), 2
     elif pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         column, width = column.cast(pa.int64()), 2
     elif pa.types.is_date32(kind):

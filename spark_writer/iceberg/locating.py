@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cutline.common.keys import comparable
 from cutline.common.schema import FIELD_ID
 from cutline.spark_writer.iceberg.files import DataFile, FileLost, RowGroup, open_parquet
 from cutline.spark_writer.iceberg.key_hash import kind_of
@@ -57,6 +58,7 @@ def locate(
     """
     if not keys.num_rows:
         return {}
+    keys = pa.table([comparable(column) for column in keys.columns], names=keys.column_names)
     known = SortedKeys(keys.column("k0"))
     if index is not None and not index.rests:
         columns = [[number, kind_of(kind)] for number, kind in zip(ids, keys.schema.types, strict=True)]
@@ -110,8 +112,9 @@ def _key_columns(file: DataFile, schema: pa.Schema) -> Iterator[list[pa.Array]]:
 
 
 def _read(source: Any, file: DataFile, at: int, schema: pa.Schema) -> pa.Table:
+    """The key columns of a row group, comparable."""
     read = source.read_row_group(at, columns=list(file.names)).select(list(file.names))
-    columns = [read.column(number).cast(field.type) for number, field in enumerate(schema)]
+    columns = [comparable(read.column(number).cast(field.type)) for number, field in enumerate(schema)]
     return pa.table(columns, names=schema.names)
 
 

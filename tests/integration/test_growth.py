@@ -88,7 +88,7 @@ def kept(bench: SparkBench, incarnation: Incarnation) -> dict[str, int]:
         counts[f"bytes in {place}"] = sum(path.stat().st_size for path in metadata)
         if place != "store":
             counts[f"data files in {place}"] = len(files) - len(metadata)
-    folder = root / "store" / "shop"
+    (folder,) = (root / "store").glob("shop.*")
     for name in ("journal", "publications", "spark", "parts", "staged"):
         found = folder / name
         counts[f"{name} of the store"] = len(list(found.iterdir())) if found.exists() else 0

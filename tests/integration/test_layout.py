@@ -111,6 +111,38 @@ def test_a_bigint_unsigned_that_is_long_is_found_and_replaced_by_both_engines(be
     assert by_pyiceberg(bench, "shop.longs").schema.types == [pa.int64(), pa.int64()]
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_key_that_goes_from_0_to_minus_0_is_one_row_in_both_engines(bench: SparkBench, version: Any) -> None:
+    """1. Keys with 0 and -0 are adopted. 2. Each engine takes one zero for the other, and back, and deletes by the
+    other zero; all readers read one row a key. 3. A merged file is changed by the other zero too.
+    """
+    journal, bench.options = bench.journal, options(format_version=version)
+    table = schema("shop.zeros", ("k",), k="double", v="int")
+    both = schema("shop.both", ("place", "k"), place="varchar(9)", k="float", v="int")
+    for each in (table, both):
+        journal.table(each)
+        journal.chunk(each, [{"place": "a", "k": k, "v": 0} for k in (-2.5, 0.0, 7.0)])
+    journal.chunk(both, [{"place": "b", "k": -0.0, "v": 0}])
+    journal.checkpoint()
+    incarnation = bench.apply()
+    for at, engine in enumerate(("spark", "local", "spark")):
+        incarnation._engine = engine
+        old, new = (0.0, -0.0) if at % 2 == 0 else (-0.0, 0.0)
+        for each in (table, both):
+            change = [("-D", {"place": "a", "k": old}), ("+I", {"place": "a", "k": new, "v": at})]
+            journal.change(each, *change, ("+U", {"place": "a", "k": 7.0, "v": at}))
+        journal.change(both, ("+U", {"place": "b", "k": old, "v": at}))
+        journal.checkpoint()
+        bench.apply(incarnation)
+    journal.change(table, ("-D", {"k": 0.0}))
+    journal.change(both, ("-D", {"place": "b", "k": -0.0}))
+    journal.checkpoint()
+    bench.apply(incarnation)
+    read_by_all(bench, "shop.zeros")
+    read_by_all(bench, "shop.both")
+    assert sorted(bench.rows("shop.zeros")[1], key=lambda row: row["k"]) == [{"k": -2.5, "v": 0}, {"k": 7.0, "v": 2}]
+
+
 # Properties
 
 

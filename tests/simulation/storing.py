@@ -25,10 +25,12 @@ import pyarrow as pa
 from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.schema import META_FIELDS, TableSchema
 from cutline.common.store import backends
+from cutline.common.store.lives import Folder
 from cutline.common.store.records import EpochEntry, Members, PartRef, Publication
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 from tests.binlog_bytes import schema_of
+from tests.records import LIFE
 from tests.simulation.clock import Wrong
 from tests.simulation.disk import Bucket, Died, Disk, DiskTrouble
 
@@ -51,7 +53,7 @@ class StoreWorld:
         self.files = rng.random() < 0.7
         self.count[f"store: {'files' if self.files else 'objects'}"] += 1
         backend: Any = backends._Files(_ROOT) if self.files else backends._Objects(self.bucket, "s3", "bucket")
-        self.processes = [PipelineStore(backend, "shop") for _ in range(3)]
+        self.processes = [PipelineStore(Folder(backend, "shop", life=LIFE)) for _ in range(3)]
         self.backend = backend
         self.nonces = 0
         self.winners: dict[tuple[str, int], str] = {}  # the nonce of the caller that was told it has won
@@ -69,7 +71,7 @@ class StoreWorld:
             if self.files:
                 self.disk.power_fails()
             for number in range(3):
-                self.processes[number] = PipelineStore(self.backend, "shop")
+                self.processes[number] = PipelineStore(Folder(self.backend, "shop", life=LIFE))
                 self.entry(number)
                 self.staged(number)
             self.judge()
@@ -84,7 +86,7 @@ class StoreWorld:
         if self.files and rng.random() < 0.05:
             self.disk.power_fails()
             self.tell("the power fails")
-            self.processes = [PipelineStore(self.backend, "shop") for _ in self.processes]
+            self.processes = [PipelineStore(Folder(self.backend, "shop", life=LIFE)) for _ in self.processes]
             self.judge()
 
     def tell(self, text: str) -> None:
@@ -106,7 +108,7 @@ class StoreWorld:
             action(number)
         except Died:
             self.tell(f"{number} dies")
-            self.processes[number] = PipelineStore(self.backend, "shop")
+            self.processes[number] = PipelineStore(Folder(self.backend, "shop", life=LIFE))
 
     def tried(self, call: Callable[[], Any]) -> Any:
         """Ask until there is an answer, a few times; None without."""
@@ -171,7 +173,7 @@ class StoreWorld:
         """The store as it is, while nobody disturbs."""
         inside, self.trouble.inside = self.trouble.inside, True
         try:
-            yield PipelineStore(self.backend, "shop")
+            yield PipelineStore(Folder(self.backend, "shop", life=LIFE))
         finally:
             self.trouble.inside = inside
 

@@ -38,6 +38,7 @@ from cutline.common.mesh.silence import LEADER_SECONDS, Silence
 from cutline.common.mesh.topology import ENUMERATOR, Topology, reader_name, writer_name
 from cutline.common.positions import High, Low, Stop
 from cutline.common.schema import SchemaChanges, TableSchema
+from cutline.common.store.lives import Folder
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator.events import (
@@ -91,6 +92,7 @@ from cutline.services.reader.events import (
 from cutline.services.reader.machine import Reader
 from cutline.services.sources.mysql.watermark import Commits
 from cutline.services.writer.machine import Append, ChunkFile, CutStaged, Drop, StageCut, Writer
+from tests.records import LIFE
 from tests.simulation import checks
 from tests.simulation.checks import Failure, chain
 from tests.simulation.commanding import Operators
@@ -162,7 +164,7 @@ class SimulatedStore:
         self.claims = 0
 
     def open(self) -> PipelineStore:
-        return PipelineStore(cast(Any, self.memory), "shop")
+        return PipelineStore(Folder(cast(Any, self.memory), "shop", life=LIFE))
 
     def put_entry(self, by: PipelineStore, entry: Entry) -> bool:
         if not by.put_entry(entry):

@@ -24,7 +24,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def shop(url: str) -> PipelineStore:
-    return Store(url).pipeline("shop")
+    return records.begun(url)
 
 
 def add(shop: PipelineStore, kind: str = "pause", **other: Any) -> Command:
@@ -77,22 +77,22 @@ def test_a_key_costs_no_look_at_the_commands_before_it_and_goes_with_its_command
         add(shop, key=f"k {n}" if n == 20 else f"{n}" if n % 2 else None)
     other = Store(url).pipeline("shop").commands
     read: list[str] = []
-    whole = other._backend.read
-    monkeypatch.setattr(other._backend, "read", lambda path: (read.append(path), whole(path))[1])
+    whole = other._folder.read
+    monkeypatch.setattr(other._folder, "read", lambda path: (read.append(path), whole(path))[1])
     assert [command and command.n for command in map(other.with_key, ("k", "3", "29", "2"))] == [20, 3, 29, None]
-    assert [path for path in read if "/commands/" in path] == [f"shop/commands/{n:010d}.json" for n in (20, 3, 29)]
+    assert [path for path in read if "commands/" in path] == [f"commands/{n:010d}.json" for n in (20, 3, 29)]
     read.clear()
     assert other.add("pause", {}, by="ann", now=5.0, key="new").n == 30
-    assert [path for path in read if "/commands/" in path] == []
+    assert [path for path in read if "commands/" in path] == []
     monkeypatch.setattr(commands, "RETAINED", 2)
     for n in range(1, 31):
         assert shop.commands.put_outcome(done(n))
     shop.commands.retire()
-    assert len(other._backend.names("shop/keys")) == 2
+    assert len(other._folder.names("keys")) == 2
     assert other.with_key("3") is None
     assert add(shop, key="3").n == 31
     shop.commands.remove()
-    assert other._backend.names("shop/keys") == []
+    assert other._folder.names("keys") == []
 
 
 def test_a_key_whose_claim_has_no_command_since_its_process_died_can_be_used(shop: PipelineStore) -> None:
@@ -108,7 +108,7 @@ def test_threads_that_add_commands_with_one_key_add_one(url: str) -> None:
     found: list[Command] = []
 
     def one(key: str | None) -> None:
-        found.append(add(Store(url).pipeline("shop"), key=key))
+        found.append(add(records.begun(url), key=key))
 
     threads = [threading.Thread(target=one, args=("k" if at % 2 else None,)) for at in range(12)]
     for thread in threads:
@@ -176,9 +176,9 @@ def test_an_outcome_in_a_place_that_was_removed_long_ago_is_refused(
 
 
 def test_a_command_in_another_ones_place_stops_the_reader(tmp_path: Path) -> None:
-    shop = Store(f"file://{tmp_path}").pipeline("shop")
+    shop = records.begun(f"file://{tmp_path}")
     add(shop)
-    folder = tmp_path / "shop" / "commands"
+    folder = Path(shop.location("commands"))
     (folder / "0000000002.json").write_bytes((folder / "0000000001.json").read_bytes())
     with pytest.raises(ProtocolError, match="holds number 1"):
         shop.commands.get(2)

@@ -311,7 +311,7 @@ async def test_a_stream_of_events_goes_on_after_any_of_them_and_also_begins_agai
     assert await fresh(found[1].place) == []
     shop.put_deleting()
     shop.remove_files()
-    shop.remove()
+    shop.end()
     store.pipeline("shop").define(DEFINITION)
     store.pipeline("shop").put_entry(records.epoch(1, cause="anew", written_at=20.0))
     watch.window._listed_at = float("-inf")

@@ -18,7 +18,6 @@ from cutline.spark_writer.iceberg.deletion_vectors import (
     bitmap_of,
     decode,
     encode,
-    merged,
     read_vector,
     without,
     write_vectors,
@@ -86,14 +85,13 @@ def test_a_vector_with_a_right_checksum_and_no_bitmaps_is_refused(bitmaps: bytes
         decode(framed(bitmaps))
 
 
-def test_sorted_positions_are_merged_and_taken_away() -> None:
+def test_sorted_positions_are_taken_away() -> None:
     rng = np.random.default_rng(5)
     for _ in range(50):
         dead = np.unique(rng.integers(0, 100, rng.integers(0, 60)))
         places = np.unique(rng.integers(0, 100, rng.integers(0, 60)))
         fresh = without(places, dead)
         assert fresh.tolist() == np.setdiff1d(places, dead).tolist()
-        assert merged(dead, fresh).tolist() == np.union1d(dead, places).tolist()
 
 
 def test_a_file_of_vectors_is_read_by_us_and_by_pyiceberg(tmp_path: Path) -> None:
@@ -114,6 +112,14 @@ def test_a_file_of_vectors_is_read_by_us_and_by_pyiceberg(tmp_path: Path) -> Non
     with pytest.raises(FileLost, match="missing"):
         read_vector(vectors[0])
     assert read_vector(None).tolist() == []
+
+
+def test_a_vector_says_as_many_rows_as_its_bitmap_has(tmp_path: Path) -> None:
+    twice = np.array([3, 3, 8], np.int64)
+    (vector,) = write_vectors(f"{tmp_path}/v.puffin", {"f.parquet": twice})
+    assert vector.rows == 2
+    assert read_vector(vector).tolist() == [3, 8]
+    assert b'"cardinality": "2"' in (tmp_path / "v.puffin").read_bytes()
 
 
 def test_deleted_rows_are_kept_up_to_a_limit_and_read_again_beyond(tmp_path: Path) -> None:

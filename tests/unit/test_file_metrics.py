@@ -16,7 +16,7 @@ from cutline.common.file_metrics import file_metrics
 from cutline.common.mesh.messages import PartSaved, decode, encode
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.records import CheckpointEntry, ColumnMetrics, FileMetrics, StagedFile
-from cutline.common.store.store import PipelineStore, Store
+from cutline.common.store.store import PipelineStore
 from cutline.services.writer.__main__ import within
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 from tests import records
@@ -89,7 +89,7 @@ def test_columns_without_field_ids_have_no_metrics() -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> PipelineStore:
-    return Store(f"file://{tmp_path}").pipeline("shop")
+    return records.begun(f"file://{tmp_path}")
 
 
 @pytest.mark.parametrize("budget", [Budget(), Budget(limit_bytes=1)])

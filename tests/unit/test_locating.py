@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 from cutline.common.errors import Unavailable
 from cutline.common.schema import FIELD_ID
 from cutline.common.store.index_files import IndexFiles
-from cutline.common.store.store import PipelineStore, Store
+from cutline.common.store.store import PipelineStore
 from cutline.spark_writer.iceberg import key_index, locating
 from cutline.spark_writer.iceberg.files import DataFile, FileLost
-from cutline.spark_writer.iceberg.key_hash import KeyHash
+from cutline.spark_writer.iceberg.key_hash import KeyHash, kind_of
 from cutline.spark_writer.iceberg.key_index import KeyIndex, KeyIndexes, first_at_least
 from cutline.spark_writer.iceberg.locating import SortedKeys, locate, rows_to_scan
+from tests import records
 
 UTC = pa.timestamp("us", "UTC")
 TEXTS = ("ä", "\U0001f600", "", "abcdefg", "a\0")
@@ -62,7 +63,7 @@ class Lake:
         self.folder.mkdir()
         self.kinds = [TYPES[kind] for kind in kinds]
         self.ids = tuple(range(1, len(kinds) + 1))
-        self.store: PipelineStore = Store(url or f"file://{self.folder}/store").pipeline("shop")
+        self.store: PipelineStore = records.begun(url or f"file://{self.folder}/store")
         self.files: dict[str, DataFile] = {}
         self.rows: dict[str, list[Values]] = {}
         self.index = self.restarted()
@@ -399,7 +400,7 @@ def test_a_store_that_refuses_costs_the_index_and_one_warning(
 
 
 def test_a_run_on_a_network_volume_stays_readable_while_another_machine_removes_it(tmp_path: Path) -> None:
-    store = Store(f"file://{tmp_path}").pipeline("shop")
+    store = records.begun(f"file://{tmp_path}")
     store.index_files().write("a.keys", [b"one", b"two"])
     found = store.index_files(copied=True).map("a.keys")
     Path(store.location("index/a.keys")).write_bytes(b"")
@@ -469,6 +470,29 @@ def test_equal_keys_have_equal_hashes_and_others_other_hashes() -> None:
     high, low = hashed([pa.array(numbers)])
     assert len(np.unique(high)) == len(numbers)
     assert abs(np.unpackbits(high.view(np.uint8)).mean() - 0.5) < 0.001
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("composite", [False, True])
+def test_0_and_minus_0_are_one_key(tmp_path: Path, kind: pa.DataType, indexed: bool, composite: bool) -> None:
+    path = str(tmp_path / "f.parquet")
+    values, names = [0.5, -0.0, 0.0, 2.0], ["a", "a", "b", "b"]
+    fields = [pa.field("k", kind, metadata={FIELD_ID: "1"}), pa.field("n", pa.string(), metadata={FIELD_ID: "2"})]
+    pq.write_table(pa.Table.from_arrays([pa.array(values, kind), pa.array(names)], schema=pa.schema(fields)), path)
+    files = {path: DataFile(path=path, rows=4, size=1)}
+    index = KeyIndexes(records.begun(f"file://{tmp_path}/store").index_files()).of("shop.orders")
+    wanted = {0.0: "a", 2.0: "b"} if composite else {-0.0: "", 2.0: ""}
+    keys = pa.table({"k0": pa.array(list(wanted), kind)})
+    if composite:
+        keys = keys.append_column("k1", [list(wanted.values())])
+    if indexed:
+        index.open([[1, kind_of(kind)], [2, "string"]][: keys.num_columns])
+        columns = [pa.array(values, kind), pa.array(names)][: keys.num_columns]
+        index.add([(path, 4, iter([columns]))], files)
+    found = locate(files, (1, 2)[: keys.num_columns], keys, index if indexed else None)
+    assert found[path].positions.tolist() == ([1, 3] if composite else [1, 2, 3])
+    assert found[path].keys.tolist() == ([0, 1] if composite else [0, 0, 1])
 
 
 @settings(max_examples=200, deadline=None)

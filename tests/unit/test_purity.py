@@ -12,6 +12,7 @@ PURE = (
     "common/mesh/chandy_lamport.py",
     "common/errors.py",
     "common/mesh/machine.py",
+    "common/keys.py",
     "common/mesh/messages.py",
     "common/mesh/silence.py",
     "common/mesh/topology.py",

@@ -17,7 +17,7 @@ from cutline.common.mesh.messages import Marker, PartSaved
 from cutline.common.mesh.usage import Usage
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store.records import Main, Publication, PublishedTable
-from cutline.common.store.store import PipelineStore, Store
+from cutline.common.store.store import PipelineStore
 from cutline.services.control.api.splits import runs as grid_runs
 from cutline.services.control.api.tables import matches
 from cutline.services.control.published import Published, Shown
@@ -42,7 +42,7 @@ SCHEMA = TableSchema(
 
 @pytest.fixture
 def store(tmp_path: Path) -> PipelineStore:
-    return Store(f"file://{tmp_path}").pipeline("shop")
+    return records.begun(f"file://{tmp_path}")
 
 
 # --- split grids ------------------------------------------------------------------------------------------------------

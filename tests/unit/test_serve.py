@@ -136,7 +136,7 @@ def test_a_definition_that_is_corrupt_or_gone_prevents_no_start(
 ) -> None:
     threads = Threads(monkeypatch)
     threads.may_end.set()
-    (tmp_path / "crm" / "pipeline.json").write_text("{")
+    Path(store.pipeline("crm").location("pipeline.json")).write_text("{")
     store.pipeline("old").define({})
     with serving(store):
         until(lambda: sorted(threads.began) == ["crm", "old", "shop"])

@@ -21,13 +21,14 @@ from cutline.common.errors import ProtocolError, Unavailable
 from cutline.common.schema import FIELD_ID, META_FIELDS, OP, SEQ, Column, TableSchema
 from cutline.common.store import backends
 from cutline.common.store.records import StagedFile
-from cutline.common.store.store import PipelineStore, Store
+from cutline.common.store.store import PipelineStore
 from cutline.services.writer import machine, staging
 from cutline.services.writer.__main__ import Staging
 from cutline.services.writer.staging import Budget, OpenChanges, OpenChunk
 from cutline.spark_writer.iceberg.columns import Layout
 from cutline.spark_writer.local import reduced
 from cutline.spark_writer.staged import LIVE, Staged, rows_of
+from tests import records
 
 T = TableSchema(
     table_id="shop.orders",
@@ -42,7 +43,7 @@ T = TableSchema(
 
 @pytest.fixture
 def store(tmp_path: Path) -> PipelineStore:
-    return Store(f"file://{tmp_path}").pipeline("shop")
+    return records.begun(f"file://{tmp_path}")
 
 
 def named(**more: Any) -> dict[str, Any]:
@@ -128,11 +129,11 @@ def test_changes_out_of_order_and_other_columns_are_refused(store: PipelineStore
         chunk.append(changes(["+I"]))
 
 
-def test_nothing_is_in_the_store_before_close_or_after_discard(store: PipelineStore, tmp_path: Path) -> None:
+def test_nothing_is_in_the_store_before_close_or_after_discard(store: PipelineStore) -> None:
     file = OpenChunk(store, split_id="s1", **named())
     file.append(rows(1))
     file.discard()
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert store._names("staged") == []
 
 
 def test_open_files_hold_back_no_more_than_their_budget(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,13 +200,13 @@ def test_a_temporary_folder_without_room_is_told_with_its_remedy(
 
 
 def test_the_names_of_a_cuts_files_are_made_durable_at_once_and_before_they_are_told(
-    store: PipelineStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: PipelineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [machine.ChangesFile(table_id=f"d.t{at}", generation=1, schema="s", after=0) for at in range(20)]
     staging_ = Staging(store, 1, "w0")
     for file in files:
         staging_.append(machine.Append(file=file, seq_base=0, rows=1, body=ipc(changes(["+I"]))))
-    folder = tmp_path / "shop" / "staged"
+    folder = Path(store.location("staged"))
     folder.mkdir(parents=True)
     synced: list[set[str]] = []
     plain = backends._sync_folder

@@ -21,6 +21,7 @@ from fsspec.spec import AbstractBufferedFile
 from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store import backends
+from cutline.common.store.lives import Folder
 from cutline.common.store.records import CheckpointEntry, Main, PartRef, Publication, PublishedTable, TableEntry
 from cutline.common.store.staging_file import StagingFile
 from cutline.common.store.store import PipelineStore, Store, file_name
@@ -37,12 +38,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def shop(url: str) -> PipelineStore:
-    return Store(url).pipeline("shop")
+    return records.begun(url)
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> PipelineStore:
-    return Store(f"file://{tmp_path}/store").pipeline("shop")
+    return records.begun(f"file://{tmp_path}/store")
 
 
 def checkpoint(
@@ -92,13 +93,12 @@ def test_a_listing_looks_once_at_each_pipeline_and_misses_one_that_is_removed(
 
     monkeypatch.setattr(backend, "exists", counted)
     store.pipeline("shop").define({})
-    store.pipeline("crm").claim()
+    records.begun(url, "crm").claim()
     assert store.pipelines() == store.pipelines() == ["shop"]
-    assert looked.count("shop/pipeline.json") == 1
+    assert looked.count(f"{store.pipeline('shop').life.folder}/pipeline.json") == 1
     store.pipeline("crm").define({})
     assert store.pipelines() == ["crm", "shop"]
-    fs, root = fsspec.core.url_to_fs(url)
-    fs.rm(f"{root}/shop", recursive=True)
+    store.pipeline("shop").end()
     assert store.pipelines() == ["crm"]
 
 
@@ -182,7 +182,7 @@ def test_a_slot_can_not_be_left_out(shop: PipelineStore) -> None:
 
 
 def test_the_tail_is_what_came_after_also_when_others_wrote_it(url: str) -> None:
-    writer, reader = Store(url).pipeline("shop"), Store(url).pipeline("shop")
+    writer, reader = records.begun(url), records.begun(url)
     writer.put_entry(epoch(1))
     assert [entry.slot for entry in reader.journal_tail()] == [1]
     for slot in range(2, 12):
@@ -243,14 +243,14 @@ def test_any_flipped_byte_of_an_entry_is_seen(files: PipelineStore) -> None:
 @pytest.mark.parametrize(
     ("number", "named"),
     [
-        (4, r"a newer Cutline \(format 4, this one reads 3\)"),
+        (5, r"a newer Cutline \(format 5, this one reads 4\)"),
         (1, r"an older Cutline \(format 1, this one reads 2 and newer\)"),
     ],
 )
 def test_a_file_of_another_version_is_named_with_the_remedy(files: PipelineStore, number: int, named: str) -> None:
     files.define({"a": 1})
     location = Path(files.location("pipeline.json"))
-    location.write_bytes(location.read_bytes().replace(b'"format":3', b'"format":%d' % number))
+    location.write_bytes(location.read_bytes().replace(b'"format":4', b'"format":%d' % number))
     with pytest.raises(ConfigError, match=f"pipeline.json .*{named}"):
         files.define({"a": 1})
 
@@ -264,7 +264,7 @@ def test_somebody_elses_file_is_not_taken_for_ours(files: PipelineStore) -> None
 
 def race(url: str, me: int, start: Any, won: Any) -> None:
     """Try for every slot as fast as it goes; note those that were given to us."""
-    shop = Store(url).pipeline("shop")
+    shop = records.begun(url)
     start.wait()
     for slot in range(1, 101):
         if shop.put_entry(epoch(slot, nonce=f"process {me}", cause="x" * 10_000 * me)):
@@ -289,14 +289,14 @@ def test_of_processes_that_race_for_a_slot_exactly_one_gets_it_and_it_is_its_ent
     assert sorted(slot for slot, _ in given) == list(range(1, 101))
     tail = Store(url).pipeline("shop").journal_tail()
     assert {entry.slot: entry.nonce for entry in tail} == {slot: f"process {me}" for slot, me in given}
-    assert {name.rpartition("/")[0] for name in everything(tmp_path)} == {"store/shop/journal"}
+    assert {name.rpartition("/")[0].rpartition("/")[2] for name in everything(tmp_path)} == {"journal", "pipelines"}
     assert not [name for name in everything(tmp_path) if name.endswith(".tmp")]
 
 
 def test_threads_that_race_for_claims_get_different_numbers_without_a_hole(url: str) -> None:
     claimed: list[int] = []
     threads = [
-        threading.Thread(target=lambda: claimed.extend(Store(url).pipeline("shop").claim() for _ in range(20)))
+        threading.Thread(target=lambda: claimed.extend(records.begun(url).claim() for _ in range(20)))
         for _ in range(4 if url.startswith("file") else 1)
     ]
     for thread in threads:
@@ -304,7 +304,7 @@ def test_threads_that_race_for_claims_get_different_numbers_without_a_hole(url: 
     for thread in threads:
         thread.join()
     assert sorted(claimed) == list(range(1, len(threads) * 20 + 1))
-    assert Store(url).pipeline("shop").claim() == len(claimed) + 1
+    assert records.begun(url).claim() == len(claimed) + 1
 
 
 class Torn(Exception):
@@ -326,7 +326,7 @@ def test_a_torn_write_leaves_no_entry_and_the_slot_free(
         with pytest.raises(Torn):
             files.put_entry(checkpoint(2, 1))
     assert any(name.endswith(".tmp") for name in os.listdir(files.location("journal")))
-    fresh = PipelineStore(files._backend, "shop")
+    fresh = PipelineStore(files._folder)
     assert fresh.last_slot() == 1
     assert fresh.put_entry(checkpoint(2, 1))
     assert [entry.slot for entry in fresh.journal_tail()] == [1, 2]
@@ -376,8 +376,8 @@ def test_a_link_that_was_made_though_it_was_answered_as_refused_counts_as_ours(
 def test_an_unclear_answer_of_the_object_store_is_cleared_by_a_look(
     monkeypatch: pytest.MonkeyPatch, arrived: bool
 ) -> None:
-    shop = Store(f"memory://{uuid.uuid4().hex}").pipeline("shop")
-    filesystem = shop._backend._fs  # type: ignore[attr-defined]
+    shop = records.begun(f"memory://{uuid.uuid4().hex}")
+    filesystem = shop._folder._backend._fs  # type: ignore[attr-defined]
     pipe = filesystem.pipe_file
 
     def unclear(path: str, data: bytes, mode: str) -> None:
@@ -430,7 +430,7 @@ def test_parquet_written_bit_by_bit_into_a_staged_file_has_its_hash_without_a_se
             writer.write_batch(batch)
     ref = file.commit()
     shop.verify(ref)
-    with shop._backend.open_read(f"shop/{ref.path}") as written:
+    with shop._folder.open_read(ref.path) as written:
         assert pq.read_table(written).equals(table)
         assert written.tell() <= ref.size
 
@@ -450,7 +450,7 @@ def test_a_staged_file_that_is_dropped_leaves_nothing(shop: PipelineStore, drop:
     file = shop.open_staged(file_name("orders.parquet", epoch=1, incarnation="ab12"))
     file.write(b"half")
     drop(file)
-    assert shop._backend.names("shop/staged") == []
+    assert shop._folder.names("staged") == []
     with pytest.raises(ValueError, match="is closed"):
         file.commit()
 
@@ -521,7 +521,7 @@ def uploads() -> Uploads:
 
 def half_written(uploads: Uploads, size: int) -> tuple[StagingFile, bytes]:
     """A staged file in the making, with so many bytes written."""
-    file = PipelineStore(backends._Objects(uploads, "s3", "bucket"), "shop").open_staged(
+    file = PipelineStore(Folder(backends._Objects(uploads, "s3", "bucket"), "shop", life=records.LIFE)).open_staged(
         file_name("orders.parquet", epoch=1, incarnation="ab12")
     )
     data = os.urandom(size)
@@ -531,10 +531,10 @@ def half_written(uploads: Uploads, size: int) -> tuple[StagingFile, bytes]:
 
 
 def fails_to_settle(file: StagingFile) -> None:
-    file._backend._fs.fails = True  # type: ignore[attr-defined]
+    file._folder._backend._fs.fails = True  # type: ignore[attr-defined]
     with pytest.raises(Unavailable):
         file.commit()
-    file._backend._fs.fails = False  # type: ignore[attr-defined]
+    file._folder._backend._fs.fails = False  # type: ignore[attr-defined]
 
 
 def forgotten(file: StagingFile) -> None:
@@ -570,7 +570,7 @@ def test_an_upload_that_is_committed_is_there_whole_and_a_small_one_takes_one_re
 ) -> None:
     file, data = half_written(uploads, size)
     ref = file.commit()
-    assert uploads.objects == {f"bucket/shop/{ref.path}": data}
+    assert uploads.objects == {f"bucket/{records.LIFE.folder}/{ref.path}": data}
     assert (ref.size, ref.sha256) == (size, hashlib.sha256(data).hexdigest())
     assert set(uploads.requests) == requests
     file.discard()
@@ -586,7 +586,7 @@ def test_a_writer_that_fails_leaves_nothing(shop: PipelineStore) -> None:
 
     with pytest.raises(Torn):
         shop.stage(file_name("orders.parquet", epoch=1, incarnation="ab12"), fail)
-    assert shop._backend.names("shop/staged") == []
+    assert shop._folder.names("staged") == []
 
 
 def test_a_name_that_says_no_epoch_is_refused(shop: PipelineStore) -> None:
@@ -633,7 +633,7 @@ def test_a_publication_is_written_once_and_listed_in_order(shop: PipelineStore) 
 
 
 def size(shop: PipelineStore, path: str) -> int:
-    return len(shop._backend.read(f"shop/{path}") or b"")
+    return len(shop._folder.read(path) or b"")
 
 
 def test_an_entry_and_a_publication_cost_what_changed_and_tell_everything(shop: PipelineStore, url: str) -> None:
@@ -736,7 +736,7 @@ def test_schemas_are_stored_once_and_found_by_their_hash(shop: PipelineStore, ur
     some = [schema(number) for number in range(50)]
     shop.put_schemas(some, epoch=1)
     shop.put_schemas(some[:3], epoch=1)
-    assert len(shop._backend.names("shop/schemas")) == 50
+    assert len(shop._folder.names("schemas")) == 50
     assert Store(url).pipeline("shop").schemas({stored.hash for stored in some}) == {
         stored.hash: stored for stored in some
     }

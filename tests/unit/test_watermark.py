@@ -117,6 +117,13 @@ def test_keys_are_told_apart_by_their_bytes_and_by_all_their_columns() -> None:
     ]
 
 
+def test_0_and_minus_0_are_one_key() -> None:
+    rows = pa.table({"k": [0.0, 1.0, -0.0], "place": ["a", "a", "b"]})
+    window = pa.table({"k": [0.0, -0.0, 0.0], "place": ["a", "a", "b"], OP: ["-D", "+I", "-D"], SEQ: [0, 1, 2]})
+    after = overlay(rows, window, ["place", "k"])
+    assert sorted(map(repr, after.to_pylist())) == ["{'k': -0.0, 'place': 'a'}", "{'k': 1.0, 'place': 'a'}"]
+
+
 keys = st.sampled_from("abcdefgh")
 histories = st.lists(st.tuples(st.sampled_from(["put", "delete"]), keys, st.integers(0, 99)), max_size=30)
 

@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cutline.common.errors import NextGeneration, ProtocolError
+from cutline.common.keys import comparable
 from cutline.common.mesh.messages import CompletedSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low
 from cutline.common.schema import FILE, OP, POS, SEQ, Column, parse_type
@@ -74,10 +75,10 @@ def overlay(rows: pa.Table, changes: pa.Table, key: Sequence[str]) -> pa.Table:
     if changes.num_rows == 0:
         return rows
     names = [f"k{at}" for at in range(len(key))]  # own names: the key's columns could be called "seq" or "row"
-    keys = pa.table([*(changes[name] for name in key), changes[SEQ]], names=[*names, "seq"])
+    keys = pa.table([*(comparable(changes[name]) for name in key), changes[SEQ]], names=[*names, "seq"])
     last = keys.group_by(names, use_threads=False).aggregate([("seq", "max")])
     changed = changes.filter(pc.is_in(changes[SEQ], value_set=last["seq_max"].combine_chunks()))
-    numbered = pa.table([*(rows[name] for name in key), np.arange(rows.num_rows)], names=[*names, "row"])
+    numbered = pa.table([*(comparable(rows[name]) for name in key), np.arange(rows.num_rows)], names=[*names, "row"])
     kept = numbered.join(last.select(names), keys=names, join_type="left anti", use_threads=False)["row"]
     put = pc.is_in(changed[OP].cast(pa.string()), value_set=pa.array(["+I", "+U"]))
     images = changed.filter(put).select(rows.schema.names)
