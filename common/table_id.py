@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import lru_cache
 
 from cutline.common.errors import ConfigError
@@ -32,10 +31,12 @@ def split_table_id(table_id: str) -> tuple[str, str]:
     ConfigError for any other text. Stores of the first versions of Cutline, which quoted no name, may have it: their
     rows may be those of several tables.
     """
-    with suppress(ValueError):
+    try:
         names = split_names(table_id)
-        if len(names) == 2 and table_id_of(*names) == table_id:
-            return names[0], names[1]
+    except ValueError:
+        names = ()
+    if len(names) == 2 and table_id_of(*names) == table_id:
+        return names[0], names[1]
     raise ConfigError(
         f"{table_id!r} is not the id of a table, as an older Cutline wrote it if a name has a dot, and more than one"
         " table may be meant; give the pipeline another name and warehouse, and its tables are copied again"
