@@ -16,7 +16,7 @@ from typing import Any
 from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
+from cutline.common.errors import CutlineError, Loss, NoRoom, ProtocolError, Unavailable
 from cutline.common.measures import Measures
 from cutline.common.mesh import channels
 from cutline.common.mesh.host import Host, finished, gave_up, run_service
@@ -138,6 +138,7 @@ class Pipeline:
             quarantine_changed=config.schema_changes == "halt",
             snapshot_only=config.start == "snapshot-only",
             interval_seconds=config.checkpoint.interval_seconds,
+            reads_again=config.source.lost_position == "read-again",
             limits=Limits(
                 rows_per_second=config.snapshot.max_rows_per_second,
                 bytes_per_second=config.snapshot.max_bytes_per_second,
@@ -237,6 +238,7 @@ class Pipeline:
                         failed_epoch=failed.epoch if failed else 0,
                         failed=failed.cause if failed else None,
                         halts=failed is not None and failed.halts,
+                        lost=failed.lost if failed else Loss.NOTHING,
                     )
                 )
         return members
@@ -331,7 +333,7 @@ class Pipeline:
             "mode": leader.agenda.standing.mode,
             "definition": leader.agenda.standing.definition,
             "commands": {"running": leader.agenda.running, "done": leader.agenda.finished},
-            "halted": leader.cause if leader.state == HALTED else None,
+            "halted": self._halted() if leader.state == HALTED else None,
             "ended": leader.ended,
             "checkpoint": {
                 "number": leader.base,
@@ -350,6 +352,15 @@ class Pipeline:
             "marks": self.marks.shown(),
             "rates": self._rated,
         }
+
+    def _halted(self) -> str:
+        """Why the leader waits for a person, and what helps where the source has lost what no retry brings back."""
+        if not self.leader.lost:
+            return self.leader.cause
+        return (
+            f"{self.leader.cause}. What helps: `cutline pipeline read-again {self.name}` reads every table again, from"
+            " the source's present position; the lake shows the last content until then"
+        )
 
     def _tables(self) -> str | None:
         """The tables for the status, in JSON; None if the status is up to date. Only changed tables are formatted anew.
@@ -468,7 +479,7 @@ class Pipeline:
     @staticmethod
     def _failure(epoch: int, error: Exception) -> EpochFailed:
         failure = gave_up(epoch, error)
-        return EpochFailed(epoch=epoch, cause=failure.cause, halts=failure.halts)
+        return EpochFailed(epoch=epoch, cause=failure.cause, halts=failure.halts, lost=failure.lost)
 
     def _failed(self, error: Exception) -> None:
         self.loop.tell(self._failure(self.epoch, error))
@@ -488,6 +499,7 @@ class Pipeline:
                 tail=tail,
                 base=base,
                 answered=newest.request if isinstance(newest, CheckpointEntry) else None,
+                anew=last.anew if isinstance(last, EpochEntry) else None,
                 finished=finished,
                 orders=orders,
                 commands=commands,
