@@ -421,8 +421,9 @@ def test_wrong_settings_of_the_connection_are_named(text: str, message: str) -> 
 def test_a_definition_without_these_settings_is_as_before_them() -> None:
     before = {"host", "port", "user", "password_env", "password_file", "server_id"}
     assert parse(SMALL).definition()["source"].keys() == before
-    given = source("tls: verify-ca, hosts: [other], connect_timeout_seconds: 3")
-    assert given.model_dump(mode="json").keys() == before | {"tls", "hosts", "connect_timeout_seconds"}
+    given = source("tls: verify-ca, hosts: [other], connect_timeout_seconds: 3, cleartext_password: true")
+    added = {"tls", "hosts", "connect_timeout_seconds", "cleartext_password"}
+    assert given.model_dump(mode="json").keys() == before | added
 
 
 def test_hosts_follow_host_in_their_order_each_address_once() -> None:

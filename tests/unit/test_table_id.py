@@ -112,6 +112,7 @@ def test_a_stored_definition_of_the_first_versions_is_read_as_they_read_it() -> 
 def test_a_store_whose_tables_are_ambiguous_is_refused_with_a_remedy(tmp_path: Path) -> None:
     """Plain ids go on; one with several dots outside of backticks may hold the rows of several tables."""
     store = Store(f"file://{tmp_path}").pipeline("p")
+    store.define({"name": "p"})
     store.check_tables()
     kept = {"shop.orders": records.table(), "my.`db.t`": records.table()}
     for entry in (records.epoch(1), records.checkpoint(2, tables=kept), records.epoch(3, base=2)):

@@ -464,3 +464,4 @@ class AuditRecord(Answer):
     status: int
     command: int | None
     cause: str | None
+    count: int = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,11 +18,13 @@ from pydantic import BeforeValidator
 from starlette.routing import Match
 from starlette.types import Scope
 
+from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.common.table_id import meant, split_table_id
 from cutline.services.control.api.access import Access
+from cutline.services.control.api.audit_log import AuditLog
 from cutline.services.control.api.problems import Refused, refused, split
 from cutline.services.control.api.roles import Caller, Role, need
 from cutline.services.control.api.source_threads import SourceThreads
@@ -36,10 +39,14 @@ class Control:
     registry: Registry
     store: Store
     access: Access
+    audit: AuditLog
     sources: SourceThreads
     metrics_tables: int
+    secrets: Secrets
     watches: Watches = field(init=False)
     rows: TableRows = field(default_factory=TableRows)
+    streams: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    """How many streams of events are open, by the means and id of their callers."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the service was asked to end: streams of events then end."""
 

@@ -14,6 +14,7 @@ from cutline.common.errors import ConfigError
 from cutline.services.control.api import definitions
 from cutline.services.control.api.commands import Asked
 from cutline.services.control.api.models import CommandView
+from cutline.services.control.api.named import reach
 from cutline.services.control.api.problems import Refused, refused
 from cutline.services.control.api.situation import Situation
 from cutline.services.sources.mysql.preflight import check_source
@@ -58,8 +59,12 @@ class Edit:
                 "look at the newest version, and make your change there",
             )
 
-    async def define(self, base: int, stored: Mapping[str, Any], config: PipelineConfig) -> CommandView:
-        """Have this definition take effect, in the place of the version `base` with the content `stored`."""
+    async def define(
+        self, base: int, stored: Mapping[str, Any], config: PipelineConfig, *, known: Mapping[str, Any] | None = None
+    ) -> CommandView:
+        """Have this definition take effect, in the place of the version `base` with the content `stored`. What `known`,
+        an earlier version, names of this machine, it may name too."""
+        definitions.allow(config, self.asked.shared.secrets, known or stored)
         changed = definitions.differences(definitions.normal(stored), config.definition())
         if not changed:
             raise Refused(409, f"version {base} of the definition is the same", "there is nothing to do")
@@ -82,6 +87,7 @@ class Edit:
     async def _check_source(self, config: PipelineConfig) -> None:
         folds_case = catalogue.folds_case(config.definition()["sink"])
         try:
+            await self.asked.shared.sources.run(partial(reach, config.source))
             await self.asked.shared.sources.run(partial(check_source, config, begun=True, folds_case=folds_case))
         except ConfigError as error:
             raise refused(422, error) from error

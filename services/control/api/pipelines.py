@@ -22,6 +22,7 @@ from cutline.services.control.api.definitions import checked, content_of, merged
 from cutline.services.control.api.dependencies import Flag, Known, Shared, StoreNow, role, router
 from cutline.services.control.api.editing import Edited
 from cutline.services.control.api.models import CommandView, PipelineView, VersionContent, VersionView
+from cutline.services.control.api.named import reach
 from cutline.services.control.api.paging import WholeList
 from cutline.services.control.api.plan import Plan, plan
 from cutline.services.control.api.problems import Refused, refused
@@ -192,14 +193,16 @@ async def create(
     stored, version, mode, _ = await asyncio.to_thread(_stored, found)
     if stored is not None:
         config = checked(config.definition(), base=stored)
+    definitions.allow(config, shared.secrets, stored)
     if dry_run:
         response.status_code = 200
         return await _plan(shared, found, config, stored, version)
     if stored is None:
         try:
+            await shared.sources.run(partial(reach, config.source))
             call = partial(check, config, store_url=shared.store.url, workdir=None)
             definition = await shared.sources.run(call)
-        except ConfigError as error:
+        except (ConfigError, Unavailable) as error:
             raise refused(422, error) from error
         try:
             made = await asyncio.to_thread(found.define, definition)
@@ -285,6 +288,7 @@ async def planned(request: Request, shared: Shared, found: Known) -> Plan:
     is_patch = definitions.media_type(request) == definitions.MERGE_PATCH
     whole = not is_patch and all(key in content for key in definitions.WHOLE)
     config = checked(content if whole else merged(stored, content), base=stored)
+    definitions.allow(config, shared.secrets, stored)
     return await _plan(shared, found, config, stored, version)
 
 
@@ -317,7 +321,7 @@ async def restore_version(edit: Edited, version: Version) -> CommandView:
     """Bring an old version back, as a new one with its content."""
     base, stored = await edit.base()
     content = await _content(edit.asked.found, version)
-    return await edit.define(base, stored, PipelineConfig.from_definition(content))
+    return await edit.define(base, stored, PipelineConfig.from_definition(content), known=content)
 
 
 async def _content(found: PipelineStore, version: int) -> dict[str, Any]:
