@@ -21,6 +21,7 @@ PURE = (
     "common/store/envelope.py",
     "common/store/records.py",
     "common/schema.py",
+    "common/table_id.py",
     "services/control/alerts.py",
     "services/control/causes.py",
     "services/control/conditions.py",
