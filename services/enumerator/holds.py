@@ -4,7 +4,7 @@
 
 Each waits by itself, with its cause, and is tried ever more rarely. Nothing else of it is asked or handed out
 meanwhile, since each try holds up others for as long as a statement waits for a lock. Only the names are saved: after a
-restore the next try finds the lock again.
+restore each is tried at once.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ class Holds:
 
     def __contains__(self, name: str) -> bool:
         return name in self._holds
+
+    def copy(self) -> Holds:
+        """The same holds."""
+        holds = Holds()
+        holds._holds = dict(self._holds)
+        return holds
 
     def names(self) -> list[str]:
         """The held tables, in order."""

@@ -36,6 +36,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from cutline.common.commands.rules import Refusal
 from cutline.common.errors import ProtocolError, SourceLost
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
@@ -80,6 +81,7 @@ from cutline.services.enumerator.events import (
     FindRange,
     FindStop,
     FindTables,
+    LimitsOrdered,
     PlaceFound,
     Plan,
     RangeFound,
@@ -90,14 +92,12 @@ from cutline.services.enumerator.events import (
     TableFound,
     TableLockedOut,
     TablesFound,
-    ThrottleAsked,
     WriteCheckpoint,
 )
 from cutline.services.enumerator.holds import Holds
 from cutline.services.enumerator.splitter import Splitter
 from cutline.services.enumerator.table_commands import (
     ASKED,
-    Refusal,
     carry_out,
     find_place,
     place_found,
@@ -218,7 +218,7 @@ class Enumerator:
             case ReadAgainAsked(table_id=table_id, generation=generation):
                 cause = "the lake table lost data"
                 return self.fail(table_id, generation, cause, restart=True) + self._hand_out()
-            case ThrottleAsked(limits=limits):
+            case LimitsOrdered(limits=limits):
                 self.limits = limits
                 return self.throttle()
             case MessageReceived(channel=channel, message=message):
@@ -448,8 +448,9 @@ class Enumerator:
         return self._hand_out() if due else []
 
     def _queue(self, *splits: SnapshotSplit, first: bool = False) -> None:
-        """Queue splits of one table; those of a paused or held one wait."""
-        if splits and (self.tables[splits[0].table_id].phase == PAUSED or splits[0].table_id in self.holds):
+        """Queue splits of one table; those of a paused one wait, and of a held one, but for the chunk that is tried."""
+        name = splits[0].table_id if splits else ""
+        if splits and (self.tables[name].phase == PAUSED or self.holds.waits(name)):
             self.shelved = [*splits, *self.shelved] if first else [*self.shelved, *splits]
         elif first:
             self.todo.extendleft(reversed(splits))
@@ -721,6 +722,7 @@ class Enumerator:
         """A machine with the part of the state that reports change."""
         machine = Enumerator(self.plan)
         machine._tables, machine.accepted = self._tables.copy(), dict(self.accepted)
+        machine.holds = self.holds.copy()
         machine.todo, machine.out, machine.shelved = deque(self.todo), dict(self.out), list(self.shelved)
         return machine
 
@@ -740,10 +742,9 @@ class Enumerator:
         machine.stop = from_plain(Stop | None, head["stop"])
         machine.stop_place = from_plain(Position | None, head["stopPlace"])
         machine.at_stop = head["atStop"]
+        machine.shelved = list(from_plain(tuple[SnapshotSplit, ...], head.get("shelved", [])))
         for name in head.get("held", ()):
-            machine._tables.put(dataclasses.replace(machine.tables[name], cause=None))
-        for split in from_plain(tuple[SnapshotSplit, ...], head.get("shelved", [])):
-            (machine.shelved if machine.tables[split.table_id].phase == PAUSED else machine.todo).append(split)
+            machine.holds.hold(name, machine.tables[name].cause or "", now=float("-inf"))  # tried at once
         machine.gone = dict(head.get("gone", {}))
         commands = head.get("commands", {"done": 0, "refused": []})
         machine.commands_done = commands["done"]

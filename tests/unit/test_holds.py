@@ -79,16 +79,37 @@ def test_a_locked_chunk_uses_up_no_attempt_and_one_chunk_alone_is_tried_until_th
     assert [split.table_id for _, split in bench.assigned[-2:]] == ["d.t", "d.t"]
 
 
-def test_a_held_table_is_no_longer_held_after_a_restore() -> None:
+def test_a_held_table_is_tried_at_once_after_a_restore() -> None:
     bench = EnumeratorBench().begin().split_in("10", None)
     bench.get(SplitsWanted(free=1))
     locked(bench, bench.assigned[-1][1])
     bench.start(2)
     bench.get(Marker(checkpoint=2))
     again = EnumeratorBench(part=bench.part())
-    assert again.machine.tables["d.t"].cause is None
+    assert again.machine.tables["d.t"].cause == CAUSE
     again.get(SplitsWanted(free=2))
+    assert again.assigned == []
+    tick(again, 0.0)
+    ((_, split),) = again.assigned
+    again.report(split)
+    assert again.machine.tables["d.t"].cause is None
     assert len(again.assigned) == 2
+
+
+def test_a_try_that_fails_for_another_cause_is_tried_again() -> None:
+    bench = EnumeratorBench().begin().split_in("10", None)
+    bench.get(SplitsWanted(free=1))
+    locked(bench, bench.assigned[-1][1])
+    tick(bench, 1.0 + LONGEST_SECONDS)
+    _, split = bench.assigned[-1]
+    bench.get(
+        SplitFailed(
+            split_id=split.split_id, table_id="d.t", generation=1, attempt=split.attempt, cause="the connection broke",
+            remedy=Remedy.RETRY,
+        )
+    )  # fmt: skip
+    bench.get(SplitsWanted(free=1))
+    assert (bench.assigned[-1][1].split_id, bench.assigned[-1][1].attempt) == (split.split_id, split.attempt + 1)
 
 
 @pytest.mark.parametrize("kind", ["pause_table", "read_table_again"])
