@@ -12,6 +12,8 @@ from cutline.common.mesh.messages import Limits
 from cutline.common.mesh.presence import SPARK_WRITER, Registry
 from cutline.common.mesh.presence import choice as choice_of
 from cutline.common.mesh.redis import connect
+from cutline.common.store.lives import Key
+from cutline.common.store.store import PipelineStore
 
 ASK_AGAIN_SECONDS = 10.0
 THROTTLE_SECONDS = 30.0
@@ -19,16 +21,18 @@ CHOICE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 
 
-async def status_of(redis_url: str, pipeline: str) -> dict[str, dict[str, Any]]:
+async def status_of(redis_url: str, pipeline: PipelineStore) -> dict[str, dict[str, Any]]:
     """The status parts of `pipeline`, {} if none is published; Unavailable if Redis doesn't answer."""
+    if pipeline.definition() is None:
+        return {}
     redis = connect(redis_url)
     try:
-        return await Registry(redis).status(pipeline)
+        return await Registry(redis).status(pipeline.key)
     finally:
         await redis.aclose()
 
 
-async def throttle(redis_url: str, pipeline: str, limits: Limits) -> None:
+async def throttle(redis_url: str, pipeline: Key, limits: Limits) -> None:
     """Request `limits` from the leader of `pipeline`; return once they apply and a checkpoint has them, so that they
     outlive the leader. CutlineError if that takes too long."""
     redis = connect(redis_url)
@@ -52,7 +56,7 @@ async def throttle(redis_url: str, pipeline: str, limits: Limits) -> None:
         await redis.aclose()
 
 
-async def choose(redis_url: str, pipeline: str, table: str, choice: str) -> None:
+async def choose(redis_url: str, pipeline: Key, table: str, choice: str) -> None:
     """Pass on a choice about the commits of others to a lake table, and return when the table keeps it.
 
     ConfigError if there is nothing to choose, CutlineError if that takes too long.

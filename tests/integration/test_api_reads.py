@@ -186,7 +186,7 @@ def test_a_stream_of_events_ends_with_the_service_and_goes_on_at_the_next_one_wi
     assert control.mesh.leave(control.service) in (0, -signal.SIGTERM)
     with control.mesh.redis.client() as redis:
         request = {"kind": "throttle", "limits": {"rows_per_second": None, "bytes_per_second": None}}
-        redis.rpush("cutline:requests:shop", json.dumps(request))
+        redis.rpush(f"cutline:requests:{control.pipeline.store.key}", json.dumps(request))
     control.pipeline.until(lambda: control.pipeline.shows(control.table), "the table to be live")
     control.service = control.mesh.start("control")
     follower.join(30)

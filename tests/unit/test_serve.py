@@ -15,7 +15,7 @@ import pytest
 
 from cutline.common.errors import ConfigError, Unavailable
 from cutline.common.store.records import Quarantine
-from cutline.common.store.store import Store
+from cutline.common.store.store import PipelineStore, Store
 from cutline.spark_writer import serve as module
 from cutline.spark_writer.progress import Progress
 from cutline.spark_writer.serve import Everything, Lead, PipelineApplier, serve
@@ -52,11 +52,11 @@ class Threads:
         self.spark: Any = None
         monkeypatch.setattr(module, "_applier", self._applier)
 
-    def _applier(self, store: Store, name: str, spark: Any, lead: Lead) -> Any:
+    def _applier(self, pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) -> Any:
         self.spark = spark
 
         def run() -> None:
-            self.began.append(name)
+            self.began.append(pipeline.name)
             lead.stop.wait(20)
             self.may_end.wait(20)
             lead.ended.set()

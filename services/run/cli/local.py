@@ -27,7 +27,7 @@ from cutline.services.run.preflight import check
 from cutline.services.run.run import Run
 from cutline.services.run.terminal import TerminalView
 from cutline.services.run.until import Until
-from cutline.services.run.workdir import default_workdir, redis_url_of
+from cutline.services.run.workdir import default_workdir, redis_url_of, store_url_of
 from cutline.spark_writer import jars
 
 P = ParamSpec("P")
@@ -150,6 +150,12 @@ def define(pipeline: Path, replaces: bool) -> None:
         click.echo(_replaced(found, definition))
 
 
+def _store_of(pipeline: Path, config: PipelineConfig, workdir: Path | None) -> PipelineStore:
+    """The pipeline's part of the store that its run has, or would have."""
+    url = store_url_of(workdir_of(pipeline, config, workdir), Environment.read())
+    return Store(url).pipeline(config.name)
+
+
 def _replaced(store: PipelineStore, definition: Mapping[str, Any]) -> str:
     """Command another definition, and wait until a leader has carried it out. Returns what became of it."""
     arguments = {"base": store.definition_version(), "definition": definition, "note": "cutline define --replace"}
@@ -192,7 +198,7 @@ def throttle(pipeline: Path, rows_per_second: int | None, bytes_per_second: int 
     config = load(pipeline)
     url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
     limits = Limits(rows_per_second=rows_per_second, bytes_per_second=bytes_per_second)
-    asyncio.run(running.throttle(url, config.name, limits))
+    asyncio.run(running.throttle(url, _store_of(pipeline, config, workdir).key, limits))
     rates = [
         f"{rate:,} {unit} a second" for rate, unit in ((rows_per_second, "rows"), (bytes_per_second, "bytes")) if rate
     ]
@@ -221,7 +227,7 @@ def overwrite(pipeline: Path, table: str, workdir: Path | None) -> None:
 def _choose(pipeline: Path, table: str, workdir: Path | None, choice: str) -> None:
     config = load(pipeline)
     url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
-    asyncio.run(running.choose(url, config.name, table, choice))
+    asyncio.run(running.choose(url, _store_of(pipeline, config, workdir).key, table, choice))
     click.echo(f"{table}: the choice to {choice} is kept; the table goes on with the next checkpoint")
 
 
