@@ -6,6 +6,7 @@
 | `ConfigError` | stops at the start with exit code 2: a person must change a file, a grant or a server setting |
 | `SourceRefused`, a ConfigError | while a pipeline runs: waits, and tries again with the password read anew |
 | `SourceLost` | quarantines the table (or halts the pipeline if no table is named): a person decides |
+| `PositionLost`, a SourceLost | halts the pipeline, or reads every table again if `source.lost_position` says so |
 | `NextGeneration`, a SourceLost | reads the table again from its beginning |
 | `NoTable`, a NextGeneration | waits for a table of that name: the table was dropped, which is no fault |
 | `Unavailable` | retries with backoff, then restores from the newest checkpoint |
@@ -19,6 +20,7 @@ sentence: what happened, to what, what to do.
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 
 
 class CutlineError(Exception):
@@ -57,6 +59,26 @@ class SourceLost(CutlineError):
         super().__init__(cause)
         self.cause = cause
         self.table = table
+
+
+class PositionLost(SourceLost):
+    """The source itself, and no other server in its place, no longer has the binlog after a position: every table must
+    be read again. So certain that it may be done without a person."""
+
+
+class Loss(StrEnum):
+    """What the source lost, for which an epoch ended."""
+
+    NOTHING = ""
+    SOURCE = "source"  # a SourceLost: or it is another server than before
+    POSITION = "position"  # a PositionLost
+
+
+def lost(error: Exception) -> Loss:
+    """What the source lost, by the error that ended an epoch."""
+    if isinstance(error, PositionLost):
+        return Loss.POSITION
+    return Loss.SOURCE if isinstance(error, SourceLost) else Loss.NOTHING
 
 
 class NextGeneration(SourceLost):

@@ -124,6 +124,12 @@ class SourceConfig(Strict):
         description="replica id of the main binlog connection; the catch-up connection uses the next number; "
         "null: derived from the pipeline's name",
     )
+    lost_position: Literal["halt", "read-again"] = Field(
+        default="halt",
+        exclude_if=lambda value: value == "halt",
+        description="when the source no longer has the binlog after the pipeline's position (purged, reset, damaged):"
+        " halt until a person acts, or read every table again at once. Another server in its place always halts",
+    )
 
     @field_validator("hosts", mode="after")
     @classmethod

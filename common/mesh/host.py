@@ -35,7 +35,7 @@ from redis.asyncio import Redis
 
 from cutline.common import logs
 from cutline.common.config.environment import Environment
-from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable
+from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable, lost
 from cutline.common.mesh.log_lines import kept_here
 from cutline.common.mesh.loop import TICK_SECONDS, LoopLag, in_store, together
 from cutline.common.mesh.presence import GaveUp, Registry, Service
@@ -183,7 +183,7 @@ def gave_up(epoch: int, error: Exception) -> GaveUp:
     """The report of an epoch that this error ended."""
     if isinstance(error, CutlineError):
         halts = isinstance(error, (ProtocolError, SourceLost))
-        return GaveUp(epoch=epoch, cause=str(error) or type(error).__name__, halts=halts)
+        return GaveUp(epoch=epoch, cause=str(error) or type(error).__name__, halts=halts, lost=lost(error))
     notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
     cause = f"Unexpected {type(error).__name__} ({error}){notes}: a bug of Cutline; report it with the service's log"
     return GaveUp(epoch=epoch, cause=cause, halts=True)

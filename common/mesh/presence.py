@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 
-from cutline.common.errors import ConfigError, ProtocolError
+from cutline.common.errors import ConfigError, Loss, ProtocolError
 from cutline.common.mesh.log_lines import LogLine, log_lines
 from cutline.common.mesh.redis import Memory, answered, memory
 from cutline.common.store.lives import Key
@@ -52,11 +52,27 @@ end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaveUp:
-    """An epoch that a service gave up, and why; `halts` if another try can't succeed."""
+    """An epoch that a service gave up, and why; `halts` if another try can't succeed, `lost` if the source lost
+    something that every new generation of the tables does without."""
 
     epoch: int
     cause: str
     halts: bool
+    lost: Loss = Loss.NOTHING
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict; `lost` only where it says something, since earlier versions refuse it."""
+        body = asdict(self)
+        if not self.lost:
+            del body["lost"]
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> GaveUp:
+        """Read what `to_json` gave; what only a newer version knows is left out."""
+        lost = body.get("lost", "")
+        known = lost if lost in tuple(Loss) else Loss.NOTHING
+        return cls(epoch=body["epoch"], cause=body["cause"], halts=body["halts"], lost=Loss(known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +101,6 @@ class Service:
 
 
 _NOTED = frozenset(noted.name for noted in fields(Service))
-_GIVEN_UP = frozenset(noted.name for noted in fields(GaveUp))
 
 
 class Registry:
@@ -105,6 +120,7 @@ class Registry:
         """
         key, known = f"cutline:service:{service.incarnation}", asdict(service)
         del known["incarnation"]
+        known["failed"] = {name: failure.to_json() for name, failure in service.failed.items()}
         body = json.dumps(known)
         async with answered("announce a service"), self._redis.pipeline(transaction=False) as pipe:
             pipe.expire(key, PRESENCE_SECONDS)
@@ -142,10 +158,7 @@ class Registry:
         for incarnation, body in zip(incarnations, bodies, strict=True):
             if body is not None:
                 known = {"wire": 0} | _parsed(body, f"cutline:service:{incarnation}")
-                known["failed"] = {
-                    Key(key): GaveUp(**{k: v for k, v in failure.items() if k in _GIVEN_UP})
-                    for key, failure in known["failed"].items()
-                }
+                known["failed"] = {Key(key): GaveUp.from_json(failure) for key, failure in known["failed"].items()}
                 known["leads"] = tuple(Key(key) for key in known.get("leads") or ())
                 # During an upgrade some services are of a newer version, whose notes may say more.
                 found.append(Service(incarnation=incarnation, **{k: v for k, v in known.items() if k in _NOTED}))

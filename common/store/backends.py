@@ -123,7 +123,7 @@ class _Files:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._unsynced: set[str] = set()  # files of ours whose name may not outlast a crash: their folder's fsync failed
+        self._unsynced: set[str] = set()  # files of ours whose folder's fsync failed: a crash may take their names
 
     def check(self) -> None:
         """A folder is made when it is needed."""

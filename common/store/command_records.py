@@ -47,7 +47,8 @@ class Orders:
 
     `definition` is the version in force. `base`: the next epoch starts from this checkpoint, since a restore was
     commanded after journal slot `base_after` while no epoch was to be opened; None: from the newest checkpoint. `purge`
-    goes with the mode `deleting`: the lake tables that the pipeline wrote are dropped too.
+    goes with the mode `deleting`: the lake tables that the pipeline wrote are dropped too. `anew`: every table is read
+    again in the next epoch, since that was commanded while none was to be opened.
     """
 
     mode: Mode = "running"
@@ -55,16 +56,18 @@ class Orders:
     base: int | None = None
     base_after: int | None = None
     purge: bool = False
+    anew: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict."""
-        return {
+        """Return a plain dict; `anew` is left out where it is false, as earlier versions of Cutline did."""
+        body = {
             "mode": self.mode,
             "definition": self.definition,
             "base": self.base,
             "base_after": self.base_after,
             "purge": self.purge,
         }
+        return body | {"anew": True} if self.anew else body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from cutline.common.positions import Position
 
@@ -164,11 +164,17 @@ class Members:
     writers: tuple[str, ...]
 
 
+Anew = Literal["asked", "lost"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEntry:
     """Slot `slot` begins an epoch, which starts from checkpoint `base` (None: from the beginning) because of `cause`.
 
     `nonce` distinguishes this leader's write from another's. All members use version `definition` of the definition.
+    `anew`: every table begins its next generation in this epoch, and the incremental split begins anew at the source's
+    present position, since a person asked for it or the source lost the position; a next epoch from the same base does
+    that again.
     """
 
     slot: int
@@ -179,6 +185,7 @@ class EpochEntry:
     cause: str
     written_at: float
     definition: int = 1
+    anew: Anew | None = None
 
     @property
     def epoch(self) -> int:
@@ -186,7 +193,7 @@ class EpochEntry:
         return self.slot
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict; version 1 of the definition is left out, as the first versions of Cutline did."""
+        """Return a plain dict; what earlier versions of Cutline lacked is left out where it says nothing."""
         body = {
             "kind": "epoch",
             "slot": self.slot,
@@ -201,7 +208,9 @@ class EpochEntry:
             "cause": self.cause,
             "written_at": self.written_at,
         }
-        return body if self.definition == 1 else body | {"definition": self.definition}
+        if self.definition != 1:
+            body["definition"] = self.definition
+        return body | {"anew": self.anew} if self.anew else body
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> EpochEntry:
@@ -218,6 +227,7 @@ class EpochEntry:
             cause=body["cause"],
             written_at=body["written_at"],
             definition=body.get("definition", 1),
+            anew=body.get("anew"),
         )
 
 

@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from cutline.common import logs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
-from cutline.common.errors import CutlineError, NoRoom, ProtocolError, Unavailable
+from cutline.common.errors import CutlineError, Loss, NoRoom, ProtocolError, Unavailable
 from cutline.common.measures import Measures
 from cutline.common.mesh import channels
 from cutline.common.mesh.host import Host, finished, gave_up, run_service
@@ -145,6 +145,7 @@ class Pipeline:
             quarantine_changed=config.schema_changes == "halt",
             snapshot_only=config.start == "snapshot-only",
             interval_seconds=config.checkpoint.interval_seconds,
+            reads_again=config.source.lost_position == "read-again",
             limits=Limits(
                 rows_per_second=config.snapshot.max_rows_per_second,
                 bytes_per_second=config.snapshot.max_bytes_per_second,
@@ -244,6 +245,7 @@ class Pipeline:
                         failed_epoch=failed.epoch if failed else 0,
                         failed=failed.cause if failed else None,
                         halts=failed is not None and failed.halts,
+                        lost=failed.lost if failed else Loss.NOTHING,
                     )
                 )
         return members
@@ -338,7 +340,7 @@ class Pipeline:
             "mode": leader.agenda.standing.mode,
             "definition": leader.agenda.standing.definition,
             "commands": {"running": leader.agenda.running, "done": leader.agenda.finished},
-            "halted": leader.cause if leader.state == HALTED else None,
+            "halted": self._halted() if leader.state == HALTED else None,
             "ended": leader.ended,
             "checkpoint": {
                 "number": leader.base,
@@ -363,6 +365,15 @@ class Pipeline:
         if orders.mode != "deleting":
             return f"a person: the pipeline is {orders.mode}"
         return "a Spark writer, to drop the lake tables of the deleted pipeline" if self.commanding.purging else None
+
+    def _halted(self) -> str:
+        """Why the leader waits for a person, and what helps where the source has lost what no retry brings back."""
+        if not self.leader.lost:
+            return self.leader.cause
+        return (
+            f"{self.leader.cause}. What helps: `cutline pipeline read-again {self.name}` reads every table again, from"
+            " the source's present position; the lake shows the last content until then"
+        )
 
     def _tables(self) -> str | None:
         """The tables for the status, in JSON; None if the status is up to date. Only changed tables are formatted anew.
@@ -492,7 +503,7 @@ class Pipeline:
     @staticmethod
     def _failure(epoch: int, error: Exception) -> EpochFailed:
         failure = gave_up(epoch, error)
-        return EpochFailed(epoch=epoch, cause=failure.cause, halts=failure.halts)
+        return EpochFailed(epoch=epoch, cause=failure.cause, halts=failure.halts, lost=failure.lost)
 
     def _failed(self, error: Exception) -> None:
         self.loop.tell(self._failure(self.epoch, error))
@@ -512,6 +523,7 @@ class Pipeline:
                 tail=tail,
                 base=base,
                 answered=newest.request if isinstance(newest, CheckpointEntry) else None,
+                anew=last.anew if isinstance(last, EpochEntry) else None,
                 finished=finished,
                 orders=orders,
                 commands=commands,

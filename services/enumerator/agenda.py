@@ -30,7 +30,9 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from cutline.common.mesh.machine import Effect, Event
+from cutline.common.positions import Position
 from cutline.common.store.command_records import Command, Orders, Outcome, State
+from cutline.common.store.records import Anew
 from cutline.services.enumerator.events import (
     AskSparkWriter,
     BaseFound,
@@ -55,7 +57,7 @@ KEEPING_KINDS = frozenset({"savepoint", "stop"})
 DEFINING_KINDS = frozenset({"define", "cancel_table"})
 ENDING_KINDS = frozenset({"pause", "delete"})
 KINDS = TABLE_KINDS | CHECKPOINT_KINDS | DEFINING_KINDS | ENDING_KINDS | {
-    "resume", "start", "stop", "restore", "delete_savepoint", "lake",
+    "resume", "start", "stop", "restore", "read_again", "delete_savepoint", "lake",
 }  # fmt: skip
 
 
@@ -122,8 +124,8 @@ class Leader(Protocol):
 class Taken:
     """A command whose turn has come.
 
-    `orders`: the standing orders after it. `base`, `settings`: of the epoch that it awaits; `begun`: that epoch is on
-    its way.
+    `orders`: the standing orders after it. `base`, `settings`, `anew`: of the epoch that it awaits; `begun`: that epoch
+    is on its way.
     """
 
     command: Command
@@ -131,6 +133,7 @@ class Taken:
     orders: Orders
     base: int | None = None
     settings: Settings | None = None
+    anew: bool = False
     begun: bool = False
     state: State = "done"
     cause: str | None = None
@@ -211,6 +214,13 @@ class Agenda:
         awaited = self._next_epoch()
         return newest if awaited is None or awaited.base is None else awaited.base
 
+    def anew(self, as_before: Anew | None) -> Anew | None:
+        """Why the next epoch begins anew, if it does; `as_before`: if no command says otherwise."""
+        awaited = self._next_epoch()
+        if awaited is not None and awaited.anew:
+            return "asked"
+        return as_before if awaited is None or awaited.base is None else None
+
     def keeps(self, request: str | None) -> bool:
         """Whether the checkpoint that answers this request is a savepoint."""
         if request is None or not _is_ours(request):
@@ -241,22 +251,31 @@ class Agenda:
         self.taken.clear()
 
     def read(self, event: JournalRead) -> None:
-        """The journal and the commands were read, before an epoch. Commands that had a checkpoint of the last epoch to
-        wait for are taken anew."""
-        kept = [
-            taken
-            for taken in self.taken
-            if taken.command.n > event.finished and (taken.alone or taken.step == Step.ANSWERED)
-        ]
-        known = [taken.command for taken in self.taken] + list(self.queue)
-        commands = {command.n: command for command in (*known, *event.commands) if command.n > event.finished}
-        first = [taken for at, taken in enumerate(kept, start=event.finished + 1) if taken.command.n == at]
-        self.taken = deque(first)
+        """The journal and the commands were read, before an epoch."""
         self.finished, self.standing = event.finished, event.orders
-        self.queue = deque(commands[n] for n in sorted(commands) if n > event.finished + len(first))
+        self._take_anew(event.commands)
         for taken in self.taken:
             taken.writing = False
             taken.begun = taken.step == Step.EPOCH
+
+    def epoch_over(self) -> None:
+        """No epoch is open any more, and it may last until the next one: what had a checkpoint of it to wait for has
+        its turn again, so that it is refused, or waits, as any command does then."""
+        self._take_anew(())
+
+    def _take_anew(self, more: tuple[Command, ...]) -> None:
+        """Keep the commands that were taken and wait for no checkpoint of the last epoch; queue all others, and
+        `more`."""
+        kept = [
+            taken
+            for taken in self.taken
+            if taken.command.n > self.finished and (taken.alone or taken.step == Step.ANSWERED)
+        ]
+        known = [taken.command for taken in self.taken] + list(self.queue)
+        commands = {command.n: command for command in (*known, *more) if command.n > self.finished}
+        first = [taken for at, taken in enumerate(kept, start=self.finished + 1) if taken.command.n == at]
+        self.taken = deque(first)
+        self.queue = deque(commands[n] for n in sorted(commands) if n > self.finished + len(first))
 
     def accept(self, command: Command) -> None:
         """The store has a command; any but the next one is known, or will be told again."""
@@ -276,7 +295,7 @@ class Agenda:
         if self.standing.mode == "running":
             taken.step, taken.base = Step.EPOCH, base
         else:
-            taken.orders = replace(self.standing, base=base, base_after=leader.tail)
+            taken.orders = replace(self.standing, base=base, base_after=leader.tail, anew=False)
             taken.answer("done", result={"checkpoint": base})
 
     def definition_put(self, event: DefinitionPut, leader: Leader) -> None:
@@ -322,6 +341,20 @@ class Agenda:
             taken.orders = replace(self.standing, mode="stopped")
         name = {"savepoint": "name", "stop": "savepoint"}.get(kind)
         taken.answer("done", result={"checkpoint": slot, "name": taken.command.arguments.get(name) if name else None})
+
+    def give_up(self, request: str, at: Position | None) -> bool:
+        """The source has fallen silent inside a transaction, at this place; False if no command has this request."""
+        taken = self._requested(request)
+        if taken is None:
+            return False
+        place = "" if at is None else f" at {at.file}:{at.offset}"
+        cause = (
+            f"the source sends no more of the transaction{place}, and a checkpoint inside a transaction can't be a"
+            " savepoint"
+        )
+        way = "; or pause the pipeline, then stop it" if taken.command.kind == "stop" else ""
+        taken.answer("failed", cause, f"see that the source answers, and ask again{way}")
+        return True
 
     def epoch_written(self) -> None:
         """The entry of an epoch that was proposed after the last `read` is in the journal."""
@@ -433,6 +466,8 @@ class Agenda:
             return self._take_resume(command, leader)
         if kind in ("pause", "stop"):
             return self._take_pause(command, leader)
+        if kind == "read_again":
+            return self._take_read_again(command, leader)
         return self._refuse(command, f"this version of Cutline knows no command {kind!r}", "upgrade its services")
 
     def _take_in_epoch(self, command: Command, leader: Leader, now: float) -> list[Effect] | None:
@@ -472,8 +507,20 @@ class Agenda:
         mode = self.standing.mode
         if mode == "running" and not leader.halted:
             return self._refuse(command, "the pipeline is running", "there is nothing to resume")
-        taken = self._begin(command, Step.EPOCH, replace(self.standing, mode="running", base=None, base_after=None))
-        taken.base = self.standing.base
+        orders = replace(self.standing, mode="running", base=None, base_after=None, anew=False)
+        taken = self._begin(command, Step.EPOCH, orders)
+        taken.base, taken.anew = self.standing.base, self.standing.anew
+        return []
+
+    def _take_read_again(self, command: Command, leader: Leader) -> list[Effect]:
+        """Every table is read again in the next epoch, now or once the pipeline is resumed; a restore that waits for
+        that epoch keeps its base."""
+        if leader.ended is not None or (leader.enumerator is not None and leader.enumerator.ended):
+            return self._refuse(command, "the pipeline has ended at its stop", "start another pipeline")
+        if self.standing.mode == "running":
+            self._begin(command, Step.EPOCH).anew = True
+        else:
+            self._begin(command, Step.ANSWERED, replace(self.standing, anew=True)).answer("done")
         return []
 
     def _take_pause(self, command: Command, leader: Leader) -> list[Effect] | None:

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.common.errors import Loss
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.messages import UNLIMITED, Key, Limits
 from cutline.common.mesh.topology import Topology
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import TableSchema
 from cutline.common.store.command_records import Command, Orders, Outcome, State
-from cutline.common.store.records import CheckpointEntry, Entry
+from cutline.common.store.records import Anew, CheckpointEntry, Entry
 from cutline.services.enumerator.splitter import KeyRange
 
 
@@ -53,6 +54,7 @@ class Settings:
     quarantine_changed: bool = False
     snapshot_only: bool
     interval_seconds: float
+    reads_again: bool = False  # every table, where the source lost the stream's position (source.lost_position)
     readers: int = 1
     writers: int = 1
     limits: Limits = UNLIMITED
@@ -61,7 +63,8 @@ class Settings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSeen:
     """A service that is present. `failed` is the cause for which it gave up epoch `failed_epoch`; `halts`: no retry can
-    help (corrupt, foreign, lost at the source). `leaving`: it ends once the plan does without it.
+    help (corrupt, foreign, lost at the source). `lost`: what the source lost. `leaving`: it ends once the plan does
+    without it.
     """
 
     incarnation: str
@@ -70,6 +73,7 @@ class MemberSeen:
     failed_epoch: int = 0
     failed: str | None = None
     halts: bool = False
+    lost: Loss = Loss.NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,7 @@ class Observed(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalRead(Event):
     """The journal's last slot (0: the journal is empty), and the newest checkpoint on the chain, if any; `answered` is
-    that checkpoint's request.
+    that checkpoint's request. `anew`: why the newest epoch began anew, if it has no checkpoint yet.
 
     Then the store's commands, read after the journal: the newest `finished` one, the standing orders after it, the
     `commands` that follow, and the `settings` of the definition in force (None: as before).
@@ -92,6 +96,7 @@ class JournalRead(Event):
     tail: int
     base: int | None
     answered: str | None = None
+    anew: Anew | None = None
     finished: int = 0
     orders: Orders = field(default_factory=Orders)
     commands: tuple[Command, ...] = ()
@@ -116,11 +121,12 @@ class EntryRefused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFailed(Event):
-    """The epoch lost a channel, a part or an answer. `halts`: no retry can mend that."""
+    """The epoch lost a channel, a part or an answer. `halts`: no retry can mend that; `lost`: what the source lost."""
 
     epoch: int
     cause: str
     halts: bool = False
+    lost: Loss = Loss.NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

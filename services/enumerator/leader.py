@@ -22,6 +22,10 @@ further one, since every epoch costs an entry of the journal and a sweep of the 
 person asks for something or a new service appears. A service that is gone is no failure: its supervisor
 pauses between the starts.
 
+An epoch may begin *anew*: every table is read again from the source's present position, since a person asked for it, or
+since the source lost the stream's position and the definition allows it. Its entry says so, and so does that of each
+next epoch until a checkpoint has the new generations: only then is the base one that can be restored as it is.
+
 People's commands are the agenda's (agenda.py), which goes on after each fact: it asks for checkpoints, ends an epoch
 and says how the next one begins. Each reading of the journal reads the standing orders and the commands too, so that a
 leader that was deposed obeys what another one has finished meanwhile.
@@ -39,12 +43,13 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
-from cutline.common.errors import ProtocolError
+from cutline.common.errors import Loss, ProtocolError
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, Ticked
 from cutline.common.mesh.messages import Limits
 from cutline.common.mesh.topology import ENUMERATOR, Topology
-from cutline.common.store.records import EpochEntry, Members
+from cutline.common.positions import Position
+from cutline.common.store.records import Anew, EpochEntry, Members
 from cutline.services.enumerator.agenda import Agenda
 from cutline.services.enumerator.events import (
     BaseFound,
@@ -84,6 +89,7 @@ from cutline.services.enumerator.machine import Enumerator
 GATHER_SECONDS = 10.0  # the longest wait for the configured number of members
 SETTLE_SECONDS = 3.0  # how long newcomers must be present before the members change
 SOON_SECONDS = 1.0  # the interval while a table that turned live, or the backlog of a stopped time, is not shown
+SILENT_SECONDS = 10.0  # a savepoint fails once checkpoints have been at one place inside a transaction for so long
 DOUBT_SECONDS = 10.0  # how long a checkpoint may take before the journal is read again
 MAX_HALTS = 2  # epochs in a row that no retry can mend, before the leader halts
 MENDED_SECONDS = 120.0  # a checkpoint this late in an epoch ends a row of halts: by then a reader is sure of a loss
@@ -210,6 +216,9 @@ class Leader:
         self.agenda = Agenda()
         self.state = IDLE
         self.cause = "a new leader took over"
+        self.lost = Loss.NOTHING  # by the source, for which the newest epoch failed
+        self.anew: Anew | None = None  # why this epoch began anew, or the next one will, without a checkpoint so far
+        self._lost_again = False  # the next epoch begins anew, since the source lost the position
         self.tail = 0  # the journal's last slot
         self.base: int | None = None  # the newest checkpoint on the chain
         self.epoch = 0
@@ -226,6 +235,8 @@ class Leader:
         self._saving_commands = 0  # the last command of the enumerator that is in the checkpoint in flight
         self.kept_commands = 0  # in the checkpoint `base`
         self._answered: set[str] = set()  # requests whose savepoint is in the journal
+        self._inside: tuple[Position | None, float] | None = None  # the place of cuts inside a transaction, since when
+        self._keep_at = 0.0  # when to try again to take a savepoint
         self._ending = False  # the last savepoint is requested: the interval starts no further checkpoint
         self.ended: int | None = None  # the kept checkpoint at the pipeline's stop
         self._last_asked = False  # the checkpoint at the stop is requested
@@ -258,7 +269,7 @@ class Leader:
                 effects = self._end_epoch()
                 self.agenda.forget()
                 self.requests = [request for request in self.requests if self.agenda.awaits(request)]
-                self.state, self.cause, self._limits = IDLE, "the lease was lost", None
+                self.state, self.cause, self._limits, self._lost_again = IDLE, "the lease was lost", None, False
                 return effects
         effects = handler(self, event, now)
         return effects + self.agenda.go_on(self, now)
@@ -393,7 +404,8 @@ class Leader:
             if member is None:
                 return self._next_epoch(f"service {incarnation} is gone")
             if member.failed is not None and member.failed_epoch == self.epoch:
-                return self._failed(f"{member.role} {incarnation} gave up: {member.failed}", now, halts=member.halts)
+                cause = f"{member.role} {incarnation} gave up: {member.failed}"
+                return self._failed(cause, now, halts=member.halts, lost=member.lost)
         if any(present[incarnation].leaving for incarnation in (*self.readers, *self.writers)):
             self._rescale = "services of this epoch are leaving"  # after a checkpoint, so that no work is repeated
         elif not self._has_newcomers():
@@ -431,15 +443,17 @@ class Leader:
         self.state, self.cause = READING, cause
         return [*effects, ReadJournal()]
 
-    def _failed(self, cause: str, now: float, *, halts: bool) -> list[Effect]:
+    def _failed(self, cause: str, now: float, *, halts: bool, lost: Loss) -> list[Effect]:
         steady = self.state == LEADING and now - self._led_since > STEADY_SECONDS
         self.failures = 1 if steady else self.failures + 1
         self.halts = self.halts + 1 if halts else 0
         effects = self._end_epoch()
-        self.cause = cause
+        self.cause, self.lost = cause, lost
         if self.halts >= MAX_HALTS:
-            self.state = HALTED
-            return [*effects, self._dismiss()]
+            if lost != Loss.POSITION or self.anew or not self.settings.reads_again:
+                self.state = HALTED
+                return [*effects, self._dismiss()]
+            self._lost_again, self.halts = True, 0
         if pause := pause_seconds(self.failures, self.run):
             self.state, self.retry_at, self._known = RESTING, now + pause, self._present()
             return [*effects, self._dismiss()]
@@ -454,6 +468,8 @@ class Leader:
         self.requests = [request for request in self.requests if request != THE_STOP]  # requested anew
         self.ended, self._last_asked = None, False
         self.process, self.enumerator, self.in_flight, self._rescale, self._wanted = None, None, None, None, None
+        self._inside = None
+        self.agenda.epoch_over()
         return effects
 
     def _dismiss(self) -> Dismiss:
@@ -467,6 +483,7 @@ class Leader:
         self.tail, self.base, self.answered = event.tail, self.agenda.base(event.base), event.answered
         self.settings = self.agenda.settings or event.settings or self.settings
         self.definition = self.agenda.definition
+        self.anew = self.agenda.anew("lost" if self._lost_again else event.anew)
         if not self.agenda.leads:
             return self.stand_still(f"the pipeline is {self.agenda.orders.mode}") + self._delete()
         self.state, self._since = GATHERING, now
@@ -478,7 +495,9 @@ class Leader:
         return []
 
     def _epoch_failed(self, event: EpochFailed, now: float) -> list[Effect]:
-        return self._failed(event.cause, now, halts=event.halts) if event.epoch == self.epoch else []
+        if event.epoch != self.epoch:
+            return []
+        return self._failed(event.cause, now, halts=event.halts, lost=event.lost)
 
     def _gather(self, event: Event, now: float) -> list[Effect]:
         readers, writers = self._staying("reader"), self._staying("writer")
@@ -498,6 +517,7 @@ class Leader:
             cause=self.cause if self.tail else "the pipeline's first start",
             written_at=now,
             definition=self.definition,
+            anew=self.anew,
         )
         return WriteEntry(entry=entry)
 
@@ -520,7 +540,7 @@ class Leader:
                 if event.nonce
                 else f"slot {event.slot} of the journal was refused: the entry before it is gone from the store"
             )
-            return self._failed(cause, now, halts=False)
+            return self._failed(cause, now, halts=False, lost=Loss.NOTHING)
         return []
 
     def _written(self, slot: int, now: float) -> list[Effect]:
@@ -529,6 +549,7 @@ class Leader:
             raise ProtocolError(f"our entry was written to slot {slot}, and was meant for slot {self.tail + 1}")
         if self.state == PROPOSING:
             self.tail, self.epoch, self.state, self._since, self._wanted = slot, slot, OPENING, now, None
+            self._lost_again = False
             self.agenda.epoch_written()
             return [OpenEpoch(epoch=slot, base=self.base, plan=self._plan(), definition=self.definition)]
         if self.in_flight is None or self.in_flight[0] != slot:
@@ -538,7 +559,7 @@ class Leader:
         elif self.in_flight[1] is not None:
             self._answered.add(self.in_flight[1])
         request, self.answered = self.in_flight[1], self.in_flight[1]
-        self.tail, self.base, self.in_flight, self._wanted = slot, slot, None, None
+        self.tail, self.base, self.in_flight, self._wanted, self.anew = slot, slot, None, None, None
         # Sooner it would prove nothing: checkpoints complete also while the stream can't go on.
         if now - self._led_since > MENDED_SECONDS:
             self.halts = 0
@@ -568,6 +589,8 @@ class Leader:
         if event.epoch != self.epoch:
             return []
         self.enumerator = event.enumerator or Enumerator(self._plan())
+        if self.anew:
+            self.enumerator.begin_anew(self.anew)
         self.kept_limits, self.kept_commands = self.enumerator.limits, self.enumerator.commands_done
         self.enumerator.limits = self._limits or self.kept_limits
         topology = self.enumerator.plan.topology
@@ -604,9 +627,11 @@ class Leader:
         if self.enumerator.limits != self.kept_limits or self.enumerator.commands_done != self.kept_commands:
             interval = 0.0  # make them durable at once
         due = not self._ending and not ended and now - self.started_at >= interval
-        if not (due or self.requests or self._rescale):
+        # After a cut inside a transaction a savepoint would meet the same one, if it came at once.
+        asked = bool(self.requests) and now >= self._keep_at
+        if not (due or asked or self._rescale):
             return []
-        request = self.requests.pop(0) if self.requests else None
+        request = self.requests.pop(0) if asked else None
         slot = self.tail + 1
         self.in_flight, self.started_at = (slot, request), now
         self._saving, self._saving_commands = self.enumerator.limits, self.enumerator.commands_done
@@ -616,11 +641,17 @@ class Leader:
     def _entry(self, order: WriteCheckpoint, now: float) -> WriteEntry:
         if self.in_flight is None or self.in_flight[0] != order.slot:
             raise ProtocolError(f"checkpoint {order.slot} is complete but was never started")
-        request = self.in_flight[1]
-        if order.entry.inside and self.agenda.keeps(request) and request is not None:
-            # It will not be published: keep the next one instead.
-            self.requests.insert(0, request)
-            self.in_flight, request = (order.slot, None), None
+        request, at = self.in_flight[1], order.entry.position
+        if not order.entry.inside:
+            self._inside = None
+        elif self._inside is None or self._inside[0] != at:
+            self._inside = at, now
+        if self._inside is not None and self.agenda.keeps(request) and request is not None:
+            # It will not be published: keep the next one instead, while the source goes on.
+            self.in_flight, self._keep_at = (order.slot, None), now + SOON_SECONDS
+            if now - self._inside[1] < SILENT_SECONDS or not self.agenda.give_up(request, at):
+                self.requests.insert(0, request)
+            request = None
         entry = dataclasses.replace(
             order.entry,
             epoch=self.epoch,

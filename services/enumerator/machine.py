@@ -21,6 +21,9 @@ Restore: the state at the cut is loaded; the reports that were in flight (`recor
 out go back to the queue with the next attempt. No report is acknowledged or asked for again: each is either in the
 state at the cut or recorded.
 
+An epoch may begin anew (`begin_anew`): every table is then its next generation, and nothing of the base counts any
+more, neither splits nor reports in flight. Tables come with a snapshot, also where the pipeline began without one.
+
 What must change together: `snapshot` and `restored`.
 """
 
@@ -65,7 +68,7 @@ from cutline.common.mesh.messages import (
     to_plain,
 )
 from cutline.common.positions import Low, Position, Stop
-from cutline.common.store.records import StagedFile, TableEntry
+from cutline.common.store.records import Anew, StagedFile, TableEntry
 from cutline.services.enumerator.checkpoints import Collecting, Entries
 from cutline.services.enumerator.events import (
     BoundFound,
@@ -89,6 +92,7 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.splitter import Splitter
 from cutline.services.enumerator.table_commands import (
+    ASKED,
     Refusal,
     carry_out,
     find_place,
@@ -147,6 +151,7 @@ class Enumerator:
         self._looked_at = 0.0  # when awaited tables were last looked at
         self._looking: set[str] = set()  # awaited tables whose look is not answered yet
         self._find_due: float | None = None  # when to look for new tables; None while an answer is awaited
+        self._anew = False  # the epoch begins anew
         self._at_begin: list[Effect] = []  # effects of recorded reports, due in the new epoch
 
     @property
@@ -168,7 +173,8 @@ class Enumerator:
                 ]
                 throttle = self.throttle() if self.limits != UNLIMITED else []
                 # Only the first search has the start: tables that come later get a snapshot.
-                find = FindTables(begins=not (self.tables or self.gone), known=frozenset(self.tables))
+                begins = not (self.tables or self.gone or self._anew)
+                find = FindTables(begins=begins, known=frozenset(self.tables))
                 places = [effect for t in self.tables.values() if t.resuming for effect in find_place(t)]
                 return [*effects, *throttle, find, *described, *places, *self._hand_out()]
             case CommandTaken(command=command):
@@ -693,6 +699,24 @@ class Enumerator:
         machine._entries = Entries.restored(machine.tables, entered)
         machine._cut = None
         return machine
+
+    def begin_anew(self, why: Anew) -> None:
+        """Read every table again, as its next generation. Called before `Began`, on a machine that may be restored.
+
+        A paused table stays paused, a dropped one is looked for as before. A person's wish allows other columns too,
+        also with `schema_changes: halt`.
+        """
+        self._anew = True
+        cause = ASKED if why == "asked" else "the source no longer had the changes that followed"
+        self.todo, self.shelved, self.out, self.accepted = deque(), [], {}, {}
+        self._at_begin, self.stream_stopped = [], False
+        for table in list(self.tables.values()):
+            if table.phase == DROPPED:
+                continue
+            phase = WAITING if table.resuming else table.phase
+            again = self._next_generation(dataclasses.replace(table, phase=phase), cause)
+            if why == "asked":
+                self._tables.put(dataclasses.replace(again, before=None))
 
     def _take_recorded(self, channel: str, messages: list[Message]) -> list[Effect]:
         effects: list[Effect] = []

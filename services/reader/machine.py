@@ -27,6 +27,10 @@ tables of a round share. A cursor is asked for changes with `ReadChanges`, and a
   taken too, and the checkpoint is marked `inside`: applied, never published. A read that begins inside a transaction
   ends with it; while a marker waits, a cursor that has ended its transaction waits for the other. So each marker is
   taken at the next end of a transaction, however long a load lasts.
+- A marker does not wait for a source that has fallen silent inside a transaction, since a pause would wait with it: it
+  is taken there once no row has come for STILL_SECONDS, and after LONGEST_SECONDS in any case.
+- Beginning anew. Where the source no longer has what follows a position, an epoch can begin the split anew: no table
+  and no cursor is left, and the first table of a new generation sets main's place. Only `_seq` goes on.
 
 Watermarks follow DBLog (Andreakis and Papapanagiotou 2020) and FLIP-27. The cursor
 (services/sources/mysql/binlog/cursor.py) decides which events a table's watermarks let through, by the routes that come
@@ -93,6 +97,9 @@ from cutline.services.reader.tables import CATCH_UP, MAIN, StreamTable, StreamTa
 
 HELD_SPLITS = 2
 INSIDE_ROWS = 200_000
+STILL_SECONDS = 5.0  # a source that lives sends the rest of a transaction far sooner
+LONGEST_SECONDS = 60.0  # that a marker waits for one that trickles in
+LOOK_SECONDS = 1.0  # the most that counts between two facts: a longer gap is this reader's own, held up on a channel
 NEAR_BYTES = 4 << 20
 
 
@@ -142,6 +149,10 @@ class Reader:
         self.seq = 0
         self._backlog: int | None = 0  # rows that main has read in this epoch; None once the source had no more
         self._marker_waits = False
+        self._now = 0.0  # at the last fact
+        self._moved = False  # a cursor has, by the fact at hand
+        self._still = 0.0  # seconds since a cursor last moved
+        self._waited = 0.0  # seconds that the marker has waited
         # Splits so far of tables whose list comes in several messages; no marker comes between these.
         self._arriving: dict[str, tuple[CompletedSplit, ...]] = {}
         self._closing: dict[int, StreamCut | None] = {}  # checkpoint -> the stream's part of its PartSaved
@@ -155,6 +166,14 @@ class Reader:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one fact."""
+        effects = self._take(event)
+        passed, self._now = min(max(0.0, now - self._now), LOOK_SECONDS), now
+        self._still = 0.0 if self._moved else self._still + passed
+        self._waited = self._waited + passed if self._marker_waits else 0.0
+        self._moved = False
+        return effects
+
+    def _take(self, event: Event) -> list[Effect]:
         match event:
             case Began():
                 want: list[Effect] = [Send(receiver=ENUMERATOR, message=SplitsWanted(free=HELD_SPLITS))]
@@ -319,6 +338,7 @@ class Reader:
         cursor = self.cursors.get(event.cursor)
         if cursor is None or not cursor.asked:
             raise ProtocolError(f"{self.name} got changes of cursor {event.cursor} that it did not ask for")
+        self._moved = event.position != cursor.position
         cursor.take(event)
         if event.cursor == MAIN and event.stopped:
             # That read may have begun before the place of the stop was known.
@@ -598,8 +618,9 @@ class Reader:
     # --- snapshots ---
 
     def ready(self) -> bool:
-        """Whether every cursor is between two transactions, or inside one too large to wait for its end."""
-        self._marker_waits = not all(map(self._cuts, self.cursors.values()))
+        """Whether every cursor is between two transactions, or inside one whose end can't be waited for."""
+        given_up = self._still >= STILL_SECONDS or self._waited >= LONGEST_SECONDS
+        self._marker_waits = not given_up and not all(map(self._cuts, self.cursors.values()))
         return not self._marker_waits
 
     def _cuts(self, cursor: Cursor) -> bool:
@@ -641,6 +662,12 @@ class Reader:
             position = Position.from_json(c["position"])
             self.cursors[name] = Cursor(position=position, source_time=c["sourceTime"], rows_inside=c["rowsInside"])
         self._tables = StreamTables.restored(state)
+
+    def begin_anew(self) -> None:
+        """Drop every table and cursor of the part that was restored. Called before `Began`."""
+        self._tables, self.cursors = StreamTables(), {}
+        self.hold_main = self.stopped = self.at_stop = self.ended = False
+        self.begin = None
 
     def cut(self, checkpoint: int, state: State, recorded: dict[str, list[Message]], kept: bool) -> list[Effect]:
         """A reader has one inbound channel, so its cut is complete with its state."""

@@ -94,6 +94,8 @@ class ReaderMember:
             if not isinstance(base, CheckpointEntry):
                 raise ProtocolError(f"the base of epoch {self.epoch}, slot {entry.base}, is missing from the journal")
             self.machine.restore(load_part(store, base.parts[self.name]))
+            if entry.anew:
+                self.machine.begin_anew()
         self.parts = Parts(store, member=self.name, epoch=self.epoch, incarnation=host.incarnation)
         process = Process(
             self.machine,
@@ -251,11 +253,25 @@ class ReaderMember:
                     # The id is configured: without a pause, two clients with it would end each other's dump in turn.
                     self.waiting_for = f"its server id: {error}"
                     await asyncio.sleep(longest)
+            except SourceLost as error:
+                if order.cursor == MAIN:
+                    raise
+                return self._catch_up_lost(order, error)
             except (Unavailable, SourceRefused) as error:
                 self.waiting_for = f"the source: {error}"
                 log.warning("pipeline %s: %s cursor: %s", self.store.name, order.cursor, error)
                 await asyncio.sleep(pause)
                 pause = min(longest, pause * 2)
+
+    @staticmethod
+    def _catch_up_lost(order: ReadChanges, error: SourceLost) -> ChangesRead:
+        """The source no longer has what the tables that catch up need: they are read again, and main goes on."""
+        log.warning("%s can't catch up and are read again: %s", ", ".join(sorted(order.routes)), error)
+        faults = tuple(
+            TableFaulted(table_id=name, generation=table.generation, cause=error.cause, restart=True)
+            for name, table in order.routes.items()
+        )
+        return ChangesRead(cursor=order.cursor, position=order.after, rows=0, faults=faults)
 
     def _routes(self, order: ReadChanges) -> dict[str, Route]:
         """The order's routes in the cursor's form; those unchanged since its last read are reused."""

@@ -55,12 +55,22 @@ class Operators:
         self.store = world.store.open()
         self.store.define({"tables": list(world.shape.tables)})
         self.refused: dict[int, str] = {}
+        self.again = random.Random(f"read again {world.seed}")
+        self.reads_again = self.may_read_again and self.again.random() < 0.3  # source.lost_position
 
     def begin(self, begin: float, chaos: float) -> None:
         """Plan what people do."""
         if self.active:
             for _ in range(self.rng.randrange(2, 10)):
                 self.world.at(begin + self.rng.uniform(0.3, chaos), self.act)
+        if self.again.random() < 0.1 and self.may_read_again:
+            self.world.at(begin + self.again.uniform(0.3, chaos), self.command, "read_again")
+
+    @property
+    def may_read_again(self) -> bool:
+        """Whether every table can be read again: not where the columns may not change, or beyond a stop."""
+        shape = self.world.shape
+        return shape.start is None and shape.stop is None and shape.schema_changes != "halt"
 
     # --- people ---
 
@@ -104,6 +114,17 @@ class Operators:
         """Whether every command has its outcome."""
         newest = self.store.commands.newest_outcome()
         return self.store.commands.newest() == (0 if newest is None else newest.n)
+
+    def revive(self) -> bool:
+        """A person has every table read again, where the pipeline halted since the source lost what it needs; False
+        where that is no way."""
+        # A position of MariaDB may seem to have lost transactions for ever.
+        if not self.may_read_again or self.world.source.lost_gtids:
+            return False
+        if self.finished:
+            self.world.count["every table read again after a halt"] += 1
+            self.command("read_again")
+        return True
 
     def settle(self) -> None:
         """Calm has come: bring the pipeline back to running with every table, again and again until it is so."""
@@ -247,6 +268,9 @@ class Operators:
             base = command.arguments["checkpoint"]
             if not any(isinstance(e, EpochEntry) and e.base == base for e in journal.values()):
                 raise Failure(f"command {n} restored checkpoint {base}, and no epoch starts from it")
+        if kind == "read_again" and not outcome.orders.anew:
+            if not any(isinstance(e, EpochEntry) and e.anew for e in journal.values()):
+                raise Failure(f"command {n} read every table again, and no epoch begins anew")
         if kind == "define" and outcome.orders.mode == "running":
             version = outcome.result["version"]
             if not any(isinstance(e, EpochEntry) and e.definition == version for e in journal.values()):

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cutline.common.errors import SourceLost
+from cutline.common.errors import PositionLost, SourceLost
 from cutline.common.mesh.messages import SnapshotSplit
 from cutline.common.positions import FilePosition, GtidSet, High, Low, MariaGtid, Position, Stop
 from cutline.common.schema import Column, SchemaChanges, TableSchema
@@ -695,7 +695,7 @@ class SimulatedSource:
             raise SourceLost("the server lacks transactions that were taken from it")
         if self._find(after)[0] < self.purged:
             self.count["cursor came too late: its binlog is purged"] += 1
-            raise SourceLost(f"the binlog after {after} is purged")
+            raise PositionLost(f"the binlog after {after} is purged")
         return True
 
     def read(self, order: ReadChanges, xa: dict[int, tuple[Change, ...]], *, exact: bool, max_rows: int) -> ChangesRead:

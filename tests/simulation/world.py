@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from cutline.common.errors import ProtocolError, SourceLost
+from cutline.common.errors import Loss, ProtocolError, SourceLost, lost
 from cutline.common.mesh.chandy_lamport import Process
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
@@ -282,7 +282,7 @@ class SimulatedService:
     process: Process | None = None
     probe: Probe | None = None
     silence: Silence | None = None  # of its leader
-    failed: tuple[int, str, bool] = (0, "", False)
+    failed: tuple[int, str, bool, Loss] = (0, "", False, Loss.NOTHING)
     chunk: Any = None
     limits: Limits = UNLIMITED
     dumps: dict[str, SimulatedDump] = field(default_factory=dict)
@@ -505,6 +505,9 @@ class World:
         if any(s.alive and s.leader is not None and s.leader.state == "halted" for s in self.services):
             if not self.halts_expected:
                 raise Failure("a leader halted though nothing was lost")
+            if self.operators.revive():
+                self.at(0.5, self.look_for_end)
+                return
             self.finished = True
             self.count["halt that was called for"] += 1
             return
@@ -620,7 +623,8 @@ class World:
         return Settings(
             chunk_rows=shape.chunk_rows, exact=shape.exact, quarantine_changed=shape.schema_changes == "halt",
             snapshot_only=shape.snapshot_only,
-            interval_seconds=shape.interval, readers=shape.readers, writers=shape.writers,
+            interval_seconds=shape.interval, reads_again=self.operators.reads_again,
+            readers=shape.readers, writers=shape.writers,
         )  # fmt: skip
 
     def kill(self, service: SimulatedService, cause: str) -> None:
@@ -674,7 +678,7 @@ class World:
         members = []
         for other in self.services:
             if other.role != "enumerator" and (other.alive or other.died_at + PRESENCE_SECONDS > self.now):
-                epoch, cause, halts = other.failed
+                epoch, cause, halts, loss = other.failed
                 members.append(
                     MemberSeen(
                         incarnation=other.incarnation,
@@ -683,6 +687,7 @@ class World:
                         failed_epoch=epoch,
                         failed=cause or None,
                         halts=halts,
+                        lost=loss,
                     )
                 )
         assert service.leader is not None
@@ -731,6 +736,8 @@ class World:
             if index == 0 and base is not None:
                 machine.restore(self.part(service, base, "reader-0"))
                 checks.restore_is_exact(self, machine, base, "reader-0")
+                if entry.anew:
+                    machine.begin_anew()
         else:
             service.name = writer_name(index)
             machine = Writer()
@@ -759,13 +766,15 @@ class World:
         self.count["part of three files read"] += files == 3
         return load_part(service.store, entry.parts[member])
 
-    def fail(self, service: SimulatedService, cause: str, halts: bool = False) -> None:
+    def fail(
+        self, service: SimulatedService, cause: str, halts: bool = False, loss: Loss = Loss.NOTHING
+    ) -> None:
         """The member gives up its epoch; its presence has the cause."""
         if service.leader is not None:
-            self.tell(service, service.token, EpochFailed(epoch=service.epoch, cause=cause, halts=halts))
+            self.tell(service, service.token, EpochFailed(epoch=service.epoch, cause=cause, halts=halts, lost=loss))
             return
         self.tell_story(f"{service.incarnation} gives up epoch {service.epoch}: {cause}")
-        service.failed = (service.epoch, cause, halts)
+        service.failed = (service.epoch, cause, halts, loss)
         self.leave(service)
 
     # --- facts and effects ---
@@ -1208,7 +1217,7 @@ class World:
         except SourceLost as error:
             self.halts_expected |= self.source.servers > 1 or self.source.purged > 0
             self.count["source refused: its history parted or its identity changed"] += 1
-            self.fail(service, error.cause, halts=True)
+            self.fail(service, error.cause, halts=True, loss=lost(error))
             return None
         self.count[f"read by {order.cursor}"] += 1
         self.count["main read on to a transaction's end for those that wait"] += order.at_boundary
@@ -1264,6 +1273,8 @@ class World:
             return EpochFailed(epoch=service.epoch, cause=error.cause, halts=True)
 
     def table_described(self, table: str) -> TableFound:
+        if table == "shop.keyless":
+            return TableFound(table_id=table, fault="it has no key")
         if self.troubled and self.rng.random() < 0.2:  # between a DROP and the CREATE after it
             self.count["table gone for a moment"] += 1
             return TableFound(table_id=table, gone=True)
@@ -1333,10 +1344,11 @@ class World:
     def read_journal(self, service: SimulatedService, leader: Leader | None) -> None:
         journal = self.store.journal
         tail = max(journal, default=0)
-        base = None
+        base = anew = None
         if tail:
             last = journal[tail]
             base = last.base if isinstance(last, EpochEntry) else tail
+            anew = last.anew if isinstance(last, EpochEntry) else None
         if service.wants_older and base is not None:
             service.wants_older = False
             kept = {n for n, record in self.store.publications.items() if record.kept}
@@ -1348,7 +1360,7 @@ class World:
         newest = journal[base] if base is not None else None
         answered = newest.request if isinstance(newest, CheckpointEntry) else None
         known = self.operators.read(service)
-        self.answer(service, leader, JournalRead(tail=tail, base=base, answered=answered, **known))
+        self.answer(service, leader, JournalRead(tail=tail, base=base, answered=answered, anew=anew, **known))
 
     def write_entry(self, service: SimulatedService, leader: Leader | None, entry: Entry) -> None:
         """The write lands, even if its leader has died or been deposed meanwhile."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from cutline.common.errors import Loss
 from cutline.common.mesh.machine import Effect
 from cutline.common.store.command_records import Command, Orders, Outcome
 from cutline.services.enumerator.events import (
@@ -29,7 +31,7 @@ from cutline.services.enumerator.events import (
     WriteEntry,
     WriteOutcome,
 )
-from cutline.services.enumerator.leader import MAX_HALTS, EpochOpened
+from cutline.services.enumerator.leader import MAX_HALTS, SILENT_SECONDS, SOON_SECONDS, EpochOpened
 from tests.unit.test_leader import LeaderBench
 
 PAUSED = Orders(mode="paused")
@@ -184,6 +186,44 @@ def test_a_savepoint_keeps_its_checkpoint_under_its_name_and_a_checkpoint_does_n
     assert bench.finish().result == {"checkpoint": 3, "name": None}
 
 
+@pytest.mark.parametrize("kind", ["savepoint", "stop"])
+def test_a_savepoint_fails_where_the_source_is_silent_inside_a_transaction(kind: str) -> None:
+    """Each checkpoint is inside the same transaction at the same place: none can be published, so none is kept."""
+    bench = Operated(interval=SOON_SECONDS / 4)
+    bench.lead()
+    bench.command(kind)
+    bench.wait(0.2)
+    began, tried = bench.now, 0
+    while not bench.outcomes():
+        assert bench.complete(inside=True).kept is False
+        bench.written()
+        tried += 1
+        bench.wait(SOON_SECONDS / 2)  # the interval's own come between
+        bench.wait(SOON_SECONDS / 2 + 0.1)
+        assert bench.now < began + SILENT_SECONDS + 5
+    assert tried > 2
+    outcome = bench.finish()
+    assert (outcome.state, outcome.orders.mode, bench.leader.state) == ("failed", "running", "leading")
+    assert "inside a transaction" in (outcome.cause or "")
+    bench.wait(100)
+    assert bench.leader.in_flight is not None
+    assert bench.leader.in_flight[1] is None
+
+
+def test_a_savepoint_waits_while_the_source_goes_on_inside_a_large_transaction() -> None:
+    bench = leading()
+    bench.command("savepoint")
+    bench.wait(0.2)
+    for rows in range(1, 40):
+        assert bench.complete(inside=True, rows=rows).kept is False
+        bench.written()
+        bench.wait(SOON_SECONDS + 0.1)
+    assert bench.outcomes() == []
+    assert bench.complete().kept is True
+    bench.written()
+    assert bench.finish().state == "done"
+
+
 def test_a_savepoint_that_the_journal_has_already_is_not_taken_again() -> None:
     bench = Operated()
     bench.see()
@@ -251,3 +291,105 @@ def test_what_changes_the_epoch_waits_for_the_outcomes_of_all_before_it() -> Non
     assert bench.leader.requests == ["command 2"]
     checkpoint(bench)
     assert (bench.finish().n, bench.leader.state) == (2, "stopped")
+
+
+def halted(bench: Operated, lost: Loss) -> None:
+    """The source has lost what follows the position of checkpoint 1, again and again."""
+    for tail in range(1, MAX_HALTS + 1):
+        bench.lead(tail=tail, base=1)
+        bench.tell(EpochFailed(epoch=tail + 1, cause="purged", halts=True, lost=lost))
+
+
+def test_every_table_is_read_again_in_the_next_epoch_of_a_pipeline_that_halted() -> None:
+    """1. The leader halted, since the source lost the position. 2. The command begins an epoch from the same base,
+    anew, and is done once its entry is written. 3. Until a checkpoint has the new generations the next epochs begin
+    anew too, also another leader's."""
+    bench = Operated()
+    halted(bench, Loss.POSITION)
+    assert bench.leader.state == "halted"
+    asked = _command(1, "read_again")
+    assert bench.command("read_again") == [ReadJournal()]
+    opening = bench.next_epoch(3, 1, commands=(asked,))
+    assert (opening.base, bench.last(WriteEntry).entry.anew, bench.finish().state) == (1, "asked", "done")
+    assert bench.leader.state == "leading"
+    bench.tell(EpochFailed(epoch=4, cause="lost", halts=False))
+    bench.now += 100
+    bench.see()
+    other = Operated()
+    other.see()
+    for leader in (bench, other):
+        leader.tell(JournalRead(tail=4, base=1, anew="asked", finished=1))
+        assert leader.last(WriteEntry).entry.anew == "asked"
+    bench.written()
+    bench.tell(EpochOpened(epoch=5, enumerator=None))
+    bench.tell(TablesFound(tables=()))
+    bench.wait(10.1)
+    bench.complete()
+    bench.written()
+    bench.tell(EpochFailed(epoch=5, cause="lost", halts=False))
+    bench.now += 100
+    bench.see()
+    bench.tell(JournalRead(tail=6, base=6, finished=1))
+    assert bench.last(WriteEntry).entry.anew is None
+
+
+def test_a_command_about_tables_that_an_epoch_leaves_behind_holds_none_up_where_the_pipeline_halts() -> None:
+    """It awaited a checkpoint of the epoch, of which none comes: it is refused, and the command behind it is taken."""
+    bench = Operated()
+    bench.lead(tail=1, base=1)
+    bench.tell(EpochFailed(epoch=2, cause="purged", halts=True))
+    bench.lead(tail=2, base=1)
+    bench.command("limits", rows_per_second=5.0, bytes_per_second=None)
+    bench.command("read_again")
+    bench.tell(EpochFailed(epoch=3, cause="purged", halts=True))
+    assert bench.finish().state == "refused"
+    assert bench.leader.state == "reading"
+
+
+def test_a_restore_after_it_begins_as_its_checkpoint_was() -> None:
+    bench = leading()
+    bench.command("restore", checkpoint=4)
+    bench.tell(BaseFound(n=1))
+    bench.tell(JournalRead(tail=5, base=3, anew="asked", commands=(_command(1, "restore", checkpoint=4),)))
+    entry = bench.last(WriteEntry).entry
+    assert (entry.base, entry.anew) == (4, None)
+
+
+def test_of_a_pipeline_that_stands_still_every_table_is_read_again_once_it_is_resumed() -> None:
+    bench = Operated()
+    bench.see()
+    bench.tell(JournalRead(tail=9, base=8, finished=3, orders=PAUSED))
+    bench.given = 3
+    bench.command("read_again")
+    orders = bench.finish().orders
+    assert orders == Orders(mode="paused", anew=True)
+    assert Orders(**orders.to_json()) == orders
+    bench.command("resume")
+    bench.next_epoch(9, 8, finished=4, orders=orders)
+    assert (bench.last(WriteEntry).entry.anew, bench.finish().orders) == ("asked", Orders())
+
+
+@pytest.mark.parametrize("lost", [Loss.POSITION, Loss.SOURCE])
+def test_a_lost_position_needs_no_person_where_the_definition_says_so_but_another_server_does(lost: Loss) -> None:
+    """Once in a row: an epoch that began anew and loses the position again needs a person."""
+    bench = Operated()
+    bench.leader.settings = replace(bench.leader.settings, reads_again=True)
+    halted(bench, lost)
+    if lost == Loss.SOURCE:
+        assert bench.leader.state == "halted"
+        return
+    assert bench.leader.state == "resting"
+    bench.now += 100
+    bench.see()
+    bench.tell(JournalRead(tail=3, base=1))
+    assert bench.last(WriteEntry).entry.anew == "lost"
+    bench.written()
+    for tail in (4, 5):
+        bench.tell(EpochOpened(epoch=tail, enumerator=None))
+        bench.tell(EpochFailed(epoch=tail, cause="purged", halts=True, lost=lost))
+        bench.now += 100
+        bench.see()
+        if tail == 4:
+            bench.tell(JournalRead(tail=4, base=1, anew="lost"))
+            bench.written()
+    assert bench.leader.state == "halted"

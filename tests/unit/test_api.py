@@ -233,9 +233,18 @@ async def test_a_table_can_be_resumed_at_once_when_its_pause_is_done_though_the_
     assert (await resuming).status_code == 202
 
 
-async def test_a_pipeline_that_halted_can_be_started(api: httpx.AsyncClient, registry: FakeRegistry) -> None:
+@pytest.mark.parametrize("call", ["start", "read-again"])
+async def test_a_pipeline_that_halted_can_be_started_or_read_again(
+    api: httpx.AsyncClient, registry: FakeRegistry, call: str
+) -> None:
     registry.parts["enumerator"]["halted"] = "the binlog was purged"
-    assert (await api.post(f"{SHOP}/start")).status_code == 202
+    assert (await api.post(f"{SHOP}/{call}")).status_code == 202
+
+
+async def test_every_table_of_a_pipeline_can_be_read_again_unless_it_is_being_deleted(api: httpx.AsyncClient) -> None:
+    assert (await api.post(f"{SHOP}/read-again")).json()["kind"] == "read_again"
+    await api.delete(SHOP)
+    assert (await api.post(f"{SHOP}/read-again")).status_code == 409
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from cutline.common.mesh.messages import (
 from cutline.common.positions import High, Low, Position, Stop
 from cutline.common.schema import Column, TableSchema
 from cutline.common.store.command_records import Command
-from cutline.common.store.records import CheckpointEntry, StagedFile, changes
+from cutline.common.store.records import Anew, CheckpointEntry, StagedFile, changes
 from cutline.services.enumerator import checkpoints as checkpoints_file
 from cutline.services.enumerator import tables as tables_file
 from cutline.services.enumerator.events import (
@@ -776,6 +776,43 @@ def test_a_table_that_waits_for_its_next_generation_is_described_again_after_a_r
     bench.tell(SplittingFailed(table_id="d.t", generation=1, cause="x", restart=True))
     again = EnumeratorBench(part=bench.machine.snapshot())
     assert DescribeTable(table_id="d.t", generation=2) in again.tell(Began())
+
+
+@pytest.mark.parametrize("why", ["asked", "lost"])
+def test_an_epoch_that_begins_anew_reads_every_table_again_and_takes_nothing_of_before(why: Anew) -> None:
+    """The part has a split out, one queued, and a report in flight that would hand a table to the stream."""
+    bench = EnumeratorBench(quarantine_changed=True).begin(found(), found("d.u")).split_in("10", "20", None)
+    bench.split_in(None, table="d.u")
+    bench.get(SplitsWanted(free=2))
+    bench.start(5)
+    for _, split in bench.assigned:
+        bench.report(split)
+    finish(bench, 5)
+    again = EnumeratorBench(part=bench.part(), quarantine_changed=True)
+    again.machine.begin_anew(why)
+    tables = again.machine.tables
+    assert [(t.phase, t.generation, t.before is None) for t in tables.values()] == [("waiting", 2, why == "asked")] * 2
+    again.get(SplitsWanted(free=5))
+    assert (again.assigned, again.sent_of(IncludeTable), again.machine.out) == ([], [], {})
+    described = [order for order in again.tell(Began()) if isinstance(order, DescribeTable)]
+    assert {(order.table_id, order.generation) for order in described} == {("d.t", 2), ("d.u", 2)}
+
+
+def test_an_epoch_that_begins_anew_leaves_a_table_paused_or_dropped_and_frees_one_that_was_quarantined() -> None:
+    bench = live(EnumeratorBench().begin(found(), found("d.p"), found("d.gone", schema=None, gone=True)))
+    commanded(bench, "pause_table", table="d.p")
+    bench.get(TableReport(table_id="d.t", generation=1, state=TableState.FAULT, cause="x"))
+    bench.machine.begin_anew("asked")
+    phases = {name: (table.phase, table.generation) for name, table in bench.machine.tables.items()}
+    assert phases == {"d.t": ("waiting", 2), "d.p": ("paused", 2), "d.gone": ("dropped", 1)}
+    assert commanded(bench, "resume_table", 2, table="d.p") is None
+    assert bench.orders[-1] == DescribeTable(table_id="d.p", generation=2)
+
+
+def test_a_pipeline_that_began_without_a_snapshot_gets_them_where_its_first_epoch_begins_anew() -> None:
+    bench = EnumeratorBench()
+    bench.machine.begin_anew("asked")
+    assert FindTables(begins=False, known=frozenset()) in bench.tell(Began())
 
 
 def test_an_illegal_step_is_refused_and_leaves_the_enumerator_as_it_was() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cutline.common.mesh.host import Host
-from cutline.common.mesh.presence import GaveUp
 from cutline.common.store.lives import Key
 from cutline.common.store.records import EpochEntry, Members
 from cutline.common.store.store import PipelineStore, Store
@@ -91,9 +90,3 @@ async def test_a_second_life_of_a_name_is_joined_beside_a_zombie_of_the_first_an
         assert again.key not in host.failed
         for task in (following, *(task for _, task in running.values())):
             task.cancel()
-
-
-def test_the_failure_note_of_a_newer_version_is_read_without_what_only_that_version_knows() -> None:
-    from cutline.common.mesh import presence
-
-    assert {"epoch", "cause", "halts"} == presence._GIVEN_UP == {name for name in GaveUp.__slots__}

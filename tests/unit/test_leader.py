@@ -11,6 +11,7 @@ import pytest
 from cutline.common.errors import ProtocolError
 from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, Ticked
 from cutline.common.mesh.messages import Limits, Marker, PartSaved, StreamCaughtUp, StreamCut, StreamStopped, Throttle
+from cutline.common.positions import Position
 from cutline.common.store.command_records import Orders as StandingOrders
 from cutline.common.store.records import EpochEntry
 from cutline.services.enumerator.events import (
@@ -38,6 +39,7 @@ from cutline.services.enumerator.leader import (
     MAX_HALTS,
     MENDED_SECONDS,
     SETTLE_SECONDS,
+    SOON_SECONDS,
     STEADY_SECONDS,
     TABLE,
     THE_STOP,
@@ -107,13 +109,15 @@ class LeaderBench:
         assert self.leader.state == "leading"
         return self
 
-    def complete(self, *, inside: bool = False) -> Any:
-        """Bring the checkpoint in flight to its entry, which is not written yet."""
+    def complete(self, *, inside: bool = False, rows: int = 1) -> Any:
+        """Bring the checkpoint in flight to its entry, which is not written yet; `inside` a transaction it is after so
+        many of its rows."""
         assert self.leader.in_flight is not None
         n = self.leader.in_flight[0]
         self.tell(MessageReceived(channel="reader-0", message=Marker(checkpoint=n)))
         self.tell(PartStored(checkpoint=n, ref=PART))
-        stream = StreamCut(position=None, source_time=None, inside=inside)
+        position = Position(server="s", file="b.1", offset=4, gtids="", rows=rows) if inside else None
+        stream = StreamCut(position=position, source_time=None, inside=inside)
         self.tell(MessageReceived(channel="reader-0", message=PartSaved(checkpoint=n, part=PART, stream=stream)))
         self.tell(MessageReceived(channel="writer-0", message=PartSaved(checkpoint=n)))
         order = self.last(WriteEntry)
@@ -474,6 +478,8 @@ def test_a_savepoint_inside_a_transaction_is_taken_again_and_asked_for_once() ->
     entry = bench.complete(inside=True)
     assert (entry.kept, entry.request) == (False, None)
     bench.written()
+    assert bench.wait(SOON_SECONDS / 2) == []
+    bench.wait(SOON_SECONDS)
     entry = bench.complete()
     assert (entry.kept, entry.request) == (True, "please")
     assert bench.leader.requests == []

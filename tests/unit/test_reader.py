@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cutline.common.errors import ProtocolError
+from cutline.common.errors import PositionLost, ProtocolError
 from cutline.common.mesh import messages
 from cutline.common.mesh.chandy_lamport import Process
-from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State
+from cutline.common.mesh.machine import Began, Effect, Event, MessageReceived, PartStored, SavePart, Send, State, Ticked
 from cutline.common.mesh.messages import (
     AssignSplits,
     ChunkDropped,
@@ -57,7 +58,8 @@ from cutline.services.reader.events import (
     SchemaChanged,
     TableFaulted,
 )
-from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, Reader
+from cutline.services.reader.machine import HELD_SPLITS, INSIDE_ROWS, LONGEST_SECONDS, STILL_SECONDS, Reader
+from cutline.services.reader.member import ReaderMember
 from tests.records import PART, read_back
 from tests.simulation.checks import freeze
 
@@ -113,10 +115,19 @@ class ReaderBench:
             self.reader.restore(read_back(state, SCHEMA, WIDER))
         out = ("writer-0", "writer-1", "enumerator")
         self.process = Process(self.reader, inbound=("enumerator",), outbound=out)
+        self.now = 0.0
         BENCHES.append(self)
 
     def tell(self, event: Event) -> list[Effect]:
-        return self.process.handle(event, 0.0)
+        return self.process.handle(event, self.now)
+
+    def wait(self, seconds: float) -> list[Effect]:
+        """Time passes, tick by tick."""
+        effects: list[Effect] = []
+        for _ in range(round(seconds * 5)):
+            self.now += 0.2
+            effects += self.tell(Ticked())
+        return effects
 
     def get(self, message: Message) -> list[Effect]:
         return self.tell(MessageReceived(channel="enumerator", message=message))
@@ -600,6 +611,96 @@ def test_inside_a_transaction_over_the_set_size_a_marker_is_taken_and_the_cut_sa
     ((saved),) = sent(bench.tell(PartStored(checkpoint=1, ref=PART)), PartSaved)
     assert saved.stream.inside is True
     assert saved.stream.position.rows == 12
+
+
+def test_a_marker_is_taken_inside_a_transaction_whose_rows_come_no_more() -> None:
+    """1. The source falls silent inside a transaction. 2. A marker comes, and is taken once that has lasted; the cut
+    says so. 3. The next marker is taken at once. 4. The source goes on: the marker after waits for the end again."""
+    bench = ReaderBench()
+    bench.include()
+    bench.tell(ChangesRead(cursor="main", position=place(150, rows=2), rows=2))
+    assert bench.get(Marker(checkpoint=1)) == []
+    assert bench.wait(STILL_SECONDS - 1.5) == []
+    assert asked(bench.tell(ChangesRead(cursor="main", position=place(150, rows=2), rows=0)))  # nothing came
+    assert SavePart in [type(effect) for effect in bench.wait(2.0)]
+    ((saved),) = sent(bench.tell(PartStored(checkpoint=1, ref=PART)), PartSaved)
+    assert (saved.stream.inside, saved.stream.position) == (True, place(150, rows=2))
+    assert SavePart in [type(effect) for effect in bench.get(Marker(checkpoint=2))]
+    bench.tell(ChangesRead(cursor="main", position=place(150, rows=3), rows=1))
+    assert bench.get(Marker(checkpoint=3)) == []
+    assert SavePart in [type(effect) for effect in bench.read(160, rows=1)]
+
+
+def test_a_marker_waits_for_the_end_of_a_slow_transaction_but_not_for_ever() -> None:
+    bench = ReaderBench()
+    bench.include()
+    bench.tell(ChangesRead(cursor="main", position=place(150, rows=1), rows=1))
+    bench.get(Marker(checkpoint=1))
+    effects: list[Effect] = []
+    rows = 1
+    while SavePart not in [type(effect) for effect in effects]:
+        rows += 1
+        effects += bench.tell(ChangesRead(cursor="main", position=place(150, rows=rows), rows=1)) + bench.wait(1.0)
+    assert LONGEST_SECONDS - 2 < bench.now < LONGEST_SECONDS + 2
+
+
+def test_a_reader_that_was_held_up_itself_does_not_blame_the_source() -> None:
+    """Its loop waited for room on a channel for a minute: no answer could be asked for, so none is missing."""
+    bench = ReaderBench()
+    bench.include()
+    bench.tell(ChangesRead(cursor="main", position=place(150, rows=2), rows=2))
+    bench.get(Marker(checkpoint=1))
+    bench.now += 60.0
+    for _ in range(300):  # the ticks of that minute
+        assert bench.tell(Ticked()) == []
+
+
+def test_a_stream_that_begins_anew_has_no_place_but_its_new_tables_and_counts_on() -> None:
+    """1. A part has a table that is live and one that catches up. 2. Begun anew, nothing is read, and a report would be
+    of no table. 3. A new generation sets main's place, also behind the lost one. 4. Changes go on after the last."""
+    bench = ReaderBench()
+    bench.include("d.t", at=FAR, until=FAR + 10)
+    bench.read(2 * FAR, rows=3, table="d.t")
+    bench.include("d.u", at=FAR)
+    bench.read(3 * FAR, rows=2, table="d.t")
+    assert "catch-up" in bench.reader.cursors
+    again = ReaderBench(state=bench.reader.snapshot())
+    again.reader.begin_anew()
+    assert asked(again.tell(Began())) == {}
+    assert asked(again.include("d.t", at=100, generation=2))["main"].after == place(100)
+    effects = again.tell(
+        ChangesRead(
+            cursor="main", position=place(150), rows=1,
+            batches=(ChangeBatch(table_id="d.t", generation=2, schema=SCHEMA.hash, rows=1, body=[]),),
+        )
+    )  # fmt: skip
+    assert sent(effects, Records)[0].seq_base == 5
+    again.get(Marker(checkpoint=1))
+    ((saved),) = sent(again.tell(PartStored(checkpoint=1, ref=PART)), PartSaved)
+    assert [(table.table_id, table.generation) for table in saved.stream.tables] == [("d.t", 2)]
+
+
+async def test_tables_that_can_t_catch_up_any_more_are_read_again_and_the_others_go_on() -> None:
+    """1. A table catches up, and the source no longer has its part of the binlog. 2. That is a fault of this table,
+    which is read again; its cursor ends, and main is not concerned."""
+    bench = ReaderBench()
+    bench.include("d.t", at=100, until=110)
+    bench.read(FAR)
+    bench.include("d.u", at=150)
+    order = asked(bench.read(2 * FAR))["catch-up"]
+
+    async def lost(_: Any) -> Any:
+        raise PositionLost("purged")
+
+    cursors = {name: (None, SimpleNamespace(call=lost)) for name in ("main", "catch-up")}
+    member: Any = SimpleNamespace(cursors=cursors, _read=print, _catch_up_lost=ReaderMember._catch_up_lost)
+    effects = bench.tell(await ReaderMember._read_changes(member, order))
+    ((report),) = sent(effects, TableReport)
+    assert (report.table_id, report.state, report.cause) == ("d.u", TableState.RESTART, "purged")
+    assert CloseCursor(cursor="catch-up") in effects
+    assert bench.cursor_of("d.t") == "main"
+    with pytest.raises(PositionLost):
+        await ReaderMember._read_changes(member, replace(order, cursor="main"))
 
 
 def test_rows_inside_are_those_of_one_transaction() -> None:

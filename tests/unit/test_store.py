@@ -335,8 +335,8 @@ def test_a_torn_write_leaves_no_entry_and_the_slot_free(
 def test_a_name_whose_folder_was_not_made_durable_is_by_the_repeated_call(
     files: PipelineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. An entry's link is made, and the fsync of its folder fails. 2. The leader repeats the call, and takes the entry
-    with its nonce for written: not before the folder was synced."""
+    """1. An entry's link is made, and the fsync of its folder fails. 2. The leader repeats the call, and takes the
+    entry with its nonce for written: not before the folder was synced."""
     files.put_entry(epoch(1))
     plain, synced, broken = backends._sync_folder, list[str](), [True]
 

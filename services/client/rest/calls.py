@@ -314,6 +314,11 @@ def restore(pipeline: str, checkpoint: int, *, wait: float = 0.0, key: str | Non
     return _command("POST", _of(pipeline, "restore"), {"checkpoint": checkpoint}, wait=wait, key=key)
 
 
+def read_again(pipeline: str, *, wait: float = 0.0, key: str | None = None) -> Flow[Command]:
+    """Read every table again from its beginning; also of a pipeline that halted."""
+    return _command("POST", _of(pipeline, "read-again"), wait=wait, key=key)
+
+
 def limits(pipeline: str) -> Call[Limits]:
     """How fast the pipeline may read chunks."""
     return _get(Limits, _of(pipeline, "limits"))

@@ -65,6 +65,7 @@ class _Calls:
     stop = Method(calls.stop)
     start = Method(calls.start)
     restore = Method(calls.restore)
+    read_again = Method(calls.read_again)
     limits = Method(calls.limits)
     set_limits = Method(calls.set_limits)
     command = Method(calls.command)

@@ -112,6 +112,16 @@ async def restore(asked: Asked, where: Restore) -> CommandView:
     return await asked.command("restore", where.model_dump(), allow)
 
 
+@routes.post("/pipelines/{pipeline}/read-again", operation_id="read_again", status_code=202, openapi_extra=OPERATOR)
+async def read_again(asked: Asked) -> CommandView:
+    """Read every table again, from the source's present position; also of a pipeline that halted since the source no
+    longer has what it needs. The lake shows the old content until the new one is complete. A paused or stopped pipeline
+    does it once it goes on."""
+    return await asked.command(
+        "read_again", {}, lambda now: now.need("running", "paused", "stopped", doing="read every table again")
+    )
+
+
 async def _restorable(asked: Asking, number: int) -> CheckpointEntry:
     entry = await asyncio.to_thread(checkpoint, asked.found, number)
     remedy = "GET .../checkpoints lists those that are there"

@@ -227,6 +227,17 @@ def restore(session: Session, pipeline: str, checkpoint: int, yes: bool, wait: f
     session.told(session.client.restore(pipeline, checkpoint, wait=wait))
 
 
+@group.command("read-again")
+@pipeline_argument
+@YES
+@orders
+def read_again(session: Session, pipeline: str, yes: bool, wait: float) -> None:
+    """Read every table again from its beginning; also of a pipeline that halted since its binlog is gone."""
+    if not yes:
+        click.confirm(f"Read every table of {pipeline} again?", abort=True, err=True)
+    session.told(session.client.read_again(pipeline, wait=wait))
+
+
 @group.command()
 @pipeline_argument
 @click.option("--rows-per-second", type=click.FloatRange(min=0, min_open=True), help="Rows, all readers together.")

@@ -13,7 +13,7 @@ from typing import Literal
 import pymysql
 from pymysql.constants import COMMAND, ER
 
-from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost
+from cutline.common.errors import ConfigError, CutlineError, PositionLost, ProtocolError, SourceLost
 from cutline.common.positions import FilePosition, GtidSet, Low, MariaGtid, Position
 from cutline.services.sources.mysql.connection import Connection, address, ask, translate_errors
 
@@ -219,13 +219,14 @@ def verify_position(conn: Connection, server: Server, at: Position) -> None:
     executed = at.executed
     if server.mysql and server.gtid and isinstance(executed, GtidSet):
         if not executed <= gtid_executed(conn):
-            raise SourceLost(
+            lost = PositionLost if at.server == server.identity else SourceLost
+            raise lost(
                 f"The server lacks transactions that were read from it ({at.gtids}): it was restored from a backup,"
                 " its binlog was reset, or it is another server; point the pipeline at the right server, or start the"
                 " pipeline again"
             )
         if not gtid_purged(conn) <= executed:
-            raise SourceLost(
+            raise PositionLost(
                 f"The binlog after {at.gtids} is purged; the tables must be read again (keep binlogs longer:"
                 " binlog_expire_logs_seconds)"
             )
@@ -242,17 +243,17 @@ def verify_position(conn: Connection, server: Server, at: Position) -> None:
         _verify_not_past(end, at)
     files = {file.file: file for file in listed}
     if at.file not in files:
-        raise SourceLost(
+        raise PositionLost(
             f"The binlog file {at.file} is purged; the tables must be read again (keep binlogs longer:"
             " binlog_expire_logs_seconds)"
         )
     if files[at.file] < at.file_position:
-        raise SourceLost(
+        raise PositionLost(
             f"The binlog file {at.file} ends before {at.offset}, which was read from it: the binlog was reset;"
             " the tables must be read again"
         )
     if not server.mysql and at.gtids and (binlog_gtid_pos(conn, at.file_position) or "") != at.gtids:
-        raise SourceLost(
+        raise PositionLost(
             f"{at.file_position} is not the place of GTID {at.gtids} any more: the binlog was reset; the tables"
             " must be read again"
         )
@@ -269,7 +270,7 @@ def verify_end(conn: Connection, server: Server, at: Position) -> None:
 
 def _verify_not_past(end: FilePosition, at: Position) -> None:
     if end < at.file_position:
-        raise SourceLost(
+        raise PositionLost(
             f"The binlog ends at {end}, before {at.file_position}, up to which it was read: it was reset, or lost its"
             " end in a crash; the tables must be read again"
         )

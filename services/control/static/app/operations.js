@@ -57,6 +57,16 @@ export const OPERATIONS = {
     ],
     send: (context, values) => ["POST", at(context, "/restore"), { checkpoint: context.checkpoint?.number ?? limit(values.checkpoint) }],
   },
+  read_again: {
+    title: "Read every table again", short: "Read again", note: "new generations, from the source's present position", icon: "again", tone: "snapshot", role: "operator",
+    when: notWhile(["deleting"]),
+    says: ({ pipeline }) => [
+      "Every table begins its next generation: all rows are read from the source again, and the binlog from its present position on.",
+      "The lake shows its present content until the new rows are complete; rows that vanished at the source vanish then.",
+      ...(["paused", "stopped"].includes(pipeline.mode) ? ["It begins once the pipeline goes on."] : []),
+    ],
+    send: (context) => ["POST", at(context, "/read-again")],
+  },
   checkpoint: {
     title: "Take a checkpoint now", short: "Checkpoint now", note: "don't wait for the interval", icon: "cut", tone: "snapshot", role: "operator",
     when: only(["running", "paused"], "the pipeline does not run"),

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
-from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
+from cutline.common.errors import ConfigError, CutlineError, PositionLost, SourceLost, SourceRefused, Unavailable
 from cutline.common.positions import FilePosition, GtidSet, High, Position, Stop, parse_gtids
 from cutline.common.schema import SchemaChanges
 from cutline.services.sources.mysql.binlog.dump import MAX_DUMP_OFFSET, Dump, maria_state, take_format
@@ -208,7 +208,7 @@ class BinlogCursor:
         except Damaged as error:
             where = self._where(after)
             self.close()
-            raise SourceLost(
+            raise PositionLost(
                 f"The binlog can't be read {where}: {error}; check the file with mysqlbinlog, and read the tables"
                 " again from a new snapshot if it is damaged"
             ) from error
@@ -552,7 +552,7 @@ class Stream:
             if kind == PARTIAL_UPDATE_ROWS:  # the scanner has counted one that is too large
                 scanner.pass_over()
         elif kind == INCIDENT:
-            raise SourceLost(
+            raise PositionLost(
                 f"The binlog has an incident at {scanner.event_place}: the server lost changes there; the tables must"
                 " be read again from a new snapshot"
             )
@@ -595,7 +595,7 @@ class Stream:
         if scanner.tx.delivered or scanner.resume:
             opened = FilePosition(scanner.file, scanner.tx.start)
             start = opened if scanner.tx.open else self.progress.after.file_position
-            raise SourceLost(
+            raise PositionLost(
                 f"The binlog file ends inside the transaction at {start}, a part of which was taken: the server"
                 " crashed and rolled it back; the tables must be read again from a new snapshot"
             )

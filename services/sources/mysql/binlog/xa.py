@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from cutline.common.errors import SourceLost
+from cutline.common.errors import PositionLost
 from cutline.common.positions import FilePosition
 from cutline.services.sources.mysql.binlog.dump import UP_TO_END, Dump, take_format
 from cutline.services.sources.mysql.binlog.event_bodies import (
@@ -122,7 +122,7 @@ class Prepared:
                 if at is not None:
                     break
         if at is None:
-            raise SourceLost(
+            raise PositionLost(
                 f"The XA transaction {xid} is committed at {before}, and its XA PREPARE is purged from the binlog; the"
                 " tables must be read again from a new snapshot (with GRANT XA_RECOVER_ADMIN ON *.* to the user, a"
                 " snapshot on MySQL waits for such transactions)"
@@ -164,7 +164,7 @@ class _Search:
             undone = kind == QUERY and statement(kind, body)[1][:11].upper() == "ROLLBACK TO"
             if kind == TABLE_MAP or kind in ROWS or kind in REFUSED or undone:
                 yield kind, body
-        raise SourceLost(f"The XA transaction at {self._at} has no end in the binlog; the tables must be read again")
+        raise PositionLost(f"The XA transaction at {self._at} has no end in the binlog; the tables must be read again")
 
     def _walk(self) -> Iterator[tuple[int, Body, Scanner]]:
         """The events of transactions, and statements; all others are handled here."""

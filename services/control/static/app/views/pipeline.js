@@ -61,7 +61,7 @@ export function Pipeline({ me, path, query }) {
     ${dialog}
     <${Head} pipeline=${pipeline} me=${me} ask=${asking} seen=${stale ? clock(found.at) : null} />
     ${stale && html`<${Stale} of=${found} /><br />`}
-    ${pipeline.halted && html`<${Notice} tone="bad" icon="warning" title="The pipeline has halted"><p>${sentence(pipeline.halted)}</p><p>Start it again once that is mended.</p><//><br />`}
+    ${pipeline.halted && html`<${Notice} tone="bad" icon="warning" title="The pipeline has halted"><p>${sentence(pipeline.halted)}</p><p>Start it again once that is mended; or read every table again, if the source no longer has what is needed.</p><//><br />`}
     <${Tabs} label="Views of the pipeline" tabs=${tabs} current=${current} />
     ${tab === "tables" && rest[0] ? html`<${TableDetail} ...${shared} name=${rest[0]} />` : html`<${View} ...${shared} />`}`;
 }
@@ -84,7 +84,7 @@ function Head({ pipeline, me, ask, seen }) {
       </div>
       <div class="actions">
         ${pipeline.mode !== "deleting" && [button(main, main === "pause" ? "" : "primary"), button("savepoint", "")]}
-        <${Menu} label="More operations" items=${[item("checkpoint"), item("limits"), item("add_table"), null, item("stop"), item("delete")]} />
+        <${Menu} label="More operations" items=${[item("checkpoint"), item("limits"), item("add_table"), item("read_again"), null, item("stop"), item("delete")]} />
       </div>
     </header>`;
 }
