@@ -118,8 +118,12 @@ def serve(
             else:
                 failure = ""
                 for key, lead in leads(lives.keys()).items():
-                    if not lead.served and key in lives:
-                        lead.served = True
+                    if lead.served:
+                        continue
+                    lead.served = True
+                    if key not in lives:  # deleted since the lease was taken
+                        lead.ended.set()
+                    else:
                         run = _applier(store.open(lives[key]), store.url, spark, lead).run
                         threads[lead] = threading.Thread(target=run, name=f"cutline-{name_of(key)}", daemon=True)
                         threads[lead].start()
