@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
-RECORDS = {"common.errors", "common.schema", "common.positions"}
-MESH = {*RECORDS, "common.logs", "common.measures", "common.store", "common.config", "common.mesh"}
+RECORDS = {"common.errors", "common.schema", "common.positions", "common.table_id"}
+MESH = {*RECORDS, "common.commands", "common.logs", "common.measures", "common.store", "common.config", "common.mesh"}
 
 ALLOWED: dict[str, set[str]] = {
     "common": set(),
@@ -33,7 +33,9 @@ ALLOWED: dict[str, set[str]] = {
     "common.spill": {"common.errors"},
     "common.schema": {"common.errors"},
     "common.positions": {"common.errors"},
-    "common.config": {"common.errors"},
+    "common.commands": set(),
+    "common.table_id": {"common.errors"},
+    "common.config": {"common.errors", "common.table_id"},
     "common.programs": {"common.errors", "common.config"},
     "common.store": RECORDS,
     "common.mesh": {*RECORDS, "common.logs", "common.store", "common.config"},

@@ -103,12 +103,19 @@ class Asking:
         return await until(look, lambda now: now.shows_finished, REPORT_SECONDS)
 
     async def command(
-        self, kind: str, arguments: Mapping[str, Any], allow: Callable[[Situation], None] | None = None
+        self,
+        kind: str,
+        arguments: Mapping[str, Any],
+        allow: Callable[[Situation], None] | None = None,
+        *,
+        operation: str | None = None,
     ) -> CommandView:
-        """Put a command into the store, unless `allow` raises Refused, and return it as it is after the wait that the
-        request asks for."""
+        """Put a command into the store, unless the rules of its operation or `allow` raise Refused, and return it as it
+        is after the wait that the request asks for."""
+        now = await self.situation()
+        now.allow(operation or kind, arguments)
         if allow is not None:
-            allow(await self.situation())
+            allow(now)
         client = self._request.client
         try:
             command = await asyncio.to_thread(
