@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
 
 from cutline.common.errors import CutlineError, Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.lives import Life
 from cutline.common.store.store import Store
@@ -21,8 +21,8 @@ async def gathered(registry: Registry, store: Store) -> Facts:
     """Read the registry and the store. If one of them does not answer, the facts say so, and name no pipeline."""
     unknown = Facts(statuses={}, services=[], now=time.time())
     try:
-        lives = await asyncio.to_thread(store.lives)
-        disks = await asyncio.to_thread(_disks, store, lives)
+        lives = await in_store(store.lives)
+        disks = await in_store(_disks, store, lives)
     except Unavailable as error:
         lives, disks, unknown = [], (), replace(unknown, store_away=str(error))
     try:

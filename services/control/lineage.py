@@ -7,7 +7,6 @@ newest one is the first.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
@@ -21,6 +20,7 @@ from redis.asyncio import Redis
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import redacted
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.redis import answered
 from cutline.common.store.lives import Key, Life
 from cutline.common.store.records import Publication
@@ -77,7 +77,7 @@ class Lineage:
                 if published is None or published <= self._sent.get(facts.lives[name].key, 0):
                     continue
                 pipeline = self._store.open(facts.lives[name])
-                for n in await asyncio.to_thread(self._next, pipeline, published):
+                for n in await in_store(self._next, pipeline, published):
                     if time.monotonic() > until or not await self._send(client, pipeline, n):
                         break
 
@@ -88,7 +88,7 @@ class Lineage:
     async def _send(self, client: httpx.AsyncClient, pipeline: PipelineStore, n: int) -> bool:
         """Send the event of a publication; return whether the next one may follow."""
         name, key = pipeline.name, pipeline.key
-        body = await asyncio.to_thread(_event, pipeline, n, self._sent.get(key))
+        body = await in_store(_event, pipeline, n, self._sent.get(key))
         failure = await self._failure(client, body) if body is not None else None
         if failure is not None:
             since = self._failing.setdefault(key, time.monotonic())

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 from redis.asyncio import Redis
@@ -25,7 +24,7 @@ from cutline.common.mesh import channels
 from cutline.common.mesh.host import Host, finished, gave_up, run_service
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.links import Links
-from cutline.common.mesh.loop import TICK_SECONDS, Loop, OneThread, in_store, together
+from cutline.common.mesh.loop import TICK_SECONDS, Loop, in_store, together
 from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Limits, Marker
@@ -34,11 +33,11 @@ from cutline.common.mesh.presence import WIRE, Registry, Service
 from cutline.common.mesh.redis import connect, memory
 from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import Position
-from cutline.common.store.command_records import Orders
 from cutline.common.store.lives import Key, Life
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.common.table_id import check_ids
+from cutline.common.threads import Threads
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -72,12 +71,8 @@ from cutline.services.enumerator.events import (
 )
 from cutline.services.enumerator.grids import Grids, SnapshotRates
 from cutline.services.enumerator.leader import (
-    GATHERING,
     HALTED,
     IDLE,
-    OPENING,
-    PROPOSING,
-    READING,
     RESTING,
     STOPPED,
     EpochOpened,
@@ -94,7 +89,7 @@ COMMAND_SECONDS = 1.0
 SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
 BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
 SWEEP_SECONDS = 60.0
-_SWEEPING = OneThread()  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
+_SWEEPING = Threads("sweep")  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -319,15 +314,12 @@ class Pipeline:
 
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
-        waiting = self.source.waiting_for
         resting = leader.state == RESTING
-        if resting:
-            at = datetime.fromtimestamp(leader.retry_at, tz=UTC)
-            waiting = f"the next try, at {at:%H:%M:%S} UTC ({leader.failures} failed in a row): {leader.cause}"
-        elif waiting is None and leader.state in (READING, GATHERING, PROPOSING, OPENING):
-            waiting = f"a new epoch ({leader.state}): {leader.cause}"
-        elif leader.state == STOPPED:
-            waiting = self._waits_for(leader.agenda.standing)
+        waiting = leader.waiting_for(self.loop.now())
+        if not (resting or leader.still):
+            waiting = self.source.waiting_for or waiting
+        if leader.still and leader.agenda.standing.mode == "deleting":
+            waiting = self._deletes()
         return {
             "at": time.time(),
             **self._measures.shown(),
@@ -357,10 +349,8 @@ class Pipeline:
             "rates": self._rated,
         }
 
-    def _waits_for(self, orders: Orders) -> str | None:
-        """What a pipeline that stands still waits for."""
-        if orders.mode != "deleting":
-            return f"a person: the pipeline is {orders.mode}"
+    def _deletes(self) -> str | None:
+        """What a pipeline that is being deleted waits for."""
         return "a Spark writer, to drop the lake tables of the deleted pipeline" if self.commanding.purging else None
 
     def _halted(self) -> str:

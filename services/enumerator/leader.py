@@ -39,6 +39,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any
@@ -324,6 +325,27 @@ class Leader:
     def _delete(self) -> list[Effect]:
         orders = self.agenda.standing
         return [DeletePipeline(purge=orders.purge)] if orders.mode == "deleting" and self.still else []
+
+    def waiting_for(self, now: float) -> str | None:
+        """What holds the pipeline up, for its status; None while it goes on, or has halted or ended."""
+        match self.state:
+            case LeaderState.RESTING:
+                at = datetime.fromtimestamp(self.retry_at, tz=UTC)
+                return f"the next try, at {at:%H:%M:%S} UTC ({self.failures} failed in a row): {self.cause}"
+            case LeaderState.READING | LeaderState.GATHERING | LeaderState.PROPOSING | LeaderState.OPENING:
+                return f"a new epoch ({self.state}): {self.cause}"
+            case LeaderState.STOPPED:
+                return f"a person: the pipeline is {self.agenda.standing.mode}"
+            case LeaderState.LEADING if self.in_flight is not None and now - self.started_at > DOUBT_SECONDS:
+                return self._late(self.in_flight[0], now - self.started_at)
+        return None
+
+    def _late(self, slot: int, seconds: float) -> str:
+        """The checkpoint in flight takes long: by whose fault."""
+        awaited = "the store, which has not taken its entry"
+        if self.enumerator is not None and (collecting := self.enumerator.collecting) is not None:
+            awaited = f"the part of {', '.join(collecting.missing(self.enumerator.plan.topology))}"
+        return f"checkpoint {slot}, begun {seconds:.0f} s ago: it lacks {awaited}"
 
     @property
     def limits(self) -> Limits:

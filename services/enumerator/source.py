@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, SourceRefused, Unavailable
-from cutline.common.mesh.loop import OneThread
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
 from cutline.common.table_id import split_table_id, table_id_of
+from cutline.common.threads import Threads
 from cutline.services.enumerator.events import (
     BoundFound,
     DescribeTable,
@@ -74,7 +74,7 @@ class SourceReader:
         self._connection: Connection | None = None
         self._server: Server | None = None
         self._busy = False  # the thread waits for the server
-        self._thread, self._places_thread = OneThread(), OneThread()
+        self._thread, self._places_thread = Threads(f"{config.name}-questions"), Threads(f"{config.name}-places")
         self._notices: set[str] = set()  # already logged
         self._places = PositionFinder(self.hosts.connect, server_id=config.server_id)
         self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []  # tables to describe
@@ -179,7 +179,7 @@ class SourceReader:
         """Close the connection, without waiting for it."""
         self.interrupt()
         self._thread.end(self._drop)
-        self._places_thread.end(lambda: None)
+        self._places_thread.end()
 
     def _notify(self, notice: str | None) -> None:
         """Log a notice once."""

@@ -318,7 +318,7 @@ def _read(paths: Sequence[str], pipeline: str, first: int, last: int) -> list[pa
         within = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
         return found.filter(pc.invert(pc.and_(pc.equal(found["pipeline"], pipeline), within)))
 
-    with ThreadPoolExecutor(_READERS) as readers:
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="cutline-publications") as readers:
         return list(readers.map(read, paths))
 
 

@@ -123,6 +123,8 @@ class Channel:
 class SimulatedFileSystem:
     """The file system under the real store: names and bytes, each put once."""
 
+    look_seconds = 0.02
+
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
 
@@ -404,6 +406,7 @@ class World:
         self.own = random.Random(f"refusals {seed}")  # apart, so that other worlds draw the same
         self.leaderless = random.Random(f"leaderless {seed}")
         self.nobody_until = 0.0  # no enumerator starts before
+        self.entered_at = 0.0  # when the journal got its newest entry
         self.full_until = self.refused_until = 0.0
         self.refused_epochs: set[int] = set()
         self.names = 0
@@ -694,6 +697,7 @@ class World:
         self.tell(service, "any", Observed(held=held, members=tuple(members)))
         if held:
             self.operators.look(service)
+            checks.nobody_waits_without_saying_so(self, service.leader)
 
     def follow(self, service: SimulatedService) -> None:
         """A member looks which epoch is announced."""
@@ -1371,6 +1375,8 @@ class World:
             self.at(0.5, self.write_entry, service, leader, entry)
             return
         written = self.store.put_entry(service.store, entry)
+        if written:
+            self.entered_at = self.now
         if written and isinstance(entry, EpochEntry):
             self.tell_story(
                 f"journal {slot}: epoch of {service.incarnation}, base {entry.base}, version {entry.definition}"

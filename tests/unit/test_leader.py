@@ -644,3 +644,19 @@ def test_an_entry_of_ours_in_a_slot_that_it_was_not_meant_for_is_refused() -> No
     with pytest.raises(ProtocolError, match="was meant for slot 1"):
         bench.tell(EntryWritten(slot=7, nonce=bench.last(WriteEntry).entry.nonce))
     assert freeze(bench.leader) == before
+
+
+def test_a_late_checkpoint_is_what_the_leader_waits_for() -> None:
+    """1. A checkpoint lacks the members' parts. 2. All have come, and the store does not take the entry."""
+    bench = LeaderBench().lead()
+    assert bench.leader.waiting_for(bench.now) is None
+    bench.wait(10.0)
+    assert bench.leader.in_flight == (2, None)
+    assert bench.leader.waiting_for(bench.now + DOUBT_SECONDS) is None
+    late = bench.now + DOUBT_SECONDS + 1
+    lacks = "checkpoint 2, begun 11 s ago: it lacks "
+    assert bench.leader.waiting_for(late) == f"{lacks}the part of reader-0, writer-0"
+    bench.complete()
+    assert bench.leader.waiting_for(late) == f"{lacks}the store, which has not taken its entry"
+    bench.written()
+    assert bench.leader.waiting_for(late) is None

@@ -6,7 +6,6 @@ their numbers. One that makes no sense now is refused (409) and not queued.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from fastapi.responses import JSONResponse
 
 from cutline.common.config.pipeline import shown
 from cutline.common.errors import Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.store import lives
 from cutline.common.store.commands import Command, KeyUsed, Outcome
@@ -98,7 +98,7 @@ class Asking:
             with suppress(Unavailable):
                 status = await self.registry.status(self.found.key)
             tables, _ = await self.shared.watches.of(self.found).tables(status)
-            return await asyncio.to_thread(situation.look, self.found, status, tables)
+            return await in_store(situation.look, self.found, status, tables)
 
         return await until(look, lambda now: now.shows_finished, REPORT_SECONDS)
 
@@ -118,7 +118,7 @@ class Asking:
             allow(now)
         client = self._request.client
         try:
-            command = await asyncio.to_thread(
+            command = await in_store(
                 self.found.commands.add,
                 kind,
                 arguments,
@@ -155,7 +155,7 @@ async def _asking(
     if given is not None:
         what = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
         key = f"{given} {hashlib.sha256(what).hexdigest()[:16]}"
-        command = await asyncio.to_thread(found.commands.with_key, given)
+        command = await in_store(found.commands.with_key, given)
         if command is not None and command.key == key:
             request.state.command = command.n
             raise Repeated(await _settled(shared.registry, found, command, seconds))
@@ -177,7 +177,7 @@ async def _settled(registry: Registry, found: PipelineStore, command: Command, s
     """The command once it is finished, or as it is after `seconds`."""
 
     async def look() -> Outcome | None:
-        return await asyncio.to_thread(found.commands.outcome, command.n)
+        return await in_store(found.commands.outcome, command.n)
 
     outcome = await until(look, lambda found: found is not None, seconds)
     running = None
@@ -219,8 +219,8 @@ async def commands(found: Known, registry: RegistryNow, page: Newest) -> list[Co
     if page.after is not None and not isinstance(page.after, int):
         raise foreign()
     assert page.limit is not None
-    before = page.after if page.after is not None else await asyncio.to_thread(found.commands.newest) + 1
-    listed = await asyncio.to_thread(found.commands.list, before=before, limit=page.limit + 1)
+    before = page.after if page.after is not None else await in_store(found.commands.newest) + 1
+    listed = await in_store(found.commands.list, before=before, limit=page.limit + 1)
     running = None
     with suppress(Unavailable):
         running = await _running(registry, found.key)
@@ -231,7 +231,7 @@ async def commands(found: Known, registry: RegistryNow, page: Newest) -> list[Co
 
     if len(listed) > page.limit:
         page.link(listed[page.limit - 1].n)
-    return await asyncio.to_thread(views)
+    return await in_store(views)
 
 
 @routes.get("/pipelines/{pipeline}/commands/{number}", operation_id="get_command")
@@ -239,7 +239,7 @@ async def command(
     found: Known, registry: RegistryNow, seconds: Wait, number: Number
 ) -> CommandView:
     """Return one command; with `wait`, once it is finished."""
-    known = await asyncio.to_thread(found.commands.get, number)
+    known = await in_store(found.commands.get, number)
     if known is None:
         cause = f"pipeline {found.name} has no command {number}, or none any more"
         raise Refused(404, cause, "GET .../commands lists the last ones")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import Path, Query
 from pydantic import BaseModel
 
 from cutline.common.errors import Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.services.control.api.dependencies import Shared, router
 from cutline.services.control.api.models import ServiceView
 from cutline.services.control.api.problems import Refused
@@ -32,7 +32,7 @@ async def services(control: Shared) -> list[ServiceView]:
     leads: dict[str, list[str]] = {}
     members: dict[str, dict[str, str]] = {}
     epochs: dict[str, dict[str, int]] = {}
-    lives = await asyncio.to_thread(control.store.lives)
+    lives = await in_store(control.store.lives)
     for life in lives:
         name, watch = life.name, control.watches.of(control.store.open(life))
         status = await watch.status()
