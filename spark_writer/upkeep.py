@@ -121,7 +121,9 @@ class Upkeep:
                 if self.sweeping is None or not self.sweeping.is_alive():
                     kept = {record.n for record in found.savepoints}
                     work = (found.oldest.n, kept, self._to_search(newest, now), grace_began)
-                    self.sweeping = threading.Thread(target=self._sweep, args=work, daemon=True)
+                    self.sweeping = threading.Thread(
+                        target=self._sweep, args=work, name="cutline-sweep", daemon=True
+                    )
                     self.sweeping.start()
         if now >= self._compact_at:
             self._compact(newest, waiting=self._journal.has_more())

@@ -12,7 +12,7 @@ The order of durability for the whole of Cutline. No part of a step may happen b
 A message is *taken* (trimmed from its stream, its credit returned) once all effects of its fact are carried out.
 If any task of an epoch fails, all tasks of that epoch stop and the service's presence reports the cause; the leader
 starts the next epoch. Blocking calls run in threads, awaited or behind `Loop.spawn`: calls to the store in the store's
-threads (`in_store`), calls to a source in a thread of that source (`OneThread`), so that neither waits for the other.
+threads (`in_store`), calls to a source in threads of that pipeline (`Threads`), so that neither waits for the other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from cutline.common import logs
+from cutline.common import logs, threads
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, SourceLost, Unavailable, lost
 from cutline.common.mesh.log_lines import kept_here
@@ -210,7 +210,7 @@ def run_service(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         logs.configure(Environment.read())
         raise_open_files()
-        asyncio.run(main())
+        threads.run(main())
     except ConfigError as error:
         print(*error.faults, sep="\n", file=sys.stderr)
         sys.exit(2)

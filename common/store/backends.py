@@ -97,7 +97,7 @@ def side_by_side(do: Callable[[K], V], items: Iterable[K]) -> list[tuple[K, V]]:
         return do_all(each)
     # A few calls of many items, since handing a call to a thread costs more than reading a small local file.
     calls = [each[start :: 4 * _SIDE_BY_SIDE] for start in range(4 * _SIDE_BY_SIDE)]
-    with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
+    with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="cutline-files") as pool:
         return [done for some in pool.map(do_all, calls) for done in some]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
 
 from cutline.common.errors import CutlineError, Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.store.store import Store
 from cutline.services.control.metrics import Disk, Facts
@@ -20,8 +20,8 @@ async def gathered(registry: Registry, store: Store) -> Facts:
     """Read the registry and the store. If one of them does not answer, the facts say so, and name no pipeline."""
     unknown = Facts(statuses={}, services=[], now=time.time())
     try:
-        names = await asyncio.to_thread(store.pipelines)
-        disks = await asyncio.to_thread(_disks, store, names)
+        names = await in_store(store.pipelines)
+        disks = await in_store(_disks, store, names)
     except Unavailable as error:
         names, disks, unknown = [], (), replace(unknown, store_away=str(error))
     try:

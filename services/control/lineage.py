@@ -7,7 +7,6 @@ newest one is the first.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
@@ -21,6 +20,7 @@ from redis.asyncio import Redis
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import redacted
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.redis import answered
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store
@@ -76,7 +76,7 @@ class Lineage:
                 if published is None or published <= self._sent.get(name, 0):
                     continue
                 pipeline = self._store.pipeline(name)
-                for n in await asyncio.to_thread(self._next, pipeline, published):
+                for n in await in_store(self._next, pipeline, published):
                     if time.monotonic() > until or not await self._send(client, pipeline, n):
                         break
 
@@ -87,7 +87,7 @@ class Lineage:
     async def _send(self, client: httpx.AsyncClient, pipeline: PipelineStore, n: int) -> bool:
         """Send the event of a publication; return whether the next one may follow."""
         name = pipeline.name
-        body = await asyncio.to_thread(_event, pipeline, n, self._sent.get(name))
+        body = await in_store(_event, pipeline, n, self._sent.get(name))
         failure = await self._failure(client, body) if body is not None else None
         if failure is not None:
             since = self._failing.setdefault(name, time.monotonic())

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from cutline.common.errors import Unavailable
+from cutline.common.threads import Threads
 from cutline.services.control.api.problems import split
 from cutline.services.control.published import Shown
 from cutline.services.control.watch import STATUS_SECONDS, PipelineWatch, Status
@@ -22,6 +23,7 @@ from cutline.services.control.watch import STATUS_SECONDS, PipelineWatch, Status
 STALE_SECONDS = 1.0
 IN_SNAPSHOT = ("waiting", "snapshot")
 MOVING = ("lag_seconds", "lag_bytes", "rate_rows_per_second", "eta_seconds", "as_of")
+_RENDERING = Threads("rows", 2)
 """Fields that change all the time: an ETag, and `?wait=`, leave them out."""
 Row = Mapping[str, Any]
 
@@ -70,7 +72,7 @@ class TableRows:
             changed_at = (await watch.journal()).changed_at
         except Unavailable:  # of the store: the status alone is worth more than nothing
             pass
-        made = self._rows[watch.store.name] = await asyncio.to_thread(_made, status, shown, changed_at)
+        made = self._rows[watch.store.name] = await _RENDERING.call(_made, status, shown, changed_at)
         return made
 
 

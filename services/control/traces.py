@@ -12,7 +12,6 @@ is sent twice is the same trace. A member or a step whose times are no longer in
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping
@@ -22,14 +21,17 @@ from typing import Any
 
 from cutline.common.config.environment import Environment
 from cutline.common.errors import ConfigError, redacted
+from cutline.common.mesh.loop import in_store
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.store import Store
+from cutline.common.threads import Threads
 from cutline.services.control.metrics import Facts
 
 TIMEOUT_SECONDS = 5
 SETTLE_SECONDS = 3.0
 """Members show their marks up to a second later than they made them."""
 _MOST_WAITING = 200
+_EXPORTING = Threads("traces")  # a collector that hangs holds up nothing else
 log = logging.getLogger("cutline.traces")
 
 
@@ -124,11 +126,11 @@ class Traces:
             seen = self._seen.setdefault(name, newest)
             for apply in applies:
                 if apply["checkpoint"] > seen:
-                    entry = await asyncio.to_thread(self._store.pipeline(name).entry, apply["checkpoint"])
+                    entry = await in_store(self._store.pipeline(name).entry, apply["checkpoint"])
                     if isinstance(entry, CheckpointEntry):
                         self._waiting += _made(name, spans(name, entry, apply, parts))
             self._seen[name] = max(seen, newest)
-        taken = await asyncio.to_thread(self._export)
+        taken = await _EXPORTING.call(self._export)
         if taken:
             self._waiting.clear()
         del self._waiting[:-_MOST_WAITING]

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from cutline.common.errors import Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
 from cutline.common.mesh.presence import tables as captured
 from cutline.common.store.store import PipelineStore, Store
@@ -121,9 +122,9 @@ class PipelineWatch:
         """The newest entries of the journal, at most 0.5 s old. Raises Unavailable if the store does not answer."""
         async with self._looking:
             if time.monotonic() - self._window_at >= STORE_SECONDS:
-                if not await asyncio.to_thread(self.window.refresh):
+                if not await in_store(self.window.refresh):
                     self._begin()
-                    await asyncio.to_thread(self.window.refresh)
+                    await in_store(self.window.refresh)
                 self._window_at = time.monotonic()
             return self.window
 
@@ -131,14 +132,14 @@ class PipelineWatch:
         """The kept checkpoints of the whole journal, newest first. The first call reads the journal's older entries."""
         await self.journal()
         async with self._finding:
-            return await asyncio.to_thread(self.window.savepoints)
+            return await in_store(self.window.savepoints)
 
     async def publications(self) -> Published:
         """The newest publication, at most 0.5 s old. Raises Unavailable if Redis or the store does not answer."""
         expected = (await self.status()).spark.get("published")
         async with self._finding:
             if time.monotonic() - self._published_at >= STORE_SECONDS:
-                await asyncio.to_thread(self.published.refresh, expected)
+                await in_store(self.published.refresh, expected)
                 self._published_at = time.monotonic()
             return self.published
 
@@ -151,7 +152,7 @@ class PipelineWatch:
         async with self._telling:
             feed = self._feed
             if time.monotonic() - self._feed_at >= STORE_SECONDS:
-                await asyncio.to_thread(feed.refresh, published)
+                await in_store(feed.refresh, published)
                 self._feed_at = time.monotonic()
             return feed
 

@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 from cutline.common import logs
@@ -22,7 +21,7 @@ from cutline.common.mesh import channels
 from cutline.common.mesh.host import Host, finished, gave_up, run_service
 from cutline.common.mesh.lease import Lease, lease_name
 from cutline.common.mesh.links import Links
-from cutline.common.mesh.loop import TICK_SECONDS, Loop, OneThread, in_store, together
+from cutline.common.mesh.loop import TICK_SECONDS, Loop, in_store, together
 from cutline.common.mesh.machine import Effect, Event, PartStored, SavePart, Send
 from cutline.common.mesh.marks import Marks
 from cutline.common.mesh.messages import Limits, Marker
@@ -33,6 +32,8 @@ from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import Position
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.common.table_id import check_ids
+from cutline.common.threads import Threads
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -61,18 +62,13 @@ from cutline.services.enumerator.events import (
     ReleaseSavepoint,
     SavepointAsked,
     Settings,
-    ThrottleAsked,
     WriteEntry,
     WriteOutcome,
 )
 from cutline.services.enumerator.grids import Grids, SnapshotRates
 from cutline.services.enumerator.leader import (
-    GATHERING,
     HALTED,
     IDLE,
-    OPENING,
-    PROPOSING,
-    READING,
     RESTING,
     STOPPED,
     EpochOpened,
@@ -88,7 +84,7 @@ STATUS_SECONDS = 0.5
 COMMAND_SECONDS = 1.0
 SHOWN_SECONDS = 5.0  # between two writes of all tables of the status
 BINLOG_SECONDS = (5.0, 60.0)  # before the first look at the source's binlog files, and between two looks
-_SWEEPING = OneThread()  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
+_SWEEPING = Threads("sweep")  # for all pipelines: a sweep may take long, and must not hold up an entry of a journal
 log = logging.getLogger("cutline.enumerator")
 
 
@@ -189,8 +185,6 @@ class Pipeline:
                             self.loop.tell(ReadAgainAsked(table_id=table, generation=generation))
                         elif request.get("kind") == "command":
                             self._hint.set()
-                        elif request.get("kind") == "throttle":
-                            self.loop.tell(ThrottleAsked(limits=Limits(**request["limits"])))
                     if self._links is not None:
                         await self.host.registry.announce_epoch(self.name, self.epoch)
                 self.loop.tell(Observed(held=held, members=tuple(self._members(services))))
@@ -313,15 +307,10 @@ class Pipeline:
 
     def _status(self) -> dict[str, Any]:
         leader, enumerator = self.leader, self.leader.enumerator
-        waiting = self.source.waiting_for
         resting = leader.state == RESTING
-        if resting:
-            at = datetime.fromtimestamp(leader.retry_at, tz=UTC)
-            waiting = f"the next try, at {at:%H:%M:%S} UTC ({leader.failures} failed in a row): {leader.cause}"
-        elif waiting is None and leader.state in (READING, GATHERING, PROPOSING, OPENING):
-            waiting = f"a new epoch ({leader.state}): {leader.cause}"
-        elif leader.state == STOPPED:
-            waiting = f"a person: the pipeline is {leader.agenda.standing.mode}"
+        waiting = leader.waiting_for(self.loop.now())
+        if not (resting or leader.still):
+            waiting = self.source.waiting_for or waiting
         return {
             "at": time.time(),
             **self._measures.shown(),
@@ -344,8 +333,7 @@ class Pipeline:
             "source_host": self.source.hosts.chosen,
             "failures": leader.failures if resting else 0,
             "retry_at": leader.retry_at if resting else None,
-            "limits": dataclasses.asdict(enumerator.limits) if enumerator else None,
-            "limits_kept": enumerator is not None and enumerator.limits == leader.kept_limits,
+            "limits": dataclasses.asdict(leader.limits),
             "source": enumerator.stream_status if enumerator else {},
             "channels": self._links.state() if self._links is not None else {},
             "marks": self.marks.shown(),
@@ -603,6 +591,7 @@ class Pipeline:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
+        check_ids(entry.tables)
         self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 from cutline.common.config import reserved
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import CutlineError, NextGeneration, NoTable, SourceLost, SourceRefused, Unavailable
-from cutline.common.mesh.loop import OneThread
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.positions import High, Low
+from cutline.common.table_id import split_table_id, table_id_of
+from cutline.common.threads import Threads
 from cutline.services.enumerator.events import (
     BoundFound,
     DescribeTable,
@@ -73,7 +74,7 @@ class SourceReader:
         self._connection: Connection | None = None
         self._server: Server | None = None
         self._busy = False  # the thread waits for the server
-        self._thread, self._places_thread = OneThread(), OneThread()
+        self._thread, self._places_thread = Threads(f"{config.name}-questions"), Threads(f"{config.name}-places")
         self._notices: set[str] = set()  # already logged
         self._places = PositionFinder(self.hosts.connect, server_id=config.server_id)
         self._wanted: list[tuple[str, asyncio.Future[TableFound]]] = []  # tables to describe
@@ -178,7 +179,7 @@ class SourceReader:
         """Close the connection, without waiting for it."""
         self.interrupt()
         self._thread.end(self._drop)
-        self._places_thread.end(lambda: None)
+        self._places_thread.end()
 
     def _notify(self, notice: str | None) -> None:
         """Log a notice once."""
@@ -290,9 +291,9 @@ class SourceReader:
 
 def _shadow(name: str, existing: Collection[str]) -> bool:
     """Whether this is a helper table that gh-ost or pt-online-schema-change made beside the table that it changes."""
-    schema, _, table = name.partition(".")
+    schema, table = split_table_id(name)
     match = _SHADOW.fullmatch(table)
-    return match is not None and f"{schema}.{match[1]}" in existing
+    return match is not None and table_id_of(schema, match[1]) in existing
 
 
 def _low(connection: Connection, server: Server) -> Low:

@@ -6,7 +6,6 @@ the store, and into a warehouse on object storage, and removed.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import resource
@@ -24,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cutline.common import programs
+from cutline.common import programs, threads
 from cutline.common.config.environment import Environment, cache_folder
 from cutline.common.config.pipeline import PipelineConfig, load
 from cutline.common.config.source import Address
@@ -116,7 +115,7 @@ def _redis(environment: Environment) -> Finding:
     if environment.redis_url is None:
         redis = programs.redis()
         return Finding(name="Redis", found=f"{redis.version} ({redis.where})")
-    version = asyncio.run(_redis_version(environment.redis_url))
+    version = threads.run(_redis_version(environment.redis_url))
     return Finding(name="Redis", found=f"{version} at {redacted(environment.redis_url)}")
 
 

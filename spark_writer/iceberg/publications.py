@@ -332,7 +332,7 @@ def _read(paths: Sequence[str], pipeline: str, gone: Callable[[Any], Any]) -> li
             found = file.read().select(_ARROW.names).cast(_ARROW)
         return found.filter(pc.invert(pc.and_(pc.equal(found["pipeline"], pipeline), gone(found["checkpoint"]))))
 
-    with ThreadPoolExecutor(_READERS) as readers:
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="cutline-publications") as readers:
         return list(readers.map(read, paths))
 
 

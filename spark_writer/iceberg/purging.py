@@ -6,6 +6,7 @@ import logging
 
 from py4j.protocol import Py4JJavaError
 
+from cutline.common.table_id import table_id_of
 from cutline.spark_writer.iceberg.jvm import failing_as, items
 from cutline.spark_writer.iceberg.lake import Lake
 from cutline.spark_writer.iceberg.publications import NAME, NAMESPACE
@@ -34,7 +35,8 @@ def purge(lake: Lake) -> list[str]:
                 if str(properties.get(OWNER)) != lake.pipeline:
                     continue
                 made_for = properties.get(SOURCE)
-                if made_for is not None and str(made_for).casefold() != str(identifier).casefold():
+                now = table_id_of(str(identifier.namespace()), str(identifier.name()))
+                if made_for is not None and str(made_for).casefold() != now.casefold():
                     logger.warning(
                         "pipeline %s: %s was left alone: it was renamed from %s", lake.pipeline, identifier, made_for
                     )

@@ -72,7 +72,6 @@ from cutline.services.enumerator.events import (
     TableDescribed,
     TableFound,
     TablesFound,
-    ThrottleAsked,
     WriteEntry,
     WriteOutcome,
 )
@@ -123,6 +122,8 @@ class Channel:
 
 class SimulatedFileSystem:
     """The file system under the real store: names and bytes, each put once."""
+
+    look_seconds = 0.02
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -385,7 +386,6 @@ class World:
         self.finished = False
         self.halts_expected = False
         self.schemas: dict[str, TableSchema] = {}  # that parts have named
-        self.limits_seen: Any = None  # the last ones checked
         self.retired = 0  # the publication behind which records were removed
         self.older_restores: list[int] = []  # epochs whose base was an older one on request
         self.facts: list[tuple[str, Event]] = []
@@ -406,6 +406,7 @@ class World:
         self.own = random.Random(f"refusals {seed}")  # apart, so that other worlds draw the same
         self.leaderless = random.Random(f"leaderless {seed}")
         self.nobody_until = 0.0  # no enumerator starts before
+        self.entered_at = 0.0  # when the journal got its newest entry
         self.full_until = self.refused_until = 0.0
         self.refused_epochs: set[int] = set()
         self.names = 0
@@ -696,6 +697,7 @@ class World:
         self.tell(service, "any", Observed(held=held, members=tuple(members)))
         if held:
             self.operators.look(service)
+            checks.nobody_waits_without_saying_so(self, service.leader)
 
     def follow(self, service: SimulatedService) -> None:
         """A member looks which epoch is announced."""
@@ -840,7 +842,7 @@ class World:
         if before != leader.state:
             self.tell_story(f"{service.incarnation}: {before} -> {leader.state} ({leader.cause})")
         if leader.state == "leading" and isinstance(event, EntryWritten | EntryRefused | EpochOpened):
-            checks.limits_are_kept(self, leader)
+            checks.limits_are_obeyed(self, leader)
         return effects
 
     def check(self, machine: Leader | Process, event: Event) -> None:
@@ -1373,6 +1375,8 @@ class World:
             self.at(0.5, self.write_entry, service, leader, entry)
             return
         written = self.store.put_entry(service.store, entry)
+        if written:
+            self.entered_at = self.now
         if written and isinstance(entry, EpochEntry):
             self.tell_story(
                 f"journal {slot}: epoch of {service.incarnation}, base {entry.base}, version {entry.definition}"
@@ -1669,11 +1673,10 @@ class World:
 
     def fault_throttle(self) -> None:
         """A person limits what is read, or lifts the limits."""
-        holder = self.lease[0]
-        if holder is not None and holder.alive:
-            limits = Limits(rows_per_second=self.rng.choice((None, 60.0, 120.0)))
+        if self.operators.active:
+            limit = self.rng.choice((None, 60.0, 120.0))
             self.count["throttle asked"] += 1
-            self.tell(holder, "any", ThrottleAsked(limits=limits))
+            self.operators.command("limits", rows_per_second=limit, bytes_per_second=None)
 
     def fault_older(self) -> None:
         """An operator asks for a restore from an older checkpoint."""

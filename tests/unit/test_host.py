@@ -11,12 +11,13 @@ import pytest
 @pytest.mark.parametrize("module", ["services.enumerator", "services.reader", "services.writer", "services.control"])
 def test_every_service_takes_all_the_descriptors_that_it_may(module: str) -> None:
     program = f"""
-import asyncio, resource, runpy
+import resource, runpy
+from cutline.common import threads
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))
 def run(work):
     work.close()
     print(resource.getrlimit(resource.RLIMIT_NOFILE))
-asyncio.run = run
+threads.run = run
 runpy.run_module("cutline.{module}", run_name="__main__")
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import Path, Query
 from pydantic import BaseModel
 
 from cutline.common.errors import Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.services.control.api.dependencies import Shared, router
 from cutline.services.control.api.models import ServiceView
 from cutline.services.control.api.problems import Refused
@@ -32,7 +32,7 @@ async def services(control: Shared) -> list[ServiceView]:
     leads: dict[str, list[str]] = {}
     members: dict[str, dict[str, str]] = {}
     epochs: dict[str, dict[str, int]] = {}
-    for name in await asyncio.to_thread(control.store.pipelines):
+    for name in await in_store(control.store.pipelines):
         watch = control.watches.of(name)
         status = await watch.status()
         for part in (status.leader, status.spark):

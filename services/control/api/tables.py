@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from cutline.common.errors import ProtocolError
+from cutline.common.mesh.loop import in_store
 from cutline.common.schema import TableSchema
 from cutline.services.control.api.dependencies import Known, Shared, TableName, router
 from cutline.services.control.api.models import TableView
@@ -137,7 +137,7 @@ async def schemas(found: Known, control: Shared, table: TableName) -> list[Schem
             )
         return views
 
-    return await asyncio.to_thread(read)
+    return await in_store(read)
 
 
 def _columns(schema: TableSchema) -> list[ColumnView]:

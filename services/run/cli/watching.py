@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,6 +14,7 @@ from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
+from cutline.common import threads
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import load
 from cutline.common.mesh.rates import Rates
@@ -71,7 +71,7 @@ def _of_file(file: Path, workdir: Path | None) -> Callable[[], list[str]]:
     url = redis_url_of(workdir_of(file, config, workdir), Environment.read())
 
     def look() -> list[str]:
-        parts = asyncio.run(running.status_of(url, config.name))
+        parts = threads.run(running.status_of(url, config.name))
         return lines(picture(config.name, parts, rates=rates, now=time.time()))
 
     return look
