@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ from fastapi import Depends, Header, Query
 
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError
+from cutline.common.mesh.loop import in_store
 from cutline.services.control.api import definitions
 from cutline.services.control.api.commands import Asked
 from cutline.services.control.api.models import CommandView
@@ -42,11 +42,11 @@ class Edit:
         self._note = note
 
     async def base(self) -> tuple[int, dict[str, Any]]:
-        """The newest version, with its content. Raises Refused (412) if If-Match names another one."""
+        """The version in force, with its content. Raises Refused (412) if If-Match names another one."""
         found = self.asked.found
-        version = await asyncio.to_thread(found.definition_version)
+        version = await in_store(found.definition_version)
         self._compare(version)
-        return version, await asyncio.to_thread(found.definition, version) or {}
+        return version, await in_store(found.definition, version) or {}
 
     def _compare(self, version: int) -> None:
         if self._match is None or self._match.strip() == "*":
@@ -60,10 +60,16 @@ class Edit:
             )
 
     async def define(
-        self, base: int, stored: Mapping[str, Any], config: PipelineConfig, *, known: Mapping[str, Any] | None = None
+        self,
+        base: int,
+        stored: Mapping[str, Any],
+        config: PipelineConfig,
+        operation: str = "define",
+        *,
+        known: Mapping[str, Any] | None = None,
     ) -> CommandView:
-        """Have this definition take effect, in the place of the version `base` with the content `stored`. What `known`,
-        an earlier version, names of this machine, it may name too."""
+        """Have this definition take effect, in the place of the version `base` with the content `stored`; `operation`
+        is what the caller asked for. What `known`, an earlier version, names of this machine, it may name too."""
         definitions.allow(config, self.asked.shared.secrets, known or stored)
         changed = definitions.differences(definitions.normal(stored), config.definition())
         if not changed:
@@ -73,8 +79,7 @@ class Edit:
             await self._check_source(config)
 
         def allow(now: Situation) -> None:
-            now.need("running", "paused", "stopped", doing="change the definition")
-            if pending := next((command for command in now.pending if command.kind == "define"), None):
+            if pending := next((command for command in now.pending if command.kind in DEFINING), None):
                 raise Refused(
                     409 if self._match is None else 412,
                     f"command {pending.n} of {pending.by} is changing version {base} of the definition",
@@ -82,7 +87,7 @@ class Edit:
                 )
 
         arguments = {"base": base, "definition": config.definition(), "note": self._note}
-        return await self.asked.command("define", arguments, allow)
+        return await self.asked.command("define", arguments, allow, operation=operation)
 
     async def _check_source(self, config: PipelineConfig) -> None:
         folds_case = catalogue.folds_case(config.definition()["sink"])
@@ -93,4 +98,5 @@ class Edit:
             raise refused(422, error) from error
 
 
+DEFINING = ("define", "cancel_table")
 Edited = Annotated[Edit, Depends()]
