@@ -6,12 +6,17 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import httpx
 import pytest
 
 from cutline.common import web
 from cutline.common.web import LONGEST_BYTES, Barred, checked_peer, fetched
+from cutline.services.control.alerts import Alert, Delivery
+from cutline.services.control.conditions import CONDITIONS
+from cutline.services.control.lineage import Lineage
+from cutline.services.control.webhook import Webhook
 
 
 class Elsewhere(BaseHTTPRequestHandler):
@@ -93,3 +98,15 @@ async def test_a_name_that_leads_to_a_link_local_address_is_not_called(
         with pytest.raises(Barred):
             await client.post(url, extensions={"trace": checked_peer})
     assert not asked
+
+
+async def test_a_webhook_and_lineage_are_posted_and_follow_no_redirect(server: tuple[str, list[str]]) -> None:
+    url, asked = server
+    nothing: Any = None
+    alert = Alert(name=CONDITIONS[0].name, labels=(), severity="page", summary="", runbook="", since=1.0)
+    for path, failure in (("/keys", None), ("/redirect", "it answered 302")):
+        webhook, lineage = Webhook(url + path, nothing), Lineage(url + path, nothing, nothing)
+        async with httpx.AsyncClient() as client:
+            assert await webhook._post(client, Delivery(alert=alert, at=1.0)) == failure
+            assert await lineage._failure(client, {}) == failure
+    assert asked == ["/keys", "/keys", "/redirect", "/redirect"]
