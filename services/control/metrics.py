@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -24,6 +24,7 @@ from prometheus_client.core import Metric as Family
 from cutline.common.measures import OTHERS, SECONDS
 from cutline.common.mesh.presence import SPARK_WRITER, Service, tables
 from cutline.common.mesh.redis import Memory
+from cutline.common.store.lives import Life, name_of
 from cutline.services.control.causes import CLASSES, cause_class
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -186,6 +187,8 @@ class Facts:
     store_away: str | None = None
     memory: Memory | None = None
     disks: tuple[Disk, ...] = ()
+    lives: Mapping[str, Life] = field(default_factory=dict)
+    """Which life of its name each pipeline is."""
 
 
 class Statuses:
@@ -278,7 +281,7 @@ class Statuses:
 
     def _leaders(self, pipeline: str) -> None:
         for role in ("enumerator", SPARK_WRITER):
-            leads = {s.incarnation: pipeline in s.leads for s in self._facts.services if s.role == role}
+            leads = {s.incarnation: pipeline in map(name_of, s.leads) for s in self._facts.services if s.role == role}
             for incarnation, led in leads.items():
                 self._put("cutline_leader", [pipeline, role, incarnation], led)
             self._put("cutline_leaders", [pipeline, role], sum(leads.values()))

@@ -556,8 +556,16 @@ class Leader:
     def _entry_refused(self, event: EntryRefused, now: float) -> list[Effect]:
         if event.nonce == self._wanted:  # it is written, and the answer was lost
             return self._written(event.slot, now)
+        if event.slot == self.tail + 1 and event.nonce.startswith(f"{self.incarnation}:{self.run}:"):
+            return self._next_epoch(f"slot {event.slot} of the journal holds an earlier entry of ours, written late")
         if event.slot == self.tail + 1:
-            return self._next_epoch(f"slot {event.slot} of the journal holds another leader's entry")
+            # It counts as a failure, so that a journal which refuses every entry is not asked without a pause.
+            cause = (
+                f"slot {event.slot} of the journal holds another leader's entry"
+                if event.nonce
+                else f"slot {event.slot} of the journal was refused: the entry before it is gone from the store"
+            )
+            return self._failed(cause, now, halts=False, lost=Loss.NOTHING)
         return []
 
     def _written(self, slot: int, now: float) -> list[Effect]:

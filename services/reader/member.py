@@ -107,7 +107,7 @@ class ReaderMember:
         )
         self.links = Links(
             host.redis,
-            store.name,
+            store.key,
             self.epoch,
             self.name,
             inbound=topology.inbound(self.name),
@@ -366,9 +366,9 @@ class ReaderMember:
                 ],
             }
             with suppress(Unavailable):
-                await self.host.registry.put_member_status(self.store.name, self.name, status, epoch=self.epoch)
+                await self.host.registry.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
                 if self.hosts.several:
-                    found = await self.host.registry.status(self.store.name)
+                    found = await self.host.registry.status(self.store.key)
                     if self.streams:
                         self.hosts.prefer(found.get("enumerator", {}).get("source_host"))
                     else:

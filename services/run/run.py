@@ -208,7 +208,7 @@ class Run:
         self._view.say(f"{self._config.name}: logs in {self._workdir / 'logs'}, API at {self._api_url}")
         try:
             with suppress(Unavailable):  # the status of an earlier run, in a Redis that outlived it
-                await self._registry.forget(self._config.name)
+                await self._registry.forget(store.key)
             while not self._interrupts and not await self._done():
                 await self._look(store)
             by_itself = (self._until or self._config.stop) and not self._interrupts
@@ -238,7 +238,7 @@ class Run:
         self._write_run_file()
         notes = []
         try:
-            self._status = await self._registry.status(self._config.name)
+            self._status = await self._registry.status(store.key)
         except Unavailable:
             notes.append(f"Redis at {place(self._redis_url)} does not answer; trying again")
         try:
@@ -321,7 +321,7 @@ class Run:
                 # Requested repeatedly: Redis may have been emptied, or the leader may have died with the request.
                 with suppress(Unavailable):
                     request = {"kind": "savepoint", "nonce": nonce, "last": True}
-                    await self._registry.request(self._config.name, request)
+                    await self._registry.request(store.key, request)
                     asked_at = time.monotonic()
             await self._look(store)
             slot = await in_store(_savepoint_slot, store, before, nonce)

@@ -178,6 +178,26 @@ def test_who_is_refused_a_slot_by_another_is_deposed_and_reads_the_journal_again
     assert bench.leader.process is None
 
 
+def test_a_journal_that_refuses_every_entry_is_tried_with_pauses_that_grow_and_the_true_cause() -> None:
+    """The entry before it is gone from the store, so nobody holds the slot."""
+    bench = LeaderBench()
+    bench.see()
+    bench.tell(JournalRead(tail=12, base=None))
+    bench.tell(EntryRefused(slot=13, nonce=""))
+    assert (bench.leader.state, bench.leader.failures) == ("reading", 1)
+    pauses = []
+    for failures in range(2, 6):
+        bench.tell(JournalRead(tail=12, base=None))
+        bench.tell(EntryRefused(slot=13, nonce=""))
+        assert (bench.leader.state, bench.leader.failures) == ("resting", failures)
+        pauses.append(bench.leader.retry_at - bench.now)
+        bench.now = bench.leader.retry_at
+        assert bench.see() == [ReadJournal()]
+    assert pauses == sorted(pauses)
+    assert 0.8 <= pauses[0] <= 1.0
+    assert bench.leader.cause == "slot 13 of the journal was refused: the entry before it is gone from the store"
+
+
 def test_a_refusal_by_our_own_entry_is_a_lost_answer() -> None:
     bench = LeaderBench()
     bench.see()

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cutline.common.measures import OTHERS, Measures, TableRows
 from cutline.common.mesh.presence import Service
 from cutline.common.mesh.redis import Memory
+from cutline.common.store.lives import Key
 from cutline.services.control import causes
 from cutline.services.control.metrics import METRICS, Disk, Facts, render
 from tests.unit.test_docs import texts
@@ -69,9 +70,9 @@ def facts(parts: dict[str, dict[str, Any]]) -> Facts:
     return Facts(
         statuses={"shop": parts},
         services=[
-            Service(incarnation="e1", role="enumerator", leads=("shop",), **common),
+            Service(incarnation="e1", role="enumerator", leads=(Key("shop.00ff00ff00ff"),), **common),
             Service(incarnation="e2", role="enumerator", **common),
-            Service(incarnation="s1", role="spark_writer", leads=("shop",), **common),
+            Service(incarnation="s1", role="spark_writer", leads=(Key("shop.00ff00ff00ff"),), **common),
         ],
         memory=Memory(used_bytes=5, limit_bytes=10),
         disks=(Disk(folder="/store", free_bytes=1, size_bytes=2),),

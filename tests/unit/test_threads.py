@@ -143,7 +143,10 @@ async def test_a_pool_that_is_full_of_calls_that_hang_holds_up_no_other_pool() -
 async def test_deletions_that_take_long_hold_up_no_entry_of_a_journal() -> None:
     """More pipelines are being deleted than there are threads for the store."""
     over = threading.Event()
-    store: Any = SimpleNamespace(name="shop", put_deleting=lambda: None, remove_files=lambda: over.wait(30))
+    store: Any = SimpleNamespace(
+        name="shop", put_deleting=lambda: None, has_ended=lambda: True, remove_files=lambda: over.wait(30),
+        commands=SimpleNamespace(orders=lambda: SimpleNamespace(mode="deleting")),
+    )  # fmt: skip
     commanding = Commanding(store, cast(Any, None), cast(Any, None))
     deletions = [asyncio.create_task(commanding.delete(purge=False)) for _ in range(20)]
     async with asyncio.timeout(10):

@@ -223,8 +223,8 @@ def overwrite(pipeline: Path, table: str, workdir: Path | None) -> None:
 def _choose(pipeline: Path, table: str, workdir: Path | None, choice: str) -> None:
     config = load(pipeline)
     url = redis_url_of(workdir_of(pipeline, config, workdir), Environment.read())
-    status = threads.run(running.status_of(url, config.name))
-    running.choose(_store_of(pipeline, config, workdir), status, table, choice)
+    store = _store_of(pipeline, config, workdir)
+    running.choose(store, threads.run(running.status_of(url, store)), table, choice)
     click.echo(f"{table}: the choice to {choice} is kept; the table goes on with the next checkpoint")
 
 
