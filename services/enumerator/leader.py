@@ -81,6 +81,7 @@ from cutline.services.enumerator.events import (
     SplittingFailed,
     StopFound,
     TableDescribed,
+    TableLockedOut,
     TablesFound,
     WriteCheckpoint,
     WriteEntry,
@@ -131,7 +132,7 @@ REPEATED = "_ignore_repeated"  # the sender repeats it until it is carried out
 Row = Mapping[type[Event], str]
 _TO_THE_ENUMERATOR: tuple[type[Event], ...] = (
     MessageReceived, PartStored, TablesFound, PlaceFound, StopFound, TableDescribed, RangeFound, BoundFound,
-    SplittingFailed,
+    SplittingFailed, TableLockedOut,
 )  # fmt: skip
 _COMMANDS: Row = {
     CommandAccepted: "_command_accepted",

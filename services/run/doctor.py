@@ -38,7 +38,7 @@ from cutline.services.sources.mysql.binlog_age import if_short, retention
 from cutline.services.sources.mysql.connection import address, encryption
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import check_source
-from cutline.services.sources.mysql.server import clock, identify
+from cutline.services.sources.mysql.server import clock, identify, oldest_transaction_seconds
 from cutline.spark_writer import catalogue, jars
 
 OPEN_FILES = 4096
@@ -47,6 +47,8 @@ MEMORY_BYTES = 2 << 30
 DISK_BYTES = 1 << 30
 CLOCK_SECONDS = 60
 """Iceberg refuses commits when the clock was set back by more."""
+TRANSACTION_SECONDS = 600
+"""A SELECT of a chunk ends long before, by its time limit."""
 _BUILT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -238,6 +240,7 @@ def _source(config: PipelineConfig) -> Finding:
         ahead = clock(connection) / 1_000_000 - time.time()
         where, protected = address(connection), encryption(connection, config.source.tls)
         kept = retention(connection)
+        oldest = oldest_transaction_seconds(connection)
     remedies = []
     if abs(ahead) > CLOCK_SECONDS:
         remedies.append(
@@ -245,9 +248,15 @@ def _source(config: PipelineConfig) -> Finding:
         )
     if short := if_short(kept):
         remedies.append(f"the server keeps its binlog for {kept:.0f} s after the last write; {short}")
+    if oldest > TRANSACTION_SECONDS:
+        remedies.append(
+            f"a transaction of {where} has been open for {oldest:.0f} s, and ALTERs wait for it: find its session in"
+            " SHOW PROCESSLIST and end it, unless it reads a large table without a key"
+        )
+    held = f", oldest transaction of its user {oldest:.0f} s" if oldest >= 1 else ""
     return Finding(
         name="source",
-        found=f"{requirements.name(server)} at {where}, {protected}",
+        found=f"{requirements.name(server)} at {where}, {protected}{held}",
         remedy="; ".join(remedies) or None,
     )
 
