@@ -73,6 +73,7 @@ from cutline.common.store.records import (
     since_of,
 )
 from cutline.common.store.staging_file import StagingFile
+from cutline.common.table_id import check_ids
 
 _FILE_NAME = re.compile(r"(\d{10})\.[A-Za-z0-9_.+=-]+")
 _NUMBERED = re.compile(r"(\d{10})\.json")
@@ -205,7 +206,7 @@ class PipelineStore:
 
     def define(self, definition: Mapping[str, Any]) -> bool:
         """Begin a life of this name, whose store this is from then on, with version 1 of its definition; False if
-        there is a pipeline whose newest version is the same.
+        there is a pipeline whose version in force is the same.
 
         Raises ConfigError if the name is in use with another content.
         """
@@ -213,31 +214,48 @@ class PipelineStore:
         while True:
             self._folder.bind(life := lives.begin(self.name))
             self._begin()
-            made = self._definitions.define(definition)
+            made = self._definitions.define(definition, in_force=self.definition_version() or 1)
             if not lives.has_ended(life):
                 return made
 
     def definition(self, version: int | None = None) -> dict[str, Any] | None:
-        """Return a version of the definition, by default the newest; None if there is none."""
-        return self._definitions.get(version)
+        """Return a version of the definition, by default the one in force; None if there is none."""
+        return self._definitions.get(self.definition_version() or 1 if version is None else version)
 
     def definition_version(self) -> int:
-        """Return the number of the newest version, 0 without a definition."""
-        return self._definitions.newest()
+        """Return the number of the version in force, 0 without a definition. Of a pipeline that is being deleted, the
+        first one may be all that is left."""
+        version = self.commands.orders().definition
+        if version > 1 and self._definitions.about(version) is not None:
+            return version
+        return int(self._definitions.get(1) is not None)
 
     def versions(self) -> list[DefinitionVersion]:
-        """Return all versions of the definition, oldest first, without their content."""
-        return self._definitions.versions()
+        """Return the version in force and all before it, oldest first, without their content."""
+        return self._definitions.versions(self.definition_version())
 
-    def definition_about(self, version: int) -> DefinitionVersion | None:
-        """Return who made a version of the definition, and when; None if there is none."""
-        return self._definitions.about(version)
+    def definitions_above(self, version: int) -> list[DefinitionVersion]:
+        """Return what was put after a version, in order, whether it came into force or not."""
+        return self._definitions.above(version)
+
+    def next_definition(self) -> int:
+        """Return the number above all that are taken."""
+        return self._definitions.newest() + 1
 
     def put_definition(
-        self, version: int, definition: Mapping[str, Any], *, by: str, at: float, command: int, note: str | None = None
+        self,
+        version: int,
+        definition: Mapping[str, Any],
+        *,
+        by: str,
+        at: float,
+        command: int,
+        note: str | None = None,
+        base: int | None = None,
     ) -> bool:
-        """Put a later version if absent, durable on return; False if there is one of this number."""
-        return self._definitions.put(version, definition, by=by, at=at, command=command, note=note)
+        """Put what a command makes of the version `base` (by default the number before), if absent; durable on return.
+        False if the number is taken. It is a version once the standing orders say so."""
+        return self._definitions.put(version, definition, by=by, at=at, command=command, note=note, base=base)
 
     # The journal
 
@@ -302,6 +320,14 @@ class PipelineStore:
         entry would take a removed slot for the end."""
         self._last_slot = max(self._last_slot, max(self._numbers("journal"), default=0))
         return self._last_slot
+
+    def check_tables(self) -> None:
+        """Raise ConfigError if the checkpoint from which the pipeline goes on has a table whose id is ambiguous."""
+        found = self.entry(self.last_slot())
+        if isinstance(found, EpochEntry) and found.base is not None:
+            found = self.entry(found.base)
+        if isinstance(found, CheckpointEntry):
+            check_ids(found.tables)
 
     def slots(self) -> list[int]:
         """Return the numbers of the entries that the journal still has, ascending."""
@@ -517,6 +543,10 @@ class PipelineStore:
                     return w
                 w = max(self._numbers("spark"))  # that number was free because its claim is removed: others went on
 
+    def newest_claim(self) -> int:
+        """Return the number of the newest start of the Spark writer, 0 without one. Costs a listing."""
+        return max(self._numbers("spark"), default=0)
+
     def _newest_start(self) -> int:
         """The number of the start that made the newest publication; 0 without one."""
         newest = max(self._numbers("publications"), default=0)
@@ -578,32 +608,45 @@ class PipelineStore:
                 )
         return sorted(old)
 
-    def retire(self, n: int, kept: Collection[int] = (), released: Collection[str] = ()) -> None:
+    def retire(
+        self,
+        n: int,
+        kept: Collection[int] = (),
+        released: Collection[str] = (),
+        *,
+        ask: Callable[[], None] = lambda: None,
+    ) -> None:
         """Remove files that only a restore to before publication `n` needs, except for the cuts `kept`: journal
         entries, parts, publications, claims that none of the publications left names, and the files staged up to `n`,
         whose rows are in the lake.
 
-        Chunk files that the lake may use where they lie (`_used_here`) stay until they are among `released` (full
+        `ask` is called before each removal, which may come long after this call began: it raises if it must not be
+        made. Chunk files that the lake may use where they lie (`_used_here`) stay until they are among `released` (full
         paths), which no snapshot of the lake names any more.
         """
+        def remove(path: str) -> None:
+            ask()
+            self._folder.remove(path)
+
+        ask()
         self._put(f"retired/{n:010d}.json", {"n": n, "kept": sorted(kept)})
         for older in self._numbers("retired"):
             if older < n:
-                self._folder.remove(f"retired/{older:010d}.json")
+                remove(f"retired/{older:010d}.json")
         publications = self._publication_bodies()
         used = self._used_here(publications)
         if used > max(self._numbers("used"), default=0):
             self._put(f"used/{used:010d}.json", {"n": used})
-        self._retire_entries(n, kept, released, used)
+        self._retire_entries(n, kept, released, used, remove)
         needed = {at for at in publications if at >= n or at in kept}
         needed |= _bases(needed, publications)
         for at in sorted(publications.keys() - needed):
-            self._folder.remove(_publication_path(at))
+            remove(_publication_path(at))
         starts = {at: publications[at]["w"] for at in needed & publications.keys()}
         newest = starts[max(starts)] if starts else 0
         for w in sorted(self._numbers("spark")):
             if w < newest and w not in starts.values():
-                self._folder.remove(f"spark/{w:010d}.json")
+                remove(f"spark/{w:010d}.json")
 
     def _publication_bodies(self) -> dict[int, dict[str, Any]]:
         return {n: body for n in self.publication_numbers() if (body := self._get(_publication_path(n)))}
@@ -618,7 +661,9 @@ class PipelineStore:
         theirs = (n for n, body in publications.items() if not own[body["w"]].get("own_files"))
         return max((*self._numbers("used"), *theirs), default=0)
 
-    def _retire_entries(self, n: int, kept: Collection[int], released: Collection[str], used: int) -> None:
+    def _retire_entries(
+        self, n: int, kept: Collection[int], released: Collection[str], used: int, remove: Callable[[str], None]
+    ) -> None:
         bodies = {slot: body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot))}
         restorable = {slot for slot in bodies if slot >= n or slot in kept}
         checkpoints = {slot: body for slot, body in bodies.items() if body["kind"] == "checkpoint"}
@@ -626,18 +671,18 @@ class PipelineStore:
         existing = {f"{folder}/{name}" for folder in ("parts", "staged") for name in self._names(folder)}
         waiting = {file["path"] for slot, body in checkpoints.items() if slot > n for file in body["staged"]}
         for path in sorted({path.removeprefix(self.location("")) for path in released} & existing - waiting):
-            self._folder.remove(path)
+            remove(path)
         for slot, body in checkpoints.items():
             staged = body["staged"] if slot <= n else ()
             done = {file["path"] for file in staged if file["kind"] == "changes" or slot > used}
             if slot not in restorable:
                 done |= _needs(body)
             for path in sorted(existing & done - needed):
-                self._folder.remove(path)
+                remove(path)
         for slot in sorted(bodies.keys() - restorable - _bases(restorable, bodies)):
-            self._folder.remove(_entry_path(slot))
+            remove(_entry_path(slot))
         for slot in self.released() - bodies.keys():
-            self._folder.remove(f"released/{slot:010d}.json")
+            remove(f"released/{slot:010d}.json")
 
     # Envelopes and paths
 

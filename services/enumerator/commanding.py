@@ -10,10 +10,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from cutline.common.config.pipeline import FIXED, PipelineConfig
-from cutline.common.errors import ConfigError, Unavailable
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable
 from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.presence import SPARK_WRITER, Registry, choice
@@ -22,6 +23,7 @@ from cutline.common.store.commands import RETAINED
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.restoring import restorable, restorable_savepoints
 from cutline.common.store.store import PipelineStore
+from cutline.common.threads import Threads
 from cutline.services.enumerator.events import (
     AskSparkWriter,
     BaseFound,
@@ -65,6 +67,21 @@ def fixed_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[s
     return changed
 
 
+def put_definition(store: PipelineStore, command: Command, definition: Mapping[str, Any], in_force: int) -> int:
+    """Put what a command makes of the version in force, and return its number. Blocks. It is a version of the pipeline
+    once the command's outcome says so: a command that fails, or that a deposed leader takes once more, leaves none."""
+    while True:
+        for known in store.definitions_above(in_force):
+            if known.command == command.n:  # put before an answer was lost
+                return known.version
+        version, note = store.next_definition(), command.arguments.get("note")
+        if store.put_definition(
+            version, definition, by=command.by, at=command.at, command=command.n, note=note, base=in_force
+        ):
+            return version
+_REMOVING = Threads("remove", 2)  # a deletion may take long, and must not hold up an entry of a journal
+
+
 class Commanding:
     """The driver's side of one pipeline's commands."""
 
@@ -75,6 +92,7 @@ class Commanding:
         self.store = store
         self.registry = registry
         self._settings_of = settings_of
+        self.purging = False  # a deletion waits until the Spark writer has dropped the lake tables
 
     def read(self) -> tuple[int, Orders, tuple[Command, ...]]:
         """The number of the newest finished command, the standing orders, and the commands after it. Blocks."""
@@ -140,14 +158,10 @@ class Commanding:
             return refused(
                 n, f"{', '.join(fixed)} can't be changed: the rows copied so far depend on it", "make a new pipeline"
             )
-        while True:
-            version = self.store.definition_version()
-            about = self.store.definition_about(version)
-            if about is not None and about.command == n:  # put before an answer was lost
-                return DefinitionPut(n=n, version=version, settings=self._settings_of(config))
-            self.store.put_definition(
-                version + 1, definition, by=command.by, at=command.at, command=n, note=command.arguments.get("note")
-            )
+        version = put_definition(self.store, command, definition, in_force)
+        settings, before = self._settings_of(config), self._settings_of(PipelineConfig.from_definition(known))
+        limits = asdict(settings.limits) if settings.limits != before.limits else None
+        return DefinitionPut(n=n, version=version, settings=settings, limits=limits)
 
     def _find_base(self, command: Command) -> Event:
         n, checkpoint = command.n, command.arguments.get("checkpoint")
@@ -173,7 +187,7 @@ class Commanding:
         request: dict[str, Any] | None = None
         while time.monotonic() < deadline:
             try:
-                status = await self.registry.status(self.store.name)
+                status = await self.registry.status(self.store.key)
                 answers = (status.get(SPARK_WRITER) or {}).get("commands") or {}
                 if str(n) in answers:
                     cause = answers[str(n)]
@@ -182,7 +196,7 @@ class Commanding:
                     request = {**self._request(command, status), "command": n}
                 if time.monotonic() - asked_at > ASK_AGAIN_SECONDS:
                     asked_at = time.monotonic()
-                    await self.registry.request(self.store.name, request, to=SPARK_WRITER)
+                    await self.registry.request(self.store.key, request, to=SPARK_WRITER)
             except ConfigError as error:
                 return refused(n, str(error), "look at the table's cause")
             except Unavailable as error:
@@ -201,18 +215,28 @@ class Commanding:
         return {"kind": "retry", "table": table}
 
     async def delete(self, *, purge: bool) -> None:
-        """Remove the pipeline; returns once its life has ended. May be repeated after any part of it. In
-        Redis is then left what the leader has shown meanwhile."""
+        """Remove the pipeline's files, all but what says that it is being deleted. May be repeated after any part of
+        it. Before each step that destroys, the store is asked whether the pipeline is still to be deleted."""
         await in_store(self.store.put_deleting)
-        while purge:
+        self.purging = purge
+        while self.purging:
             if await in_store(self.store.purged):
+                self.purging = False
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        await in_store(self.store.remove_files)
-        await self.registry.forget(self.store.name)
+        await _REMOVING.call(self._remove_files)
+        await self.registry.forget(self.store.key)
         await asyncio.sleep(LEAVE_SECONDS)
-        await in_store(self.store.remove_files)  # what members wrote until they left
-        await in_store(self.store.end)
+        await _REMOVING.call(self._remove_files)  # what members wrote until they left
+
+    def _remove_files(self) -> None:
+        orders = self.store.commands.orders()
+        if not self.store.has_ended() and orders.mode != "deleting":
+            raise ProtocolError(
+                f"pipeline {self.store.name} is {orders.mode}, and its leader was about to remove its files; nothing"
+                " was removed"
+            )
+        self.store.remove_files()
 
 
 def refused(n: int, cause: str, remedy: str) -> CommandAnswered:

@@ -157,11 +157,13 @@ class CommandAnswered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionPut(Event):
-    """The definition that command `n` asks for is in the store as this version, with these settings."""
+    """The definition that command `n` asks for is in the store under this number, with these settings. `limits`: its
+    limits, if it changes them."""
 
     n: int
     version: int
     settings: Settings
+    limits: Mapping[str, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,8 +356,8 @@ class BoundFound(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThrottleAsked(Event):
-    """A person sets these limits on what all readers together SELECT."""
+class LimitsOrdered(Event):
+    """The standing orders have these limits on what all readers together SELECT."""
 
     limits: Limits
 
@@ -383,6 +385,15 @@ class SplittingFailed(Event):
     generation: int
     cause: str
     restart: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLockedOut(Event):
+    """Another session holds a lock on the table, so `FindRange` or `FindBound` has no answer yet."""
+
+    table_id: str
+    generation: int
+    cause: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

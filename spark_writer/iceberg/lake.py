@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -9,16 +10,18 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from cutline.common.config.pipeline import TableOptions
+from cutline.common.config.pipeline import RetentionConfig, TableOptions
 from cutline.common.errors import ConfigError, Unavailable, redacted
-from cutline.common.schema import split_table_id
+from cutline.common.table_id import split_table_id, table_id_of
 from cutline.spark_writer.catalogue import sqlite_path
 from cutline.spark_writer.iceberg.dead_rows import DeadRows
 from cutline.spark_writer.iceberg.durable import local_path, sync_files
 from cutline.spark_writer.iceberg.jvm import Jvm, failing_as, is_away, items, root_cause
+from cutline.spark_writer.iceberg.naming import folder_name, leads_elsewhere
 from cutline.spark_writer.iceberg.objects import Rights, grant, is_secret
 from cutline.spark_writer.iceberg.owner import Owner
 from cutline.spark_writer.iceberg.table import FORMAT_VERSION, SOURCE, VERSION, LakeTable, TableFault
+from cutline.spark_writer.iceberg.versions import LEAST, VERSIONS
 from cutline.spark_writer.session import CATALOG
 
 _PROPERTIES = {
@@ -27,9 +30,11 @@ _PROPERTIES = {
     "write.merge.mode": "merge-on-read",
     "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "100",
+    VERSIONS: str(LEAST),
     "history.expire.min-snapshots-to-keep": "1",
 }
+_PLACING = ("jdbc", "hive", "glue")
+"""Types of catalogues that take a table's folder from us."""
 
 
 class Lake:
@@ -54,6 +59,8 @@ class Lake:
         self._dead_rows = DeadRows()
         self.w = 0
         """The number of the start that writes, once it has claimed one; new files are named after it."""
+        self.grace_began: Callable[[], float] = lambda: time.time() - RetentionConfig().grace_seconds
+        """Returns the time since which what a table was can be read: metadata files of later moments stay."""
         self._format_version = format_version
         self.jvm = Jvm(session)
         self._sqlite = sqlite_path(str(session.conf.get(f"spark.sql.catalog.{CATALOG}.uri", "")))
@@ -90,7 +97,7 @@ class Lake:
 
     def exists(self, namespace: str, name: str) -> bool:
         """Whether the catalogue has this table. Raises Refused."""
-        with failing_as(f"the table {CATALOG}.{namespace}.{name} could not be looked up"):
+        with failing_as(f"the table {CATALOG}.{table_id_of(namespace, name)} could not be looked up"):
             return bool(self.catalog.tableExists(self._identifier(namespace, name)))
 
     def _identifier(self, namespace: str, name: str) -> Any:
@@ -100,7 +107,7 @@ class Lake:
         return self.jvm.iceberg.catalog.Namespace.of(self.jvm.strings(namespace))
 
     def load(self, table_id: str) -> LakeTable | None:
-        """Return the lake table of "db.table", or None. TableFault if a view or another owner's table has its name."""
+        """Return a table's lake table, or None. TableFault if a view or another owner's table has its name."""
         identifier = self._identifier(*split_table_id(table_id))
         with failing_as(f"the table {CATALOG}.{table_id} could not be loaded"):
             if not self.catalog.tableExists(identifier):
@@ -118,7 +125,7 @@ class Lake:
         return bool(views.isInstance(self.catalog) and self.catalog.viewExists(identifier))
 
     def ensure(self, table_id: str) -> LakeTable:
-        """Return the lake table of "db.table", created if it does not exist. TableFault as `load`."""
+        """Return a table's lake table, created if it does not exist. TableFault as `load`."""
         table = self.load(table_id)
         if table is not None:
             return table
@@ -144,17 +151,35 @@ class Lake:
         properties = {"format-version": str(self._format_version), **_PROPERTIES, **properties}
         space, identifier = self._namespace(namespace), self._identifier(namespace, name)
         spec = self.jvm.iceberg.PartitionSpec.unpartitioned()
-        with failing_as(f"the table {CATALOG}.{namespace}.{name} could not be created"):
+        with failing_as(f"the table {CATALOG}.{table_id_of(namespace, name)} could not be created"):
             if not self.catalog.namespaceExists(space):
                 with suppress(Py4JJavaError):  # another process created it, or the next call fails with the cause
                     self.catalog.createNamespace(space, self.jvm.root.java.util.HashMap())
             if not self.catalog.tableExists(identifier):
                 try:
-                    return self.catalog.createTable(identifier, schema, spec, properties)
+                    if (place := self._place(namespace, name)) is None:
+                        return self.catalog.createTable(identifier, schema, spec, properties)
+                    return self.catalog.createTable(identifier, schema, spec, place, properties)
                 except Py4JJavaError:
                     if not self.catalog.tableExists(identifier):
                         raise
             return self.catalog.loadTable(identifier)
+
+    def _place(self, namespace: str, name: str) -> str | None:
+        """Return the folder of a new table, None if the catalogue chooses it, as a REST catalogue does.
+
+        TableFault if the catalogue would choose a folder by a name that leads elsewhere.
+        """
+        parts = [folder_name(part) for part in (namespace, name)]
+        warehouse = self._own.get("warehouse", "")
+        if self._own.get("type") in _PLACING and ("://" in warehouse or warehouse.startswith(("/", "file:"))):
+            return "/".join([warehouse.rstrip("/"), *parts])
+        if any(leads_elsewhere(part) for part in (namespace, name)):
+            raise TableFault(
+                f"the catalogue makes a table's folder of its name, and {namespace}.{name} has characters that can lead"
+                " elsewhere; leave the table out of tables, or copy it by a pipeline with another catalogue"
+            )
+        return None
 
     def table(self, table_id: str, java: Any) -> LakeTable:
         """Return the LakeTable of one of Iceberg's Tables."""
@@ -169,6 +194,7 @@ class Lake:
             rights=rights,
             dead_rows=self._dead_rows,
             w=self.w,
+            grace_began=self.grace_began,
             wanted_version=self._version_of(table_id),
             wanted_sort=self._options_of(table_id).sort,
             wanted_partition=self._options_of(table_id).partition,

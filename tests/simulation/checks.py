@@ -16,6 +16,7 @@ from cutline.common.mesh.messages import (
     ChunkEnd,
     EndStream,
     ExcludeTable,
+    Limits,
     LimitStream,
     Marker,
     PartSaved,
@@ -28,7 +29,6 @@ from cutline.common.mesh.messages import (
     TableReport,
     TableState,
     TakeBackSplit,
-    to_plain,
 )
 from cutline.common.mesh.parts import load_part
 from cutline.common.mesh.topology import Topology
@@ -46,6 +46,9 @@ from cutline.services.writer.machine import CutStaged
 if TYPE_CHECKING:
     from tests.simulation.lake import Rows
     from tests.simulation.world import World
+
+SILENT_SECONDS = 14.0
+"""The longest checkpoint interval of a world, DOUBT_SECONDS of the leader, and a moment."""
 
 
 class Failure(Exception):
@@ -119,17 +122,13 @@ def enumerator_part_restores(world: World, live: Any, enumerator: Enumerator, pa
     world.count["enumerator's part restores exactly"] += 1
 
 
-def limits_are_kept(world: World, leader: Leader) -> None:
-    """The limits that a leader reports as kept are those of the checkpoint that the next leader begins at."""
-    if leader.base is None or world.limits_seen == (leader.base, leader.kept_limits):
-        return
-    world.limits_seen = leader.base, leader.kept_limits
-    entry = world.store.journal[leader.base]
-    assert isinstance(entry, CheckpointEntry)
-    limits = load_part(world.store.open(), entry.parts["enumerator"]).head["limits"]
-    if limits != to_plain(leader.kept_limits):
-        raise Failure(f"{leader.kept_limits} are reported as kept, and checkpoint {leader.base} has {limits}")
-    world.count["limits kept"] += leader.kept_limits != UNLIMITED
+def limits_are_obeyed(world: World, leader: Leader) -> None:
+    """The limits of an open epoch are those that the last finished command about them wants, whatever its base has."""
+    wanted = leader.agenda.standing.limits
+    if leader.enumerator is not None and wanted is not None:
+        if (limits := leader.enumerator.limits) != Limits(**wanted):
+            raise Failure(f"{leader.incarnation} limits reads to {limits}, and {wanted} are ordered")
+        world.count["limits kept"] += limits != UNLIMITED
 
 
 def chain(journal: dict[int, Entry]) -> list[int]:
@@ -265,6 +264,16 @@ def nobody_works_without_a_leader(world: World) -> None:
     for service in world.services:
         if service.alive and service.token is not None:
             raise Failure(f"{service.incarnation} is still in epoch {service.epoch}, which has no leader any more")
+
+
+def nobody_waits_without_saying_so(world: World, leader: Leader) -> None:
+    """A leader whose journal has had no entry for long says for what its pipeline waits."""
+    if world.now - world.entered_at < SILENT_SECONDS or leader.state in ("idle", "halted"):
+        return
+    world.count["the leader says for what its pipeline waits"] += 1
+    ends = leader.ended is not None or leader._ending
+    if not ends and leader.waiting_for(world.now) is None:
+        raise Failure(f"no entry for {world.now - world.entered_at:.1f} s, and the leader waits for nothing")
 
 
 def requests_were_honoured(world: World) -> None:
@@ -417,8 +426,6 @@ def what_is_missing(world: World) -> str:
     for leader in leaders:
         machine = leader.leader.enumerator if leader.leader else None
         share = machine.share() if machine else None
-        if leader.leader and machine and not machine.ended and leader.leader.kept_limits != machine.limits:
-            return f"no checkpoint has {machine.limits}, which {leader.incarnation} was asked for"
         for reader in world.services:
             if reader.alive and reader.role == "reader" and reader.token and reader.epoch == leader.epoch:
                 if reader.limits != share:

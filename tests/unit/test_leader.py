@@ -29,7 +29,6 @@ from cutline.services.enumerator.events import (
     SavepointAsked,
     Settings,
     TablesFound,
-    ThrottleAsked,
     WriteEntry,
 )
 from cutline.services.enumerator.leader import (
@@ -48,6 +47,7 @@ from cutline.services.enumerator.leader import (
     LeaderState,
     pause_seconds,
 )
+from cutline.services.enumerator.machine import Enumerator
 from tests.records import PART
 from tests.simulation.checks import freeze
 
@@ -176,6 +176,26 @@ def test_who_is_refused_a_slot_by_another_is_deposed_and_reads_the_journal_again
     assert effects[-1] == ReadJournal()
     assert (CloseEpoch(epoch=1) in effects) == (state == "leading")
     assert bench.leader.process is None
+
+
+def test_a_journal_that_refuses_every_entry_is_tried_with_pauses_that_grow_and_the_true_cause() -> None:
+    """The entry before it is gone from the store, so nobody holds the slot."""
+    bench = LeaderBench()
+    bench.see()
+    bench.tell(JournalRead(tail=12, base=None))
+    bench.tell(EntryRefused(slot=13, nonce=""))
+    assert (bench.leader.state, bench.leader.failures) == ("reading", 1)
+    pauses = []
+    for failures in range(2, 6):
+        bench.tell(JournalRead(tail=12, base=None))
+        bench.tell(EntryRefused(slot=13, nonce=""))
+        assert (bench.leader.state, bench.leader.failures) == ("resting", failures)
+        pauses.append(bench.leader.retry_at - bench.now)
+        bench.now = bench.leader.retry_at
+        assert bench.see() == [ReadJournal()]
+    assert pauses == sorted(pauses)
+    assert 0.8 <= pauses[0] <= 1.0
+    assert bench.leader.cause == "slot 13 of the journal was refused: the entry before it is gone from the store"
 
 
 def test_a_refusal_by_our_own_entry_is_a_lost_answer() -> None:
@@ -366,7 +386,6 @@ def test_services_that_are_gone_again_and_again_are_replaced_at_once() -> None:
     "asks",
     [
         SavepointAsked(request="p"),
-        ThrottleAsked(limits=Limits(rows_per_second=5)),
         Observed(held=True, members=(READER, WRITER, MemberSeen(incarnation="r2", role="reader"))),
     ],
 )
@@ -475,38 +494,22 @@ def test_a_savepoint_that_was_asked_for_survives_its_epoch(end: Event) -> None:
     assert bench.complete().request == "please"
 
 
-def test_limits_asked_for_hold_in_the_next_epoch_though_no_checkpoint_has_them() -> None:
-    bench = LeaderBench().lead()
+def test_limits_of_the_standing_orders_hold_in_each_epoch_whatever_its_base_has() -> None:
+    bench = LeaderBench()
     limits = Limits(rows_per_second=7.0)
-    (order,) = bench.tell(ThrottleAsked(limits=limits))
-    assert order == Send(receiver="reader-0", message=Throttle(limits=limits))
-    bench.tell(EpochFailed(epoch=1, cause="x"))
-    bench.effects.clear()
-    bench.lead(tail=1)
-    assert order in bench.effects
-    bench.see(held=False)
-    bench.effects.clear()
-    bench.lead(tail=2)  # another may have led meanwhile, and been asked for others
-    assert order not in bench.effects
-
-
-def test_limits_asked_for_are_in_a_checkpoint_at_once_and_then_known_to_be_kept() -> None:
-    bench = LeaderBench(interval=600.0).lead()
-    first, second = Limits(rows_per_second=7.0), Limits(rows_per_second=8.0)
-    bench.tell(ThrottleAsked(limits=first))
-    bench.wait(0.1)
-    assert bench.leader.in_flight == (2, None)
-    bench.tell(ThrottleAsked(limits=second))  # after its part was saved
-    bench.complete()
-    assert bench.leader.kept_limits == Limits()
-    bench.written()
-    assert bench.leader.kept_limits == first
-    assert bench.leader.in_flight == (3, None)
-    bench.complete()
-    bench.written()
-    assert bench.leader.kept_limits == second
-    bench.wait(10.0)
-    assert bench.leader.in_flight is None
+    order = Send(receiver="reader-0", message=Throttle(limits=limits))
+    bench.see()
+    orders = StandingOrders(limits=dataclasses.asdict(limits))
+    for tail in (1, 2):
+        bench.tell(JournalRead(tail=tail, base=None, finished=1, orders=orders))
+        bench.written()
+        bench.effects.clear()
+        old = Enumerator(PLAN)
+        old.limits = Limits(rows_per_second=1.0)
+        bench.tell(EpochOpened(epoch=tail + 1, enumerator=old))
+        assert order in bench.effects
+        assert bench.leader.limits == limits
+        bench.tell(EpochFailed(epoch=tail + 1, cause="x"))
 
 
 def test_facts_of_an_epoch_that_is_over_are_ignored() -> None:
@@ -631,7 +634,7 @@ def test_an_event_that_a_state_has_no_rule_for_is_refused_and_changes_nothing(st
 
 @pytest.mark.parametrize("state", LeaderState)
 def test_every_state_has_a_rule_for_what_comes_whatever_it_does(state: LeaderState) -> None:
-    asked = {SavepointAsked, ThrottleAsked, ReadAgainAsked}
+    asked = {SavepointAsked, ReadAgainAsked}
     assert TABLE[state].keys() >= {Observed, Ticked, JournalRead, EntryWritten, EntryRefused, EpochFailed, *asked}
 
 
@@ -641,3 +644,19 @@ def test_an_entry_of_ours_in_a_slot_that_it_was_not_meant_for_is_refused() -> No
     with pytest.raises(ProtocolError, match="was meant for slot 1"):
         bench.tell(EntryWritten(slot=7, nonce=bench.last(WriteEntry).entry.nonce))
     assert freeze(bench.leader) == before
+
+
+def test_a_late_checkpoint_is_what_the_leader_waits_for() -> None:
+    """1. A checkpoint lacks the members' parts. 2. All have come, and the store does not take the entry."""
+    bench = LeaderBench().lead()
+    assert bench.leader.waiting_for(bench.now) is None
+    bench.wait(10.0)
+    assert bench.leader.in_flight == (2, None)
+    assert bench.leader.waiting_for(bench.now + DOUBT_SECONDS) is None
+    late = bench.now + DOUBT_SECONDS + 1
+    lacks = "checkpoint 2, begun 11 s ago: it lacks "
+    assert bench.leader.waiting_for(late) == f"{lacks}the part of reader-0, writer-0"
+    bench.complete()
+    assert bench.leader.waiting_for(late) == f"{lacks}the store, which has not taken its entry"
+    bench.written()
+    assert bench.leader.waiting_for(late) is None

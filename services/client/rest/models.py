@@ -56,6 +56,8 @@ class Pipeline(Answer):
     """A pipeline: its definition and its state."""
 
     name: str
+    id: str = ""
+    """Of this creation of the pipeline; one that is deleted and made again under its name has another."""
     definition: dict[str, Any]
     epoch: int | None
     leader: str | None
@@ -394,10 +396,11 @@ class SourceTest(Answer):
 
 
 class SourceSchema(Answer):
-    """A schema of a source."""
+    """A schema of a source; `glob` stands for all of its tables."""
 
     name: str
     tables: int
+    glob: str
 
 
 class SourceColumn(Answer):
@@ -463,3 +466,4 @@ class AuditRecord(Answer):
     status: int
     command: int | None
     cause: str | None
+    count: int = 1

@@ -6,7 +6,6 @@ secrets that it had.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,13 +16,17 @@ from pydantic import ValidationError
 
 from cutline.common.config.faults import sentence
 from cutline.common.config.pipeline import FIXED, PipelineConfig, parse, shown
+from cutline.common.config.secrets import Secrets
 from cutline.common.errors import ConfigError
+from cutline.common.threads import Threads
+from cutline.services.control.api.named import sink_faults, source_faults
 from cutline.services.control.api.problems import MOST_FAULTS, FieldProblem, Refused, refused, split
 
 YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 MERGE_PATCH = "application/merge-patch+json"
 WHOLE = ("name", "source", "tables", "sink")
 _DEEPEST = 100
+_PARSING = Threads("yaml", 2)
 
 
 def media_type(request: Request) -> str:
@@ -35,7 +38,7 @@ async def content_of(request: Request, *, patch: bool = False) -> dict[str, Any]
     """The request's body as a mapping. Raises Refused: 400 for broken syntax, 415 for another type of body."""
     kind, body = media_type(request), await request.body()
     if kind in YAML:
-        return await asyncio.to_thread(_yaml, body)  # a megabyte takes seconds
+        return await _PARSING.call(_yaml, body)  # a megabyte takes seconds
     if kind != "application/json" and not (patch and kind == MERGE_PATCH):
         other = MERGE_PATCH if patch else YAML[0]
         raise Refused(415, f"the body is {kind}", f"send application/json or {other}")
@@ -132,6 +135,18 @@ def checked(content: Mapping[str, Any], *, base: Mapping[str, Any] | None = None
         local = config.sink.warehouse.removeprefix("file://")
         config = config.model_copy(update={"sink": config.sink.model_copy(update={"warehouse": local})})
     return config
+
+
+def allow(config: PipelineConfig, secrets: Secrets, known: Mapping[str, Any] | None) -> None:
+    """Raise Refused (422) with each thing that a request's definition may not name (named.py). `known`: the stored
+    definition, or None."""
+    before = PipelineConfig.from_definition(known) if known else None
+    faults = [
+        *source_faults(config.source, secrets, None if before is None else before.source),
+        *sink_faults(config.sink, secrets, None if before is None else before.sink),
+    ]
+    if faults:
+        raise Refused(422, faults[0].detail, faults[0].remedy, errors=faults)
 
 
 def _invalid(error: ValidationError) -> Refused:

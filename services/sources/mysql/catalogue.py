@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from cutline.common.errors import NextGeneration, NoTable, SourceLost
-from cutline.common.schema import Column, TableSchema, arrow_type, parse_type, split_table_id
-from cutline.services.sources.mysql.connection import Connection, ask, quoted, quoted_table, translate_errors
+from cutline.common.schema import Column, TableSchema, arrow_type, parse_type
+from cutline.common.table_id import split_table_id, table_id_of
+from cutline.services.sources.mysql.connection import Connection, ask, columns_of, quoted, quoted_table
 from cutline.services.sources.mysql.server import Server, variables
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
@@ -56,7 +58,7 @@ def list_tables(conn: Connection) -> list[str]:
         f" WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN ({marks})",
         SYSTEM_SCHEMAS,
     )
-    return sorted(f"{database}.{table}" for database, table in found)
+    return sorted(itertools.starmap(table_id_of, found))
 
 
 # --- what information_schema has --------------------------------------------------------------------------------------
@@ -81,7 +83,7 @@ def _rows_by_table(conn: Connection, sql: str, table_ids: Iterable[str]) -> dict
             marks = ", ".join(["%s"] * len(batch))
             where = "TABLE_SCHEMA = %s AND TABLE_NAME " + (f"IN ({marks})" if step > 1 else "= %s")
             for schema, name, *row in ask(conn, sql.replace("{tables}", where), (database, *batch)):
-                if (rows := found.get(f"{schema}.{name}")) is not None:
+                if (rows := found.get(table_id_of(schema, name))) is not None:
                     rows.append(row)
     return found
 
@@ -167,7 +169,7 @@ def _schema(catalogue: _Catalogue, table_id: str, identity: Sequence[str]) -> tu
 def _missing(conn: Connection, table_id: str) -> SourceLost:
     """Why the catalogue has no row of a table: it is gone, or hidden from the user; a SELECT from it tells which."""
     try:
-        ask(conn, f"SELECT 1 FROM {quoted_table(table_id)} LIMIT 0", table=table_id)
+        columns_of(conn, f"SELECT 1 FROM {quoted_table(table_id)}", table=table_id)
     except SourceLost as error:
         return error
     return NoTable(f"{table_id} is a view, or was created just now: there is no such table", table_id)
@@ -352,9 +354,7 @@ def _confused_names(conn: Connection, table_id: str, columns: Sequence[Column]) 
     if all(column.name.isascii() for column in columns):
         return []
     names = ", ".join(quoted(column.name) for column in columns)
-    with translate_errors(table_id, table_id), conn.cursor() as cursor:
-        cursor.execute(f"SELECT {names} FROM {quoted_table(table_id)} LIMIT 0")
-        returned = [str(field.org_name) for field in cast(Any, cursor)._result.fields]
+    returned = columns_of(conn, f"SELECT {names} FROM {quoted_table(table_id)}", table=table_id)
     return [
         f"{table_id} has the columns {column.name} and {name}, and the server returns the latter where the former is"
         " named; rename one of them"
