@@ -121,7 +121,8 @@ def test_a_table_alone_that_an_earlier_life_left_is_quarantined_and_the_others_g
     assert "belongs to another pipeline shop" in incarnation.progress.quarantined[T.table_id].cause
     assert len(bench.rows(U.table_id)[1]) == 1
     bench.session.sql("DROP TABLE lake.shop.orders PURGE")
-    bench.start().close()
+    journal.change(U, ("+U", {"place": "a", "item": 1, "amount": 3}))
+    journal.checkpoint()
     bench.apply()
     assert notes(bench) == ["new 0", "new 1"]
 
