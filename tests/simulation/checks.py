@@ -263,17 +263,6 @@ def nobody_works_without_a_leader(world: World) -> None:
             raise Failure(f"{service.incarnation} is still in epoch {service.epoch}, which has no leader any more")
 
 
-def requests_were_honoured(world: World) -> None:
-    """Every savepoint requested of a leader that still leads is a kept checkpoint."""
-    done = {e.request for e in world.store.journal.values() if isinstance(e, CheckpointEntry) and e.kept}
-    for service in world.services:
-        if service.alive and service.leader is not None and service.leader.state == "leading":
-            flying = service.leader.in_flight[1] if service.leader.in_flight else None
-            missing = [r for r in service.requests if r not in done and r not in (flying, *service.leader.requests)]
-            if missing:
-                raise Failure(f"{service.incarnation} forgot the savepoints {missing} that it was asked for")
-
-
 # --- the lake --------------------------------------------------------------------------------------------------------
 
 
