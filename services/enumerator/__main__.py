@@ -33,6 +33,7 @@ from cutline.common.mesh.topology import ENUMERATOR
 from cutline.common.positions import Position
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry
 from cutline.common.store.store import PipelineStore, Store
+from cutline.common.table_id import check_ids
 from cutline.services.enumerator.commanding import Commanding
 from cutline.services.enumerator.events import (
     AskSparkWriter,
@@ -592,6 +593,7 @@ class Pipeline:
         entry = self.store.entry(base)
         if not isinstance(entry, CheckpointEntry):
             raise ProtocolError(f"the base of pipeline {self.name} is slot {base}, which holds no checkpoint")
+        check_ids(entry.tables)
         self._restart = _place(entry.position)
         return Enumerator.restored(plan, load_part(self.store, entry.parts[ENUMERATOR]), entry.tables)
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
-from cutline.common.commands import rules
+import cutline.common.commands.rules as rules
 from cutline.common.mesh.machine import Effect, Event
 from cutline.common.mesh.messages import Limits
 from cutline.common.positions import Position

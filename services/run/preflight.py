@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from cutline.common.config.pipeline import FIXED, PipelineConfig, shown
 from cutline.common.config.reserved import is_own
-from cutline.common.errors import ConfigError, Unavailable, redacted
+from cutline.common.errors import ConfigError, ProtocolError, Unavailable, redacted
 from cutline.common.store.commands import Command
 from cutline.common.store.store import PipelineStore, Store
 from cutline.services.run import lake
@@ -56,6 +57,8 @@ def check(
             known = PipelineConfig.from_definition(stored).definition()
             if takes == "stored" and source_was_changed(store.pipeline(config.name)):
                 config = config.model_copy(update={"source": PipelineConfig.from_definition(stored).source})
+            with suppress(ProtocolError):  # the leader says what is wrong with the journal
+                store.pipeline(config.name).check_tables()
     except ConfigError as error:
         faults += error.faults
     differing: list[str] = []

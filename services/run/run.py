@@ -97,12 +97,18 @@ def define(store: PipelineStore, definition: Mapping[str, Any], *, replaces: boo
     known = store.definition()
     if known is None:
         store.define(definition)
-    elif replaces:
-        if queued_changes(store) or PipelineConfig.from_definition(known).definition() != dict(definition):
+        return
+    queued, version = queued_changes(store), store.definition_version()
+    if replaces:
+        if queued or PipelineConfig.from_definition(known).definition() != dict(definition):
             asked = {"definition": dict(definition), "note": "cutline run --replace"}
             running.ask(store, "define", asked, by="cutline run")
+    elif {**known, "source": None} != {**definition, "source": None}:
+        store.define(definition)  # changed in this moment: refused
     elif known["source"] != definition["source"]:
-        asked = {"source": definition["source"], "note": "source of the file"}
+        asked = {"base": version, "definition": dict(definition), "note": "source of the file"}
+        if queued:  # whichever definition is in force after them
+            asked = {"source": definition["source"], "note": "source of the file"}
         running.ask(store, "define", asked, by="cutline run")
 
 

@@ -15,6 +15,7 @@ from cutline.common.mesh.presence import choice as choice_of
 from cutline.common.mesh.redis import connect
 from cutline.common.store.commands import Command, Outcome
 from cutline.common.store.store import PipelineStore
+from cutline.common.table_id import meant
 
 THROTTLE_SECONDS = 30.0
 CHOICE_SECONDS = 60.0
@@ -72,6 +73,7 @@ def throttle(store: PipelineStore, limits: Limits) -> None:
 def choose(store: PipelineStore, status: Mapping[str, Mapping[str, Any]], table: str, choice: str) -> None:
     """Command a choice about the commits of others to a lake table, as the status shows them, and return when the table
     keeps it. Blocks; ConfigError if there is nothing to choose, CutlineError if it is not taken in time."""
+    table = meant(table, status.get("enumerator", {}).get("tables", ()))
     seen = choice_of(status, table, choice)["seen"]
     command = ask(store, "lake", {"table": table, "choice": choice, "seen": seen}, by="cutline lake")
     _carried_out(store, command, CHOICE_SECONDS)

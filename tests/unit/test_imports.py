@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("common", "services", "spark_writer")
-RECORDS = {"common.errors", "common.schema", "common.positions"}
+RECORDS = {"common.errors", "common.schema", "common.positions", "common.table_id"}
 MESH = {*RECORDS, "common.commands", "common.logs", "common.measures", "common.store", "common.config", "common.mesh"}
 
 ALLOWED: dict[str, set[str]] = {
@@ -34,7 +34,8 @@ ALLOWED: dict[str, set[str]] = {
     "common.schema": {"common.errors"},
     "common.positions": {"common.errors"},
     "common.commands": set(),
-    "common.config": {"common.errors"},
+    "common.table_id": {"common.errors"},
+    "common.config": {"common.errors", "common.table_id"},
     "common.programs": {"common.errors", "common.config"},
     "common.store": RECORDS,
     "common.mesh": {*RECORDS, "common.logs", "common.store", "common.config"},

@@ -394,10 +394,11 @@ class SourceTest(Answer):
 
 
 class SourceSchema(Answer):
-    """A schema of a source."""
+    """A schema of a source; `glob` stands for all of its tables."""
 
     name: str
     tables: int
+    glob: str
 
 
 class SourceColumn(Answer):

@@ -7,14 +7,23 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from glob import escape
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
-from cutline.common.config.pipeline import PipelineConfig, TableOptions, ValuesConfig, options_of, select_tables
+from cutline.common.config.pipeline import (
+    PipelineConfig,
+    TableGlob,
+    TableOptions,
+    ValuesConfig,
+    options_of,
+    select_tables,
+)
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, Unavailable
-from cutline.common.schema import Column, TableSchema, split_table_id
+from cutline.common.schema import Column, TableSchema
+from cutline.common.table_id import split_table_id, table_id_of
 from cutline.services.control.api.dependencies import Control, Shared, role, router
 from cutline.services.control.api.models import Body
 from cutline.services.control.api.named import reach, source_faults
@@ -42,7 +51,7 @@ class SourceBody(Body):
 class TablesBody(SourceBody):
     """A source and the settings that decide how its tables look in the lake, as in pipeline.yaml."""
 
-    tables: list[str] = Field(default=["*.*"], max_length=1000, examples=[["shop.*"]])
+    tables: list[TableGlob] = Field(default=["*.*"], max_length=1000, examples=[["shop.*"]])
     values: ValuesConfig = Field(default_factory=lambda: ValuesConfig())
     table_options: list[TableOptions] = Field(default_factory=list, max_length=1000)
 
@@ -60,6 +69,7 @@ class SourceSchema(BaseModel):
 
     name: str = Field(examples=["shop"])
     tables: int
+    glob: str = Field(description="all of its tables, as `tables` of a pipeline has them", examples=["shop.*"])
 
 
 class SourceColumn(BaseModel):
@@ -114,8 +124,8 @@ def _problems(sentences: Iterable[str]) -> list[FieldProblem]:
 async def schemas(shared: Shared, body: SourceBody) -> list[SourceSchema]:
     """List the schemas of a source that its user may see."""
     names = await _listed(shared, body.source)
-    counted = Counter(split_table_id(name)[0] for name in names)
-    return [SourceSchema(name=name, tables=count) for name, count in sorted(counted.items())]
+    counted = sorted(Counter(split_table_id(name)[0] for name in names).items())
+    return [SourceSchema(name=name, tables=count, glob=table_id_of(escape(name), "*")) for name, count in counted]
 
 
 @routes.post("/source/tables", operation_id="list_source_tables", openapi_extra=ADMIN)

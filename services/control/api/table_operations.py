@@ -8,10 +8,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from cutline.common.config.pipeline import PipelineConfig, select_tables
+from cutline.common.config.pipeline import PipelineConfig, TableGlob, select_tables
 from cutline.common.config.source import SourceConfig
 from cutline.common.errors import ConfigError
 from cutline.common.mesh.presence import choice
+from cutline.common.table_id import split_names, table_id_of
 from cutline.services.control.api.commands import Asked
 from cutline.services.control.api.definitions import checked, normal
 from cutline.services.control.api.dependencies import TableName, asks_for, router
@@ -42,9 +43,7 @@ class Choice(Body):
 class NewTable(Body):
     """A table, or a glob on several, to be captured too."""
 
-    table: str = Field(
-        min_length=3, max_length=255, description="schema.table, or a glob on it", examples=["shop.returns"]
-    )
+    table: TableGlob = Field(max_length=300, description="schema.table, or a glob on it", examples=["shop.returns"])
 
 
 @routes.post(
@@ -54,18 +53,19 @@ async def add(edit: Edited, wanted: NewTable) -> CommandView:
     """Add a table with its history: it is read while the others go on. An exclusion of just that table ends."""
     version, stored = await edit.base()
     config = PipelineConfig.from_definition(stored)
-    patterns = [pattern for pattern in config.tables if pattern != f"!{wanted.table}"]
-    if wanted.table not in patterns and not select_tables(patterns, [wanted.table]):
-        patterns.append(wanted.table)
+    glob = table_id_of(*split_names(wanted.table))
+    patterns = [pattern for pattern in config.tables if pattern != f"!{glob}"]
+    if glob not in patterns and not select_tables(patterns, [glob]):
+        patterns.append(glob)
     if patterns == list(config.tables):
-        raise Refused(409, f"pipeline {config.name} captures {wanted.table} already", "GET .../tables lists its tables")
+        raise Refused(409, f"pipeline {config.name} captures {glob} already", "GET .../tables lists its tables")
     changed = checked({**normal(stored), "tables": patterns})
     try:
         names = await edit.asked.shared.sources.run(partial(_names, config.source))
     except ConfigError as error:
         raise refused(409, error) from error
-    if not changed.select(select_tables([wanted.table], names)):
-        cause = f"the source has no table that {wanted.table} matches"
+    if not changed.select(select_tables([glob], names)):
+        cause = f"the source has no table that {glob} matches"
         raise Refused(409, cause, "correct the name, or GRANT SELECT on the table")
     return await edit.define(version, stored, changed, "add_table")
 

@@ -43,7 +43,7 @@ from cutline.common.errors import (
     SourceRefused,
     Unavailable,
 )
-from cutline.common.schema import split_table_id
+from cutline.common.table_id import split_table_id
 from cutline.services.sources.mysql import session, tls
 from cutline.services.sources.mysql.login import LoginConnection
 
