@@ -297,13 +297,13 @@ def test_a_name_in_use_with_what_only_a_new_pipeline_can_have_tells_what_differs
     url = f"file://{defined.parent / '.cutline/shop/store'}"
     Store(url).pipeline("shop").define(load(defined).definition())
     change(defined, "sink:", "snapshot: {chunk_rows: 7}\nsink:")
-    with pytest.raises(ConfigError, match="snapshot.chunk_rows is 50000 there and 7 here"):
+    with pytest.raises(ConfigError, match=r"snapshot\.chunk_rows is 50000 there and 7 here"):
         check(load(defined), store_url=url, workdir=None)
     assert check(load(defined), store_url=url, workdir=None, takes="stored")["snapshot"]["chunk_rows"] == 50000
     assert check(load(defined), store_url=url, workdir=None, takes="file")["snapshot"]["chunk_rows"] == 7
     change(defined, "warehouse: ./lake", "warehouse: ./other")
     for takes in ("stored", "file"):
-        with pytest.raises(ConfigError, match=r"other content \(sink.warehouse is .*; restore that content"):
+        with pytest.raises(ConfigError, match=r"other content \(sink\.warehouse is .*; restore that content"):
             check(load(defined), store_url=url, workdir=None, takes=takes)
     refused(defined, "'shop' is in use", "sink.warehouse is", "another name")
 

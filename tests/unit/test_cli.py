@@ -108,7 +108,7 @@ def test_differences_name_each_key_with_both_values() -> None:
     ]
 
 
-def test_another_source_in_the_file_becomes_the_next_version_and_behind_a_queued_change_only_the_source_is_asked_for(tmp_path: Path) -> None:
+def test_another_source_in_the_file_becomes_the_next_version_also_behind_a_queued_change(tmp_path: Path) -> None:
     """The mesh may not run before it has the new source, so `cutline run` itself asks for it."""
     store = Store(f"file://{tmp_path}/store").pipeline("shop")
     source = {"host": "db.example.com", "user": "cdc"}
