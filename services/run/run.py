@@ -98,7 +98,8 @@ def define(store: PipelineStore, definition: Mapping[str, Any], *, replaces: boo
     if known is None:
         store.define(definition)
         return
-    queued, version = queued_changes(store), store.definition_version()
+    queued = queued_changes(store)
+    asked: dict[str, Any]
     if replaces:
         if queued or PipelineConfig.from_definition(known).definition() != dict(definition):
             asked = {"definition": dict(definition), "note": "cutline run --replace"}
@@ -106,7 +107,7 @@ def define(store: PipelineStore, definition: Mapping[str, Any], *, replaces: boo
     elif {**known, "source": None} != {**definition, "source": None}:
         store.define(definition)  # changed in this moment: refused
     elif known["source"] != definition["source"]:
-        asked = {"base": version, "definition": dict(definition), "note": "source of the file"}
+        asked = {"base": store.definition_version(), "definition": dict(definition), "note": "source of the file"}
         if queued:  # whichever definition is in force after them
             asked = {"source": definition["source"], "note": "source of the file"}
         running.ask(store, "define", asked, by="cutline run")
