@@ -253,7 +253,7 @@ def test_a_run_ends_when_its_pipeline_is_deleted_also_while_it_takes_its_savepoi
         running.says("waiting for the savepoint's checkpoint")
     shop = Store(f"file://{tmp_path}/.cutline/shop/store").pipeline("shop")
     shop.remove_files()
-    shop.remove()
+    shop.end()
     assert running.ends() == (0, "the pipeline shop was deleted, so this run ends")
 
 
