@@ -36,12 +36,14 @@ from cutline.common import programs
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, SourceLost, SourceRefused, Unavailable
+from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry, tables
 from cutline.common.mesh.redis import connect, place
 from cutline.common.positions import High
 from cutline.common.store.commands import Command, Outcome
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store
+from cutline.common.threads import Threads
 from cutline.services.run import running
 from cutline.services.run.preflight import check, live_changes, queued_changes
 from cutline.services.run.supervisor import LONGEST_PAUSE_SECONDS, Child, Supervisor, free_port
@@ -55,6 +57,7 @@ SPARK_HALTS = 3
 LOOK_SECONDS = 0.5
 SAVEPOINT_SECONDS = 180.0
 _PROJECT = str(Path(__file__).resolve().parents[2])
+_SOURCE, _FETCHING = Threads("source"), Threads("jars")
 
 
 def _redis_child(workdir: Path, port: int, password: str, memory_bytes: int) -> Child:
@@ -158,7 +161,7 @@ class Run:
         definition = await self._checked()
         if definition is None:
             return
-        await asyncio.to_thread(
+        await _FETCHING.call(
             jars.fetch,
             jars.folder(),
             extras=catalogue.extras(definition["sink"]),
@@ -167,8 +170,8 @@ class Run:
         )
         with locked(self._workdir):
             store = Store(self._store_url).pipeline(config.name)
-            await asyncio.to_thread(self._say_changes, store)
-            await asyncio.to_thread(partial(define, store, definition, replaces=self._replaces))
+            await in_store(self._say_changes, store)
+            await in_store(partial(define, store, definition, replaces=self._replaces))
             self._config = PipelineConfig.from_definition(definition).model_copy(update={"workers": config.workers})
             (self._workdir / "logs").mkdir(exist_ok=True)
             await self._run(store)
@@ -178,7 +181,7 @@ class Run:
         pause = 1.0
         while not self._interrupts:
             try:
-                return await asyncio.to_thread(self._check)
+                return await _SOURCE.call(self._check)
             except Unavailable as error:
                 self._view.update({}, notes=(f"{error}; trying again in {pause:.0f} s",))
             with suppress(TimeoutError):
@@ -248,7 +251,7 @@ class Run:
         self._view.say(f"{self._config.name}: logs in {self._workdir / 'logs'}, API at {self._api_url}")
         try:
             with suppress(Unavailable):  # the status of an earlier run, in a Redis that outlived it
-                await self._registry.forget(self._config.name)
+                await self._registry.forget(store.key)
             while not self._interrupts and not await self._done():
                 await self._look(store)
             by_itself = (self._until or self._config.stop) and not self._interrupts
@@ -282,16 +285,16 @@ class Run:
         self._write_run_file()
         notes = []
         try:
-            self._status = await self._registry.status(self._config.name)
+            self._status = await self._registry.status(store.key)
         except Unavailable:
             notes.append(f"Redis at {place(self._redis_url)} does not answer; trying again")
         try:
-            if not await asyncio.to_thread(store.exists):
+            if not await in_store(store.exists):
                 raise Deleted(f"the pipeline {store.name} was deleted, so this run ends")
-            if await asyncio.to_thread(store.deleting):
+            if await in_store(store.deleting):
                 notes.append("the pipeline is being deleted; this run ends with it")
-            if numbers := await asyncio.to_thread(store.publication_numbers, self._published):
-                self._publication = await asyncio.to_thread(store.publication, numbers[-1])
+            if numbers := await in_store(store.publication_numbers, self._published):
+                self._publication = await in_store(store.publication, numbers[-1])
                 self._published = numbers[-1]
         except Unavailable as error:
             notes.append(f"{error}; trying again")
@@ -343,7 +346,7 @@ class Run:
         if self._target is None and not pending(tables):
             try:
                 at = self._status.get("reader-0", {}).get("source_host")
-                self._target = await asyncio.to_thread(flushed_high, self._config, at=at)
+                self._target = await _SOURCE.call(flushed_high, self._config, at=at)
             except (Unavailable, SourceRefused) as error:
                 self._notes = (str(error),)
                 return False
@@ -369,13 +372,13 @@ class Run:
             outcome: Outcome | None = None
             with suppress(Unavailable):
                 if command is None:
-                    if (held := await asyncio.to_thread(_held, store)) is not None:
+                    if (held := await in_store(_held, store)) is not None:
                         self._view.say(held)
                         return
                     asked = partial(running.ask, store, "savepoint", wanted, by="cutline run", key=self._id)
-                    command = await asyncio.to_thread(asked)
-                    await self._registry.request(store.name, {"kind": "command"})  # a hint: the leader looks anyway
-                outcome = await asyncio.to_thread(store.commands.outcome, command.n)
+                    command = await in_store(asked)
+                    await self._registry.request(store.key, {"kind": "command"})  # a hint: the leader looks anyway
+                outcome = await in_store(store.commands.outcome, command.n)
             await self._look(store)
             if outcome is None:
                 self._notes = ("waiting for the savepoint's checkpoint",)

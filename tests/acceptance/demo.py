@@ -116,7 +116,7 @@ class Demo:
     def status(self, part: str) -> dict[str, Any]:
         """The status of one part of the pipeline."""
         try:
-            body: Any = self.redis.hget(f"cutline:status:{PIPELINE}", part)
+            body: Any = self.redis.hget(f"cutline:status:{self.store().key}", part)
         except redis.RedisError:
             return {}
         status: dict[str, Any] = json.loads(body) if body else {}

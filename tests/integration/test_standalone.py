@@ -50,8 +50,8 @@ async def main():
         try:
             status = {"epoch": 1, "tables": plan["tables"], "halted": plan.get("halted")}
             if plan.get("spark"):
-                await registry.put_status("shop", "spark_writer", plan["spark"] | {"at": time.time()})
-            await registry.put_status("shop", "enumerator", status)
+                await registry.put_status(store.key, "spark_writer", plan["spark"] | {"at": time.time()})
+            await registry.put_status(store.key, "enumerator", status)
         except Unavailable:
             pass
         asked = store.commands.get(done + 1) if plan.get("answers", True) else None
