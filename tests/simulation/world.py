@@ -38,7 +38,7 @@ from cutline.common.mesh.silence import LEADER_SECONDS, Silence
 from cutline.common.mesh.topology import ENUMERATOR, Topology, reader_name, writer_name
 from cutline.common.positions import High, Low, Stop
 from cutline.common.schema import SchemaChanges, TableSchema
-from cutline.common.store.lives import Folder
+from cutline.common.store.lives import Folder, Lives
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator.events import (
@@ -159,6 +159,7 @@ class SimulatedStore:
 
     def __init__(self) -> None:
         self.memory = SimulatedFileSystem()
+        Lives(cast(Any, self.memory))._put(LIFE)  # else the first `define` would begin another life
         self.journal: dict[int, Entry] = {}
         self.files: dict[str, list[Any]] = {}
         self.publications: dict[int, Publication] = {}
