@@ -54,6 +54,16 @@ COMMANDS: tuple[Mutant, ...] = (
         "                pass\n",
     ),
     Mutant(
+        "the last savepoint of one `cutline run` ends the checkpoints of every mesh",
+        ((LEADER, "or (run is not None and run == self._part_of)", "or run is not None"),),
+        tests="test_agenda.py",
+    ),
+    Mutant(
+        "a halted pipeline is not resumed, though it is started",
+        (("common/commands/rules.py", 'frozenset({"paused", "stopped", "halted"})', 'frozenset({"paused", "stopped"})'),),
+        tests="test_command_rules.py",
+    ),
+    Mutant(
         "a definition that failed counts as the newest version",
         ((DEFINITIONS, "            version = about.base\n", "            version = about.version - 1\n"),),
         tests="test_commands.py",
