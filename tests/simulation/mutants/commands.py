@@ -8,6 +8,7 @@ from tests.simulation.mutants import CHECKPOINTS, ENUMERATOR, LEADER, READER, Mu
 AGENDA = "services/enumerator/agenda.py"
 CHANNELS = "common/mesh/channels.py"
 DEFINITIONS = "common/store/definitions.py"
+RULES = "common/commands/rules.py"
 SILENCE = "common/mesh/silence.py"
 
 COMMANDS: tuple[Mutant, ...] = (
@@ -60,7 +61,7 @@ COMMANDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a halted pipeline is not resumed, though it is started",
-        (("common/commands/rules.py", 'frozenset({"paused", "stopped", "halted"})', 'frozenset({"paused", "stopped"})'),),
+        ((RULES, 'frozenset({"paused", "stopped", "halted"})', 'frozenset({"paused", "stopped"})'),),
         tests="test_command_rules.py",
     ),
     Mutant(
