@@ -91,6 +91,9 @@ METRICS: Mapping[str, Metric] = {
         "bytes of the binlog after the newest checkpoint, looked at each minute", "pipeline"
     ),
     "cutline_source_clock_offset_seconds": _gauge("how far the source's clock is ahead of ours", "pipeline"),
+    "cutline_source_oldest_transaction_seconds": _gauge(
+        "how long the oldest transaction of Cutline's user at the source has been open", "pipeline"
+    ),
     "cutline_binlog_left_seconds": _gauge(
         "seconds until the source may remove binlog that is still needed; missing if it keeps all, or if unknown",
         "pipeline",
@@ -153,6 +156,7 @@ _NUMBERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cutline_publication", ("spark_writer", "published")),
     ("cutline_source_lag_bytes", ("enumerator", "binlog", "lag_bytes")),
     ("cutline_source_clock_offset_seconds", ("enumerator", "binlog", "clock_offset_seconds")),
+    ("cutline_source_oldest_transaction_seconds", ("enumerator", "binlog", "oldest_transaction_seconds")),
     ("cutline_binlog_retention_seconds", ("enumerator", "binlog", "retention_seconds")),
     ("cutline_compaction_waiting_tables", ("spark_writer", "compaction", "tables")),
     ("cutline_compaction_waiting_files", ("spark_writer", "compaction", "files")),

@@ -25,6 +25,7 @@ from cutline.common.errors import (
     ServerIdTaken,
     SourceLost,
     SourceRefused,
+    TableLocked,
     Unavailable,
 )
 from cutline.common.measures import Measures
@@ -208,6 +209,9 @@ class ReaderMember:
         await self.chunks.source_quiet()
         try:
             item = await self.chunks.next()
+        except TableLocked as error:
+            log.info("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.WAIT)
         except (Unavailable, SourceRefused) as error:
             log.warning("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
             await self.chunks.source_reachable(RETRY_SECONDS[0] * attempt)

@@ -32,6 +32,7 @@ def status(**more: Any) -> dict[str, dict[str, Any]]:
     written = TableRows(5)
     written.add("a.b", {"insert": 2, "update": 1}, 30)
     binlog = {"lag_bytes": 7, "clock_offset_seconds": -0.5, "retention_seconds": 86400, "left_seconds": 600, "at": NOW}
+    binlog["oldest_transaction_seconds"] = 2.5
     table = {"generation": 1, "rows_done": 5, "rows_estimate": 9, "splits_done": 1, "splits_total": 3, "cause": None}
     return {
         "enumerator": {
