@@ -23,6 +23,7 @@ from cutline.common.store.commands import RETAINED
 from cutline.common.store.records import CheckpointEntry
 from cutline.common.store.restoring import restorable, restorable_savepoints
 from cutline.common.store.store import PipelineStore
+from cutline.common.threads import Threads
 from cutline.services.enumerator.events import (
     AskSparkWriter,
     BaseFound,
@@ -47,8 +48,10 @@ log = logging.getLogger("cutline.enumerator")
 
 def asked_definition(command: Command, known: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """The definition that a command asks for; `known` is the one that it changes."""
-    if command.kind == "define":
+    if command.kind == "define" and "definition" in command.arguments:
         return dict(command.arguments["definition"])
+    if command.kind == "define":  # by `cutline run`, of whichever version is in force by then
+        return {**(known or {}), "source": command.arguments["source"]}
     tables = [*(known or {})["tables"], f"!{command.arguments['table']}"]
     return {**(known or {}), "tables": tables}
 
@@ -78,6 +81,7 @@ def put_definition(store: PipelineStore, command: Command, definition: Mapping[s
             version, definition, by=command.by, at=command.at, command=command.n, note=note, base=in_force
         ):
             return version
+_REMOVING = Threads("remove", 2)  # a deletion may take long, and must not hold up an entry of a journal
 
 
 class Commanding:
@@ -222,10 +226,10 @@ class Commanding:
                 self.purging = False
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        await in_store(self._remove_files)
+        await _REMOVING.call(self._remove_files)
         await self.registry.forget(self.store.key)
         await asyncio.sleep(LEAVE_SECONDS)
-        await in_store(self._remove_files)  # what members wrote until they left
+        await _REMOVING.call(self._remove_files)  # what members wrote until they left
 
     def _remove_files(self) -> None:
         orders = self.store.commands.orders()
