@@ -7,6 +7,7 @@ newest one is the first.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -25,6 +26,7 @@ from cutline.common.mesh.redis import answered
 from cutline.common.store.lives import Key, Life
 from cutline.common.store.records import Publication
 from cutline.common.store.store import PipelineStore, Store
+from cutline.common.web import Barred, checked_peer
 from cutline.services.control.metrics import Facts
 
 KEY = "cutline:lineage"
@@ -103,10 +105,12 @@ class Lineage:
 
     async def _failure(self, client: httpx.AsyncClient, body: dict[str, Any]) -> str | None:
         try:
-            answer = await client.post(self._url, json=body)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            async with asyncio.timeout(TIMEOUT_SECONDS), client.stream(
+                "POST", self._url, json=body, extensions={"trace": checked_peer}
+            ) as answer:
+                return None if answer.is_success else f"it answered {answer.status_code}"
+        except (httpx.HTTPError, httpx.InvalidURL, Barred, TimeoutError) as error:
             return str(error) or type(error).__name__
-        return None if answer.is_success else f"it answered {answer.status_code}"
 
 
 def _event(pipeline: PipelineStore, n: int, before: int | None) -> dict[str, Any] | None:

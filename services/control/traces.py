@@ -95,11 +95,14 @@ class Traces:
     def __init__(self, url: str, store: Store) -> None:
         """Raises ConfigError if the packages of the extra `otel` are missing."""
         try:
+            import requests
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         except ImportError as error:
             raise ConfigError("CUTLINE_TRACES_URL needs more packages; run pip install 'cutline[otel]'") from error
         self._url, self._store = url, store
-        self._exporter = OTLPSpanExporter(endpoint=url, timeout=TIMEOUT_SECONDS)
+        session: Any = requests.Session()
+        session.resolve_redirects = lambda *_, **__: iter(())  # the answer is then the redirect, which took nothing
+        self._exporter = OTLPSpanExporter(endpoint=url, timeout=TIMEOUT_SECONDS, session=session)
         self._seen: dict[Key, int] = {}  # life of a pipeline -> the newest publication whose trace was made
         self._waiting: list[Any] = []  # spans that are not taken yet
 
