@@ -478,6 +478,8 @@ class Incarnation:
         if any(self._store.publication(slot) is not None for slot in between):
             # A table that this record does not show at its own cut would fall back behind those publications.
             raise Unavailable(f"another Spark writer has published up to {record.n}; starting again after it")
+        if self._store.deleting() or self._store.has_ended():
+            raise Unavailable(f"pipeline {self._store.name} is deleted; publication {record.n} is not made")
         if not self._store.publish(record):
             raise Unavailable(f"publication {record.n} was made by another Spark writer; starting again after it")
         self._reached("published")

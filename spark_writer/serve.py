@@ -2,7 +2,7 @@
 
 A process alone serves every pipeline of the store; among several, each serves those that it leads (leading.py). A
 pipeline that comes back while its last step here still goes on gets another thread at once: the claim w fences the old
-one.
+one. One that was deleted and made again is another pipeline (store/lives.py).
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.common import logs
+from cutline.common.commands import rules
 from cutline.common.config.environment import Environment
 from cutline.common.config.pipeline import PipelineConfig
 from cutline.common.errors import ConfigError, CutlineError, ProtocolError, Unavailable
+from cutline.common.store.lives import Key, name_of
 from cutline.common.store.records import EpochEntry
 from cutline.common.store.store import PipelineStore, Store
 from cutline.spark_writer import catalogue, session
@@ -76,9 +79,9 @@ class Everything:
     """Leads every pipeline, for a process without others beside it."""
 
     def __init__(self) -> None:
-        self._leads: dict[str, Lead] = {}
+        self._leads: dict[Key, Lead] = {}
 
-    def __call__(self, pipelines: Collection[str]) -> Mapping[str, Lead]:
+    def __call__(self, pipelines: Collection[Key]) -> Mapping[Key, Lead]:
         """Return a lead for each pipeline of the store."""
         for name in self._leads.keys() - set(pipelines):  # removed from the store
             self._leads.pop(name).stop.set()
@@ -91,16 +94,16 @@ class Everything:
 def serve(
     store: Store,
     stop: threading.Event,
-    leads: Callable[[Collection[str]], Mapping[str, Lead]] | None = None,
+    leads: Callable[[Collection[Key]], Mapping[Key, Lead]] | None = None,
     *,
     properties: Mapping[str, Any] | None = None,
 ) -> None:
     """Serve the pipelines of the store, also those defined later, each lead in a thread of its own, until `stop`.
 
-    `leads`, called with all pipelines each LOOK_SECONDS once Spark runs, returns those to serve; without it all are
-    served. It is not called while the store can't list them. Spark starts with these `properties` and with those of the
-    pipelines that are defined by then, which win. Raises ConfigError or Unavailable if Spark can't be started or has
-    ended.
+    `leads`, called with the keys of all pipelines each LOOK_SECONDS once Spark runs, returns those to serve; without it
+    all are served. It is not called while the store can't list them. Spark starts with these `properties` and with
+    those of the pipelines that are defined by then, which win. Raises ConfigError or Unavailable if Spark can't be
+    started or has ended.
     """
     leads = leads or Everything()
     spark = session.start({**(properties or {}), **_spark_settings(store)})
@@ -109,18 +112,22 @@ def serve(
     try:
         while not stop.is_set():
             try:
-                names = store.pipelines()
+                lives = {life.key: life for life in store.lives()}
             except Exception as error:
                 if str(error) != failure:
                     logger.warning("the store's pipelines could not be listed: %s", error)
                 failure = str(error)
             else:
                 failure = ""
-                for name, lead in leads(names).items():
-                    if not lead.served:
-                        lead.served = True
-                        run = _applier(store, name, spark, lead).run
-                        threads[lead] = threading.Thread(target=run, name=f"cutline-{name}", daemon=True)
+                for key, lead in leads(lives.keys()).items():
+                    if lead.served:
+                        continue
+                    lead.served = True
+                    if key not in lives:  # deleted since the lease was taken
+                        lead.ended.set()
+                    else:
+                        run = _applier(store.open(lives[key]), store.url, spark, lead).run
+                        threads[lead] = threading.Thread(target=run, name=f"cutline-{name_of(key)}", daemon=True)
                         threads[lead].start()
             threads = {lead: thread for lead, thread in threads.items() if thread.is_alive()}
             _check(spark)
@@ -155,14 +162,14 @@ def _check(spark: Any) -> None:
         raise Unavailable("Spark has stopped; starting again")
 
 
-def _applier(store: Store, name: str, spark: Any, lead: Lead) -> PipelineApplier:
-    pipeline = store.pipeline(name)
+def _applier(pipeline: PipelineStore, store_url: str, spark: Any, lead: Lead) -> PipelineApplier:
+    name = pipeline.name
 
     def open_lake(version: int) -> tuple[Lake, PipelineConfig]:
         definition = pipeline.definition(version)
         if definition is None:
             raise ConfigError(f"the definition of pipeline {name} is gone from the store; run `cutline run` again")
-        if faults := catalogue.faults(definition["sink"], store.url):
+        if faults := catalogue.faults(definition["sink"], store_url):
             raise ConfigError(*faults)
         config = PipelineConfig.from_definition(definition)
         own = session.for_pipeline(spark, definition["sink"])
@@ -180,6 +187,8 @@ class PipelineApplier:
     """The pause after the first failure, and the longest one; it doubles with each start that publishes nothing."""
     REQUEST_SECONDS = 10.0
     """The pause after a request that waits."""
+    ASK_SECONDS = (10.0, 600.0)
+    """The first and the longest pause between two commands to read a table's generation again."""
 
     def __init__(
         self,
@@ -200,6 +209,7 @@ class PipelineApplier:
         self._metrics_tables = metrics_tables
         self._requests_at = float("-inf")
         self._answers: dict[str, str | None] = {}  # commands carried out, by number -> why not
+        self._asked: dict[tuple[str, int], tuple[int, float, float]] = {}  # -> command, when to ask again, next pause
 
     def run(self) -> None:
         """Serve until the lead ends. Errors go to the status and the log, and the next incarnation starts after a
@@ -244,6 +254,8 @@ class PipelineApplier:
                         failures = 0
                     if lead.is_sure() and not lead.is_ending() and incarnation.upkeep.run():
                         lead.report(self._progress(incarnation))
+                    with suppress(Unavailable):
+                        self._ask_to_read_again(incarnation.progress.read_again)
                     if not busy:
                         incarnation.rest(self.POLL_SECONDS, lead.stop.wait)
             except Exception as error:
@@ -285,6 +297,21 @@ class PipelineApplier:
                 return
             lead.handled.append(body)
             lead.report(self._progress(incarnation))
+
+    def _ask_to_read_again(self, wanted: Mapping[str, int]) -> None:
+        """Command that tables whose lake table lost data are read again, each generation until the next one has come:
+        a command that did nothing, or was refused, is repeated after a pause that doubles."""
+        self._asked = {key: asked for key, asked in self._asked.items() if wanted.get(key[0]) == key[1]}
+        commands, now = self._store.commands, time.monotonic()
+        for table, generation in wanted.items():
+            n, again_at, pause = self._asked.get((table, generation), (0, now, self.ASK_SECONDS[0]))
+            if now < again_at or (n and commands.get(n) is not None and commands.outcome(n) is None):
+                continue
+            state = rules.state(commands.orders().mode, halted=False, ended=False)
+            if self._lead.is_sure() and rules.refusal("read_table_again", state) is None:
+                asked = {"table": table, "generation": generation}
+                n = commands.add("read_table_again", asked, by="the Spark writer", now=self._clock()).n
+            self._asked[table, generation] = (n, now + pause, min(2 * pause, self.ASK_SECONDS[1]))
 
     def _answer(self, request: Any, cause: str | None) -> None:
         """Let the status tell the end of a request that is a command."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from cutline.common.config.pipeline import RetentionConfig
-from cutline.common.errors import CutlineError
+from cutline.common.errors import CutlineError, Unavailable
 from cutline.common.measures import OTHERS
 from cutline.common.store.chain import follow
 from cutline.common.store.records import Publication, Work
@@ -42,6 +44,7 @@ from cutline.spark_writer.tables import Tables
 
 logger = logging.getLogger("cutline.spark_writer")
 EXPIRE_SECONDS = 600.0
+ASK_SECONDS = 1.0
 COMPACTION_REST = 4.0
 """Seconds of rest after each second of compaction; large rounds and others rest apart."""
 
@@ -80,6 +83,8 @@ class Upkeep:
         self._clock = clock
         self.view: Future[None] | None = None
         self.sweeping: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._asked_at = float("-inf")
         self._to_compact: dict[str, None] = {}
         self._to_expire: set[str] = set()
         self._released: set[str] = set()  # files of the store that tables of the lake named
@@ -144,7 +149,8 @@ class Upkeep:
         return {"files": files, "compaction": {"tables": len(self._to_compact), "files": waiting}}
 
     def close(self) -> None:
-        """Give up what runs beside the applies and would commit later."""
+        """Give up what runs beside the applies and would commit later; a sweep ends before its next removal."""
+        self._closed.set()
         if self._rewriting is not None:
             self._rewriting.abandon()
 
@@ -334,6 +340,18 @@ class Upkeep:
 
     # The store
 
+    def _ask(self) -> None:
+        """Raise Unavailable if this start, or its pipeline, has ended: the sweep asks before each removal. The store is
+        asked once a second."""
+        if self._closed.is_set():
+            raise Unavailable("this start of the Spark writer has ended")
+        if time.monotonic() - self._asked_at >= ASK_SECONDS:
+            if self._store.deleting() or self._store.has_ended():
+                raise Unavailable("the pipeline is deleted")
+            if (newest := self._store.newest_claim()) > self._progress.w:
+                raise Unavailable(f"start {newest} of the Spark writer has taken over from {self._progress.w}")
+            self._asked_at = time.monotonic()
+
     def _sweep(self, n: int, kept: Collection[int], tables: Collection[str], before: float) -> None:
         """Remove the store's files that only checkpoints up to publication `n` needed, except the savepoints `kept`;
         then the key indexes of tables that are gone, and what older starts left in these tables before the time
@@ -341,11 +359,12 @@ class Upkeep:
         """
         try:
             released = set(self._released)
-            self._store.retire(n, kept, released)
+            self._store.retire(n, kept, released, ask=self._ask)
             self._released.difference_update(released)
             published = self._progress.published
             shown = published.tables if published is not None else {}
             gone = {table_id for table_id, table in shown.items() if table.state == "dropped"}
+            self._ask()
             self._indexes.sweep({*shown, *tuple(self._progress.work)} - gone)
         except CutlineError as error:
             logger.warning("pipeline %s: the store could not be swept: %s", self._store.name, error)
@@ -354,4 +373,6 @@ class Upkeep:
         if tables:
             self._lake.activate()
         for table_id in tables:
-            self._remove_orphans(table_id, before)
+            with suppress(CutlineError):
+                self._ask()
+                self._remove_orphans(table_id, before)

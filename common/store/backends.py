@@ -123,6 +123,7 @@ class _Files:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._unsynced: set[str] = set()  # files of ours whose folder's fsync failed: a crash may take their names
 
     def check(self) -> None:
         """A folder is made when it is needed."""
@@ -134,12 +135,17 @@ class _Files:
         location = self.location(path)
         with store_errors(location):
             if os.path.lexists(location):
+                if location in self._unsynced:  # whoever repeats a call takes the file for its own, and for durable
+                    _sync_folder(os.path.dirname(location))
+                    self._unsynced.discard(location)
                 return False
             file, temporary = self.open_new(path)
             try:
                 file.write(data)
-                won = self._link(file, temporary, location)
+                if won := self._link(file, temporary, location):
+                    self._unsynced.add(location)
                 _sync_folder(os.path.dirname(location))
+                self._unsynced.discard(location)
                 return won
             except BaseException:
                 self.discard(file, temporary)

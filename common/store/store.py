@@ -218,6 +218,10 @@ class PipelineStore:
             if not lives.has_ended(life):
                 return made
 
+    def exists(self) -> bool:
+        """Whether the pipeline is defined. Costs one look at a file."""
+        return self._exists("pipeline.json")
+
     def definition(self, version: int | None = None) -> dict[str, Any] | None:
         """Return a version of the definition, by default the one in force; None if there is none."""
         return self._definitions.get(self.definition_version() or 1 if version is None else version)
@@ -543,6 +547,10 @@ class PipelineStore:
                     return w
                 w = max(self._numbers("spark"))  # that number was free because its claim is removed: others went on
 
+    def newest_claim(self) -> int:
+        """Return the number of the newest start of the Spark writer, 0 without one. Costs a listing."""
+        return max(self._numbers("spark"), default=0)
+
     def _newest_start(self) -> int:
         """The number of the start that made the newest publication; 0 without one."""
         newest = max(self._numbers("publications"), default=0)
@@ -604,32 +612,45 @@ class PipelineStore:
                 )
         return sorted(old)
 
-    def retire(self, n: int, kept: Collection[int] = (), released: Collection[str] = ()) -> None:
+    def retire(
+        self,
+        n: int,
+        kept: Collection[int] = (),
+        released: Collection[str] = (),
+        *,
+        ask: Callable[[], None] = lambda: None,
+    ) -> None:
         """Remove files that only a restore to before publication `n` needs, except for the cuts `kept`: journal
         entries, parts, publications, claims that none of the publications left names, and the files staged up to `n`,
         whose rows are in the lake.
 
-        Chunk files that the lake may use where they lie (`_used_here`) stay until they are among `released` (full
+        `ask` is called before each removal, which may come long after this call began: it raises if it must not be
+        made. Chunk files that the lake may use where they lie (`_used_here`) stay until they are among `released` (full
         paths), which no snapshot of the lake names any more.
         """
+        def remove(path: str) -> None:
+            ask()
+            self._folder.remove(path)
+
+        ask()
         self._put(f"retired/{n:010d}.json", {"n": n, "kept": sorted(kept)})
         for older in self._numbers("retired"):
             if older < n:
-                self._folder.remove(f"retired/{older:010d}.json")
+                remove(f"retired/{older:010d}.json")
         publications = self._publication_bodies()
         used = self._used_here(publications)
         if used > max(self._numbers("used"), default=0):
             self._put(f"used/{used:010d}.json", {"n": used})
-        self._retire_entries(n, kept, released, used)
+        self._retire_entries(n, kept, released, used, remove)
         needed = {at for at in publications if at >= n or at in kept}
         needed |= _bases(needed, publications)
         for at in sorted(publications.keys() - needed):
-            self._folder.remove(_publication_path(at))
+            remove(_publication_path(at))
         starts = {at: publications[at]["w"] for at in needed & publications.keys()}
         newest = starts[max(starts)] if starts else 0
         for w in sorted(self._numbers("spark")):
             if w < newest and w not in starts.values():
-                self._folder.remove(f"spark/{w:010d}.json")
+                remove(f"spark/{w:010d}.json")
 
     def _publication_bodies(self) -> dict[int, dict[str, Any]]:
         return {n: body for n in self.publication_numbers() if (body := self._get(_publication_path(n)))}
@@ -644,7 +665,9 @@ class PipelineStore:
         theirs = (n for n, body in publications.items() if not own[body["w"]].get("own_files"))
         return max((*self._numbers("used"), *theirs), default=0)
 
-    def _retire_entries(self, n: int, kept: Collection[int], released: Collection[str], used: int) -> None:
+    def _retire_entries(
+        self, n: int, kept: Collection[int], released: Collection[str], used: int, remove: Callable[[str], None]
+    ) -> None:
         bodies = {slot: body for slot in sorted(self._numbers("journal")) if (body := self._entry_body(slot))}
         restorable = {slot for slot in bodies if slot >= n or slot in kept}
         checkpoints = {slot: body for slot, body in bodies.items() if body["kind"] == "checkpoint"}
@@ -652,18 +675,18 @@ class PipelineStore:
         existing = {f"{folder}/{name}" for folder in ("parts", "staged") for name in self._names(folder)}
         waiting = {file["path"] for slot, body in checkpoints.items() if slot > n for file in body["staged"]}
         for path in sorted({path.removeprefix(self.location("")) for path in released} & existing - waiting):
-            self._folder.remove(path)
+            remove(path)
         for slot, body in checkpoints.items():
             staged = body["staged"] if slot <= n else ()
             done = {file["path"] for file in staged if file["kind"] == "changes" or slot > used}
             if slot not in restorable:
                 done |= _needs(body)
             for path in sorted(existing & done - needed):
-                self._folder.remove(path)
+                remove(path)
         for slot in sorted(bodies.keys() - restorable - _bases(restorable, bodies)):
-            self._folder.remove(_entry_path(slot))
+            remove(_entry_path(slot))
         for slot in self.released() - bodies.keys():
-            self._folder.remove(f"released/{slot:010d}.json")
+            remove(f"released/{slot:010d}.json")
 
     # Envelopes and paths
 

@@ -130,14 +130,6 @@ class EpochFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavepointAsked(Event):
-    """A person wants a kept checkpoint, whose entry carries `request`; `last`: the pipeline stops, none may follow."""
-
-    request: str
-    last: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandAccepted(Event):
     """The store has this command, the next one."""
 
@@ -370,14 +362,6 @@ class CommandTaken(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadAgainAsked(Event):
-    """The lake lost data of this generation, so the table must be read again; repeated until the next one exists."""
-
-    table_id: str
-    generation: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SplittingFailed(Event):
     """The source can't answer `FindRange` or `FindBound`. `restart`: read the table again; else it is quarantined."""
 
@@ -385,6 +369,15 @@ class SplittingFailed(Event):
     generation: int
     cause: str
     restart: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLockedOut(Event):
+    """Another session holds a lock on the table, so `FindRange` or `FindBound` has no answer yet."""
+
+    table_id: str
+    generation: int
+    cause: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from cutline.common.errors import (
     ServerIdTaken,
     SourceLost,
     SourceRefused,
+    TableLocked,
     Unavailable,
 )
 from cutline.common.measures import Measures
@@ -107,7 +108,7 @@ class ReaderMember:
         )
         self.links = Links(
             host.redis,
-            store.name,
+            store.key,
             self.epoch,
             self.name,
             inbound=topology.inbound(self.name),
@@ -208,6 +209,9 @@ class ReaderMember:
         await self.chunks.source_quiet()
         try:
             item = await self.chunks.next()
+        except TableLocked as error:
+            log.info("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
+            return ChunkFailed(split_id=split_id, attempt=attempt, cause=str(error), remedy=Remedy.WAIT)
         except (Unavailable, SourceRefused) as error:
             log.warning("pipeline %s: chunk %s: %s", self.store.name, split_id, error)
             await self.chunks.source_reachable(RETRY_SECONDS[0] * attempt)
@@ -366,9 +370,9 @@ class ReaderMember:
                 ],
             }
             with suppress(Unavailable):
-                await self.host.registry.put_member_status(self.store.name, self.name, status, epoch=self.epoch)
+                await self.host.registry.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
                 if self.hosts.several:
-                    found = await self.host.registry.status(self.store.name)
+                    found = await self.host.registry.status(self.store.key)
                     if self.streams:
                         self.hosts.prefer(found.get("enumerator", {}).get("source_host"))
                     else:

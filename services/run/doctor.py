@@ -31,6 +31,7 @@ from cutline.common.errors import ConfigError, CutlineError, redacted
 from cutline.common.mesh.redis import answered
 from cutline.common.mesh.redis import connect as connect_redis
 from cutline.common.store.store import Store
+from cutline.services.run.preflight import fixed, live_changes, queued_changes
 from cutline.services.run.workdir import default_workdir
 from cutline.services.sources.mysql import requirements
 from cutline.services.sources.mysql.binlog import scanner
@@ -38,7 +39,7 @@ from cutline.services.sources.mysql.binlog_age import if_short, retention
 from cutline.services.sources.mysql.connection import address, encryption
 from cutline.services.sources.mysql.hosts import Hosts
 from cutline.services.sources.mysql.preflight import check_source
-from cutline.services.sources.mysql.server import clock, identify
+from cutline.services.sources.mysql.server import clock, identify, oldest_transaction_seconds
 from cutline.spark_writer import catalogue, jars
 
 OPEN_FILES = 4096
@@ -47,6 +48,8 @@ MEMORY_BYTES = 2 << 30
 DISK_BYTES = 1 << 30
 CLOCK_SECONDS = 60
 """Iceberg refuses commits when the clock was set back by more."""
+TRANSACTION_SECONDS = 600
+"""A SELECT of a chunk ends long before, by its time limit."""
 _BUILT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -208,11 +211,28 @@ def _of_pipeline(file: Path, environment: Environment) -> Iterator[Finding]:
             yield _outcome(f"source {where}", partial(_other_host, config, where))
     workdir, sink = default_workdir(file, config), config.definition()["sink"]
     yield _outcome("store", partial(_store, workdir, environment))
+    yield _outcome("definition", partial(_definition, config, environment.store_url or f"file://{workdir / 'store'}"))
     yield _outcome("warehouse", partial(_warehouse, sink, environment.store_url or f"file://{workdir / 'store'}"))
     if sink["catalog"]:
         yield _outcome("catalogue", partial(_catalogue, sink))
     if extras := catalogue.extras(sink):
         yield _outcome("Spark's jars", partial(_jars, extras))
+
+
+def _definition(config: PipelineConfig, store_url: str) -> Finding:
+    """What `cutline run` would find in the store under the file's name."""
+    found = Store(store_url).pipeline(config.name)
+    if not found.exists():
+        return Finding(name="definition", found="none in the store yet")
+    text = f"version {found.definition_version()} in the store"
+    changes, queued = live_changes(found, config), queued_changes(found)
+    if changes:
+        way = "`cutline run` takes the stored one, `cutline run --replace` the file's"
+        text += f", which differs from the file ({', '.join(changes)}): {way}"
+    if queued:
+        text += f"; waiting for an enumerator: {', '.join(f'command {c.n} ({c.kind}, by {c.by})' for c in queued)}"
+    remedy = "restore these settings in the file, or give the pipeline another name" if fixed(changes) else None
+    return Finding(name="definition", found=text, remedy=remedy)
 
 
 def _warehouse(sink: Mapping[str, Any], store_url: str) -> Finding:
@@ -238,6 +258,7 @@ def _source(config: PipelineConfig) -> Finding:
         ahead = clock(connection) / 1_000_000 - time.time()
         where, protected = address(connection), encryption(connection, config.source.tls)
         kept = retention(connection)
+        oldest = oldest_transaction_seconds(connection)
     remedies = []
     if abs(ahead) > CLOCK_SECONDS:
         remedies.append(
@@ -245,9 +266,15 @@ def _source(config: PipelineConfig) -> Finding:
         )
     if short := if_short(kept):
         remedies.append(f"the server keeps its binlog for {kept:.0f} s after the last write; {short}")
+    if oldest > TRANSACTION_SECONDS:
+        remedies.append(
+            f"a transaction of {where} has been open for {oldest:.0f} s, and ALTERs wait for it: find its session in"
+            " SHOW PROCESSLIST and end it, unless it reads a large table without a key"
+        )
+    held = f", oldest transaction of its user {oldest:.0f} s" if oldest >= 1 else ""
     return Finding(
         name="source",
-        found=f"{requirements.name(server)} at {where}, {protected}",
+        found=f"{requirements.name(server)} at {where}, {protected}{held}",
         remedy="; ".join(remedies) or None,
     )
 

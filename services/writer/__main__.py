@@ -162,7 +162,7 @@ class Member:
         self.rows = TableRows(metrics_tables)
         self.staging = Staging(store, epoch, host.incarnation, counted=self.rows)
         self.links = Links(
-            host.redis, store.name, epoch, name, inbound=topology.inbound(name), outbound=topology.outbound(name)
+            host.redis, store.key, epoch, name, inbound=topology.inbound(name), outbound=topology.outbound(name)
         )
         self.loop = Loop(self._handle, self._perform)
         self.marks = Marks()
@@ -190,7 +190,7 @@ class Member:
                 "counters": self.rows.shown(),
             }
             with suppress(Unavailable):
-                await self.host.registry.put_member_status(self.store.name, self.name, status, epoch=self.epoch)
+                await self.host.registry.put_member_status(self.store.key, self.name, status, epoch=self.epoch)
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         self.marks.received(event)

@@ -38,7 +38,7 @@ from cutline.common.mesh.silence import LEADER_SECONDS, Silence
 from cutline.common.mesh.topology import ENUMERATOR, Topology, reader_name, writer_name
 from cutline.common.positions import High, Low, Stop
 from cutline.common.schema import SchemaChanges, TableSchema
-from cutline.common.store.lives import Folder
+from cutline.common.store.lives import Folder, Lives
 from cutline.common.store.records import CheckpointEntry, Entry, EpochEntry, PartRef, Publication, StagedFile
 from cutline.common.store.store import PipelineStore, file_name
 from cutline.services.enumerator.events import (
@@ -65,12 +65,12 @@ from cutline.services.enumerator.events import (
     RangeFound,
     ReadJournal,
     ReleaseSavepoint,
-    SavepointAsked,
     Settings,
     SplittingFailed,
     StopFound,
     TableDescribed,
     TableFound,
+    TableLockedOut,
     TablesFound,
     WriteEntry,
     WriteOutcome,
@@ -159,6 +159,7 @@ class SimulatedStore:
 
     def __init__(self) -> None:
         self.memory = SimulatedFileSystem()
+        Lives(cast(Any, self.memory))._put(LIFE)  # else the first `define` would begin another life
         self.journal: dict[int, Entry] = {}
         self.files: dict[str, list[Any]] = {}
         self.publications: dict[int, Publication] = {}
@@ -291,7 +292,6 @@ class SimulatedService:
     # a leader's
     leader: Leader | None = None
     held_seen: float = -100.0
-    requests: list[str] = field(default_factory=list)
     wants_older: bool = False
 
 
@@ -363,6 +363,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
+        self.locks = random.Random(f"locks {seed}")  # apart, so that seeds mean what they meant before
         self.count: Counter[str] = Counter()
         self.story: deque[str] = deque(maxlen=300)
         self.shape = Shape.drawn(self.rng, seed)
@@ -390,7 +391,6 @@ class World:
         self.older_restores: list[int] = []  # epochs whose base was an older one on request
         self.facts: list[tuple[str, Event]] = []
         self.versions: dict[str, dict[Any, Any]] = {}
-        self.asked_requests: list[str] = []
         self.quarantined: set[str] = set()
         self.began: dict[int, Low] = {}  # by epoch: where its stream without a snapshot began
         self.late: set[str] = set()  # tables that appeared after the pipeline had begun
@@ -470,7 +470,6 @@ class World:
                 raise Failure(f"no end in sight: {checks.what_is_missing(self)}")
             call(*args)
         checks.journal_is_of_one_line(self)
-        checks.requests_were_honoured(self)
 
     def start_all(self) -> None:
         shape = self.shape
@@ -1114,6 +1113,13 @@ class World:
     def take_low(self, service: SimulatedService, chunk: Any, connection: int) -> None:
         if not self.still(service, chunk, connection):
             return
+        if self.troubled and self.locks.random() < 0.05:
+            self.count["chunk of a locked table"] += 1
+            split, service.chunk = chunk["split"], None
+            cause = "locked by another session"
+            locked = ChunkFailed(split_id=split.split_id, attempt=split.attempt, cause=cause, remedy=Remedy.WAIT)
+            self.tell(service, service.token, locked)
+            return
         low = self.source.low(self.now)
         if low is None:
             self.at(0.1, self.take_low, service, chunk, connection)
@@ -1318,13 +1324,24 @@ class World:
         self.count["paused table goes on" if kept else "paused table has to be read again"] += 1
         return PlaceFound(table_id=table, generation=generation, kept=kept)
 
+    def locked_out(self, order: FindRange | FindBound) -> Event | None:
+        if not self.troubled or self.locks.random() >= 0.05:
+            return None
+        self.count["question about a locked table"] += 1
+        cause = "locked by another session"
+        return TableLockedOut(table_id=order.table_id, generation=order.generation, cause=cause)
+
     def find_range(self, order: FindRange) -> Event | None:
+        if (locked := self.locked_out(order)) is not None:
+            return locked
         keys = [key[0] for key in self.source.visible[order.table_id]]
         found = KeyRange(low=min(keys, default=None), high=max(keys, default=None))
         self.count["split of an empty table"] += not keys
         return RangeFound(table_id=order.table_id, generation=order.generation, range=found)
 
     def find_bound(self, order: FindBound) -> Event:
+        if (locked := self.locked_out(order)) is not None:
+            return locked
         source = self.source
         if self.troubled and self.rng.random() < 0.01:
             self.count["splitting failed"] += 1
@@ -1568,7 +1585,6 @@ class World:
         if service.alive and self.lease[0] is service:
             self.leave(service)
             service.leader = self.new_leader(service.incarnation)
-            service.requests.clear()
             service.paused_until = self.now + self.rng.uniform(0.1, 5.0)
             self.lease = (None, 0.0)
             self.count["leader built anew in its process"] += 1
@@ -1686,13 +1702,9 @@ class World:
             self.tell(holder, "any", EpochFailed(epoch=holder.epoch, cause="an operator asked for an older checkpoint"))
 
     def ask_savepoint(self) -> None:
-        holder = self.lease[0]
-        if holder is not None and holder.alive:
-            request = f"request-{len(self.asked_requests)}"
-            self.asked_requests.append(request)
-            holder.requests.append(request)
-            self.count["savepoint asked"] += 1
-            self.tell(holder, "any", SavepointAsked(request=request))
+        """A person commands a savepoint."""
+        self.count["savepoint asked"] += 1
+        self.operators.command("savepoint", name=None)
 
     def feed_any(self) -> None:
         """Feed a random fact to a copy of a random machine: it is handled, or refused with the state unchanged."""

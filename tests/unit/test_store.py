@@ -332,6 +332,29 @@ def test_a_torn_write_leaves_no_entry_and_the_slot_free(
     assert [entry.slot for entry in fresh.journal_tail()] == [1, 2]
 
 
+def test_a_name_whose_folder_was_not_made_durable_is_by_the_repeated_call(
+    files: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. An entry's link is made, and the fsync of its folder fails. 2. The leader repeats the call, and takes the
+    entry with its nonce for written: not before the folder was synced."""
+    files.put_entry(epoch(1))
+    plain, synced, broken = backends._sync_folder, list[str](), [True]
+
+    def sync(folder: str) -> None:
+        if broken:
+            raise OSError(5, "Input/output error")
+        synced.append(folder)
+        plain(folder)
+
+    monkeypatch.setattr(backends, "_sync_folder", sync)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="Input/output error"):
+            files.put_entry(checkpoint(2, 1))
+    broken.clear()
+    assert not files.put_entry(checkpoint(2, 1))
+    assert synced == [files.location("journal")]
+
+
 def test_an_error_on_the_way_leaves_no_temporary_file(files: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
     files.put_entry(epoch(1))
 

@@ -8,12 +8,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cutline.common import threads
+from cutline.common.mesh.loop import in_store
 from cutline.common.threads import ServiceLoop, Threads
+from cutline.services.enumerator.commanding import Commanding
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path for top in ("common", "services", "spark_writer") for path in (ROOT / top).rglob("*.py"))
@@ -25,6 +28,7 @@ SHARED = {
     "services/control/table_rows.py": {"rows"},
     "services/control/traces.py": {"traces"},
     "services/enumerator/__main__.py": {"sweep"},
+    "services/enumerator/commanding.py": {"remove"},
     "services/health.py": {"health"},
     "services/reader/__main__.py": {"join"},
     "services/reader/member.py": {"encode"},
@@ -134,3 +138,21 @@ async def test_a_pool_that_is_full_of_calls_that_hang_holds_up_no_other_pool() -
         while not ended:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     other.end()
+
+
+async def test_deletions_that_take_long_hold_up_no_entry_of_a_journal() -> None:
+    """More pipelines are being deleted than there are threads for the store."""
+    over = threading.Event()
+    store: Any = SimpleNamespace(
+        name="shop", put_deleting=lambda: None, has_ended=lambda: True, remove_files=lambda: over.wait(30),
+        commands=SimpleNamespace(orders=lambda: SimpleNamespace(mode="deleting")),
+    )  # fmt: skip
+    commanding = Commanding(store, cast(Any, None), cast(Any, None))
+    deletions = [asyncio.create_task(commanding.delete(purge=False)) for _ in range(20)]
+    async with asyncio.timeout(10):
+        for _ in range(20):
+            await in_store(threading.get_ident)
+            await asyncio.sleep(0.01)
+    for deletion in deletions:
+        deletion.cancel()
+    over.set()

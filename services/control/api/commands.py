@@ -19,6 +19,7 @@ from cutline.common.config.pipeline import shown
 from cutline.common.errors import Unavailable
 from cutline.common.mesh.loop import in_store
 from cutline.common.mesh.presence import Registry
+from cutline.common.store import lives
 from cutline.common.store.commands import Command, KeyUsed, Outcome
 from cutline.common.store.store import PipelineStore
 from cutline.services.control.api import situation
@@ -95,8 +96,8 @@ class Asking:
         async def look() -> Situation:
             status: Mapping[str, Mapping[str, Any]] = {}
             with suppress(Unavailable):
-                status = await self.registry.status(self.found.name)
-            tables, _ = await self.shared.watches.of(self.found.name).tables(status)
+                status = await self.registry.status(self.found.key)
+            tables, _ = await self.shared.watches.of(self.found).tables(status)
             return await in_store(situation.look, self.found, status, tables)
 
         return await until(look, lambda now: now.shows_finished, REPORT_SECONDS)
@@ -129,7 +130,7 @@ class Asking:
         except KeyUsed as error:  # in between
             raise refused(409, error) from error
         with suppress(Unavailable):  # a hint only: the leader looks by itself too
-            await self.registry.request(self.found.name, {"kind": "command"})
+            await self.registry.request(self.found.key, {"kind": "command"})
         return await self._accepted(command)
 
     async def _accepted(self, command: Command) -> CommandView:
@@ -182,11 +183,11 @@ async def _settled(registry: Registry, found: PipelineStore, command: Command, s
     running = None
     if outcome is None:
         with suppress(Unavailable):
-            running = await _running(registry, found.name)
+            running = await _running(registry, found.key)
     return view_of(found.name, command, outcome, running)
 
 
-async def _running(registry: Registry, pipeline: str) -> int | None:
+async def _running(registry: Registry, pipeline: lives.Key) -> int | None:
     """The number of the command that the leader is carrying out; of one that died, its successor begins anew."""
     leader = (await registry.status(pipeline)).get("enumerator", {})
     if time.time() - leader.get("at", 0.0) > CURRENT_SECONDS:
@@ -222,7 +223,7 @@ async def commands(found: Known, registry: RegistryNow, page: Newest) -> list[Co
     listed = await in_store(found.commands.list, before=before, limit=page.limit + 1)
     running = None
     with suppress(Unavailable):
-        running = await _running(registry, found.name)
+        running = await _running(registry, found.key)
 
     def views() -> list[CommandView]:
         shown_ones = listed[: page.limit]

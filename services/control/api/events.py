@@ -59,7 +59,7 @@ async def events(
 ) -> list[EventView] | Response:
     """List the newest events, newest first; or send them as they come (server-sent events)."""
     kinds = set(KINDS) if kind is None else several(kind, KINDS, "kind of event")
-    watch = control.watches.of(found.name)
+    watch = control.watches.of(found)
     if stream or (accept is not None and STREAM in accept):
         after = await _place(watch, last_event_id) if last_event_id else (await watch.feed()).place
         if control.streams[caller.means, caller.by] >= MOST:

@@ -168,7 +168,7 @@ async def delete_savepoint(asked: Asked, number: CheckpointNumber) -> CommandVie
 @routes.get("/pipelines/{pipeline}/limits", operation_id="get_limits")
 async def limits(found: Known, control: Shared) -> LimitsView:
     """Return how fast all readers together may SELECT."""
-    status = await control.watches.of(found.name).status()
+    status = await control.watches.of(found).status()
     known = status.leader.get("limits")
     if known is None:
         return LimitsView(**await in_store(_ordered_limits, found), current=False)

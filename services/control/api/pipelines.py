@@ -114,14 +114,15 @@ async def _view(shared: Shared, found: PipelineStore) -> PipelineView | None:
     definition, version, mode, waiting = await in_store(_stored, found)
     if definition is None:
         return None
-    status = await shared.registry.status(found.name)
+    status = await shared.registry.status(found.key)
     alive = {service.incarnation for service in await shared.registry.services()}
     leader, spark = status.get("enumerator", {}), status.get("spark_writer", {})
-    tables, _ = await shared.watches.of(found.name).tables(status)
+    tables, _ = await shared.watches.of(found).tables(status)
     phases = [table["phase"] for table in tables.values()]
     checkpoint = leader.get("checkpoint") or {}
     return PipelineView(
         name=found.name,
+        id=found.id,
         definition=shown("", definition),
         version=version,
         version_in_force=leader.get("definition"),
@@ -249,7 +250,7 @@ async def _plan(
     phases: dict[str, str] = {}
     if stored is not None:
         with suppress(Unavailable):
-            tables = captured(await shared.registry.status(found.name))
+            tables = captured(await shared.registry.status(found.key))
             phases = {name: table["phase"] for name, table in tables.items()}
     return await shared.sources.run(
         partial(plan, config, store_url=shared.store.url, before=stored, version=version, phases=phases)

@@ -3,15 +3,18 @@ rule; a world of bytes (stream, store, channels) or a file of unit tests must no
 
 from __future__ import annotations
 
-from tests.simulation.mutants import ENUMERATOR, READER, Mutant
+from tests.simulation.mutants import ENUMERATOR, LEADER, READER, Mutant
 
 CURSOR = "services/sources/mysql/binlog/cursor.py"
 PROGRESS = "services/sources/mysql/binlog/progress.py"
 ROUTES = "services/sources/mysql/binlog/routes.py"
 SCANNER = "services/sources/mysql/binlog/scanner.py"
+DML = "services/sources/mysql/binlog/dml.py"
 XA = "services/sources/mysql/binlog/xa.py"
 STORE = "common/store/store.py"
 BACKENDS = "common/store/backends.py"
+LIVES = "common/store/lives.py"
+HOST = "common/mesh/host.py"
 STAGING_FILE = "common/store/staging_file.py"
 STAGING = "services/writer/staging.py"
 CHANNELS = "common/mesh/channels.py"
@@ -40,11 +43,123 @@ def unit(rule: str, file: str, old: str, new: str, tests: str) -> Mutant:
 
 BELOW = (
     unit(
+        "a life begins although the one before has not ended",
+        LIVES,
+        "            if newest and not numbers[newest]:\n",
+        "            if False:\n",
+        "test_lives.py",
+    ),
+    unit(
+        "a creation that was late does not look whether its record is the newest",
+        LIVES,
+        "if self._put(life) and max(self._numbers()[name]) == life.number:",
+        "if self._put(life):",
+        "test_lives.py::test_a_creation_whose_number_was_used_and_removed_is_no_life",
+    ),
+    unit(
+        "a definition put into a life that has ended counts",
+        STORE,
+        "            if not lives.has_ended(life):\n                return made",
+        "            return made",
+        "test_lives.py::test_a_creation_that_comes_after_the_deletion_of_its_life_begins_another",
+    ),
+    unit(
+        "all lives of a name have one folder",
+        LIVES,
+        'folder=f"{name}.{drawn}", at=time.time())',
+        "folder=name, at=time.time())",
+        "test_lives.py",
+    ),
+    unit(
+        "the sweep removes the folder of the newest life",
+        LIVES,
+        "            if life is not None and (life.folder != folder or numbers[life.number]):",
+        "            if life is not None:",
+        "test_lives.py::test_a_sweep_removes_what_is_left_of_ended_lives_and_nothing_else",
+    ),
+    unit(
+        "a member joins the epoch of a life that is not the current one",
+        HOST,
+        "life = await in_store(self.store.life, key)",
+        "life = await in_store(lambda: self.store.pipeline(pipeline).life)",
+        "test_host.py",
+    ),
+    unit(
+        "a name counts as durable though its folder's fsync failed",
+        BACKENDS,
+        "if location in self._unsynced:",
+        "if False:",
+        "test_store.py::test_a_name_whose_folder_was_not_made_durable_is_by_the_repeated_call",
+    ),
+    unit(
+        "a journal that refuses every entry is asked without a pause",
+        LEADER,
+        "            return self._failed(cause, now, halts=False, lost=Loss.NOTHING)",
+        "            return self._next_epoch(cause)",
+        "test_leader.py::test_a_journal_that_refuses_every_entry_is_tried_with_pauses_that_grow_and_the_true_cause",
+    ),
+    unit(
         "a word of the stop that was in flight is not restored",
         ENUMERATOR,
         "                self.at_stop, effects = True, []",
         "                effects = []",
         "test_enumerator.py::test_a_recorded_word_of_the_stop_is_known_after_a_restore",
+    ),
+    unit(
+        "a routine that a statement calls is taken for one that writes nothing",
+        DML,
+        "if end is None or _may_call_routine(tokens, words, but=columns_at):",
+        "if end is None:",
+        "test_dml.py::test_in_doubt_every_table_that_a_statement_names_may_be_written",
+    ),
+    unit(
+        "a routine with its database before it is taken for a function of the server",
+        DML,
+        'before.upper not in _BEFORE_PARENTHESIS or words[i - 2 : i - 1] == ["."]',
+        "before.upper not in _BEFORE_PARENTHESIS",
+        "test_dml.py::test_in_doubt_every_table_that_a_statement_names_may_be_written",
+    ),
+    unit(
+        "a comment that only some servers execute is taken as executed by all",
+        DML,
+        'if oracle or "/*!" in statement or "/*M!" in statement or',
+        "if oracle or",
+        "test_dml.py::test_in_doubt_every_table_that_a_statement_names_may_be_written",
+    ),
+    unit(
+        "only the first table of an UPDATE is a target",
+        DML,
+        'end = next((i for i in _outside(words, begin) if words[i] == "SET"), None)',
+        "end = _after_name(tokens, first)",
+        "test_dml.py::test_a_statement_stops_the_tables_of_each_database_that_it_writes",
+    ),
+    unit(
+        "a locked table's chunk uses up its attempts",
+        ENUMERATOR,
+        "if failed.remedy == Remedy.WAIT:",
+        "if False:",
+        "test_holds.py::test_a_locked_chunk_uses_up_no_attempt_and_one_chunk_alone_is_tried_until_the_lock_is_gone",
+    ),
+    unit(
+        "the other chunks of a locked table are handed out",
+        ENUMERATOR,
+        "        self.shelve(table.table_id)\n        self._tables.put(dataclasses.replace(table, cause=cause))",
+        "        self._tables.put(dataclasses.replace(table, cause=cause))",
+        "test_holds.py::test_a_locked_chunk_uses_up_no_attempt_and_one_chunk_alone_is_tried_until_the_lock_is_gone",
+    ),
+    unit(
+        "questions about locked tables stay open, and use up the room for those about others",
+        ENUMERATOR,
+        "                    table.splitter.asked = False\n                    self._hold(",
+        "                    self._hold(",
+        "test_holds.py::test_a_question_that_meets_a_lock_is_put_back_and_others_are_asked_however_many_are_locked",
+    ),
+    unit(
+        "the cause of a lock that is gone is still shown",
+        ENUMERATOR,
+        "        if table.cause == cause:\n",
+        "        if False:\n",
+        "test_holds.py::test_a_held_table_is_asked_about_again_after_a_pause_and_its_cause_ends_with_the_lock",
     ),
     unit(
         "an index answers for files that the snapshot does not have",
