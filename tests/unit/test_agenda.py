@@ -439,3 +439,27 @@ def test_a_lost_position_needs_no_person_where_the_definition_says_so_but_anothe
             bench.tell(JournalRead(tail=4, base=1, anew="lost"))
             bench.written()
     assert bench.leader.state == "halted"
+
+
+@pytest.mark.parametrize(("run", "ends"), [("ours", True), ("another", False), (None, False)])
+def test_the_last_savepoint_of_a_cutline_run_ends_the_checkpoints_of_its_own_services_only(
+    run: str | None, ends: bool
+) -> None:
+    bench = Operated(interval=1.0)
+    bench.leader._part_of = "ours"
+    bench.lead()
+    bench.command("savepoint", name=None, run=run)
+    assert checkpoint(bench).kept
+    assert bench.finish().state == "done"
+    bench.wait(100.0)
+    assert (bench.leader.in_flight is None) == ends
+
+
+def test_a_leader_of_no_run_goes_on_after_the_savepoint_of_any() -> None:
+    bench = Operated(interval=1.0)
+    bench.lead()
+    bench.command("savepoint", name=None)
+    checkpoint(bench)
+    bench.finish()
+    bench.wait(100.0)
+    assert bench.leader.in_flight is not None
