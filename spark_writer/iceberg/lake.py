@@ -177,7 +177,8 @@ class Lake:
         if any(leads_elsewhere(part) for part in (namespace, name)):
             raise TableFault(
                 f"the catalogue makes a table's folder of its name, and {table_id_of(namespace, name)} has characters"
-                " that can lead elsewhere; leave the table out of tables, or copy it by a pipeline with another catalogue"
+                " that can lead elsewhere; leave the table out of tables, or copy it by a pipeline with another"
+                " catalogue"
             )
         return None
 
