@@ -406,7 +406,7 @@ class World:
         self.own = random.Random(f"refusals {seed}")  # apart, so that other worlds draw the same
         self.leaderless = random.Random(f"leaderless {seed}")
         self.nobody_until = 0.0  # no enumerator starts before
-        self.entered_at = 0.0  # when the journal got its newest entry
+        self.entered_at = 0.0  # when the journal got its newest entry, or an epoch was open
         self.full_until = self.refused_until = 0.0
         self.refused_epochs: set[int] = set()
         self.names = 0
@@ -840,6 +840,8 @@ class World:
         self.check(leader, event)
         if before != leader.state:
             self.tell_story(f"{service.incarnation}: {before} -> {leader.state} ({leader.cause})")
+            if before == "opening":
+                self.entered_at = self.now  # it said so, and now waits for its members
         if leader.state == "leading" and isinstance(event, EntryWritten | EntryRefused | EpochOpened):
             checks.limits_are_obeyed(self, leader)
         return effects
