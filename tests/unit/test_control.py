@@ -138,7 +138,7 @@ async def api(registry: FakeRegistry, store: Store) -> AsyncIterator[httpx.Async
 async def test_services_are_listed_with_their_pids_and_what_they_gave_up(api: httpx.AsyncClient) -> None:
     services = (await api.get("/v1/services")).json()
     assert [(service["role"], service["pid"]) for service in services] == [("reader", 10), ("reader", 11)]
-    assert services[1]["failed"] == {"shop": {"epoch": 3, "cause": "x", "halts": False}}
+    assert services[1]["failed"] == {"shop": {"epoch": 3, "cause": "x", "halts": False, "lost": ""}}
 
 
 async def test_a_pipeline_is_told_with_its_definition_and_how_it_goes(
